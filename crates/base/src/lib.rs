@@ -1,0 +1,4 @@
+//! Vocabulary of Madrigal.
+#![forbid(unsafe_code)]
+
+pub mod sync;

@@ -1,0 +1,3 @@
+//! Layer 1: the drivers.
+
+pub mod shm;

@@ -1,0 +1,326 @@
+//! The byte ring of one direction: publish, consume, and the two wake-up handshakes.
+//!
+//! ```text
+//!   Producer  --tail-->  Direction (shared)  --head-->  Consumer
+//!             <--want--                      <--armed--
+//! ```
+//! A producer copies into free space and publishes with a compare-exchange of `tail`; a consumer copies out and advances `head`
+//! the same way. So a signal handler that used the ring on top of an interrupted copy, a forked child that drained the same
+//! bytes, or a seal in between make the exchange fail and the copy is done again: no byte is lost or doubled.
+//!
+//! **Token rule**: while a reader may sleep, `armed` is 1 or a doorbell is on its way. The reader stores `armed` and then looks at
+//! `tail`; the writer publishes `tail` and then looks at `armed`; all four are sequentially consistent, so one of them sees the
+//! other. `want` is the same handshake for a writer that waits for space.
+//!
+//! Nothing read from the peer's lines is trusted: positions are bounded by the ring's size, blocks by the arena's.
+
+use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::layout::{Block, Direction, POSITION, SEALED, want};
+
+/// A reader publishes the processor it is on, a bulk writer its bytes, after this many bytes.
+pub const CHUNK: usize = 16 << 10;
+
+/// The memory blocks lie in.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: only an address; the functions that follow it say what they need.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// `base` is readable and writable for `len` bytes for as long as any ring made on this memory is used.
+    pub unsafe fn new(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// Bytes of this memory.
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
+    fn block(&self, word: u64) -> Result<(*mut u8, usize), Trouble> {
+        let block = Block::unpack(word, self.len).ok_or(Trouble::Corrupt)?;
+        Ok((self.base.wrapping_add(block.offset), block.size))
+    }
+}
+
+/// Why a ring operation gave nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// The direction is sealed: no more bytes will pass through this ring.
+    Sealed,
+    /// Another frame of this process or another holder moved first: do the copy again.
+    Raced,
+    /// The peer wrote something impossible into the segment.
+    Corrupt,
+}
+
+/// Up to two pieces of ring memory, in stream order.
+#[derive(Clone, Copy)]
+pub struct Span {
+    /// Stream position of the first byte.
+    pub at: u64,
+    pieces: [(*mut u8, usize); 2],
+}
+
+impl Span {
+    fn new(base: *mut u8, size: usize, at: u64, len: usize) -> Self {
+        let start = at as usize & (size - 1);
+        let first = len.min(size - start);
+        Self { at, pieces: [(base.wrapping_add(start), first), (base, len - first)] }
+    }
+
+    /// Bytes in both pieces.
+    pub fn len(&self) -> usize {
+        self.pieces[0].1 + self.pieces[1].1
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces, for callers that hand them to the kernel.
+    pub fn pieces(&self) -> [(*mut u8, usize); 2] {
+        self.pieces
+    }
+
+    /// Copies `len` bytes from `src` to `offset` bytes into the span; returns how many fitted.
+    ///
+    /// # Safety
+    /// `src` is readable for `len` bytes, and the span is space just given by [`Producer::space`].
+    pub unsafe fn copy_in(&self, offset: usize, src: *const u8, len: usize) -> usize {
+        // SAFETY: `walk` gives ranges inside the pieces, which lie in the ring's memory; the caller vouches for the source. The
+        // peer may read meanwhile, which concerns it alone.
+        self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(src.add(done), ptr, n) })
+    }
+
+    /// Copies up to `len` bytes from `offset` bytes into the span to `dst`; returns how many there were.
+    ///
+    /// # Safety
+    /// `dst` is writable for `len` bytes, and the span is data just given by [`Consumer::data`].
+    pub unsafe fn copy_out(&self, offset: usize, dst: *mut u8, len: usize) -> usize {
+        // SAFETY: as in `copy_in`, the other way; a hostile peer that writes meanwhile spoils only its own stream.
+        self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(ptr, dst.add(done), n) })
+    }
+
+    fn walk(&self, mut offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize)) -> usize {
+        let mut done = 0;
+        for (ptr, piece) in self.pieces {
+            let skip = offset.min(piece);
+            offset -= skip;
+            let n = (piece - skip).min(len - done);
+            if n > 0 {
+                f(ptr.wrapping_add(skip), done, n);
+                done += n;
+            }
+        }
+        done
+    }
+}
+
+/// The writing end of a direction: this process's private memory of it. Zeroed memory is a producer that was never opened.
+#[derive(Default)]
+pub struct Producer {
+    /// Position after our last published byte; the shared `tail` must equal it.
+    tail: AtomicU64,
+    /// The last `head` we saw.
+    head: AtomicU64,
+    /// The block we write to, packed. Never read back from shared memory.
+    block: AtomicU64,
+    /// 1 after the ring was found full, until half of it is free again.
+    full: AtomicU32,
+}
+
+impl Producer {
+    /// Starts a direction at position 0 in `block`.
+    pub fn open(&self, dir: &Direction, block: Block) {
+        self.tail.store(0, Ordering::Relaxed);
+        self.head.store(0, Ordering::Relaxed);
+        self.full.store(0, Ordering::Relaxed);
+        self.block.store(block.pack(), Ordering::Relaxed);
+        dir.w.block.store(block.pack(), Ordering::Relaxed);
+    }
+
+    /// Bytes published so far.
+    pub fn position(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    /// The block we write to.
+    pub fn block(&self, mem: &Memory) -> Option<Block> {
+        Block::unpack(self.block.load(Ordering::Relaxed), mem.size())
+    }
+
+    /// Free space, as pieces to copy into. Empty when the ring is full, and then until half of it is free: a bulk writer that
+    /// resumed at every byte would bounce the lines between processors (half-ring hysteresis).
+    pub fn space(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
+        let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut used = tail.wrapping_sub(self.head.load(Ordering::Relaxed)) as usize;
+        if used > size / 2 {
+            used = self.look_at_head(dir, tail, size)?;
+        }
+        let resume = if self.full.load(Ordering::Relaxed) == 0 { size } else { size / 2 + 1 };
+        if used >= resume {
+            self.full.store(1, Ordering::Relaxed);
+            return Ok(Span::new(base, size, tail, 0));
+        }
+        self.full.store(0, Ordering::Relaxed);
+        Ok(Span::new(base, size, tail, size - used))
+    }
+
+    /// How many bytes the reader has not consumed yet.
+    pub fn unread(&self, dir: &Direction, mem: &Memory) -> Result<usize, Trouble> {
+        let (_, size) = mem.block(self.block.load(Ordering::Relaxed))?;
+        self.look_at_head(dir, self.tail.load(Ordering::Relaxed), size)
+    }
+
+    /// Whether [`Producer::space`] would give some; never changes the hysteresis.
+    pub fn has_space(&self, dir: &Direction, mem: &Memory) -> bool {
+        let Ok((_, size)) = mem.block(self.block.load(Ordering::Relaxed)) else { return true };
+        let limit = if self.full.load(Ordering::Relaxed) == 0 { size } else { size / 2 + 1 };
+        self.unread(dir, mem).map_or(true, |used| used < limit)
+    }
+
+    /// Publishes `n` bytes copied into `span`. `Ok(true)`: the reader may sleep, and the caller owes it a doorbell.
+    pub fn publish(&self, dir: &Direction, span: &Span, n: usize) -> Result<bool, Trouble> {
+        let new = span.at + n as u64;
+        // SYNC: SeqCst, so that this store and the look at `armed` keep their order; pairs with `Consumer::arm`. Release part pairs
+        // with the Acquire of `tail` in `Consumer::data`.
+        match dir.w.tail.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => self.tail.store(new, Ordering::Relaxed),
+            Err(seen) if seen & SEALED != 0 => return Err(Trouble::Sealed),
+            Err(_) if self.tail.load(Ordering::Relaxed) != span.at => return Err(Trouble::Raced),
+            Err(_) => return Err(Trouble::Corrupt),
+        }
+        Ok(dir.wake.armed.load(Ordering::SeqCst) != 0 && dir.wake.armed.swap(0, Ordering::SeqCst) != 0)
+    }
+
+    /// Announces that we are about to sleep for space. Returns true when there is no need: look again.
+    pub fn want(&self, dir: &Direction, mem: &Memory, what: u32) -> bool {
+        // SYNC: SeqCst store then SeqCst look at `head`; pairs with `Consumer::consume`.
+        dir.wake.want.store(what, Ordering::SeqCst);
+        match what {
+            want::ALL => self.unread(dir, mem).map_or(true, |used| used == 0),
+            _ => self.has_space(dir, mem),
+        }
+    }
+
+    /// Moves on to another block. Only while the ring is empty: the reader looks at `block` after it has seen bytes.
+    pub fn move_to(&self, dir: &Direction, block: Block) {
+        self.block.store(block.pack(), Ordering::Relaxed);
+        self.full.store(0, Ordering::Relaxed);
+        // SYNC: ordered before the bytes that follow by the publish in `publish`.
+        dir.w.block.store(block.pack(), Ordering::Release);
+    }
+
+    /// Seals our own direction: what was published stays readable, nothing is added.
+    pub fn seal(&self, dir: &Direction) {
+        dir.w.tail.fetch_or(SEALED, Ordering::SeqCst);
+    }
+
+    /// Whether either side sealed the direction.
+    pub fn is_sealed(&self, dir: &Direction) -> bool {
+        dir.w.tail.load(Ordering::SeqCst) & SEALED != 0
+    }
+
+    fn look_at_head(&self, dir: &Direction, tail: u64, size: usize) -> Result<usize, Trouble> {
+        // SYNC: SeqCst for `want`; Acquire part pairs with the Release in `Consumer::consume`, so that space is free of readers.
+        let head = dir.r.head.load(Ordering::SeqCst) & POSITION;
+        let used = tail.wrapping_sub(head);
+        if used > size as u64 {
+            return Err(Trouble::Corrupt);
+        }
+        self.head.store(head, Ordering::Relaxed);
+        Ok(used as usize)
+    }
+}
+
+/// The reading end of a direction. It has no memory of its own: `head` is shared, so that a forked child can go on with it.
+#[derive(Default)]
+pub struct Consumer;
+
+impl Consumer {
+    /// Published bytes not consumed yet, as pieces to copy from. `Err(Sealed)`: drained and sealed.
+    pub fn data(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
+        let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
+        // SYNC: Acquire pairs with `Producer::publish`: bytes and block are those of this tail.
+        let word = dir.w.tail.load(Ordering::Acquire);
+        let used = (word & POSITION).wrapping_sub(head);
+        if used == 0 {
+            if word & SEALED != 0 {
+                return Err(Trouble::Sealed);
+            }
+            return Ok(Span { at: head, pieces: [(core::ptr::null_mut(), 0); 2] });
+        }
+        let (base, size) = mem.block(dir.w.block.load(Ordering::Relaxed))?;
+        if used > size as u64 {
+            return Err(Trouble::Corrupt);
+        }
+        Ok(Span::new(base, size, head, used as usize))
+    }
+
+    /// Bytes waiting; 0 also for a corrupt ring.
+    pub fn waiting(&self, dir: &Direction) -> u64 {
+        let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
+        let tail = dir.w.tail.load(Ordering::Acquire) & POSITION;
+        tail.wrapping_sub(head) & POSITION
+    }
+
+    /// Whether a look at the ring is worth it: bytes, or a seal.
+    #[inline]
+    pub fn stirred(&self, dir: &Direction) -> bool {
+        dir.w.tail.load(Ordering::Acquire) != dir.r.head.load(Ordering::Relaxed)
+    }
+
+    /// Consumes `n` bytes of `span`. `Ok(true)`: the writer waits for space there now is, and the caller owes it a doorbell.
+    pub fn consume(&self, dir: &Direction, span: &Span, n: usize) -> Result<bool, Trouble> {
+        let new = span.at + n as u64;
+        // SYNC: SeqCst, so that this store and the look at `want` keep their order; pairs with `Producer::want`. Release part
+        // pairs with the Acquire in `Producer::look_at_head`.
+        dir.r.head.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed).map_err(|_| Trouble::Raced)?;
+        Ok(self.owes_space(dir))
+    }
+
+    /// Takes a due request for space, if there is one. Looked at again by every waiter, for a seal or a growth may leave one.
+    #[inline]
+    pub fn owes_space(&self, dir: &Direction) -> bool {
+        let what = dir.wake.want.load(Ordering::SeqCst);
+        what != want::NOTHING && self.take_want(dir, what)
+    }
+
+    #[cold]
+    fn take_want(&self, dir: &Direction, what: u32) -> bool {
+        let size = 1u64 << (dir.w.block.load(Ordering::Relaxed) & 0x1f);
+        let due = if what == want::ALL { 0 } else { size / 2 };
+        self.waiting(dir) <= due && dir.wake.want.swap(want::NOTHING, Ordering::SeqCst) != want::NOTHING
+    }
+
+    /// Announces that we may sleep from now on. Returns true when there is something to look at instead.
+    pub fn arm(&self, dir: &Direction) -> bool {
+        // SYNC: SeqCst store then SeqCst look at `tail`; pairs with `Producer::publish`.
+        dir.wake.armed.store(1, Ordering::SeqCst);
+        dir.w.tail.load(Ordering::SeqCst) != dir.r.head.load(Ordering::Relaxed)
+    }
+
+    /// Whether a writer would ring for the next byte.
+    pub fn is_armed(&self, dir: &Direction) -> bool {
+        dir.wake.armed.load(Ordering::SeqCst) != 0
+    }
+
+    /// Seals the peer's direction: it will go on by the kernel socket.
+    pub fn seal(&self, dir: &Direction) {
+        dir.w.tail.fetch_or(SEALED, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests;

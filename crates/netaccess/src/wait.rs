@@ -1,0 +1,249 @@
+//! The wait policy: how long a waiter looks again before it sleeps. Decided here and nowhere else.
+//!
+//! Being woken costs a sleeper 5 to 50 us, a spinning reader sees a byte after 0.1 us; but a spinner takes the processor from the
+//! one it waits for as soon as processors are scarce. So:
+//!
+//! * each waiter has a budget that grows while waits end soon and shrinks to nothing while they are long (the scheme of KVM's halt
+//!   polling), never more than [`WaitPolicy::max_spin_ns`];
+//! * where tasks outnumber processors (`/proc/loadavg`, looked at once every few milliseconds of spinning), or only one processor
+//!   may be used, nobody spins longer than [`BLIND_NS`];
+//! * a peer that last ran on our own processor cannot be running now: no spinning for it.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use madrigal_sys::{cpu, time};
+
+/// The spin nobody needs a reason for: less than going to sleep and coming back costs.
+pub const BLIND_NS: u64 = 2_000;
+/// The longest spin unless configured: about one wake-up across processors.
+pub const DEFAULT_MAX_NS: u64 = 50_000;
+/// How often the machine's load is looked at while somebody wants to spin.
+const SAMPLE_NS: u64 = 4_000_000;
+/// Two samples in a row must agree before the machine counts as contended.
+const AGREE: u32 = 2;
+
+/// What a waiter knows of the one it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// Nothing.
+    Unknown,
+    /// It was seen on another processor.
+    Elsewhere,
+    /// It was last seen on the waiter's own processor.
+    Here,
+}
+
+/// One per process (or runtime): the limits, and what is known of the machine's load.
+pub struct WaitPolicy {
+    max_ns: AtomicU64,
+    cpus: AtomicU32,
+    over: AtomicU32,
+    next_sample: AtomicU64,
+}
+
+impl WaitPolicy {
+    /// A policy with default limits; nothing is asked of the system before the first wait.
+    pub const fn new() -> Self {
+        Self {
+            max_ns: AtomicU64::new(DEFAULT_MAX_NS),
+            cpus: AtomicU32::new(0),
+            over: AtomicU32::new(0),
+            next_sample: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the longest spin; 0 turns spinning off.
+    pub fn set_max_spin_ns(&self, ns: u64) {
+        self.max_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// The longest spin in nanoseconds.
+    pub fn max_spin_ns(&self) -> u64 {
+        self.max_ns.load(Ordering::Relaxed)
+    }
+
+    /// Begins a wait.
+    #[inline]
+    pub fn begin<'a>(&'a self, waiter: &'a Waiter) -> Wait<'a> {
+        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0 }
+    }
+
+    /// Whether tasks outnumber the processors they may use.
+    pub fn contended(&self, now: u64) -> bool {
+        if now >= self.next_sample.load(Ordering::Relaxed) {
+            self.sample(now);
+        }
+        self.over.load(Ordering::Relaxed) >= AGREE
+    }
+
+    #[cold]
+    fn sample(&self, now: u64) {
+        self.next_sample.store(now + SAMPLE_NS, Ordering::Relaxed);
+        let mut cpus = self.cpus.load(Ordering::Relaxed);
+        if cpus == 0 {
+            cpus = cpu::usable();
+            self.cpus.store(cpus, Ordering::Relaxed);
+        }
+        let over = self.over.load(Ordering::Relaxed);
+        let next = match cpu::runnable() {
+            _ if cpus < 2 => AGREE + 1,
+            Some(tasks) if tasks > cpus => (over + 1).min(AGREE + 1),
+            Some(_) => over.saturating_sub(1),
+            None => over,
+        };
+        self.over.store(next, Ordering::Relaxed);
+    }
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What one waiter (a connection, an event set, a thread) remembers between waits. Zeroed memory is a fresh waiter.
+#[derive(Default)]
+pub struct Waiter {
+    /// Nanoseconds of spinning that recent waits have earned, plus one; 0 for a waiter that never waited.
+    budget: AtomicU32,
+}
+
+impl Waiter {
+    fn budget(&self, max: u64) -> u64 {
+        match self.budget.load(Ordering::Relaxed) {
+            0 => max,
+            b => u64::from(b - 1).min(max),
+        }
+    }
+
+    fn set(&self, ns: u64) {
+        self.budget.store(ns.min(u64::from(u32::MAX - 1)) as u32 + 1, Ordering::Relaxed);
+    }
+}
+
+/// One wait in progress.
+pub struct Wait<'a> {
+    policy: &'a WaitPolicy,
+    waiter: &'a Waiter,
+    start: u64,
+    limit: u64,
+    looks: u32,
+}
+
+impl Wait<'_> {
+    /// Call after a look that found nothing: true to look again, false to sleep. `cheap` looks are memory reads, of which only
+    /// every eighth is timed; others are system calls. `peer` is asked once, when the blind spin ends.
+    #[inline]
+    pub fn again(&mut self, cheap: bool, peer: impl FnOnce() -> Peer) -> bool {
+        self.looks += 1;
+        if cheap && !self.looks.is_multiple_of(8) {
+            core::hint::spin_loop();
+            return true;
+        }
+        self.timed(peer)
+    }
+
+    fn timed(&mut self, peer: impl FnOnce() -> Peer) -> bool {
+        let now = time::now_ns();
+        if self.start == 0 {
+            self.start = now;
+            self.limit = now + BLIND_NS.min(self.policy.max_spin_ns());
+            return self.limit > now;
+        }
+        if now < self.limit {
+            return true;
+        }
+        if self.limit > self.start + BLIND_NS {
+            return false;
+        }
+        let budget = self.waiter.budget(self.policy.max_spin_ns());
+        if budget <= BLIND_NS || peer() == Peer::Here || self.policy.contended(now) {
+            return false;
+        }
+        self.limit = self.start + budget.max(BLIND_NS + 1);
+        now < self.limit
+    }
+
+    /// When the wait began, if it was long enough to be timed.
+    pub fn started(&self) -> Option<u64> {
+        (self.start != 0).then_some(self.start)
+    }
+
+    /// Ends the wait and lets the waiter learn from it; `slept` if it went to sleep.
+    pub fn end(self, slept: bool) {
+        if self.start == 0 && !slept {
+            return;
+        }
+        let max = self.policy.max_spin_ns();
+        let budget = self.waiter.budget(max);
+        if !slept {
+            // It paid: keep what it needed twice over, let the rest fade.
+            let needed = 2 * (time::now_ns() - self.start);
+            self.waiter.set((budget - budget / 64).max(needed.min(max)));
+            return;
+        }
+        let took = if self.start == 0 { max } else { time::now_ns() - self.start };
+        if took < 3 * max {
+            self.waiter.set((2 * budget).clamp(max / 4, max));
+        } else {
+            self.waiter.set(budget / 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(policy: &WaitPolicy, waiter: &Waiter, looks: u32) -> u32 {
+        let mut wait = policy.begin(waiter);
+        let mut done = 0;
+        while done < looks && wait.again(false, || Peer::Unknown) {
+            done += 1;
+        }
+        wait.end(done < looks);
+        done
+    }
+
+    #[test]
+    fn a_waiter_that_never_succeeds_stops_spinning() {
+        let policy = WaitPolicy::new();
+        let waiter = Waiter::default();
+        for _ in 0..40 {
+            let mut w = policy.begin(&waiter);
+            while w.again(false, || Peer::Elsewhere) {}
+            w.start -= 10 * DEFAULT_MAX_NS; // the sleep that follows was long
+            w.end(true);
+        }
+        assert!(waiter.budget(DEFAULT_MAX_NS) <= BLIND_NS);
+    }
+
+    #[test]
+    fn short_sleeps_bring_spinning_back() {
+        let policy = WaitPolicy::new();
+        let waiter = Waiter::default();
+        waiter.set(0);
+        let mut w = policy.begin(&waiter);
+        assert!(w.again(false, || Peer::Unknown));
+        w.end(true);
+        assert!(waiter.budget(DEFAULT_MAX_NS) >= DEFAULT_MAX_NS / 4);
+    }
+
+    #[test]
+    fn zero_turns_spinning_off() {
+        let policy = WaitPolicy::new();
+        policy.set_max_spin_ns(0);
+        assert_eq!(wait(&policy, &Waiter::default(), 1000), 0);
+    }
+
+    #[test]
+    fn nobody_spins_for_a_peer_on_the_same_processor() {
+        let policy = WaitPolicy::new();
+        let waiter = Waiter::default();
+        let mut w = policy.begin(&waiter);
+        let begun = time::now_ns();
+        while w.again(false, || Peer::Here) {}
+        assert!(w.limit <= begun + 2 * BLIND_NS + 1_000_000);
+        assert!(w.limit <= w.start + BLIND_NS);
+    }
+}

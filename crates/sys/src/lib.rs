@@ -1,0 +1,16 @@
+//! The only place with system calls and unsafe memory.
+//!
+//! Everything here goes to the kernel directly: through [`rustix`] (whose `linux_raw` backend makes the call itself) or, for
+//! the few calls rustix lacks or that take the host program's own pointers, through [`raw`]. Nothing passes through libc, so
+//! the engine can live inside a preloaded library without ever meeting its own hooks.
+#![allow(unsafe_code)]
+
+pub mod cpu;
+pub mod lock;
+pub mod mem;
+pub mod process;
+pub mod raw;
+pub mod tcp;
+pub mod time;
+
+pub use rustix::io::Errno;

@@ -1,0 +1,272 @@
+//! System calls made by hand: those that take a host program's own pointers (its buffers, message headers, signal masks) and the
+//! few rustix has no typed form for. Each returns what the kernel returned, with a negative value turned into [`Errno`].
+//!
+//! The functions are `unsafe` where the kernel follows a caller's pointer: the caller vouches for it exactly as for the libc
+//! function of the same name. Source: the man page of the same name, section 2.
+
+use core::ffi::{c_int, c_void};
+
+use libc::{epoll_event, msghdr, pollfd, sigset_t, timespec};
+use rustix::io::Errno;
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the x86-64 Linux convention: number in rax, arguments in rdi..r9, rcx and r11 clobbered. The caller of the typed
+    // function vouches for the pointers among the arguments.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") nr as isize => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the AArch64 Linux convention: number in x8, arguments in x0..x5, result in x0. The caller of the typed function
+    // vouches for the pointers among the arguments.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") nr, inlateout("x0") a[0] as isize => ret, in("x1") a[1], in("x2") a[2],
+            in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    ret
+}
+
+#[inline]
+fn check(ret: isize) -> Result<usize, Errno> {
+    if ret < 0 { Err(Errno::from_raw_os_error(-ret as i32)) } else { Ok(ret as usize) }
+}
+
+/// The size of the kernel's signal set, which every call with a mask wants to hear.
+const SIGSET: usize = 8;
+
+/// recvfrom(2) without an address.
+///
+/// # Safety
+/// `buf` is writable for `len` bytes (it may be null when `len` is 0 or `flags` has `MSG_TRUNC` on TCP).
+#[inline]
+pub unsafe fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_recvfrom, [fd as usize, buf as usize, len, flags as usize, 0, 0]) })
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// `msg` and everything it points to are valid as recvmsg(2) asks.
+#[inline]
+pub unsafe fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_recvmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) })
+}
+
+/// sendto(2) without an address.
+///
+/// # Safety
+/// `buf` is readable for `len` bytes.
+#[inline]
+pub unsafe fn send(fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_sendto, [fd as usize, buf as usize, len, flags as usize, 0, 0]) })
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// `msg` and everything it points to are valid as sendmsg(2) asks.
+#[inline]
+pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_sendmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) })
+}
+
+/// Discards up to `count` bytes waiting on a TCP socket without copying them (`MSG_TRUNC`, tcp(7)); never blocks.
+pub fn discard(fd: c_int, count: usize) -> Result<usize, Errno> {
+    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so the null buffer is never followed.
+    unsafe { recv(fd, core::ptr::null_mut(), count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) }
+}
+
+/// What the front of a socket's receive queue looks like: one byte is looked at and stays.
+///
+/// `Ok(1)`: something is there. `Ok(0)`: end of stream. `EAGAIN`: nothing yet. Blocks unless `flags` has `MSG_DONTWAIT`; a
+/// blocking call restarts or ends with `EINTR` as the interrupted handler's `SA_RESTART` says, which poll(2) never does.
+pub fn peek(fd: c_int, flags: c_int) -> Result<usize, Errno> {
+    let mut byte = 0u8;
+    // SAFETY: one byte of our own stack.
+    unsafe { recv(fd, (&raw mut byte).cast(), 1, flags | libc::MSG_PEEK) }
+}
+
+/// Sends bytes of our own (doorbells) without blocking and without `SIGPIPE`.
+pub fn send_bytes(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the slice is readable for its length.
+    unsafe { send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+}
+
+/// ppoll(2). `timeout` of `None` waits for ever; `mask` may be null. Never writes the remaining time back.
+///
+/// # Safety
+/// `mask` is null or points to a signal set.
+pub unsafe fn ppoll(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> Result<usize, Errno> {
+    let mut ts = timeout;
+    let ts_ptr = ts.as_mut().map_or(core::ptr::null_mut(), |t| t as *mut timespec);
+    let size = if mask.is_null() { 0 } else { SIGSET };
+    // SAFETY: the slice is ours; the kernel writes the remaining time into our own copy; the mask is the caller's.
+    check(unsafe {
+        syscall6(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, fds.len(), ts_ptr as usize, mask as usize, size, 0])
+    })
+}
+
+/// epoll_pwait(2), `timeout` in milliseconds (-1 for ever); `mask` may be null.
+///
+/// # Safety
+/// `events` has room for `max` events and `mask` is null or points to a signal set.
+#[inline]
+pub unsafe fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
+    let args = [epfd as usize, events as usize, max as usize, timeout as isize as usize, mask as usize, SIGSET];
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_epoll_pwait, args) })
+}
+
+/// epoll_pwait2(2): as [`epoll_pwait`] with a time-out in nanoseconds.
+///
+/// # Safety
+/// `events` has room for `max` events and `mask` is null or points to a signal set.
+pub unsafe fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: Option<timespec>,
+    mask: *const sigset_t,
+) -> Result<usize, Errno> {
+    let ts = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+    // SAFETY: the caller's contract; the time-out is our own copy.
+    check(unsafe {
+        syscall6(
+            libc::SYS_epoll_pwait2,
+            [epfd as usize, events as usize, max as usize, ts as usize, mask as usize, SIGSET],
+        )
+    })
+}
+
+/// epoll_ctl(2) with the event by value; for `EPOLL_CTL_DEL` the event is ignored.
+pub fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Result<(), Errno> {
+    let mut ev = epoll_event { events, u64: data };
+    // SAFETY: the event is our own.
+    check(unsafe {
+        syscall6(libc::SYS_epoll_ctl, [epfd as usize, op as usize, fd as usize, &raw mut ev as usize, 0, 0])
+    })?;
+    Ok(())
+}
+
+/// getsockopt(2) of an integer option.
+pub fn sockopt_int(fd: c_int, level: c_int, name: c_int) -> Result<c_int, Errno> {
+    let mut value: c_int = 0;
+    sockopt(fd, level, name, &mut value)?;
+    Ok(value)
+}
+
+/// getsockopt(2) into any plain C value; returns how many bytes the kernel wrote.
+pub fn sockopt<T: Plain>(fd: c_int, level: c_int, name: c_int, value: &mut T) -> Result<usize, Errno> {
+    let mut len = size_of::<T>() as u32;
+    // SAFETY: `value` is writable for its size, every bit pattern of a `Plain` type is valid, and the kernel writes no more than `len`.
+    check(unsafe {
+        let args =
+            [fd as usize, level as usize, name as usize, core::ptr::from_mut(value) as usize, &raw mut len as usize, 0];
+        syscall6(libc::SYS_getsockopt, args)
+    })?;
+    Ok(len as usize)
+}
+
+/// setsockopt(2) of any plain C value.
+pub fn set_sockopt<T: Plain>(fd: c_int, level: c_int, name: c_int, value: &T) -> Result<(), Errno> {
+    // SAFETY: `value` is readable for its size.
+    check(unsafe {
+        let args = [fd as usize, level as usize, name as usize, core::ptr::from_ref(value) as usize, size_of::<T>(), 0];
+        syscall6(libc::SYS_setsockopt, args)
+    })?;
+    Ok(())
+}
+
+/// Types every bit pattern of which is a value, so that the kernel may fill them.
+///
+/// # Safety
+/// Only for plain C integers and structs of such integers.
+pub unsafe trait Plain {}
+// SAFETY: plain integers and C structs of them.
+unsafe impl Plain for c_int {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for libc::linger {}
+// SAFETY: as above.
+unsafe impl Plain for libc::timeval {}
+// SAFETY: as above.
+unsafe impl Plain for libc::sockaddr_storage {}
+// SAFETY: as above.
+unsafe impl Plain for crate::tcp::Info {}
+
+/// getsockname(2) (`peer` false) or getpeername(2).
+pub fn socket_name(fd: c_int, peer: bool) -> Result<libc::sockaddr_storage, Errno> {
+    // SAFETY: an all-zero sockaddr_storage is a valid value (AF_UNSPEC).
+    let mut addr: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as u32;
+    let nr = if peer { libc::SYS_getpeername } else { libc::SYS_getsockname };
+    // SAFETY: address and length are our own and the kernel writes no more than `len`.
+    check(unsafe { syscall6(nr, [fd as usize, &raw mut addr as usize, &raw mut len as usize, 0, 0, 0]) })?;
+    Ok(addr)
+}
+
+/// ioctl(2) that answers with one integer (`FIONREAD`, `SIOCOUTQ`).
+pub fn ioctl_int(fd: c_int, request: libc::c_ulong) -> Result<c_int, Errno> {
+    let mut value: c_int = 0;
+    // SAFETY: these requests write one int.
+    check(unsafe { syscall6(libc::SYS_ioctl, [fd as usize, request as usize, &raw mut value as usize, 0, 0, 0]) })?;
+    Ok(value)
+}
+
+/// fcntl(2) with an integer argument.
+pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> Result<c_int, Errno> {
+    // SAFETY: only used with commands that take an integer.
+    check(unsafe { syscall6(libc::SYS_fcntl, [fd as usize, cmd as usize, arg, 0, 0, 0]) }).map(|v| v as c_int)
+}
+
+/// close(2) of a descriptor this library opened.
+pub fn close(fd: c_int) {
+    // SAFETY: no pointers. An error leaves nothing to do: the number is free either way (close(2), Linux notes).
+    let _ = unsafe { syscall6(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// pread(2) from a file straight into memory of ours.
+///
+/// # Safety
+/// `buf` is writable for `len` bytes.
+pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, offset: i64) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_pread64, [fd as usize, buf as usize, len, offset as usize, 0, 0]) })
+}
+
+/// read(2) straight into memory of ours.
+///
+/// # Safety
+/// `buf` is writable for `len` bytes.
+pub unsafe fn read(fd: c_int, buf: *mut u8, len: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_read, [fd as usize, buf as usize, len, 0, 0, 0]) })
+}
+
+/// kill(2) of the calling thread: used to raise the `SIGPIPE` a plain socket would have raised.
+pub fn raise(signal: c_int) {
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall6(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
+}

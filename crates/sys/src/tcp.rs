@@ -1,0 +1,83 @@
+//! What the kernel knows of a TCP stream: state and byte positions. Source: tcp(7), linux/tcp.h.
+
+use core::ffi::c_int;
+
+use crate::{Errno, raw};
+
+/// `TCP_ESTABLISHED` of `tcpi_state`.
+const ESTABLISHED: u8 = 1;
+
+/// The part of `struct tcp_info` (linux/tcp.h) up to `tcpi_bytes_retrans`; fields keep the kernel's names.
+#[repr(C)]
+#[allow(missing_docs)]
+#[derive(Clone, Copy)]
+pub struct Info {
+    pub state: u8,
+    _bytes: [u8; 7],
+    _words: [u32; 24],
+    _rates: [u64; 2],
+    pub bytes_acked: u64,
+    pub bytes_received: u64,
+    _segs: [u32; 2],
+    pub notsent_bytes: u32,
+    _min_rtt: u32,
+    _segs2: [u32; 2],
+    _rate: [u64; 4],
+    _delivered: [u32; 2],
+    pub bytes_sent: u64,
+    pub bytes_retrans: u64,
+}
+
+const _: () = assert!(size_of::<Info>() == 216);
+
+/// `TCP_INFO` of a connected socket. An older kernel that does not tell the byte counts is `ENOSYS`.
+pub fn info(fd: c_int) -> Result<Info, Errno> {
+    // SAFETY: all-zero is a valid `Info` (integers only).
+    let mut info: Info = unsafe { core::mem::zeroed() };
+    let len = raw::sockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
+    if len < size_of::<Info>() { Err(Errno::NOSYS) } else { Ok(info) }
+}
+
+/// Whether the connection is open in both directions.
+pub fn established(fd: c_int) -> bool {
+    info(fd).is_ok_and(|i| i.state == ESTABLISHED)
+}
+
+/// How many bytes have ever been written to this socket, by whoever. Exact while no other writer is active.
+pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
+    let i = info(fd)?;
+    Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans).wrapping_add(u64::from(i.notsent_bytes)))
+}
+
+/// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two
+/// values it is made of are read until the queue held still between them.
+pub fn bytes_read(fd: c_int) -> Result<u64, Errno> {
+    let mut before = raw::ioctl_int(fd, libc::FIONREAD)?;
+    loop {
+        let received = info(fd)?.bytes_received;
+        let after = raw::ioctl_int(fd, libc::FIONREAD)?;
+        if before == after {
+            return Ok(received.wrapping_sub(after as u64));
+        }
+        before = after;
+    }
+}
+
+/// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
+pub fn netns_cookie(fd: c_int) -> u64 {
+    const SO_NETNS_COOKIE: c_int = 71;
+    let mut cookie = 0u64;
+    raw::sockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, &mut cookie).map_or(0, |_| cookie)
+}
+
+/// `SO_COOKIE`: the same for every descriptor of one socket, different for all others since boot.
+pub fn cookie(fd: c_int) -> Result<u64, Errno> {
+    let mut cookie = 0u64;
+    raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
+    Ok(cookie)
+}
+
+/// `SO_INCOMING_CPU`: the processor that handled the last packet; on loopback that is where the sender ran.
+pub fn incoming_cpu(fd: c_int) -> Option<u32> {
+    raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU).ok().and_then(|c| u32::try_from(c).ok())
+}

@@ -1,0 +1,15 @@
+//! The monotonic clock in nanoseconds (vDSO, no system call).
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since boot.
+#[inline]
+pub fn now_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// A duration in nanoseconds as the kernel's `timespec`.
+pub fn timespec(ns: u64) -> libc::timespec {
+    libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
