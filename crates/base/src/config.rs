@@ -1,0 +1,324 @@
+//! The `MADRIGAL_*` keys: what they are called, what they mean, what they are unless set, and how their values read.
+//!
+//! Nothing here looks at the environment: callers pass the pairs they found.
+
+/// Every key's name begins with this.
+pub const PREFIX: &str = "MADRIGAL_";
+
+/// One configuration key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// The environment variable.
+    pub name: &'static str,
+    /// Its value unless set, as one would type it.
+    pub default: &'static str,
+    /// What the value is counted in; empty for texts.
+    pub unit: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+}
+
+/// The keys every process of Madrigal knows.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "MADRIGAL_METHODS",
+        default: "shm,tcp",
+        unit: "",
+        help: "Methods that may be used, best first; `^shm` means all but shm.",
+    },
+    Key {
+        name: "MADRIGAL_ONLY",
+        default: "",
+        unit: "",
+        help: "Ports whose connections are looked after, such as `80,8000-8010`; empty for all.",
+    },
+    Key {
+        name: "MADRIGAL_DIR",
+        default: "/dev/shm/madrigal-UID",
+        unit: "",
+        help: "Directory through which processes of one user and host find each other; UID is replaced.",
+    },
+    Key {
+        name: "MADRIGAL_SPIN_US",
+        default: "50",
+        unit: "us",
+        help: "The longest time a waiter looks again and again before it sleeps; 0 never spins.",
+    },
+    Key {
+        name: "MADRIGAL_LOG",
+        default: "off",
+        unit: "",
+        help: "Where one line per decision goes: a descriptor's number, a file's path, or off.",
+    },
+];
+
+/// The key of that name.
+pub fn lookup(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The known key nearest to an unknown name, if one is near enough to be what was meant.
+pub fn nearest(name: &str) -> Option<&'static Key> {
+    let near = |key: &&Key| edit_distance(key.name, name);
+    KEYS.iter().min_by_key(near).filter(|key| edit_distance(key.name, name) <= 1 + key.name.len().min(name.len()) / 5)
+}
+
+/// What is wrong with a setting.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No such key.
+    #[error("unknown key {name}{}", suggestion.map_or(String::new(), |s| format!(": did you mean {s}?")))]
+    UnknownKey {
+        /// What was set.
+        name: String,
+        /// The nearest key there is.
+        suggestion: Option<&'static str>,
+    },
+    /// The value does not read; the default holds.
+    #[error("{key}={value}: not {wanted}")]
+    BadValue {
+        /// Which key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What would do.
+        wanted: &'static str,
+    },
+}
+
+/// The values in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// `MADRIGAL_METHODS`.
+    pub methods: Methods,
+    /// `MADRIGAL_ONLY`.
+    pub only: Ports,
+    /// `MADRIGAL_DIR`, UID not yet replaced.
+    pub dir: String,
+    /// `MADRIGAL_SPIN_US`.
+    pub spin_us: u32,
+    /// `MADRIGAL_LOG`.
+    pub log: LogTo,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            methods: Methods::Only(vec!["shm".to_owned(), "tcp".to_owned()]),
+            only: Ports::default(),
+            dir: "/dev/shm/madrigal-UID".to_owned(),
+            spin_us: 50,
+            log: LogTo::Off,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads every pair whose name begins with [`PREFIX`]; others are passed over. What does not read leaves the default in force
+    /// and is reported.
+    pub fn from_pairs<K: AsRef<str>, V: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> (Self, Vec<ConfigError>) {
+        let mut settings = Self::default();
+        let mut errors = Vec::new();
+        for (name, value) in pairs {
+            if name.as_ref().starts_with(PREFIX) {
+                errors.extend(settings.set(name.as_ref(), value.as_ref()).err());
+            }
+        }
+        (settings, errors)
+    }
+
+    /// Sets one key.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let unknown = || ConfigError::UnknownKey { name: name.into(), suggestion: nearest(name).map(|k| k.name) };
+        let key = lookup(name).ok_or_else(unknown)?;
+        let bad = |wanted| ConfigError::BadValue { key: key.name, value: value.to_owned(), wanted };
+        match key.name {
+            "MADRIGAL_METHODS" => {
+                self.methods = Methods::parse(value).ok_or_else(|| bad("a list of methods such as shm,tcp or ^shm"))?;
+            }
+            "MADRIGAL_ONLY" => {
+                self.only = Ports::parse(value).ok_or_else(|| bad("a list of ports such as 80,8000-8010"))?;
+            }
+            "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
+            "MADRIGAL_SPIN_US" => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
+            _ => {
+                self.log = LogTo::parse(value).ok_or_else(|| bad("a descriptor's number, an absolute path, or off"))?
+            }
+        }
+        Ok(())
+    }
+
+    /// `MADRIGAL_DIR` for this user.
+    pub fn directory(&self, uid: u32) -> String {
+        self.dir.replace("UID", &uid.to_string())
+    }
+}
+
+fn absolute(text: &str) -> Option<String> {
+    text.starts_with('/').then(|| text.to_owned())
+}
+
+/// Where the log goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LogTo {
+    /// Nowhere.
+    Off,
+    /// A descriptor the process has.
+    Fd(i32),
+    /// The end of this file.
+    File(String),
+}
+
+impl LogTo {
+    /// Reads `off`, a descriptor's number or an absolute path; the empty text is `off`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "off" => Some(Self::Off),
+            path if path.starts_with('/') => Some(Self::File(path.to_owned())),
+            number => number.parse().ok().filter(|&fd| fd >= 0).map(Self::Fd),
+        }
+    }
+}
+
+/// A set of ports; the empty set means all.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Ports(Vec<(u16, u16)>);
+
+impl Ports {
+    /// Reads a list such as `80,8000-8010`. `None`: something in it is no port or no rising range.
+    pub fn parse(text: &str) -> Option<Self> {
+        let range = |part: &str| {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
+            (low <= high).then_some((low, high))
+        };
+        if text.trim().is_empty() {
+            return Some(Self::default());
+        }
+        text.split(',').map(range).collect::<Option<_>>().map(Self)
+    }
+
+    /// Whether the port is meant.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.is_empty() || self.0.iter().any(|&(low, high)| (low..=high).contains(&port))
+    }
+}
+
+/// Which methods may be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Methods {
+    /// These, best first.
+    Only(Vec<String>),
+    /// All but these, in their natural order.
+    Except(Vec<String>),
+}
+
+impl Methods {
+    /// Reads `shm,tcp` or `^shm`. `None`: empty, or something in it is not a word.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (list, negated) = text.strip_prefix('^').map_or((text, false), |rest| (rest, true));
+        let word = |part: &str| {
+            let part = part.trim();
+            let legal = !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            legal.then(|| part.to_owned())
+        };
+        let names = list.split(',').map(word).collect::<Option<Vec<_>>>()?;
+        Some(if negated { Self::Except(names) } else { Self::Only(names) })
+    }
+
+    /// Whether the method may be used.
+    pub fn allows(&self, method: &str) -> bool {
+        match self {
+            Self::Only(names) => names.iter().any(|name| name == method),
+            Self::Except(names) => names.iter().all(|name| name != method),
+        }
+    }
+
+    /// Where the method stands in the user's order; the same for all where the user gave none.
+    pub fn rank(&self, method: &str) -> usize {
+        match self {
+            Self::Only(names) => names.iter().position(|name| name == method).unwrap_or(names.len()),
+            Self::Except(_) => 0,
+        }
+    }
+}
+
+/// How many letters must be added, removed or changed to make one text of the other (Levenshtein).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn defaults_are_what_the_table_says() {
+        let (settings, errors) = Settings::from_pairs(KEYS.iter().map(|key| (key.name, key.default)));
+        assert_eq!((settings, errors), (Settings::default(), vec![]));
+    }
+
+    #[test]
+    fn unknown_keys_get_a_suggestion_and_others_are_passed_over() {
+        let (_, errors) =
+            Settings::from_pairs([("MADRIGAL_METHOD", "shm"), ("HOME", "/"), ("MADRIGAL_QQQQQQQQQ", "1")]);
+        let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            ["unknown key MADRIGAL_METHOD: did you mean MADRIGAL_METHODS?", "unknown key MADRIGAL_QQQQQQQQQ"]
+        );
+    }
+
+    #[test]
+    fn bad_values_leave_the_default() {
+        for (name, value) in [
+            ("MADRIGAL_METHODS", "shm,,tcp"),
+            ("MADRIGAL_ONLY", "80-70"),
+            ("MADRIGAL_DIR", "relative"),
+            ("MADRIGAL_SPIN_US", "-1"),
+            ("MADRIGAL_LOG", "-7"),
+        ] {
+            let (settings, errors) = Settings::from_pairs([(name, value)]);
+            assert_eq!(settings, Settings::default());
+            assert!(errors[0].to_string().starts_with(&format!("{name}={value}: not ")), "{}", errors[0]);
+        }
+    }
+
+    #[test]
+    fn lists_read_as_documented() {
+        let ports = Ports::parse("80,8000-8010").unwrap();
+        assert!(ports.contains(80) && ports.contains(8010) && !ports.contains(81) && !ports.contains(7999));
+        assert!(Ports::parse("").unwrap().contains(1) && Ports::parse("80,").is_none());
+        let only = Methods::parse("tcp,shm").unwrap();
+        assert!(only.allows("shm") && !only.allows("udp") && only.rank("tcp") < only.rank("shm"));
+        let but = Methods::parse("^shm").unwrap();
+        assert!(!but.allows("shm") && but.allows("tcp"));
+        assert_eq!(LogTo::parse("2"), Some(LogTo::Fd(2)));
+        assert_eq!(Settings::default().directory(7), "/dev/shm/madrigal-7");
+    }
+
+    proptest! {
+        #[test]
+        fn distance_is_a_metric(a in "[A-C]{0,6}", b in "[A-C]{0,6}", c in "[A-C]{0,6}") {
+            prop_assert_eq!(edit_distance(&a, &b) == 0, a == b);
+            prop_assert_eq!(edit_distance(&a, &b), edit_distance(&b, &a));
+            prop_assert!(edit_distance(&a, &c) <= edit_distance(&a, &b) + edit_distance(&b, &c));
+        }
+    }
+}
