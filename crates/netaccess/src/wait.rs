@@ -62,10 +62,21 @@ impl WaitPolicy {
         self.max_ns.load(Ordering::Relaxed)
     }
 
-    /// Begins a wait.
+    /// Begins a wait. `cheap` looks are memory reads, others are system calls, which a waiter must have earned.
     #[inline]
-    pub fn begin<'a>(&'a self, waiter: &'a Waiter) -> Wait<'a> {
-        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0 }
+    pub fn begin<'a>(&'a self, waiter: &'a Waiter, cheap: bool) -> Wait<'a> {
+        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0, cheap }
+    }
+
+    /// Lets a waiter learn from a sleep that began at `since` and is over now.
+    pub fn slept(&self, waiter: &Waiter, since: u64) {
+        let max = self.max_spin_ns();
+        let budget = waiter.budget(max);
+        if time::now_ns() - since < 3 * max {
+            waiter.set((2 * budget).clamp(max / 4, max));
+        } else {
+            waiter.set(budget / 2);
+        }
     }
 
     /// Whether tasks outnumber the processors they may use.
@@ -109,6 +120,16 @@ pub struct Waiter {
 }
 
 impl Waiter {
+    /// A waiter that never waited.
+    pub const fn new() -> Self {
+        Self { budget: AtomicU32::new(0) }
+    }
+
+    /// Becomes a fresh waiter again.
+    pub fn forget(&self) {
+        self.budget.store(0, Ordering::Relaxed);
+    }
+
     fn budget(&self, max: u64) -> u64 {
         match self.budget.load(Ordering::Relaxed) {
             0 => max,
@@ -128,15 +149,16 @@ pub struct Wait<'a> {
     start: u64,
     limit: u64,
     looks: u32,
+    cheap: bool,
 }
 
 impl Wait<'_> {
-    /// Call after a look that found nothing: true to look again, false to sleep. `cheap` looks are memory reads, of which only
-    /// every eighth is timed; others are system calls. `peer` is asked once, when the blind spin ends.
+    /// Call after a look that found nothing: true to look again, false to sleep. Only every eighth cheap look is timed. `peer` is
+    /// asked once, when the blind spin ends.
     #[inline]
-    pub fn again(&mut self, cheap: bool, peer: impl FnOnce() -> Peer) -> bool {
+    pub fn again(&mut self, peer: impl FnOnce() -> Peer) -> bool {
         self.looks += 1;
-        if cheap && !self.looks.is_multiple_of(8) {
+        if self.cheap && !self.looks.is_multiple_of(8) {
             core::hint::spin_loop();
             return true;
         }
@@ -145,10 +167,12 @@ impl Wait<'_> {
 
     fn timed(&mut self, peer: impl FnOnce() -> Peer) -> bool {
         let now = time::now_ns();
+        let max = self.policy.max_spin_ns();
         if self.start == 0 {
             self.start = now;
-            self.limit = now + BLIND_NS.min(self.policy.max_spin_ns());
-            return self.limit > now;
+            self.limit = now + BLIND_NS.min(max);
+            let earned = self.cheap || self.waiter.budget(max) > BLIND_NS && !self.policy.contended(now);
+            return earned && self.limit > now;
         }
         if now < self.limit {
             return true;
@@ -156,7 +180,7 @@ impl Wait<'_> {
         if self.limit > self.start + BLIND_NS {
             return false;
         }
-        let budget = self.waiter.budget(self.policy.max_spin_ns());
+        let budget = self.waiter.budget(max);
         if budget <= BLIND_NS || peer() == Peer::Here || self.policy.contended(now) {
             return false;
         }
@@ -164,30 +188,21 @@ impl Wait<'_> {
         now < self.limit
     }
 
-    /// When the wait began, if it was long enough to be timed.
-    pub fn started(&self) -> Option<u64> {
-        (self.start != 0).then_some(self.start)
+    /// When the wait began; now, if it was too short to be timed so far.
+    pub fn since(&self) -> u64 {
+        if self.start == 0 { time::now_ns() } else { self.start }
     }
 
-    /// Ends the wait and lets the waiter learn from it; `slept` if it went to sleep.
-    pub fn end(self, slept: bool) {
-        if self.start == 0 && !slept {
+    /// Ends a wait that needed no sleep: it paid, so the waiter keeps what it needed twice over and lets the rest fade. A wait
+    /// that slept ends with [`WaitPolicy::slept`].
+    pub fn paid(self) {
+        if self.start == 0 {
             return;
         }
         let max = self.policy.max_spin_ns();
         let budget = self.waiter.budget(max);
-        if !slept {
-            // It paid: keep what it needed twice over, let the rest fade.
-            let needed = 2 * (time::now_ns() - self.start);
-            self.waiter.set((budget - budget / 64).max(needed.min(max)));
-            return;
-        }
-        let took = if self.start == 0 { max } else { time::now_ns() - self.start };
-        if took < 3 * max {
-            self.waiter.set((2 * budget).clamp(max / 4, max));
-        } else {
-            self.waiter.set(budget / 2);
-        }
+        let needed = 2 * (time::now_ns() - self.start);
+        self.waiter.set((budget - budget / 64).max(needed.min(max)));
     }
 }
 
@@ -195,27 +210,15 @@ impl Wait<'_> {
 mod tests {
     use super::*;
 
-    fn wait(policy: &WaitPolicy, waiter: &Waiter, looks: u32) -> u32 {
-        let mut wait = policy.begin(waiter);
-        let mut done = 0;
-        while done < looks && wait.again(false, || Peer::Unknown) {
-            done += 1;
-        }
-        wait.end(done < looks);
-        done
-    }
-
     #[test]
     fn a_waiter_that_never_succeeds_stops_spinning() {
         let policy = WaitPolicy::new();
         let waiter = Waiter::default();
         for _ in 0..40 {
-            let mut w = policy.begin(&waiter);
-            while w.again(false, || Peer::Elsewhere) {}
-            w.start -= 10 * DEFAULT_MAX_NS; // the sleep that follows was long
-            w.end(true);
+            policy.slept(&waiter, time::now_ns() - 10 * DEFAULT_MAX_NS);
         }
         assert!(waiter.budget(DEFAULT_MAX_NS) <= BLIND_NS);
+        assert!(!policy.begin(&waiter, false).again(|| Peer::Unknown));
     }
 
     #[test]
@@ -223,9 +226,7 @@ mod tests {
         let policy = WaitPolicy::new();
         let waiter = Waiter::default();
         waiter.set(0);
-        let mut w = policy.begin(&waiter);
-        assert!(w.again(false, || Peer::Unknown));
-        w.end(true);
+        policy.slept(&waiter, time::now_ns());
         assert!(waiter.budget(DEFAULT_MAX_NS) >= DEFAULT_MAX_NS / 4);
     }
 
@@ -233,17 +234,18 @@ mod tests {
     fn zero_turns_spinning_off() {
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(0);
-        assert_eq!(wait(&policy, &Waiter::default(), 1000), 0);
+        let waiter = Waiter::default();
+        assert!(!policy.begin(&waiter, false).again(|| Peer::Unknown));
+        let mut cheap = policy.begin(&waiter, true);
+        assert!((0..8).any(|_| !cheap.again(|| Peer::Unknown)));
     }
 
     #[test]
     fn nobody_spins_for_a_peer_on_the_same_processor() {
         let policy = WaitPolicy::new();
         let waiter = Waiter::default();
-        let mut w = policy.begin(&waiter);
-        let begun = time::now_ns();
-        while w.again(false, || Peer::Here) {}
-        assert!(w.limit <= begun + 2 * BLIND_NS + 1_000_000);
-        assert!(w.limit <= w.start + BLIND_NS);
+        let mut wait = policy.begin(&waiter, true);
+        while wait.again(|| Peer::Here) {}
+        assert!(wait.limit <= wait.start + BLIND_NS);
     }
 }

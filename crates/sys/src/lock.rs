@@ -28,6 +28,11 @@ impl Guard<'_> {
 }
 
 impl Lock {
+    /// An open lock.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
     /// Takes the lock, waiting as long as it needs.
     #[inline]
     pub fn lock(&self) -> Guard<'_> {

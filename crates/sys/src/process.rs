@@ -7,20 +7,25 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::Errno;
 
-/// A `/proc/PID/...` path, built on the stack.
-pub struct ProcPath {
-    bytes: [u8; 64],
+/// A path built on the stack, such as `/proc/PID/...`; written through [`core::fmt::Write`], a nul byte last.
+pub struct StackPath {
+    bytes: [u8; 256],
     len: usize,
 }
 
-impl ProcPath {
+impl StackPath {
+    /// Nothing written yet; opens nothing.
+    pub fn empty() -> Self {
+        Self { bytes: [0; 256], len: 0 }
+    }
+
     /// The path as a C string; a path that did not fit is empty, which opens nothing.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }
 }
 
-impl core::fmt::Write for ProcPath {
+impl core::fmt::Write for StackPath {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
         let room = self.bytes.get_mut(self.len..self.len + s.len()).ok_or(core::fmt::Error)?;
         room.copy_from_slice(s.as_bytes());
@@ -30,8 +35,8 @@ impl core::fmt::Write for ProcPath {
 }
 
 /// `/proc/PID/REST`.
-pub fn proc_path(pid: u32, rest: Arguments<'_>) -> ProcPath {
-    let mut path = ProcPath { bytes: [0; 64], len: 0 };
+pub fn proc_path(pid: u32, rest: Arguments<'_>) -> StackPath {
+    let mut path = StackPath::empty();
     if write!(path, "/proc/{pid}/{rest}\0").is_err() {
         path.bytes[0] = 0;
     }

@@ -52,7 +52,7 @@ pub struct Arena {
     map: SharedMap,
     id: u64,
     /// Slots handed out; only meaningful in the process that created the arena.
-    slots: Box<[AtomicU64]>,
+    slots: [AtomicU64; SLOTS.div_ceil(64)],
     real_slots: AtomicU32,
 }
 
@@ -85,8 +85,7 @@ impl Arena {
     }
 
     fn from_map(map: SharedMap, id: u64) -> Self {
-        let slots = (0..SLOTS.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { map, id, slots, real_slots: AtomicU32::new(0) }
+        Self { map, id, slots: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)], real_slots: AtomicU32::new(0) }
     }
 
     /// The random number this arena is known by.
@@ -162,9 +161,18 @@ impl Arena {
         }
     }
 
-    /// How many slots are handed out (creator only).
-    pub fn slots_in_use(&self) -> u32 {
-        self.slots.iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+    /// Calls `f` for every slot handed out (creator only).
+    pub fn for_each_slot(&self, mut f: impl FnMut(u32, &Slot)) {
+        for (w, word) in self.slots.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                let index = (w * 64) as u32 + bits.trailing_zeros();
+                bits &= bits - 1;
+                if let Some(slot) = self.slot(index) {
+                    f(index, slot);
+                }
+            }
+        }
     }
 
     /// Borrows a block of `size` bytes ([`UNIT`] or [`LARGEST`]); its pages are real. `None`: no room, stay with what there is.

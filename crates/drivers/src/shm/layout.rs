@@ -72,6 +72,18 @@ pub struct WakeLine {
     pub armed: AtomicU32,
     /// Set by the writer before it sleeps for space ([`want`]); the reader takes it and owes a doorbell.
     pub want: AtomicU32,
+    /// One of [`flush`]: the reader is putting unread ring bytes back into its kernel socket.
+    pub flush: AtomicU32,
+}
+
+/// Stages of handing unread bytes back to the kernel, in `WakeLine::flush`.
+pub mod flush {
+    /// Nobody does.
+    pub const NONE: u32 = 0;
+    /// Under way: the writer must not send by the kernel yet.
+    pub const BUSY: u32 = 1;
+    /// Done.
+    pub const DONE: u32 = 2;
 }
 
 /// What a writer without space waits for, in `WakeLine::want`.
@@ -108,8 +120,6 @@ pub struct SideLine {
     pub pid: AtomicU32,
     /// A descriptor of the socket in that process.
     pub fd: AtomicU32,
-    /// Set when this side will not touch the slot any more.
-    pub released: AtomicU32,
 }
 
 /// Stages of a slot, the low byte of `Slot::stage` (the rest is the generation).
@@ -136,7 +146,9 @@ pub const SLOT_BYTES: usize = 4096;
 pub struct Slot {
     /// Generation and stage: the one word both sides compete for while a connection is set up.
     pub stage: AtomicU64,
-    _line: [u64; 7],
+    /// How many sides have left for good; the second one gives the blocks back, and then the slot is free.
+    pub left: AtomicU32,
+    _line: [u32; 13],
     /// Connecting side, accepting side.
     pub side: [SideLine; 2],
     /// `dir[0]`: connecting to accepting side; `dir[1]`: back.
@@ -161,6 +173,21 @@ pub struct Block {
     pub offset: usize,
     /// Size in bytes, a power of two.
     pub size: usize,
+}
+
+impl Direction {
+    /// Makes the direction a fresh one. Only while neither side uses it.
+    pub fn reset(&self) {
+        use madrigal_base::sync::Ordering::Relaxed;
+        for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready] {
+            word.store(0, Relaxed);
+        }
+        for word in [&self.w.state, &self.w.ringing, &self.w.fate, &self.wake.want, &self.wake.flush] {
+            word.store(0, Relaxed);
+        }
+        // A writer that switches first must ring: nobody looks at the ring yet.
+        self.wake.armed.store(1, Relaxed);
+    }
 }
 
 impl Block {

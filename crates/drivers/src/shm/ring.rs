@@ -177,10 +177,25 @@ impl Producer {
         Ok(Span::new(base, size, tail, size - used))
     }
 
+    /// Whether the reader had not caught up when its position was last looked at (now, if it had not then).
+    #[inline]
+    pub fn behind(&self, dir: &Direction) -> bool {
+        let tail = self.tail.load(Ordering::Relaxed);
+        self.head.load(Ordering::Relaxed) != tail && dir.r.head.load(Ordering::Relaxed) & POSITION != tail
+    }
+
     /// How many bytes the reader has not consumed yet.
     pub fn unread(&self, dir: &Direction, mem: &Memory) -> Result<usize, Trouble> {
         let (_, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         self.look_at_head(dir, self.tail.load(Ordering::Relaxed), size)
+    }
+
+    /// Whether there is what a sender that wanted `what` waits for.
+    pub fn has_room(&self, dir: &Direction, mem: &Memory, what: u32) -> bool {
+        match what {
+            want::ALL => self.unread(dir, mem).map_or(true, |used| used == 0),
+            _ => self.has_space(dir, mem),
+        }
     }
 
     /// Whether [`Producer::space`] would give some; never changes the hysteresis.
@@ -208,10 +223,7 @@ impl Producer {
     pub fn want(&self, dir: &Direction, mem: &Memory, what: u32) -> bool {
         // SYNC: SeqCst store then SeqCst look at `head`; pairs with `Consumer::consume`.
         dir.wake.want.store(what, Ordering::SeqCst);
-        match what {
-            want::ALL => self.unread(dir, mem).map_or(true, |used| used == 0),
-            _ => self.has_space(dir, mem),
-        }
+        self.has_room(dir, mem, what)
     }
 
     /// Moves on to another block. Only while the ring is empty: the reader looks at `block` after it has seen bytes.
@@ -283,11 +295,17 @@ impl Consumer {
 
     /// Consumes `n` bytes of `span`. `Ok(true)`: the writer waits for space there now is, and the caller owes it a doorbell.
     pub fn consume(&self, dir: &Direction, span: &Span, n: usize) -> Result<bool, Trouble> {
+        self.advance(dir, span, n)?;
+        Ok(self.owes_space(dir))
+    }
+
+    /// [`Consumer::consume`] for a caller that asks [`Consumer::owes_space`] later.
+    pub fn advance(&self, dir: &Direction, span: &Span, n: usize) -> Result<(), Trouble> {
         let new = span.at + n as u64;
         // SYNC: SeqCst, so that this store and the look at `want` keep their order; pairs with `Producer::want`. Release part
         // pairs with the Acquire in `Producer::look_at_head`.
         dir.r.head.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed).map_err(|_| Trouble::Raced)?;
-        Ok(self.owes_space(dir))
+        Ok(())
     }
 
     /// Takes a due request for space, if there is one. Looked at again by every waiter, for a seal or a growth may leave one.

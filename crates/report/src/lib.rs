@@ -1,0 +1,204 @@
+//! What a wrapped process tells about its connections.
+//!
+//! SysWrap keeps one page-backed table in a memfd of its own process; `madrigal why` finds it under `/proc/PID/fd`, maps it for
+//! reading and prints it. No file, no socket, no thread: nothing to clean up, and a reader can never disturb the process.
+//!
+//! Where it stands: below SysWrap (writer) and the command line (reader); it decides nothing.
+#![allow(unsafe_code)]
+
+mod reason;
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::fd::OwnedFd;
+
+use madrigal_sys::mem::{self, SharedMap};
+use madrigal_sys::{Errno, process};
+
+pub use reason::Reason;
+
+/// Name of the memfd.
+pub const NAME: &CStr = c"madrigal-report";
+/// Connections a report can hold; later ones work but are not listed.
+pub const RECORDS: usize = 32 * 1024;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"mdr-why\x01");
+const RECORDS_AT: usize = 4096;
+const BYTES: usize = RECORDS_AT + RECORDS * size_of::<Record>();
+
+/// How bytes of a connection travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Path {
+    /// By the kernel socket, for the recorded [`Reason`].
+    Tcp = 1,
+    /// Through a ring in at least one direction.
+    Shm = 2,
+}
+
+/// One connection. Written by one process, read by any of the same user.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Record {
+    /// Its descriptor plus one; 0 for a free record.
+    pub fd: AtomicU32,
+    /// A [`Path`].
+    pub path: AtomicU32,
+    /// A [`Reason`] code, 0 for none.
+    pub reason: AtomicU32,
+    /// How often it moved into shared memory.
+    pub moves: AtomicU32,
+    /// Bytes read and written through rings.
+    pub shm_in: AtomicU64,
+    /// See `shm_in`.
+    pub shm_out: AtomicU64,
+    /// Bytes read and written by the kernel socket.
+    pub tcp_in: AtomicU64,
+    /// See `tcp_in`.
+    pub tcp_out: AtomicU64,
+    /// Doorbells sent.
+    pub bells: AtomicU64,
+}
+
+impl Record {
+    /// Makes the record a fresh one for descriptor `fd`.
+    pub fn open(&self, fd: i32) {
+        for counter in [&self.shm_in, &self.shm_out, &self.tcp_in, &self.tcp_out, &self.bells] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.moves.store(0, Ordering::Relaxed);
+        self.set(Path::Tcp, Some(Reason::Unearned));
+        self.set_fd(fd);
+    }
+
+    /// Names the descriptor the program uses.
+    pub fn set_fd(&self, fd: i32) {
+        self.fd.store(fd as u32 + 1, Ordering::Release);
+    }
+
+    /// Ends the record.
+    pub fn close(&self) {
+        self.fd.store(0, Ordering::Release);
+    }
+
+    /// Says how bytes travel from now on.
+    pub fn set(&self, path: Path, reason: Option<Reason>) {
+        self.reason.store(reason.map_or(0, |r| r as u32), Ordering::Relaxed);
+        self.path.store(path as u32, Ordering::Relaxed);
+    }
+}
+
+/// The first page.
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    pid: AtomicU32,
+    _pad: AtomicU32,
+    /// Sleeps that ended by the safety cut with something to read: always 0 unless a wake-up was lost.
+    missed_bells: AtomicU64,
+}
+
+/// The table of this process.
+pub struct Report {
+    map: SharedMap,
+    fd: OwnedFd,
+}
+
+impl Report {
+    /// A new, empty table, at a high descriptor number.
+    pub fn create() -> Result<Self, Errno> {
+        let fd = mem::move_high(mem::sealed_memfd(NAME, BYTES)?);
+        let report = Self { map: SharedMap::map(&fd, BYTES, true)?, fd };
+        report.header().pid.store(process::own_pid(), Ordering::Relaxed);
+        report.header().magic.store(MAGIC, Ordering::Release);
+        Ok(report)
+    }
+
+    /// The table of process `pid`. `ENOENT`: no such process, or it is not wrapped or has made no connection yet. `EACCES`: it
+    /// belongs to another user.
+    pub fn of(pid: u32) -> Result<Self, Errno> {
+        let fd = find(pid)?;
+        let report = Self { map: SharedMap::map(&fd, BYTES, false)?, fd };
+        if report.header().magic.load(Ordering::Acquire) == MAGIC { Ok(report) } else { Err(Errno::INVAL) }
+    }
+
+    /// The descriptor that keeps it findable.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The process that writes it.
+    pub fn pid(&self) -> u32 {
+        self.header().pid.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps that ended by the safety cut with something to read.
+    pub fn missed_bells(&self) -> &AtomicU64 {
+        &self.header().missed_bells
+    }
+
+    /// Record `index`.
+    pub fn record(&self, index: usize) -> Option<&Record> {
+        if index >= RECORDS {
+            return None;
+        }
+        // SAFETY: a record is atomics only; the reference lives no longer than the map.
+        unsafe { self.map.shared(RECORDS_AT + index * size_of::<Record>()) }
+    }
+
+    /// Records in use.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        (0..RECORDS).filter_map(|i| self.record(i)).filter(|r| r.fd.load(Ordering::Acquire) != 0)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header is atomics only and inside the map, which is larger; the reference lives no longer than it.
+        unsafe { self.map.shared(0) }.expect("a report is larger than its header")
+    }
+}
+
+/// Opens the report among the descriptors of `pid`.
+fn find(pid: u32) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags, RawDir};
+    let path = process::proc_path(pid, format_args!("fd"));
+    let dir = rustix::fs::open(path.as_c_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buf = Vec::with_capacity(8192);
+    let mut entries = RawDir::new(&dir, buf.spare_capacity_mut());
+    let mut last = Errno::NOENT;
+    while let Some(entry) = entries.next() {
+        let Some(fd) = entry?.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        let mut target = [0u8; 64];
+        let link = process::proc_path(pid, format_args!("fd/{fd}"));
+        let Ok(n) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link.as_c_str(), &mut target[..]) else { continue };
+        if !target[..n].starts_with(b"/memfd:madrigal-report") {
+            continue;
+        }
+        match mem::open_peer_memfd(pid, fd, BYTES, false) {
+            Ok(file) => return Ok(file),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_found_by_pid() {
+        let mine = Report::create().unwrap();
+        mine.record(3).unwrap().open(11);
+        mine.record(3).unwrap().shm_in.fetch_add(5, Ordering::Relaxed);
+        let seen = Report::of(process::own_pid()).unwrap();
+        let fds: Vec<_> = seen.records().map(|r| r.fd.load(Ordering::Relaxed) - 1).collect();
+        assert_eq!(fds, [11]);
+        assert_eq!(seen.pid(), process::own_pid());
+        assert_eq!(seen.record(3).unwrap().shm_in.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn no_process_is_no_entry() {
+        assert!(matches!(Report::of(u32::MAX >> 2), Err(Errno::NOENT)));
+    }
+}

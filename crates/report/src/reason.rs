@@ -1,0 +1,116 @@
+//! Why a connection is not in shared memory: every reason is a named variant, a sentence for people and a stable name for scripts.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $slug:literal, $text:literal;)*) => {
+        /// Why bytes of a connection travel by the kernel's TCP.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u32)]
+        pub enum Reason { $($(#[doc = $doc])* $name = $code,)* }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+
+            /// The reason with this number, as it stands in a shared record.
+            pub fn from_code(code: u32) -> Option<Self> {
+                match code { $($code => Some(Reason::$name),)* _ => None }
+            }
+
+            /// Stable name for scripts.
+            pub fn name(self) -> &'static str {
+                match self { $(Reason::$name => $slug,)* }
+            }
+
+            /// One sentence for people, with what to do where something can be done.
+            pub fn text(self) -> &'static str {
+                match self { $(Reason::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Too little traffic so far.
+    Unearned = 1, "unearned", "too little traffic so far: a connection moves after its third send or 64 KiB";
+    /// No wrapped listener is known on the peer's port.
+    NoListener = 2, "no-listener", "no program of this user under madrigal listens on that port of this host: start it with `madrigal exec`";
+    /// The offer was not taken up.
+    NoAnswer = 3, "no-answer", "the accepting program did not answer: it is not under madrigal, or a proxy stands in between";
+    /// The two ends belong to different users.
+    OtherUser = 4, "other-user", "the two ends run as different users, or one changed user or may not be inspected";
+    /// The shared directory cannot be created or found.
+    DirMissing = 5, "dir-missing", "the shared directory does not exist and cannot be made: set MADRIGAL_DIR";
+    /// The shared directory cannot be written.
+    DirReadOnly = 6, "dir-read-only", "the shared directory cannot be written: set MADRIGAL_DIR";
+    /// No room.
+    DirFull = 7, "dir-full", "the shared directory is full: free some space or set MADRIGAL_DIR";
+    /// Wrong owner or mode.
+    DirUnsafe = 8, "dir-unsafe", "the shared directory belongs to another user or others may enter it: chmod 700 it, or set MADRIGAL_DIR";
+    /// The method is not allowed.
+    MethodOff = 9, "method-off", "shared memory is switched off by --methods or MADRIGAL_METHODS";
+    /// The port is not among those wanted.
+    PortOff = 10, "port-off", "the port is not among those of --only or MADRIGAL_ONLY";
+    /// Several processes hold the socket.
+    Shared = 11, "shared", "more than one process holds this socket since a fork; it moves when the others close theirs";
+    /// Holders cannot be counted.
+    SharedUnknown = 12, "shared-unknown", "the socket was inherited or handed out where its holders cannot be counted";
+    /// A FILE was opened on the socket.
+    Stdio = 13, "stdio", "the program uses stdio on this socket, which reads and writes inside the C library";
+    /// splice(2) was used.
+    Splice = 14, "splice", "the program uses splice on this socket";
+    /// Urgent data was sent.
+    Urgent = 15, "urgent", "urgent (out-of-band) data was sent";
+    /// Signal-driven I/O.
+    AsyncIo = 16, "async-io", "the program uses signal-driven I/O (O_ASYNC) on this socket";
+    /// An option rings cannot honour.
+    Option = 17, "option", "a socket option is set that only the kernel can honour (zero copy, time stamps, TCP_INQ, ULP, filter, ...)";
+    /// SO_RCVLOWAT is set.
+    LowWater = 18, "low-water", "SO_RCVLOWAT is set";
+    /// io_uring is in use.
+    IoUring = 19, "io-uring", "the program uses io_uring, whose reads and writes cannot be seen";
+    /// The process entered a system-call sandbox.
+    Seccomp = 20, "seccomp", "the program entered a seccomp sandbox";
+    /// The descriptor was sent to another process.
+    Passed = 21, "passed", "the descriptor was sent to another process (SCM_RIGHTS) or kept across exec";
+    /// A direction was shut down.
+    HalfClosed = 22, "half-closed", "one direction was shut down; the rest goes by TCP";
+    /// The reader did not read.
+    Stalled = 23, "stalled", "the peer stopped reading; TCP's own buffers took over";
+    /// No block for a large ring.
+    NoMemory = 24, "no-memory", "no shared memory for a ring of the size this traffic needs";
+    /// The peer sealed the connection.
+    PeerLeft = 25, "peer-left", "the other end went back to TCP: see `madrigal why` of that process";
+    /// An event set shared with another process.
+    EventSet = 26, "event-set", "the socket is in an epoll set that other processes share, or in too many sets";
+    /// The peer wrote nonsense.
+    Corrupt = 27, "corrupt", "the other end wrote impossible values into the shared segment";
+    /// Bytes could not be handed back if that became necessary.
+    NoHandBack = 28, "no-hand-back", "this kernel does not let the two programs hand bytes back (ptrace_scope): sysctl kernel.yama.ptrace_scope=0";
+    /// Not a fully open connection.
+    NotOpen = 29, "not-open", "the connection is not open in both directions";
+    /// The process forked while the connection was in shared memory.
+    Forked = 30, "forked", "the program forked; the connection moves again when one holder is left";
+    /// The kernel lacks something.
+    Kernel = 31, "kernel", "the kernel does not report what moving needs (TCP_INFO byte counts, memfd sealing)";
+    /// The offer table is full of other people's offers.
+    TableFull = 32, "table-full", "too many connections were being set up at once; it will be tried again";
+    /// The socket is corked.
+    Corked = 33, "corked", "TCP_CORK is set";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_codes_round_trip() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|r| r.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert_eq!(Reason::from_code(*reason as u32), Some(*reason));
+        }
+        assert_eq!(Reason::from_code(0), None);
+    }
+}

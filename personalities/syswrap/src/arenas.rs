@@ -1,0 +1,272 @@
+//! The arenas this process has mapped: those it made for servers it connects to, and those of clients it serves.
+//!
+//! One arena serves one pair of processes. The connecting process makes it, shows its memfd only while an offer stands, and knows
+//! whom it is bound to afterwards; the accepting process maps it at the first offer and drops it when the client is gone.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::IntoRawFd;
+
+use madrigal_drivers::shm::arena::Arena;
+use madrigal_drivers::shm::layout::Slot;
+use madrigal_report::Reason;
+use madrigal_sys::lock::Lock;
+use madrigal_sys::{Errno, mem, process, raw};
+
+use crate::slab::{Object, Slab};
+
+/// All arenas.
+static LEASES: Slab<Lease> = Slab::new();
+static LOCK: Lock = Lock::new();
+
+mod state {
+    pub(super) const FREE: u32 = 0;
+    /// Made by this process.
+    pub(super) const MADE: u32 = 1;
+    /// Made by a peer.
+    pub(super) const MAPPED: u32 = 2;
+}
+
+/// One mapped arena.
+pub(crate) struct Lease {
+    next_free: AtomicU32,
+    index: AtomicU32,
+    state: AtomicU32,
+    /// Sessions in it.
+    sessions: AtomicU32,
+    /// The accepting end's port (made arenas).
+    port: AtomicU32,
+    /// The memfd while an offer may need it (made arenas), -1 afterwards.
+    fd: AtomicI32,
+    /// Slots this side has left but the peer has not.
+    lingering: AtomicU32,
+    /// The other process.
+    peer_pid: AtomicU32,
+    peer_start: AtomicU64,
+    /// 1 once bytes were proven to be returnable to the peer's sockets, 2 if they are not.
+    hand_back: AtomicU32,
+    arena: core::cell::UnsafeCell<MaybeUninit<Arena>>,
+}
+
+// SAFETY: integers and atomics; the arena is only read between `open` and `close`, which happen under LOCK with no session left.
+unsafe impl Sync for Lease {}
+// SAFETY: all-zero is a free lease (the arena is MaybeUninit).
+unsafe impl Object for Lease {
+    fn next_free(&self) -> &AtomicU32 {
+        &self.next_free
+    }
+}
+
+impl Lease {
+    /// The arena. Only on a lease with a session, or under the lock.
+    pub(crate) fn arena(&self) -> &Arena {
+        // SAFETY: written before the lease became visible, and not dropped while it has a session (the caller's).
+        unsafe { (*self.arena.get()).assume_init_ref() }
+    }
+
+    /// Its place among the leases.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Slot `index`; the caller holds a session in this lease for as long as it uses the slot.
+    pub(crate) fn slot(&self, index: u32) -> Option<*const Slot> {
+        self.arena().slot(index).map(core::ptr::from_ref)
+    }
+
+    /// The memfd to show in an offer, if the peer may need it.
+    pub(crate) fn shown_fd(&self) -> Option<i32> {
+        Some(self.fd.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+    }
+
+    /// The peer has mapped it: nobody else needs to find it.
+    pub(crate) fn hide(&self) {
+        let fd = self.fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            raw::close(fd);
+        }
+    }
+
+    /// The other process.
+    pub(crate) fn peer_pid(&self) -> u32 {
+        self.peer_pid.load(Ordering::Relaxed)
+    }
+
+    /// Learns who the other process is.
+    pub(crate) fn set_peer(&self, pid: u32) {
+        if self.peer_pid.swap(pid, Ordering::Relaxed) != pid {
+            self.peer_start.store(process::start_time(pid).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the other process still runs.
+    pub(crate) fn peer_alive(&self) -> bool {
+        let pid = self.peer_pid();
+        pid == 0 || process::alive(pid, self.peer_start.load(Ordering::Relaxed))
+    }
+
+    /// Whether bytes can be put into the peer's sockets on its behalf; `test` finds out once.
+    pub(crate) fn can_hand_back(&self, test: impl FnOnce() -> bool) -> bool {
+        if self.hand_back.load(Ordering::Relaxed) == 0 {
+            self.hand_back.store(if test() { 1 } else { 2 }, Ordering::Relaxed);
+        }
+        self.hand_back.load(Ordering::Relaxed) == 1
+    }
+
+    /// Ends a session: its slot is free once the peer has left it too.
+    pub(crate) fn leave(&self, slot: u32) {
+        if self.state.load(Ordering::Relaxed) == state::MADE {
+            if self.arena().slot(slot).is_some_and(|s| s.left.load(Ordering::Acquire) >= 2) {
+                self.arena().give_slot(slot);
+            } else {
+                self.lingering.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Ends a session whose slot the peer never saw.
+    pub(crate) fn give_up(&self, slot: u32) {
+        self.arena().give_slot(slot);
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Ends a session that never began (mapped arenas).
+    pub(crate) fn uncount(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Takes back slots that both sides have left (made arenas).
+    fn sweep(&self) {
+        if self.lingering.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.arena().for_each_slot(|index, slot| {
+            if slot.left.load(Ordering::Acquire) >= 2 {
+                self.arena().give_slot(index);
+                self.lingering.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// An arena for a connection to `port`, and a slot in it. `bound`: the id of the accepting process, when it is known to be another
+/// than the last one. The session is counted; undo with [`Lease::give_up`].
+pub(crate) fn lend(port: u16, bound: Option<u64>) -> Result<(&'static Lease, u32), Reason> {
+    let guard = LOCK.lock();
+    if guard.nested() {
+        return Err(Reason::Unearned);
+    }
+    let fits = |lease: &Lease| {
+        let to = lease.arena().bound_to();
+        lease.port.load(Ordering::Relaxed) == u32::from(port) && bound.map_or(true, |id| to == 0 || to == id)
+    };
+    let made = LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MADE);
+    // A bound arena first: only its peer can use it, and a fresh one may be needed for another.
+    let mut fresh = None;
+    for (index, lease) in made.filter(|(_, l)| fits(l)) {
+        if lease.sessions.load(Ordering::Acquire) == 0 && lease.arena().bound_to() != 0 && !lease.peer_alive() {
+            close(index, lease);
+            continue;
+        }
+        lease.sweep();
+        if lease.arena().bound_to() == 0 {
+            fresh = Some(lease);
+        } else if let Some(slot) = take_slot(lease) {
+            return Ok((lease, slot));
+        }
+    }
+    let lease = match fresh {
+        Some(lease) => lease,
+        None => make(port)?,
+    };
+    take_slot(lease).map(|slot| (lease, slot)).ok_or(Reason::NoMemory)
+}
+
+fn take_slot(lease: &Lease) -> Option<u32> {
+    let slot = lease.arena().take_slot().ok()?;
+    lease.sessions.fetch_add(1, Ordering::AcqRel);
+    Some(slot)
+}
+
+fn make(port: u16) -> Result<&'static Lease, Reason> {
+    let (arena, fd) = Arena::create().map_err(|e| match e {
+        Errno::NOSYS | Errno::INVAL => Reason::Kernel,
+        _ => Reason::NoMemory,
+    })?;
+    let lease = open(arena, state::MADE).ok_or(Reason::NoMemory)?;
+    lease.port.store(u32::from(port), Ordering::Relaxed);
+    lease.fd.store(mem::move_high(fd).into_raw_fd(), Ordering::Relaxed);
+    Ok(lease)
+}
+
+fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
+    let (index, lease) = LEASES.take()?;
+    // SAFETY: a free lease holds no arena, and LOCK makes us the only one at it.
+    unsafe { (*lease.arena.get()).write(arena) };
+    lease.index.store(index, Ordering::Relaxed);
+    lease.fd.store(-1, Ordering::Relaxed);
+    for field in [&lease.sessions, &lease.port, &lease.lingering, &lease.peer_pid, &lease.hand_back] {
+        field.store(0, Ordering::Relaxed);
+    }
+    lease.state.store(as_state, Ordering::Release);
+    Some(lease)
+}
+
+/// How a peer's arena could not be had.
+pub(crate) enum Unmapped {
+    /// The peer shows no descriptor and we do not have it.
+    Unknown,
+    /// It may not be opened, or is not what it should be.
+    Refused,
+}
+
+/// Arena `id` of process `pid`, mapped now if it shows it as descriptor `fd`. A session is counted.
+pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lease, Unmapped> {
+    let guard = LOCK.lock();
+    if guard.nested() {
+        return Err(Unmapped::Refused);
+    }
+    let mapped = LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MAPPED);
+    for (index, lease) in mapped {
+        if lease.arena().id() == id {
+            lease.sessions.fetch_add(1, Ordering::AcqRel);
+            return Ok(lease);
+        }
+        if lease.sessions.load(Ordering::Acquire) == 0 && !lease.peer_alive() {
+            close(index, lease);
+        }
+    }
+    let fd = fd.ok_or(Unmapped::Unknown)?;
+    let arena = Arena::attach_from(pid, fd, id).map_err(|_| Unmapped::Refused)?;
+    let lease = open(arena, state::MAPPED).ok_or(Unmapped::Refused)?;
+    lease.set_peer(pid);
+    lease.sessions.fetch_add(1, Ordering::AcqRel);
+    Ok(lease)
+}
+
+fn close(index: u32, lease: &Lease) {
+    lease.state.store(state::FREE, Ordering::Release);
+    // SAFETY: the lease was open, so the arena was written; it has no session, so nobody looks at it; LOCK keeps others out.
+    unsafe { (*lease.arena.get()).assume_init_drop() };
+    LEASES.put(index);
+}
+
+/// The lease with this index.
+pub(crate) fn by_index(index: u32) -> Option<&'static Lease> {
+    LEASES.get(index)
+}
+
+/// The child after fork(2).
+pub(crate) fn after_fork() {
+    LOCK.reset();
+    LEASES.after_fork();
+    // Descriptors shown in offers are the parent's business; the child's copies only cost numbers.
+    for (_, lease) in LEASES.all() {
+        if lease.state.load(Ordering::Relaxed) == state::MADE {
+            lease.hide();
+            // The arena's free slots are now known to two processes: the child makes new arenas for new connections.
+            lease.port.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! stdio on sockets, and functions with variable arguments.
+//!
+//! A FILE reads and writes inside the C library, where no hook sees it: its socket is a plain one from then on. Functions with
+//! variable arguments cannot be written in Rust; their hooks are a few instructions that keep every argument where it is, run what
+//! has to happen before, and go on in the C library.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use madrigal_report::Reason;
+
+use super::fds::kernel_only;
+use super::guarded_or;
+use crate::{close, fork, leave, real, sock, table};
+
+/// fdopen(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    if table::get(fd).is_some() {
+        guarded_or((), || kernel_only(fd, Reason::Stdio));
+    }
+    // SAFETY: the program's arguments, passed on unchanged.
+    unsafe { real::fdopen()(fd, mode) }
+}
+
+/// fclose(3): closes the descriptor where close(2)'s hook does not see it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
+    if !file.is_null() {
+        // SAFETY: the program's open FILE.
+        let fd = unsafe { real::fileno()(file) };
+        if table::get(fd).is_some() {
+            guarded_or((), || close::forget(fd));
+        }
+    }
+    // SAFETY: see `fdopen`.
+    unsafe { real::fclose()(file) }
+}
+
+/// The C library is about to write to `fd` by itself.
+fn before_printf(fd: c_int) {
+    if table::get(fd).is_some() {
+        guarded_or((), || {
+            if let Some(s) = sock::enter(fd) {
+                leave::leave_for_good(&s, fd, Reason::Stdio, false);
+            }
+        });
+    }
+}
+
+macro_rules! go_on {
+    ($($(#[doc = $doc:literal])* $name:ident: $before:ident($($arg:ident: $ty:ty),*) $body:block)*) => {
+        $(
+            extern "C" fn $before($($arg: $ty),*) -> *const c_void {
+                $body
+                real::$name() as *const c_void
+            }
+
+            $(#[doc = $doc])*
+            #[cfg(target_arch = "x86_64")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                // rax counts vector registers of a variable argument list; 7 pushes and 128 bytes keep the stack aligned.
+                core::arch::naked_asm!(
+                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                    "sub rsp, 128",
+                    "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                    "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
+                    "call {before}",
+                    "mov r11, rax",
+                    "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                    "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+                    "add rsp, 128",
+                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                    "jmp r11",
+                    before = sym $before,
+                )
+            }
+        )*
+    };
+}
+
+go_on! {
+    /// dprintf(3)
+    dprintf: before_dprintf(fd: c_int) { before_printf(fd) }
+    /// vdprintf(3)
+    vdprintf: before_vdprintf(fd: c_int) { before_printf(fd) }
+    /// `dprintf` with a checked format.
+    __dprintf_chk: before_dprintf_chk(fd: c_int) { before_printf(fd) }
+    /// `vdprintf` with a checked format.
+    __vdprintf_chk: before_vdprintf_chk(fd: c_int) { before_printf(fd) }
+    /// execl(3). Should it fail, sockets that close on exec stay with TCP.
+    execl: before_execl() { guarded_or((), fork::before_exec) }
+    /// execlp(3), as `execl`.
+    execlp: before_execlp() { guarded_or((), fork::before_exec) }
+    /// execle(3), as `execl`.
+    execle: before_execle() { guarded_or((), fork::before_exec) }
+}

@@ -1,0 +1,255 @@
+//! Going back to the kernel: sealing a session at an exact place, without losing a byte.
+//!
+//! Whatever a ring cannot carry (urgent data, stdio, splice, a forked or foreign holder, half close, a reader that stalls) ends in
+//! [`leave`]. Our sending direction is finished at once: the peer drains what was published and then finds our bytes in its kernel
+//! socket. Our receiving direction is sealed; what is left in the ring is read from there first, or, when somebody who knows
+//! nothing of rings will read the socket, put into the kernel's queue behind what is there ([`hand_back`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use madrigal_drivers::shm::layout::{flush, state};
+use madrigal_drivers::shm::ring::Trouble;
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, process, raw, tcp, time};
+
+use crate::session::{self, View, phase};
+use crate::sock::{Sock, mode};
+use crate::upgrade;
+
+/// How long the peer is waited for where it must finish something first.
+const DEADLINE_NS: u64 = 15_000_000_000;
+
+/// Leaves the session, if there is one, and never moves again.
+pub(crate) fn leave_for_good(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
+    s.set_never(reason);
+    leave(s, fd, reason, hand_back);
+}
+
+/// Leaves the session, if there is one. `hand_back`: nothing may stay in the ring, for the next reader does not know it.
+pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
+    if s.mode() == mode::OFFERED {
+        let guard = s.wlock.lock();
+        if !guard.nested() && !upgrade::withdraw(s) {
+            upgrade::begin(s, fd);
+        }
+    }
+    if s.mode() != mode::SESSION {
+        return;
+    }
+    let Some(v) = session::view(s) else { return };
+    {
+        let _sending = s.wlock.lock();
+        let _receiving = s.rlock.lock();
+        v.inn.wake.flush.store(flush::BUSY, Ordering::SeqCst);
+        seal(&v, fd);
+        finish_receiving(&v, fd, hand_back);
+        // Before we wait for a peer that leaves in the same moment, let it go on.
+        v.inn.wake.flush.store(flush::DONE, Ordering::SeqCst);
+        close_sending(&v, reason);
+    }
+    session::retire(s, fd);
+}
+
+/// Ends our sending direction and seals the other. Under the send lock.
+pub(crate) fn finish_sending(v: &View<'_>, fd: c_int, reason: Reason) {
+    seal(v, fd);
+    close_sending(v, reason);
+}
+
+/// Seals both directions: nothing is added to either ring from now on.
+fn seal(v: &View<'_>, fd: c_int) {
+    if v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out) {
+        // A peer that sleeps, for bytes or for space, has to notice: no doorbell can come after this.
+        v.ring(fd);
+    }
+    View::CONSUMER.seal(v.inn);
+    v.s.session.producer.seal(v.out);
+}
+
+/// Says how many doorbells there were; the kernel carries what we send from now on.
+fn close_sending(v: &View<'_>, reason: Reason) {
+    if v.s.session.tx() == phase::DONE {
+        return;
+    }
+    await_flush(v);
+    wait_until(|| v.out.w.ringing.load(Ordering::SeqCst) == 0);
+    v.out.w.state.store(state::DONE, Ordering::SeqCst);
+    v.s.session.tx.store(phase::DONE, Ordering::SeqCst);
+    session::tell_back(v.s, reason);
+}
+
+/// While the peer puts unread bytes of ours back into its socket, nothing may be sent behind them.
+fn await_flush(v: &View<'_>) {
+    if v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY {
+        return;
+    }
+    let peer = v.peer.pid.load(Ordering::Relaxed);
+    wait_until(|| {
+        v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none()
+    });
+}
+
+/// Waits for something another thread or process is about to do; true if it came within the deadline.
+fn wait_until(done: impl Fn() -> bool) -> bool {
+    for _ in 0..200 {
+        if done() {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    let end = time::now_ns() + DEADLINE_NS;
+    while !done() {
+        if time::now_ns() > end {
+            return false;
+        }
+        nap(20_000);
+    }
+    true
+}
+
+fn nap(ns: u64) {
+    // SAFETY: no descriptors and no mask: only a sleep.
+    let _ = unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), core::ptr::null()) };
+}
+
+/// The direction we receive in has been sealed. Under both locks.
+fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
+    match v.s.session.rx() {
+        phase::DONE => return,
+        phase::KERNEL => return v.s.session.rx.store(phase::DONE, Ordering::SeqCst),
+        _ => {}
+    }
+    let quiet = wait_until(|| v.inn.w.ringing.load(Ordering::SeqCst) == 0);
+    if v.inn.w.state.load(Ordering::SeqCst) == state::KERNEL {
+        // The writer never switched and cannot any more.
+        return v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
+    }
+    let (pos, end) = (v.s.session.pos.load(Ordering::Relaxed), v.inn.w.n_kernel.load(Ordering::Acquire));
+    let residue = View::CONSUMER.waiting(v.inn);
+    if v.s.session.rx() == phase::READY && pos == end {
+        v.s.session.rx.store(phase::RING, Ordering::SeqCst);
+    }
+    if v.s.session.rx() == phase::RING && quiet {
+        swallow_all(v, fd);
+    }
+    let mixed = v.s.session.rx() == phase::READY && (v.bells_due() > 0 || residue > 0);
+    if mixed || hand_back && residue > 0 {
+        // An error here means the peer is gone, and with it what it had not sent.
+        let _ = put_back(v, fd, end.wrapping_sub(pos));
+    }
+    if v.s.session.rx() == phase::READY && v.bells_due() == 0 && View::CONSUMER.waiting(v.inn) == 0 {
+        v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
+    }
+    if v.s.session.rx() == phase::RING && v.bells_due() == 0 && View::CONSUMER.waiting(v.inn) == 0 {
+        v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
+    }
+}
+
+/// Takes every doorbell out: all have been sent, the last may still be on its way.
+fn swallow_all(v: &View<'_>, fd: c_int) {
+    let end = time::now_ns() + DEADLINE_NS;
+    while v.bells_due() > 0 && !v.ended() && time::now_ns() < end {
+        let before = v.bells_due();
+        let _ = v.swallow(fd);
+        if v.bells_due() == before {
+            nap(20_000);
+        }
+    }
+}
+
+/// Puts what is unread back into our own kernel queue, through a copy of the peer's socket: `kernel` data bytes that stand before
+/// the doorbells, then the ring. Under both locks; the peer sends nothing meanwhile (`flush`).
+fn put_back(v: &View<'_>, fd: c_int, kernel: u64) -> Result<(), Errno> {
+    let peer = peer_socket(v)?;
+    let aside = if v.s.session.rx() == phase::READY { set_aside(v, fd, kernel)? } else { Aside::default() };
+    swallow_all(v, fd);
+    send_all(&peer, aside.bytes())?;
+    loop {
+        let span = match View::CONSUMER.data(v.inn, &v.mem) {
+            Ok(span) if !span.is_empty() => span,
+            _ => return Ok(()),
+        };
+        for (ptr, len) in span.pieces() {
+            // SAFETY: published ring bytes, which stay until they are consumed below; the peer may spoil them, for itself alone.
+            send_all(&peer, unsafe { core::slice::from_raw_parts(ptr.cast_const(), if ptr.is_null() { 0 } else { len }) })?;
+        }
+        match View::CONSUMER.advance(v.inn, &span, span.len()) {
+            Ok(()) | Err(Trouble::Raced) => {}
+            Err(_) => return Err(Errno::CONNRESET),
+        }
+    }
+}
+
+/// A copy of the peer's descriptor of this connection.
+fn peer_socket(v: &View<'_>) -> Result<OwnedFd, Errno> {
+    let copy = process::steal_fd(v.peer.pid.load(Ordering::Relaxed), v.peer.fd.load(Ordering::Relaxed) as i32)?;
+    let same = tcp::cookie(copy.as_raw_fd()) == Ok(v.peer.cookie.load(Ordering::Relaxed));
+    if same { Ok(copy) } else { Err(Errno::STALE) }
+}
+
+/// Kernel bytes taken out so that the doorbells behind them can be.
+#[derive(Default)]
+struct Aside {
+    memory: Option<(*mut u8, usize)>,
+    len: usize,
+}
+
+impl Aside {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the first `len` bytes of our own mapping were written by the kernel.
+        self.memory.map_or(&[], |(ptr, _)| unsafe { core::slice::from_raw_parts(ptr, self.len) })
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if let Some((ptr, size)) = self.memory {
+            // SAFETY: our own mapping, which nobody uses any more.
+            let _ = unsafe { rustix::mm::munmap(ptr.cast(), size) };
+        }
+    }
+}
+
+fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
+    let size = usize::try_from(kernel).map_err(|_| Errno::INVAL)?;
+    if size == 0 {
+        return Ok(Aside::default());
+    }
+    let memory = crate::slab::zeroed_pages(size).ok_or(Errno::NOMEM)?;
+    let mut aside = Aside { memory: Some((memory, size)), len: 0 };
+    while aside.len < size {
+        // SAFETY: the rest of our own mapping.
+        match unsafe { raw::recv(fd, memory.add(aside.len).cast(), size - aside.len, libc::MSG_DONTWAIT) } {
+            Ok(0) => break,
+            Ok(n) => aside.len += n,
+            Err(Errno::AGAIN | Errno::INTR) => nap(20_000),
+            Err(e) => return Err(e),
+        }
+    }
+    v.s.session.pos.fetch_add(aside.len as u64, Ordering::Relaxed);
+    v.s.session.rx.store(phase::RING, Ordering::SeqCst);
+    Ok(aside)
+}
+
+fn send_all(peer: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    let end = time::now_ns() + DEADLINE_NS;
+    while !bytes.is_empty() {
+        match raw::send_bytes(peer.as_raw_fd(), bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+            Err(Errno::AGAIN | Errno::INTR) if time::now_ns() < end => nap(50_000),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// The receiving direction is over because the peer left: ours ends too.
+pub(crate) fn peer_left(v: &View<'_>, fd: c_int) {
+    if v.s.session.tx() != phase::DONE
+        && let Some(_lock) = v.s.wlock.try_lock()
+    {
+        finish_sending(v, fd, Reason::PeerLeft);
+    }
+}

@@ -1,0 +1,369 @@
+//! Sending: into the kernel until the switch, then into the ring, growing it as the traffic earns, then into the kernel again.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use madrigal_drivers::shm::arena::{LARGEST, UNIT};
+use madrigal_drivers::shm::layout::{fate, want};
+use madrigal_drivers::shm::ring::{CHUNK, Span, Trouble};
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, cpu, raw, time};
+
+use crate::buffers::Buffers;
+use crate::outcome::Outcome;
+use crate::process::POLICY;
+use crate::session::{self, View, phase};
+use crate::sock::{self, Sock, flag, mode};
+use crate::{leave, plain, recv, upgrade};
+
+/// One send, whichever function the program called.
+pub(crate) struct Send<'a> {
+    pub(crate) fd: c_int,
+    pub(crate) buffers: Buffers<'a>,
+    pub(crate) flags: c_int,
+}
+
+/// A sender whose reader takes nothing for this long goes back to TCP, which has megabytes of buffers of its own.
+pub(crate) const STALL_NS: u64 = 50_000_000;
+/// How long a full ring is left alone between looks when no doorbell can come.
+const PATIENCE_NS: u64 = 1_000_000;
+/// Sends that found the ring full before it grows to the largest size.
+const FULLS_TO_GROW: u32 = 4;
+
+/// Sends; `call(buffers)` makes the program's own call on the kernel socket, or one for the rest of its buffers.
+pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+    let Some(mut s) = sock::enter(op.fd) else { return Outcome::Pass };
+    if op.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        let reason = if op.flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
+        leave::leave_for_good(&s, op.fd, reason, false);
+        return Outcome::Pass;
+    }
+    upgrade::step(&s, op.fd);
+    loop {
+        if s.mode() == mode::SESSION
+            && let Some(outcome) = in_session(&s, op)
+        {
+            return outcome;
+        }
+        let nonblocking = plain::nonblocking(&s, op.flags);
+        match plain::send(s, op.fd, nonblocking, &call) {
+            Ok(outcome) => return outcome,
+            Err(back) => s = back,
+        }
+    }
+}
+
+enum Step {
+    /// So many bytes are published now; the flag says a doorbell is owed.
+    Put(usize, bool),
+    Full,
+    /// The kernel socket carries bytes (again).
+    Plain,
+    Broken,
+}
+
+/// Sends in session mode; `None` when the kernel carries everything and nothing was sent yet.
+fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
+    let v = session::view(s)?;
+    let total = op.buffers.total();
+    let mut done = 0;
+    let mut deadline = None;
+    loop {
+        let step = {
+            let _lock = s.wlock.lock();
+            put(&v, op.fd, total - done, |span, at, limit| op.buffers.drain(done + at, span, at, limit))
+        };
+        match step {
+            Step::Put(n, bell) => {
+                if bell {
+                    v.ring(op.fd);
+                }
+                done += n;
+                if done == total {
+                    return Some(Outcome::Done(done));
+                }
+            }
+            Step::Plain => {
+                session::retire(s, op.fd);
+                return if done > 0 { Some(rest_by_kernel(s, op, done)) } else { None };
+            }
+            Step::Broken => return Some(broken(op, done)),
+            Step::Full if plain::nonblocking(s, op.flags) => {
+                v.note_full();
+                // Leave word, so that the reader rings for the space.
+                if !v.s.session.producer.want(v.out, &v.mem, wanted(&v)) {
+                    return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(Errno::AGAIN) });
+                }
+            }
+            Step::Full => {
+                if let Err(e) = await_space(&v, op.fd, &mut deadline) {
+                    return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(e) });
+                }
+            }
+        }
+    }
+}
+
+/// Sends the rest of a request on the kernel socket.
+fn rest_by_kernel(s: &Sock, op: &Send<'_>, mut done: usize) -> Outcome {
+    let total = op.buffers.total();
+    while done < total {
+        let mut pieces = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 64];
+        let used = op.buffers.rest(done, total - done, &mut pieces);
+        // SAFETY: an all-zero msghdr is valid; the pieces are parts of the program's buffers.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = pieces.as_mut_ptr();
+        msg.msg_iovlen = used;
+        s.in_send.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: as above; the program vouches for its buffers.
+        let sent = unsafe { raw::sendmsg(op.fd, &msg, op.flags | libc::MSG_NOSIGNAL) };
+        s.in_send.fetch_sub(1, Ordering::SeqCst);
+        match sent {
+            Ok(n) => {
+                s.count_kernel(n, true);
+                done += n;
+            }
+            Err(_) => break,
+        }
+        if plain::nonblocking(s, op.flags) {
+            break;
+        }
+    }
+    Outcome::Done(done)
+}
+
+/// The peer is gone: what a send on such a TCP socket gives.
+fn broken(op: &Send<'_>, done: usize) -> Outcome {
+    if done > 0 {
+        return Outcome::Done(done);
+    }
+    if op.flags & libc::MSG_NOSIGNAL == 0 {
+        raw::raise(libc::SIGPIPE);
+    }
+    Outcome::Fail(Errno::PIPE)
+}
+
+/// Puts up to `left` bytes into the ring; `copy(span, at, limit)` fills `limit` bytes at `at`. Under the send lock.
+fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, usize) -> usize) -> Step {
+    match v.s.session.tx() {
+        phase::RING => upgrade::advance(v, fd),
+        phase::KERNEL if upgrade::switch(v, fd) => {}
+        phase::KERNEL => return Step::Plain,
+        _ => return Step::Plain,
+    }
+    if v.out.w.fate.load(Ordering::Relaxed) != fate::OPEN || v.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || v.ended() {
+        // The reader has closed (or half closed): the kernel knows what a send gives now.
+        return sealed(v, fd, Reason::HalfClosed);
+    }
+    if v.s.session.producer.behind(v.out) {
+        look_alive(v, fd);
+    }
+    let (mut done, mut bell) = (0, false);
+    while done < left {
+        let span = match space(v, fd, left - done) {
+            Ok(span) => span,
+            Err(Trouble::Corrupt) => return Step::Broken,
+            Err(_) => break,
+        };
+        let n = copy(&span, 0, (left - done).min(span.len()).min(CHUNK));
+        if n == 0 {
+            break;
+        }
+        match v.s.session.producer.publish(v.out, &span, n) {
+            Ok(rings) => bell |= rings,
+            Err(Trouble::Raced) => continue,
+            Err(Trouble::Sealed) => break,
+            Err(Trouble::Corrupt) => return Step::Broken,
+        }
+        done += n;
+        v.s.count_ring(n, true);
+    }
+    if done > 0 {
+        v.out.w.cpu.store(cpu::current() + 1, Ordering::Relaxed);
+        v.s.session.full_since.store(0, Ordering::Relaxed);
+        return Step::Put(done, bell);
+    }
+    if v.s.session.producer.is_sealed(v.out) { sealed(v, fd, Reason::PeerLeft) } else { Step::Full }
+}
+
+/// Free space for `left` bytes, in a larger block if they earn one.
+fn space(v: &View<'_>, fd: c_int, left: usize) -> Result<Span, Trouble> {
+    let size = v.block().map_or(0, |b| b.size);
+    let often = v.s.session.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW;
+    if size < LARGEST && (left > size / 2 || often) {
+        let larger = if left > UNIT / 2 || size >= UNIT { LARGEST } else { UNIT };
+        if !grow(v, larger)? && size < UNIT && left > size {
+            // A bulk sender is better off with TCP than with a ring of a kilobyte.
+            leave::finish_sending(v, fd, Reason::NoMemory);
+            return Err(Trouble::Sealed);
+        }
+    }
+    let span = v.s.session.producer.space(v.out, &v.mem)?;
+    if span.is_empty() {
+        v.s.session.fulls.fetch_add(1, Ordering::Relaxed);
+        look_alive(v, fd);
+    }
+    Ok(span)
+}
+
+/// Moves on to a block of `size` bytes if the ring is empty; false when there is no such block. The old one goes back at once:
+/// the reader has nothing left to read in it.
+fn grow(v: &View<'_>, size: usize) -> Result<bool, Trouble> {
+    let (Some(old), Some(lease)) = (v.block(), v.s.session.lease()) else { return Err(Trouble::Corrupt) };
+    if v.s.session.no_room.load(Ordering::Relaxed) != 0 {
+        return Ok(false);
+    }
+    if v.s.session.producer.unread(v.out, &v.mem)? > 0 {
+        return Ok(true);
+    }
+    let Some(block) = lease.arena().take_block(size) else {
+        v.s.session.no_room.store(1, Ordering::Relaxed);
+        return Ok(false);
+    };
+    v.s.session.producer.move_to(v.out, block);
+    v.s.session.fulls.store(0, Ordering::Relaxed);
+    lease.arena().give_block(old);
+    Ok(true)
+}
+
+/// What a sender without space waits for: all of it while a larger block would serve it better.
+pub(crate) fn wanted(v: &View<'_>) -> u32 {
+    let small = v.block().is_some_and(|b| b.size < LARGEST);
+    if small && v.s.session.no_room.load(Ordering::Relaxed) == 0 { want::ALL } else { want::HALF }
+}
+
+/// The direction is sealed, by the peer or now by us: finishes it.
+fn sealed(v: &View<'_>, fd: c_int, reason: Reason) -> Step {
+    leave::finish_sending(v, fd, reason);
+    Step::Plain
+}
+
+/// A reader that stands still may be dead: asks the kernel, now and then.
+fn look_alive(v: &View<'_>, fd: c_int) {
+    if v.s.session.rx() == phase::RING
+        && let Some(_lock) = v.s.rlock.try_lock()
+    {
+        let _ = v.check_open(fd, false);
+    }
+}
+
+/// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal.
+fn await_space(v: &View<'_>, fd: c_int, deadline: &mut Option<u64>) -> Result<(), Errno> {
+    let mut wait = POLICY.begin(&v.s.tx_wait, true);
+    let ready = || {
+        v.s.session.producer.has_room(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) || v.ended()
+    };
+    loop {
+        if ready() {
+            wait.paid();
+            return Ok(());
+        }
+        if v.s.has(flag::CLOSED) {
+            return Err(Errno::BADF);
+        }
+        if !wait.again(|| v.peer_is()) {
+            break;
+        }
+    }
+    let since = wait.since();
+    let end = if v.s.has(flag::SNDTIMEO) {
+        *deadline.get_or_insert_with(|| since + recv::timeout(fd, libc::SO_SNDTIMEO))
+    } else {
+        u64::MAX
+    };
+    let result = sleep_for_space(v, fd, since, end);
+    POLICY.slept(&v.s.tx_wait, since);
+    result
+}
+
+fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), Errno> {
+    v.s.sleepers.fetch_add(1, Ordering::SeqCst);
+    let result = (|| {
+        if v.s.session.producer.want(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) {
+            return Ok(());
+        }
+        let now = time::now_ns();
+        if now >= end {
+            return Err(Errno::AGAIN);
+        }
+        if now > since + STALL_NS {
+            // The lock is ours to take: we are outside it.
+            leave::leave(v.s, fd, Reason::Stalled, false);
+            return Ok(());
+        }
+        let in_ring = v.s.session.rx() == phase::RING;
+        if in_ring && let Some(_lock) = v.s.rlock.try_lock() {
+            let _ = v.swallow(fd);
+        }
+        // Kernel bytes not read yet would make POLLIN true for ever.
+        let events = if in_ring { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
+        let patience = if in_ring { STALL_NS } else { PATIENCE_NS };
+        let mut poll = [libc::pollfd { fd, events, revents: 0 }];
+        // SAFETY: no mask.
+        let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), core::ptr::null()) }?;
+        if n > 0 && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+            v.saw_end();
+        }
+        Ok(())
+    })();
+    v.s.sleepers.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// Sends a file's bytes straight into the ring: sendfile(2) without the kernel's socket. `None` when the kernel carries everything.
+pub(crate) fn file(s: &Sock, fd: c_int, mut read: impl FnMut(*mut u8, usize) -> Result<usize, Errno>, total: usize) -> Option<Outcome> {
+    let v = session::view(s)?;
+    let (mut done, mut deadline) = (0, None);
+    while done < total {
+        let mut failed = None;
+        let step = {
+            let _lock = s.wlock.lock();
+            put(&v, fd, total - done, |span, at, limit| {
+                let (ptr, room) = span.pieces()[0];
+                match read(ptr.wrapping_add(at), room.min(limit)) {
+                    Ok(n) => n,
+                    Err(e) => {
+                        failed = Some(e);
+                        0
+                    }
+                }
+            })
+        };
+        match step {
+            Step::Put(n, bell) => {
+                if bell {
+                    v.ring(fd);
+                }
+                done += n;
+            }
+            Step::Plain if done == 0 => return None,
+            Step::Plain => break,
+            Step::Broken => return Some(Outcome::Fail(Errno::PIPE)),
+            Step::Full if failed.is_some() || v.s.session.producer.has_space(v.out, &v.mem) => {
+                // End of file, or it cannot be read.
+                return Some(match failed {
+                    Some(e) if done == 0 => Outcome::Fail(e),
+                    _ => Outcome::Done(done),
+                });
+            }
+            Step::Full if plain::nonblocking(s, 0) => {
+                v.note_full();
+                let _ = v.s.session.producer.want(v.out, &v.mem, wanted(&v));
+                return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(Errno::AGAIN) });
+            }
+            Step::Full => {
+                if let Err(e) = await_space(&v, fd, &mut deadline) {
+                    return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(e) });
+                }
+            }
+        }
+    }
+    Some(Outcome::Done(done))
+}
+
+/// Bytes not read by the peer yet: `SIOCOUTQ` of the ring.
+pub(crate) fn unread(s: &Sock) -> Option<usize> {
+    let v = session::view(s)?;
+    (s.session.tx() == phase::RING).then(|| s.session.producer.unread(v.out, &v.mem).unwrap_or(0))
+}
+

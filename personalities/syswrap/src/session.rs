@@ -1,0 +1,352 @@
+//! A ring session: the time during which a connection's bytes may travel through a slot.
+//!
+//! Each direction goes its own way, and only forward:
+//!
+//! ```text
+//!   receiving   KERNEL -> READY -> RING -> DONE      READY: doorbells are understood; kernel bytes up to n_kernel still come first
+//!   sending     KERNEL  ->  RING  ->  DONE           DONE: the kernel carries bytes again
+//! ```
+//! When both are DONE the session is over and the socket is an ordinary one, which may earn another session.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use madrigal_drivers::shm::layout::{Block, Direction, SideLine, Slot, fate, state};
+use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
+use madrigal_report::{Path, Reason};
+use madrigal_sys::{Errno, cpu, raw, time};
+
+use crate::arenas::{self, Lease};
+use crate::sock::{Sock, flag, mode};
+use crate::{epoll, holders};
+
+/// Phases of a direction.
+pub(crate) mod phase {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const READY: u32 = 1;
+    pub(crate) const RING: u32 = 2;
+    pub(crate) const DONE: u32 = 3;
+    /// Sending only: the switch is being made.
+    pub(crate) const SWITCHING: u32 = 4;
+}
+
+/// In `Sock::kernel_events`: a receive has told how the stream ended.
+const ASKED: u32 = 1 << 27;
+/// How long a nonblocking reader believes that a quiet kernel socket is still open.
+const TRUST_NS: u64 = 1_000_000;
+
+/// This process's part of a session. All-zero: none.
+#[derive(Default)]
+pub(crate) struct Session {
+    slot: AtomicPtr<Slot>,
+    lease: AtomicU32,
+    slot_index: AtomicU32,
+    /// 0: connecting side. 1: accepting side.
+    side: AtomicU32,
+    pub(crate) rx: AtomicU32,
+    pub(crate) tx: AtomicU32,
+    /// Kernel bytes taken so far, as the kernel counts (phase READY).
+    pub(crate) pos: AtomicU64,
+    /// Doorbells taken out of the kernel so far.
+    pub(crate) swallowed: AtomicU64,
+    pub(crate) producer: Producer,
+    /// The offer this end has out: its place plus one.
+    pub(crate) offer: AtomicU32,
+    pub(crate) offered_at: AtomicU64,
+    pub(crate) offer_looks: AtomicU32,
+    /// The program's `TCP_NODELAY`, while ours is on for the doorbells' sake.
+    pub(crate) nodelay: AtomicU32,
+    /// When the kernel socket was last asked whether it is still open.
+    checked_at: AtomicU64,
+    /// Larger rings could not be had.
+    pub(crate) no_room: AtomicU32,
+    /// How often the sender found the ring full.
+    pub(crate) fulls: AtomicU32,
+    /// Since when a nonblocking sender has found it full, 0 while it does not.
+    pub(crate) full_since: AtomicU64,
+}
+
+impl Session {
+    /// Becomes no session.
+    pub(crate) fn clear(&self) {
+        for word in [&self.lease, &self.rx, &self.tx, &self.offer, &self.no_room, &self.fulls, &self.offer_looks] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.pos, &self.swallowed, &self.checked_at, &self.full_since] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+
+    /// Takes a slot of `lease` as side 0 or 1 and opens our sending ring in it.
+    pub(crate) fn open(&self, lease: &Lease, slot_index: u32, side: usize) -> Option<&Slot> {
+        self.clear();
+        let slot = lease.slot(slot_index)?;
+        self.slot_index.store(slot_index, Ordering::Relaxed);
+        self.side.store(side as u32, Ordering::Relaxed);
+        self.lease.store(lease.index() + 1, Ordering::Relaxed);
+        self.slot.store(slot.cast_mut(), Ordering::Release);
+        let slot = self.slot()?;
+        self.producer.open(&slot.dir[side], lease.arena().small_block(slot_index, side));
+        Some(slot)
+    }
+
+    /// The slot, while there is one.
+    #[inline]
+    pub(crate) fn slot(&self) -> Option<&Slot> {
+        // SAFETY: set from a lease in which this session is counted; the lease keeps its arena mapped until `release` uncounts it,
+        // which happens when no hook uses the socket any more (see `Sock::free_if_unused` and `retire`).
+        unsafe { self.slot.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The lease the slot is in.
+    pub(crate) fn lease(&self) -> Option<&'static Lease> {
+        arenas::by_index(self.lease.load(Ordering::Relaxed).checked_sub(1)?)
+    }
+
+    /// Our side's number.
+    pub(crate) fn side(&self) -> usize {
+        self.side.load(Ordering::Relaxed) as usize & 1
+    }
+
+    /// The slot's generation and stage belong to this slot number.
+    pub(crate) fn slot_index(&self) -> u32 {
+        self.slot_index.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn rx(&self) -> u32 {
+        self.rx.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tx(&self) -> u32 {
+        self.tx.load(Ordering::SeqCst)
+    }
+}
+
+/// A view of a live session: the lines, by their role for this side.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) s: &'a Sock,
+    /// The direction we send in.
+    pub(crate) out: &'a Direction,
+    /// The direction we receive in.
+    pub(crate) inn: &'a Direction,
+    pub(crate) own: &'a SideLine,
+    pub(crate) peer: &'a SideLine,
+    pub(crate) mem: Memory,
+}
+
+/// The session of a socket in mode SESSION.
+#[inline]
+pub(crate) fn view(s: &Sock) -> Option<View<'_>> {
+    let slot = s.session.slot()?;
+    let side = s.session.side();
+    let mem = s.session.lease()?.arena().memory();
+    let (out, inn) = (&slot.dir[side], &slot.dir[1 - side]);
+    Some(View { s, out, inn, own: &slot.side[side], peer: &slot.side[1 - side], mem })
+}
+
+impl View<'_> {
+    /// The receiving end's operations.
+    pub(crate) const CONSUMER: Consumer = Consumer;
+
+    /// Doorbells the peer says it has sent and we have not taken yet.
+    pub(crate) fn bells_due(&self) -> u64 {
+        self.inn.w.bells.load(Ordering::Acquire).wrapping_sub(self.s.session.swallowed.load(Ordering::Relaxed))
+    }
+
+    /// Takes doorbells out of the kernel socket. Only under the receive lock in phase RING, where nothing else can be in it: a
+    /// sender goes back to kernel bytes only after its last doorbell is counted. Whoever takes a doorbell puts the token back, if
+    /// somebody else may sleep on this socket (see [`crate::epoll`]).
+    pub(crate) fn swallow(&self, fd: c_int) -> Result<(), Errno> {
+        let due = self.bells_due();
+        if due == 0 {
+            return Ok(());
+        }
+        match raw::discard(fd, usize::try_from(due.min(1 << 20)).unwrap_or(0)) {
+            Ok(0) => self.saw_end(),
+            Ok(n) => {
+                self.s.session.swallowed.fetch_add(n as u64, Ordering::Relaxed);
+                if self.others_may_sleep() {
+                    let _ = Self::CONSUMER.arm(self.inn);
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => self.saw_error(e),
+        }
+        Ok(())
+    }
+
+    /// Whether a thread other than this one may be asleep waiting for this socket.
+    pub(crate) fn others_may_sleep(&self) -> bool {
+        self.s.sleepers.load(Ordering::SeqCst) > 0 || self.s.members.iter().any(Member::is_used)
+    }
+
+    /// The kernel said end of stream.
+    pub(crate) fn saw_end(&self) {
+        self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
+    }
+
+    /// The kernel reported an error, which it does once.
+    pub(crate) fn saw_error(&self, e: Errno) {
+        self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
+        self.s.kernel_events.fetch_or((libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32 | ASKED, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel socket has told of its end.
+    pub(crate) fn ended(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+
+    /// Whether it is known how the kernel socket ended: an event set only tells that it did.
+    pub(crate) fn end_is_known(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & ASKED != 0
+    }
+
+    /// Asks the kernel socket, behind the doorbells, whether it is still open. At most once a millisecond unless `now`.
+    pub(crate) fn check_open(&self, fd: c_int, now: bool) -> Result<(), Errno> {
+        let clock = time::now_ns();
+        let fresh = clock.saturating_sub(self.s.session.checked_at.load(Ordering::Relaxed)) < TRUST_NS;
+        if fresh && !now && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN {
+            return Ok(());
+        }
+        self.s.session.checked_at.store(clock, Ordering::Relaxed);
+        self.swallow(fd)?;
+        match raw::peek(fd, libc::MSG_DONTWAIT) {
+            Ok(0) => self.saw_end(),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => self.saw_error(e),
+        }
+        Ok(())
+    }
+
+    /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
+    ///
+    /// A close with unread doorbells makes the kernel report a reset that the peer did not mean, and a crash too; what counts is
+    /// whether the other side left bytes unread (`fate`, or our ring).
+    pub(crate) fn ending(&self) -> Result<usize, Errno> {
+        let code = self.s.error.swap(0, Ordering::Relaxed);
+        if code == 0 {
+            return Ok(0);
+        }
+        let error = Errno::from_raw_os_error(code as i32);
+        let meant = match self.inn.w.fate.load(Ordering::Acquire) {
+            fate::CLOSED => false,
+            fate::RESET => true,
+            _ => self.s.session.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0),
+        };
+        if error == Errno::CONNRESET && !meant { Ok(0) } else { Err(error) }
+    }
+
+    /// Where the peer last ran, for the wait policy.
+    pub(crate) fn peer_is(&self) -> madrigal_netaccess::wait::Peer {
+        use madrigal_netaccess::wait::Peer;
+        let seen = self.inn.w.cpu.load(Ordering::Relaxed).max(self.out.r.cpu.load(Ordering::Relaxed));
+        match seen {
+            0 => Peer::Unknown,
+            n if n == cpu::current() + 1 => Peer::Here,
+            _ => Peer::Elsewhere,
+        }
+    }
+
+    /// Rings the peer's doorbell: one byte on the kernel socket, counted before it is sent.
+    pub(crate) fn ring(&self, fd: c_int) {
+        // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count.
+        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+        let ours = self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        if ours {
+            self.ring_now(fd);
+        }
+        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn ring_now(&self, fd: c_int) {
+        self.out.w.bells.fetch_add(1, Ordering::SeqCst);
+        if let Some(record) = self.s.record() {
+            record.bells.store(record.bells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        match raw::send_bytes(fd, &[0]) {
+            Ok(_) => {}
+            Err(e) => {
+                self.out.w.bells.fetch_sub(1, Ordering::SeqCst);
+                if e != Errno::AGAIN {
+                    // The connection is gone: let readers and waiters look.
+                    self.s.session.checked_at.store(0, Ordering::Relaxed);
+                    self.s.kernel_events.fetch_or((libc::EPOLLHUP | libc::EPOLLRDHUP) as u32, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// After consuming: rings if the writer waits for the space there is now.
+    #[inline]
+    pub(crate) fn pay_space(&self, fd: c_int) {
+        if Self::CONSUMER.owes_space(self.inn) {
+            self.ring(fd);
+        }
+    }
+
+    /// A nonblocking sender found the ring full.
+    pub(crate) fn note_full(&self) {
+        let _ = self.s.session.full_since.compare_exchange(0, time::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whether a nonblocking sender has found the ring full for so long that TCP's buffers should take over.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let since = self.s.session.full_since.load(Ordering::Relaxed);
+        since != 0 && time::now_ns() > since + crate::send::STALL_NS
+    }
+
+    /// Our published block, to be replaced by a larger one.
+    pub(crate) fn block(&self) -> Option<Block> {
+        self.s.session.producer.block(&self.mem)
+    }
+}
+
+use crate::epoll::Member;
+
+/// Ends the session if both directions are over and nobody else is at it: the socket is an ordinary one again.
+pub(crate) fn retire(s: &Sock, fd: c_int) {
+    let over = s.session.rx() == phase::DONE && s.session.tx() == phase::DONE;
+    if s.mode() != mode::SESSION || !over || !s.only_user() {
+        return;
+    }
+    let nodelay: c_int = s.session.nodelay.load(Ordering::Relaxed) as c_int;
+    let _ = raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    if s.has(flag::CORK) {
+        let _ = raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+    }
+    epoll::restore(s, fd);
+    release(s);
+    crate::upgrade::back_off(s);
+    s.mode.store(mode::KERNEL, Ordering::Release);
+}
+
+/// Leaves the slot, if there is one. Called when nobody uses the session: on retirement, or when the socket is freed.
+pub(crate) fn release(s: &Sock) {
+    let Some(lease) = s.session.lease() else { return };
+    let Some(slot) = s.session.slot() else { return };
+    let index = s.session.slot_index();
+    s.session.slot.store(core::ptr::null_mut(), Ordering::Release);
+    s.session.lease.store(0, Ordering::Relaxed);
+    // Another process may still drain this slot (after a fork): the last of them says that our side has left.
+    if holders::is_sole(s) && slot.left.fetch_add(1, Ordering::AcqRel) == 1 {
+        for dir in &slot.dir {
+            if let Some(block) = Block::unpack(dir.w.block.load(Ordering::Relaxed), lease.arena().memory().size()) {
+                lease.arena().give_block(block);
+            }
+        }
+    }
+    lease.leave(index);
+}
+
+/// Goes back to the kernel for good or for a while: tells the report why.
+pub(crate) fn tell_back(s: &Sock, reason: Reason) {
+    s.tell(Path::Tcp, Some(reason));
+}
+
+/// Forgets a slot that was looked at but not attached to.
+pub(crate) fn release_unused(s: &Sock, lease: &Lease) {
+    lease.uncount();
+    s.session.clear();
+}
