@@ -1,4 +1,4 @@
-//! Who is who: names of hosts, users and links that can be compared, printed and sent.
+//! Who is who and who reaches whom: names of hosts, users and links that can be compared, printed and sent.
 
 use core::fmt;
 
@@ -56,6 +56,17 @@ impl fmt::Display for LinkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// How far a method carries; a nearer one is a faster one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Reach {
+    /// Inside one process.
+    Process,
+    /// Between processes of one host.
+    Host,
+    /// Between hosts.
+    Network,
 }
 
 #[cfg(test)]

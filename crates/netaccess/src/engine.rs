@@ -1,0 +1,248 @@
+//! The progress engine: the one loop that looks at everything a process waits for.
+//!
+//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] turns the engine once: it visits runnable sources,
+//! class by class, each class up to its weight, and looks at the kernel through one epoll. A source is
+//!
+//! * *parked* while only its descriptor can make it runnable: it costs nothing, however many there are;
+//! * *watched* while a look at memory may find something: it is visited every turn, until it stayed idle for long;
+//! * *runnable* when it was reported, woken, or had more to do than its share.
+//!
+//! The engine has no thread: it turns on the threads that wait or call it. No lock is held while a source works, so its callbacks
+//! may register, wake, wait and turn the engine again. One source is never worked on by two threads, nor below itself.
+//!
+//! When nobody finds anything, one thread sleeps in the epoll and the others behind it ([`Sleep`]).
+
+mod queue;
+mod sleep;
+mod timers;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use madrigal_sys::{Errno, time};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::driver::Signal;
+use crate::wait::{Peer, WaitPolicy, Waiter};
+use queue::{Classes, Entry, Table};
+use sleep::Sleepers;
+use timers::Timers;
+
+pub use queue::{Class, Next, Source, Work};
+pub use sleep::Sleep;
+
+/// Events taken from the kernel at a time.
+const EVENTS: usize = 64;
+/// The data of the engine's own doorbell; entries' keys begin at 0 and never get here.
+const BELL: u64 = u64::MAX;
+/// How many turns apart the kernel is looked at while sources in memory are watched, unless configured.
+const KERNEL_EVERY: u32 = 32;
+
+/// The engine of a process or runtime.
+pub struct Engine {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+    classes: Classes,
+    table: Mutex<Table>,
+    timers: Timers,
+    sleepers: Sleepers,
+    turns: AtomicU32,
+    kernel_every: AtomicU32,
+    policy: WaitPolicy,
+}
+
+impl Engine {
+    /// A new engine: an epoll, a doorbell, and nothing to do.
+    pub fn new() -> Result<Arc<Self>, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Arc::new(Self {
+            epoll,
+            bell,
+            classes: Classes::default(),
+            table: Mutex::default(),
+            timers: Timers::default(),
+            sleepers: Sleepers::default(),
+            turns: AtomicU32::new(0),
+            kernel_every: AtomicU32::new(KERNEL_EVERY),
+            policy: WaitPolicy::new(),
+        }))
+    }
+
+    /// How long waiters spin.
+    pub fn policy(&self) -> &WaitPolicy {
+        &self.policy
+    }
+
+    /// The class of that name, made if there is none. Sources of one class share its weight.
+    pub fn class(&self, name: &'static str) -> Class {
+        self.classes.named(name)
+    }
+
+    /// How much work a class may do per turn (at least 1); takes effect at once.
+    pub fn set_weight(&self, class: Class, weight: u32) {
+        self.classes.of(class).set_weight(weight);
+    }
+
+    /// How much work a class has done so far.
+    pub fn work_done(&self, class: Class) -> u64 {
+        self.classes.of(class).work_done()
+    }
+
+    /// Looks at the kernel only every `turns` turns while sources in memory are watched; takes effect at once.
+    pub fn set_kernel_every(&self, turns: u32) {
+        self.kernel_every.store(turns.max(1), Ordering::Relaxed);
+    }
+
+    /// Adds a source, parked. From now on its signal makes it runnable. `ENOSPC`, `ENOMEM`: the kernel watches no more descriptors.
+    pub fn register(
+        self: &Arc<Self>,
+        class: Class,
+        signal: Option<Arc<dyn Signal>>,
+        source: Arc<dyn Source>,
+    ) -> Result<Registration, Errno> {
+        let entry = queue::lock(&self.table).add(class, signal, source);
+        if let Some(signal) = entry.signal() {
+            use epoll::EventFlags as E;
+            let data = epoll::EventData::new_u64(entry.key());
+            let output = if signal.by_output() { E::OUT } else { E::empty() };
+            let added = epoll::add(&self.epoll, signal.descriptor(), data, E::IN | E::RDHUP | E::ET | output);
+            added.inspect_err(|_| drop(queue::lock(&self.table).remove(entry.key())))?;
+        }
+        Ok(Registration { engine: Arc::clone(self), entry })
+    }
+
+    /// Turns the engine once: bounded work, never blocks; returns how much was done. Handlers of completed operations run inside.
+    pub fn do_work(&self) -> usize {
+        if self.kernel_is_due() {
+            self.timers.due(|key| self.wake_key(key));
+            self.look_at_kernel(Some(0), false);
+        }
+        let mut done = 0;
+        for class in self.classes.iter() {
+            let mut left = class.weight();
+            let mut visits = class.waiting();
+            while left > 0 && visits > 0 {
+                visits -= 1;
+                let Some(entry) = class.pop() else { break };
+                let work = entry.source().work(left);
+                left = left.saturating_sub(work.count);
+                done += work.count as usize;
+                class.settle(entry, &work);
+            }
+        }
+        self.turned(done > 0);
+        done
+    }
+
+    /// Turns the engine until `done` says so or the deadline (in nanoseconds of [`time::now_ns`]) passes; returns what `done` last
+    /// said. Spins as the policy allows, then sleeps. `done` is asked again after every turn that did something, by whatever thread.
+    pub fn wait_until(&self, waiter: &Waiter, deadline: Option<u64>, mut done: impl FnMut() -> bool) -> bool {
+        let mut sleep = self.sleeper();
+        loop {
+            let mut wait = self.policy.begin(waiter, self.classes.any_waiting());
+            loop {
+                if done() {
+                    wait.paid();
+                    return true;
+                }
+                let worked = self.do_work() > 0;
+                if deadline.is_some_and(|at| time::now_ns() >= at) {
+                    return done();
+                }
+                if !worked && !wait.again(|| Peer::Unknown) {
+                    break;
+                }
+            }
+            let since = wait.since();
+            sleep.sleep_for_any(deadline, &mut done);
+            self.policy.slept(waiter, since);
+        }
+    }
+
+    fn kernel_is_due(&self) -> bool {
+        // Two threads may count one turn as one: then the kernel is looked at a turn later.
+        let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
+        self.turns.store(turn, Ordering::Relaxed);
+        turn.is_multiple_of(self.kernel_every.load(Ordering::Relaxed)) || !self.classes.any_waiting()
+    }
+
+    /// Takes events from the kernel, waiting for them up to `timeout` nanoseconds (`None`: for ever), and makes sources runnable.
+    /// Only the `leader` takes the doorbell out, which is for nobody else.
+    fn look_at_kernel(&self, timeout: Option<u64>, leader: bool) {
+        let mut events = [const { core::mem::MaybeUninit::uninit() }; EVENTS];
+        let limit = timeout.map(timespec);
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, limit.as_ref()) else { return };
+        for event in events {
+            match event.data.u64() {
+                BELL if leader => self.answer(),
+                BELL => {}
+                key => self.report(key),
+            }
+        }
+    }
+
+    fn report(&self, key: u64) {
+        let entry = queue::lock(&self.table).find(key);
+        if let Some(entry) = entry {
+            if let Some(signal) = entry.signal() {
+                signal.woken();
+            }
+            self.classes.of(entry.class()).wake(&entry);
+        }
+    }
+
+    fn wake_key(&self, key: u64) {
+        let entry = queue::lock(&self.table).find(key);
+        if let Some(entry) = entry {
+            self.classes.of(entry.class()).wake(&entry);
+        }
+    }
+}
+
+/// A source's place in the engine; dropping it removes the source, which may still be at work once more on another thread.
+pub struct Registration {
+    engine: Arc<Engine>,
+    entry: Arc<Entry>,
+}
+
+impl Registration {
+    /// Makes the source runnable, and wakes whoever sleeps for the engine.
+    pub fn wake(&self) {
+        self.engine.classes.of(self.entry.class()).wake(&self.entry);
+        self.engine.ring();
+    }
+
+    /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if somebody turns the engine.
+    pub fn wake_at(&self, at: u64) {
+        self.engine.timers.add(at, self.entry.key());
+        self.engine.ring();
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(signal) = self.entry.signal() {
+            // An error means it is not there any more, which is what we want.
+            let _ = epoll::delete(&self.engine.epoll, signal.descriptor());
+        }
+        self.entry.retire();
+        // The source may be dropped here, and drop registrations of its own: not under the lock.
+        let removed = queue::lock(&self.engine.table).remove(self.entry.key());
+        drop(removed);
+    }
+}
+
+fn timespec(ns: u64) -> rustix::time::Timespec {
+    rustix::time::Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! How the threads of an engine sleep: one in the kernel's epoll, the others behind it on a futex.
+//!
+//! The thread in the epoll (the *leader*) first arms and parks every source, so that whatever happens rings. Before it handles what
+//! woke it, it gives its place to one of the *followers*, so that somebody always listens while anybody sleeps.
+//!
+//! Lost wake-ups are excluded in four places, each a store and a look on both sides:
+//! * leader: `asleep` = 1, then looks at the queues and timers, under their locks; a waker queues under the lock, then looks at
+//!   `asleep`. Whichever critical section comes second sees what the other side did before it;
+//! * what a sleeper waits for: it counts itself (`asleep` or `followers`), then looks, under the lock that guards it; a completer
+//!   completes under that lock, then looks at the counts ([`Engine::call_all`]);
+//! * followers sleep on `calls`, read before the last look and changed by every call;
+//! * leader leaving: `leader` = 0, then looks at `followers`; a follower counts itself, then looks at `leader`.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use madrigal_sys::time;
+use rustix::thread::futex;
+
+use super::{Engine, timespec};
+
+/// Who sleeps in an engine.
+#[derive(Default)]
+pub(super) struct Sleepers {
+    /// Whether some thread is the leader.
+    leader: AtomicBool,
+    /// Whether the leader is, or is about to be, in the kernel.
+    asleep: AtomicBool,
+    /// How many followers sleep or are about to.
+    followers: AtomicU32,
+    /// Changes whenever followers are to look again.
+    calls: AtomicU32,
+    /// How many sleepers wait for any work at all to be done, by whatever thread.
+    for_any: AtomicU32,
+}
+
+impl Sleepers {
+    fn call(&self, how_many: u32) {
+        // SYNC: SeqCst, so that a follower between its last look and its sleep sees `calls` changed; pairs with `follow`.
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(&self.calls, futex::Flags::PRIVATE, how_many);
+    }
+}
+
+/// One thread's wait, which may sleep several times. Dropping it passes on what this thread may have been called for.
+pub struct Sleep<'a> {
+    engine: &'a Engine,
+    followed: bool,
+}
+
+impl Sleep<'_> {
+    /// Sleeps until something happened or the deadline passed (nanoseconds of [`time::now_ns`]); may return early. `look` is asked
+    /// last: it arms what the caller waits for, and returns true when there is something, so that nobody sleeps. What it waits for
+    /// must be completed under a lock that `look` takes too, and [`Engine::call_all`] called after.
+    pub fn sleep(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+        let s = &self.engine.sleepers;
+        // SYNC: SeqCst on `leader` here, in the store below and in `follow`: a leaving leader sees a follower, or it sees no leader.
+        if s.leader.swap(true, Ordering::SeqCst) {
+            self.followed = true;
+            return self.engine.follow(deadline, look);
+        }
+        self.engine.lead(deadline, look);
+        s.leader.store(false, Ordering::SeqCst);
+        if s.followers.load(Ordering::SeqCst) != 0 {
+            s.call(1);
+        }
+    }
+
+    /// As [`Sleep::sleep`], woken by any work done on any thread.
+    pub(super) fn sleep_for_any(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+        let for_any = &self.engine.sleepers.for_any;
+        // SYNC: AcqRel here and in `turned`: either the work done before that look is visible to `look`, or the count is to it.
+        for_any.fetch_add(1, Ordering::AcqRel);
+        self.sleep(deadline, look);
+        for_any.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        let s = &self.engine.sleepers;
+        // Called to lead, it may have found what it waited for instead.
+        if self.followed && !s.leader.load(Ordering::SeqCst) && s.followers.load(Ordering::SeqCst) != 0 {
+            s.call(1);
+        }
+    }
+}
+
+impl Engine {
+    /// Begins a wait of the calling thread that may have to sleep.
+    pub fn sleeper(&self) -> Sleep<'_> {
+        Sleep { engine: self, followed: false }
+    }
+
+    fn lead(&self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+        let asleep = &self.sleepers.asleep;
+        asleep.store(true, Ordering::SeqCst);
+        if self.classes.park_all() && !look() {
+            let until = [deadline, self.timers.first()].into_iter().flatten().min();
+            self.look_at_kernel(until.map(|at| at.saturating_sub(time::now_ns())), true);
+        }
+        asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn follow(&self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+        let s = &self.sleepers;
+        s.followers.fetch_add(1, Ordering::SeqCst);
+        let calls = s.calls.load(Ordering::SeqCst);
+        if s.leader.load(Ordering::SeqCst) && !look() {
+            let limit = deadline.map(|at| timespec(at.saturating_sub(time::now_ns())));
+            let _ = futex::wait(&s.calls, futex::Flags::PRIVATE, calls, limit.as_ref());
+        }
+        s.followers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// After a turn: those who wait for any work look again, and a sleeping leader takes care of what is left in the queues.
+    pub(super) fn turned(&self, worked: bool) {
+        if worked && self.sleepers.for_any.fetch_add(0, Ordering::AcqRel) != 0 {
+            self.call_all();
+        } else if self.sleepers.asleep.load(Ordering::SeqCst) && self.classes.any_waiting() {
+            self.ring();
+        }
+    }
+
+    /// Wakes the leader if it sleeps. To be called after something was queued or set under the lock the leader looks under.
+    pub(super) fn ring(&self) {
+        if self.sleepers.asleep.load(Ordering::SeqCst) {
+            // Full means that it rings already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// The leader was rung: takes the doorbell out.
+    pub(super) fn answer(&self) {
+        // Empty means that it was taken out before.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Makes every sleeper look again: what one of them waits for may be complete.
+    pub fn call_all(&self) {
+        self.ring();
+        if self.sleepers.followers.load(Ordering::SeqCst) != 0 {
+            self.sleepers.call(i32::MAX as u32);
+        }
+    }
+}
