@@ -44,11 +44,11 @@ impl<'a> Buffers<'a> {
         })
     }
 
-    /// Copies bytes from `done` bytes into the buffers to `at` bytes into free ring space, at most `limit`; returns how many.
-    pub(crate) fn drain(&self, done: usize, span: &Span, at: usize, limit: usize) -> usize {
-        self.each(done, limit.min(span.len() - at), |ptr, copied, n| {
+    /// Copies bytes from `done` bytes into the buffers into free ring space, at most `limit`; returns how many.
+    pub(crate) fn drain(&self, done: usize, span: &Span, limit: usize) -> usize {
+        self.each(done, limit.min(span.len()), |ptr, copied, n| {
             // SAFETY: as in `fill`, the other way: the span is free space under the send lock.
-            unsafe { span.copy_in(at + copied, ptr, n) }
+            unsafe { span.copy_in(copied, ptr, n) }
         })
     }
 

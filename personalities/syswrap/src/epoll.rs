@@ -75,6 +75,9 @@ mod bit {
     pub(super) const ACTIVE: u32 = 2;
     /// One-shot and reported.
     pub(super) const SPENT: u32 = 4;
+    /// Deleted by the program while the registration was ours: it stays in the kernel, in case the program adds it again, as event
+    /// loops do that switch between reading and writing. Nothing of it is reported.
+    pub(super) const DETACHED: u32 = 8;
 }
 
 impl Member {
@@ -105,6 +108,11 @@ impl Member {
         } else {
             self.state.fetch_and(!bit, Ordering::Relaxed);
         }
+    }
+
+    /// Whether rings decide what is reported of it, and something may be.
+    fn is_live(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & (bit::ADOPTED | bit::SPENT | bit::DETACHED) == bit::ADOPTED
     }
 
     /// Forgets what was reported: the next look reports what is there.
@@ -200,6 +208,7 @@ pub(crate) fn close(index: u32) {
         set.generation.fetch_add(1, Ordering::Relaxed);
         for (_, s) in sock::SOCKS.all().filter(|(_, s)| s.refs.load(Ordering::Relaxed) > 0) {
             for member in s.members.iter().filter(|m| m.set.load(Ordering::Relaxed) == index + 1) {
+                // The list goes with the set.
                 member.clear();
             }
         }
@@ -246,7 +255,19 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: Option<epoll_eve
         m.set.load(Ordering::Relaxed) == index + 1 && m.fd.load(Ordering::Relaxed) == fd
     });
     match (op, member, event) {
+        (EPOLL_CTL_ADD, Some(member), Some(event)) if member.has(bit::DETACHED) => {
+            member.set_bit(bit::DETACHED, false);
+            modify_adopted(set, &s, member, epfd, event)
+        }
+        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, Some(member), _) if member.has(bit::DETACHED) => {
+            crate::outcome::set_errno(Errno::NOENT);
+            -1
+        }
         (EPOLL_CTL_MOD, Some(member), Some(event)) if member.has(bit::ADOPTED) => modify_adopted(set, &s, member, epfd, event),
+        (EPOLL_CTL_DEL, Some(member), _) if member.has(bit::ADOPTED) => {
+            member.set_bit(bit::DETACHED, true);
+            0
+        }
         (EPOLL_CTL_ADD, None, Some(event)) => add(index, set, &s, epfd, fd, event, call),
         (EPOLL_CTL_MOD, Some(member), Some(event)) => {
             let result = call();
@@ -259,7 +280,7 @@ pub(crate) fn control(epfd: c_int, op: c_int, fd: c_int, event: Option<epoll_eve
         (EPOLL_CTL_DEL, Some(member), _) => {
             let result = call();
             if result == 0 {
-                remove(set, &s, member);
+                forget_member(set, member);
             }
             result
         }
@@ -380,27 +401,26 @@ fn modify_adopted(set: &Set, s: &Ref, member: &Member, epfd: c_int, event: epoll
     0
 }
 
-fn remove(set: &Set, s: &Ref, member: &Member) {
+fn forget_member(set: &Set, member: &Member) {
     if member.has(bit::ADOPTED) {
         set.adopted.fetch_sub(1, Ordering::AcqRel);
     }
     set.tcp.fetch_sub(1, Ordering::AcqRel);
     let _lock = set.lock.lock();
-    // It may still stand on the active list, which drops it at the next look.
+    if member.has(bit::ACTIVE) {
+        unlink(set, member);
+        member.set_bit(bit::ACTIVE, false);
+    }
     member.set.store(0, Ordering::Release);
-    let _ = s;
 }
 
 /// The socket's last descriptor is closing: the kernel drops its registrations.
 pub(crate) fn drop_members(s: &Sock) {
     for member in s.members.iter().filter(|m| m.is_used()) {
-        if let Some(set) = SETS.get(member.set.load(Ordering::Relaxed) - 1) {
-            if member.has(bit::ADOPTED) {
-                set.adopted.fetch_sub(1, Ordering::AcqRel);
-            }
-            set.tcp.fetch_sub(1, Ordering::AcqRel);
+        match SETS.get(member.set.load(Ordering::Relaxed) - 1) {
+            Some(set) => forget_member(set, member),
+            None => member.clear(),
         }
-        member.set.store(0, Ordering::Release);
     }
 }
 
@@ -460,6 +480,13 @@ pub(crate) fn restore(s: &Sock, _fd: c_int) {
     for member in s.members.iter().filter(|m| m.is_used() && m.has(bit::ADOPTED)) {
         let index = member.set.load(Ordering::Relaxed) - 1;
         let Some(set) = SETS.get(index) else { continue };
+        if member.has(bit::DETACHED) {
+            if let Some(epfd) = descriptor_of(index) {
+                let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+            }
+            forget_member(set, member);
+            continue;
+        }
         let events = if member.has(bit::SPENT) { EPOLLONESHOT as u32 } else { member.events.load(Ordering::Relaxed) };
         if let Some(epfd) = descriptor_of(index) {
             let (fd, data) = (member.fd.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
@@ -509,6 +536,16 @@ fn push(set: &Set, id: u32, member: &Member) {
     set.length.fetch_add(1, Ordering::SeqCst);
 }
 
+/// Takes a member off the list, wherever it stands.
+fn unlink(set: &Set, member: &Member) {
+    for _ in 0..set.length.load(Ordering::SeqCst) {
+        let Some((id, s, m)) = pop(set) else { return };
+        if !core::ptr::eq(&raw const s.members[m], member) {
+            push(set, id, &s.members[m]);
+        }
+    }
+}
+
 /// Takes the first member off the list.
 fn pop(set: &Set) -> Option<(u32, Ref, usize)> {
     let id = set.first.load(Ordering::Relaxed).checked_sub(1)?;
@@ -536,7 +573,7 @@ fn collect(index: u32, set: &Set, out: &mut [epoll_event]) -> usize {
         left -= 1;
         let Some((id, s, m)) = pop(set) else { break };
         let member = &s.members[m];
-        if member.set.load(Ordering::Acquire) != index + 1 || !member.has(bit::ADOPTED) || member.has(bit::SPENT) {
+        if member.set.load(Ordering::Acquire) != index + 1 || !member.is_live() {
             member.set_bit(bit::ACTIVE, false);
             continue;
         }
@@ -803,7 +840,9 @@ impl Waiting<'_> {
         if events & ENDED != 0 {
             s.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
         }
-        activate(self.set, id(s, m), member);
+        if member.is_live() {
+            activate(self.set, id(s, m), member);
+        }
         let Some(v) = session::view(s).filter(|_| s.mode() == mode::SESSION && s.session.rx() == phase::RING) else { return };
         let shared = self.set.sleepers.load(Ordering::SeqCst) > 0
             || s.sleepers.load(Ordering::SeqCst) > 0
@@ -987,7 +1026,7 @@ pub(crate) fn any_ready(index: u32, set: &Set) -> bool {
     while let Some(id) = next.checked_sub(1) {
         let Some((s, m)) = member_of(id) else { return false };
         let member = &s.members[m];
-        let alive = member.set.load(Ordering::Acquire) == index + 1 && member.has(bit::ADOPTED) && !member.has(bit::SPENT);
+        let alive = member.set.load(Ordering::Acquire) == index + 1 && member.is_live();
         if alive && would_report(&s, member) {
             return true;
         }

@@ -339,6 +339,8 @@ fn open_file(file: &StackPath, netns: u64) -> Result<Option<&'static Table>, Rea
         })?;
     }
     let map = SharedMap::map(&fd, BYTES, true).map_err(|_| Reason::NoMemory)?;
+    // The mapping keeps the open file, and with it the lock, alive.
+    let _ = rustix::fs::flock(&fd, FlockOperation::Unlock);
     let place = zeroed_pages(size_of::<SharedMap>()).ok_or(Reason::NoMemory)?.cast::<SharedMap>();
     // SAFETY: fresh pages nobody else knows, never unmapped: the mapping lives for ever.
     let map = unsafe {

@@ -71,7 +71,7 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
     loop {
         let step = {
             let _lock = s.wlock.lock();
-            put(&v, op.fd, total - done, |span, at, limit| op.buffers.drain(done + at, span, at, limit))
+            put(&v, op.fd, total - done, |span, from, limit| op.buffers.drain(done + from, span, limit))
         };
         match step {
             Step::Put(n, bell) => {
@@ -143,7 +143,8 @@ fn broken(op: &Send<'_>, done: usize) -> Outcome {
     Outcome::Fail(Errno::PIPE)
 }
 
-/// Puts up to `left` bytes into the ring; `copy(span, at, limit)` fills `limit` bytes at `at`. Under the send lock.
+/// Puts up to `left` bytes into the ring; `copy(span, from, limit)` fills the span with up to `limit` bytes, those from `from` on
+/// of the `left`. Under the send lock.
 fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, usize) -> usize) -> Step {
     match v.s.session.tx() {
         phase::RING => upgrade::advance(v, fd),
@@ -165,7 +166,7 @@ fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, 
             Err(Trouble::Corrupt) => return Step::Broken,
             Err(_) => break,
         };
-        let n = copy(&span, 0, (left - done).min(span.len()).min(CHUNK));
+        let n = copy(&span, done, (left - done).min(span.len()).min(CHUNK));
         if n == 0 {
             break;
         }
@@ -318,9 +319,9 @@ pub(crate) fn file(s: &Sock, fd: c_int, mut read: impl FnMut(*mut u8, usize) -> 
         let mut failed = None;
         let step = {
             let _lock = s.wlock.lock();
-            put(&v, fd, total - done, |span, at, limit| {
+            put(&v, fd, total - done, |span, _, limit| {
                 let (ptr, room) = span.pieces()[0];
-                match read(ptr.wrapping_add(at), room.min(limit)) {
+                match read(ptr, room.min(limit)) {
                     Ok(n) => n,
                     Err(e) => {
                         failed = Some(e);
