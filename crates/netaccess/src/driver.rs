@@ -96,7 +96,7 @@ pub trait Listener: Send {
 
 /// One side of a connection.
 ///
-/// Dropping both ends closes it. The peer reads what was written before, then the end of the stream, or [`ReadError::Reset`] where
+/// Dropping both ends and every clone of the signal closes it. The peer reads what was written before, then the end of the stream, or [`ReadError::Reset`] where
 /// bytes it had sent were dropped unread.
 pub struct Endpoint {
     /// The two ends.

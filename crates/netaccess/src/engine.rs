@@ -229,11 +229,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(signal) = self.entry.signal() {
+        if let Some(signal) = self.entry.retire() {
             // An error means it is not there any more, which is what we want.
             let _ = epoll::delete(&self.engine.epoll, signal.descriptor());
         }
-        self.entry.retire();
         // The source may be dropped here, and drop registrations of its own: not under the lock.
         let removed = queue::lock(&self.engine.table).remove(self.entry.key());
         drop(removed);

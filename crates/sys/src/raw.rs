@@ -196,6 +196,14 @@ pub fn set_sockopt<T: Plain>(fd: c_int, level: c_int, name: c_int, value: &T) ->
     Ok(())
 }
 
+/// `SO_PEERCRED` of a connected Unix socket: process and user of the peer when it connected or began to listen. A process of
+/// another pid namespace is 0.
+pub fn peer_credentials(fd: c_int) -> Result<(u32, u32), Errno> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    sockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)?;
+    Ok((credentials.pid as u32, credentials.uid))
+}
+
 /// Types every bit pattern of which is a value, so that the kernel may fill them.
 ///
 /// # Safety
@@ -209,6 +217,8 @@ unsafe impl Plain for u64 {}
 unsafe impl Plain for libc::linger {}
 // SAFETY: as above.
 unsafe impl Plain for libc::timeval {}
+// SAFETY: as above.
+unsafe impl Plain for libc::ucred {}
 // SAFETY: as above.
 unsafe impl Plain for libc::sockaddr_storage {}
 // SAFETY: as above.

@@ -5,6 +5,8 @@
 
 use madrigal_base::sync::{AtomicU32, AtomicU64};
 
+use super::express::Express;
+
 /// Bit of `tail`: no byte will be added to this direction any more; set by either side.
 pub const SEALED: u64 = 1 << 63;
 /// The position part of `tail` and `head`.
@@ -153,7 +155,9 @@ pub struct Slot {
     pub side: [SideLine; 2],
     /// `dir[0]`: connecting to accepting side; `dir[1]`: back.
     pub dir: [Direction; 2],
-    _space: [u8; SLOT_BYTES - 2 * SMALL_RING - 64 * 9],
+    /// Messages of a few bytes, both ways on one line.
+    pub express: Express,
+    _space: [u8; SLOT_BYTES - 2 * SMALL_RING - 64 * 10],
     /// The two small rings, addressed by offset and never as Rust memory.
     _rings: [[u8; SMALL_RING]; 2],
 }

@@ -1,6 +1,18 @@
-//! Shared memory between two processes of one user on one host.
+//! The `shm` driver, and the shared-memory rings it is made of: two processes of one user on one host.
+//!
+//! * [`layout`], [`arena`]: what lies where in shared memory, and who may use it;
+//! * [`ring`], [`express`]: how bytes pass, many or few;
+//! * [`driver`]: connections made of these, found through a Unix socket.
+//!
+//! SysWrap uses all but the last under the TCP connections of unmodified programs.
 #![allow(unsafe_code)]
 
 pub mod arena;
+mod directory;
+pub(crate) mod driver;
+mod ends;
+pub mod express;
+mod hello;
 pub mod layout;
+mod link;
 pub mod ring;

@@ -66,7 +66,8 @@ pub(super) struct Entry {
     state: AtomicU32,
     /// Visits in a row that found nothing; 0 for an entry that must be visited.
     idle: AtomicU32,
-    signal: Option<Arc<dyn Signal>>,
+    /// Taken out when the source is removed, even while it is at work: a connection closes with its last signal.
+    signal: Mutex<Option<Arc<dyn Signal>>>,
     source: Arc<dyn Source>,
 }
 
@@ -79,17 +80,18 @@ impl Entry {
         self.class
     }
 
-    pub(super) fn signal(&self) -> Option<&Arc<dyn Signal>> {
-        self.signal.as_ref()
+    pub(super) fn signal(&self) -> Option<Arc<dyn Signal>> {
+        lock(&self.signal).clone()
     }
 
     pub(super) fn source(&self) -> &dyn Source {
         &*self.source
     }
 
-    /// Never visited again.
-    pub(super) fn retire(&self) {
+    /// Never visited again. Returns its signal.
+    pub(super) fn retire(&self) -> Option<Arc<dyn Signal>> {
         self.state.store(state::RETIRED, Ordering::Release);
+        lock(&self.signal).take()
     }
 
     /// Makes sure of a visit that begins later. True: the caller must queue it.
@@ -269,7 +271,14 @@ impl Table {
         let (uses, slot) = &mut self.places[place as usize];
         *uses = (*uses + 1) & (u32::MAX >> 1);
         let key = u64::from(*uses) << 32 | u64::from(place);
-        let entry = Entry { key, class, state: AtomicU32::default(), idle: AtomicU32::default(), signal, source };
+        let entry = Entry {
+            key,
+            class,
+            state: AtomicU32::default(),
+            idle: AtomicU32::default(),
+            signal: Mutex::new(signal),
+            source,
+        };
         let entry = Arc::new(entry);
         *slot = Some(Arc::clone(&entry));
         entry

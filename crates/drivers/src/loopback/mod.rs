@@ -1,0 +1,160 @@
+//! The `loopback` driver: packets inside one process, between its threads or between its parts.
+//!
+//! Each direction is a bounded queue of packets; a name is known to the whole process. Buffers of small packets are used again, so
+//! a steady exchange allocates nothing, and an idle connection holds no packet.
+
+mod pipe;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
+use madrigal_base::ids::Reach;
+use madrigal_base::locator::{Address, Locator};
+use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Ends, Facts, Listener, Place, Signal};
+use madrigal_sys::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The driver.
+pub(crate) struct Loopback;
+
+const NAME: &str = "loopback";
+const TAKES: &str = "loopback://NAME";
+/// Connections that may wait to be accepted.
+const BACKLOG: usize = 4096;
+
+impl Driver for Loopback {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { reach: Reach::Process, one_user: true, takes: TAKES }
+    }
+
+    fn usable(&self, _place: &Place) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn address_for(&self, name: &str) -> Option<Locator> {
+        Locator::name(NAME, name).ok()
+    }
+
+    fn listen(&self, at: &Locator, _place: &Place) -> Result<Box<dyn Listener>, ListenError> {
+        let Address::Name(name) = at.address() else {
+            return Err(ListenError::BadAddress { at: at.clone(), takes: TAKES });
+        };
+        let bell = Bell::new().map_err(|errno| ListenError::System { at: at.clone(), os: os(errno) })?;
+        let desk = Arc::new(Desk { bell: Arc::new(bell), waiting: Mutex::new(Some(VecDeque::new())) });
+        let mut desks = lock(desks());
+        if desks.contains_key(name) {
+            return Err(ListenError::InUse { at: at.clone() });
+        }
+        desks.insert(name.clone(), Arc::clone(&desk));
+        Ok(Box::new(LoopbackListener { desk, at: at.clone(), name: name.clone() }))
+    }
+
+    fn connect(&self, to: &Locator, _place: &Place) -> Result<Connecting, ConnectError> {
+        let Address::Name(name) = to.address() else {
+            return Err(ConnectError::BadAddress { to: to.clone(), takes: TAKES });
+        };
+        let desk = lock(desks()).get(name).cloned().ok_or_else(|| ConnectError::Refused { to: to.clone() })?;
+        let (near, far) = pair(to).map_err(|errno| ConnectError::System { to: to.clone(), os: os(errno) })?;
+        let mut waiting = lock(&desk.waiting);
+        match &mut *waiting {
+            None => return Err(ConnectError::Refused { to: to.clone() }),
+            Some(queue) if queue.len() >= BACKLOG => return Err(ConnectError::Busy { to: to.clone() }),
+            Some(queue) => queue.push_back(far),
+        }
+        desk.bell.ring();
+        Ok(Connecting::Done(near))
+    }
+}
+
+/// Where connections to one name wait to be accepted; `None` once nobody will.
+struct Desk {
+    bell: Arc<Bell>,
+    waiting: Mutex<Option<VecDeque<Endpoint>>>,
+}
+
+/// The names of this process.
+fn desks() -> &'static Mutex<HashMap<String, Arc<Desk>>> {
+    static DESKS: OnceLock<Mutex<HashMap<String, Arc<Desk>>>> = OnceLock::new();
+    DESKS.get_or_init(Mutex::default)
+}
+
+struct LoopbackListener {
+    desk: Arc<Desk>,
+    at: Locator,
+    name: String,
+}
+
+impl Listener for LoopbackListener {
+    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
+        Ok(lock(&self.desk.waiting).as_mut().and_then(VecDeque::pop_front))
+    }
+
+    fn locator(&self) -> &Locator {
+        &self.at
+    }
+
+    fn signal(&self) -> Arc<dyn Signal> {
+        Arc::clone(&self.desk.bell) as Arc<dyn Signal>
+    }
+}
+
+impl Drop for LoopbackListener {
+    fn drop(&mut self) {
+        lock(desks()).remove(&self.name);
+        let refused = lock(&self.desk.waiting).take();
+        drop(refused);
+    }
+}
+
+/// The two endpoints of a new connection: the connecting one, the accepted one.
+fn pair(name: &Locator) -> Result<(Endpoint, Endpoint), Errno> {
+    let (near, far) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
+    let [near_ends, far_ends] = pipe::pair(&near, &far, name);
+    let end = |(rx, tx), signal: Arc<Bell>| Endpoint {
+        ends: Ends::Packets(Box::new(rx), Box::new(tx)),
+        signal,
+        local: name.clone(),
+        peer: name.clone(),
+    };
+    Ok((end(near_ends, near), end(far_ends, far)))
+}
+
+/// The doorbell of one side.
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> Result<Self, Errno> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    fn ring(&self) {
+        // Full means that it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl Signal for Bell {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn woken(&self) {
+        // Empty means that somebody else took it out.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+fn os(errno: Errno) -> Os {
+    Os(errno.raw_os_error())
+}
+
+/// Locks; a thread that panicked inside left the data whole, for nothing inside calls out.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,222 @@
+//! One side of a shared-memory connection: its slot, its socket, and how it leaves.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use madrigal_base::locator::Locator;
+use madrigal_netaccess::driver::Signal;
+use madrigal_sys::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::arena::Arena;
+use super::express::Lane;
+use super::layout::{Block, Direction, SMALL_RING, Slot, fate};
+use super::ring::Memory;
+
+/// An arena and what this process knows about its use.
+pub(super) struct Shared {
+    pub(super) arena: Arena,
+    /// The descriptor a peer maps it by; only in the process that made it.
+    pub(super) fd: Option<OwnedFd>,
+    /// Slots whose connecting side (we) left first: free once the other side left too.
+    leaving: Mutex<Vec<u32>>,
+}
+
+impl Shared {
+    /// An arena of our own, to be handed to a peer.
+    pub(super) fn create() -> Result<Self, Errno> {
+        let (arena, fd) = Arena::create()?;
+        Ok(Self { arena, fd: Some(fd), leaving: Mutex::default() })
+    }
+
+    /// A peer's arena.
+    pub(super) fn attach(fd: impl AsFd, id: u64) -> Result<Self, Errno> {
+        Ok(Self { arena: Arena::attach(fd, id)?, fd: None, leaving: Mutex::default() })
+    }
+
+    /// A slot for a new connection, made fresh (creator only).
+    pub(super) fn take_slot(&self) -> Result<u32, Errno> {
+        self.leaving().retain(|&index| {
+            // SYNC: Acquire pairs with the AcqRel of `Side::drop` on the other side.
+            let used = self.arena.slot(index).is_some_and(|slot| slot.left.load(Ordering::Acquire) < BOTH);
+            if !used {
+                self.arena.give_slot(index);
+            }
+            used
+        });
+        let index = self.arena.take_slot()?;
+        let slot = self.arena.slot(index).ok_or(Errno::NOSPC)?;
+        for (i, direction) in slot.dir.iter().enumerate() {
+            direction.reset();
+            slot.express.lane(i).reset();
+        }
+        slot.left.store(0, Ordering::Relaxed);
+        Ok(index)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Both sides have left a slot.
+const BOTH: u32 = 2;
+/// What a doorbell is made of.
+const DING: [u8; 1] = [1];
+
+/// One side of a connection, shared by its two ends and whoever waits for its signal. Dropping it closes the connection.
+pub(super) struct Side {
+    shared: Arc<Shared>,
+    slot: NonNull<Slot>,
+    index: u32,
+    /// 0: we connected; 1: we accepted.
+    side: usize,
+    socket: OwnedFd,
+    /// The socket is at its end: the peer closed or died.
+    gone: AtomicBool,
+    /// We wrote since we last read, so what comes next is an answer.
+    pub(super) asked: AtomicBool,
+    pub(super) peer: Locator,
+}
+
+// SAFETY: the slot pointer is into the arena `shared` keeps mapped, and a slot is atomics only.
+unsafe impl Send for Side {}
+// SAFETY: as above.
+unsafe impl Sync for Side {}
+
+impl Side {
+    /// The side that takes part in slot `index`. `None`: there is no such slot.
+    pub(super) fn new(shared: Arc<Shared>, index: u32, side: usize, socket: OwnedFd, peer: Locator) -> Option<Self> {
+        let slot = NonNull::from(shared.arena.slot(index)?);
+        let (gone, asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Some(Self { shared, slot, index, side, socket, gone, asked, peer })
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: the slot lies in the arena, which `shared` keeps mapped as long as we live; it is atomics only.
+        unsafe { self.slot.as_ref() }
+    }
+
+    /// The direction we write.
+    #[inline]
+    pub(super) fn out(&self) -> &Direction {
+        &self.slot().dir[self.side]
+    }
+
+    /// The direction we read.
+    #[inline]
+    pub(super) fn back(&self) -> &Direction {
+        &self.slot().dir[1 - self.side]
+    }
+
+    /// The lane we write.
+    #[inline]
+    pub(super) fn out_lane(&self) -> &Lane {
+        self.slot().express.lane(self.side)
+    }
+
+    /// The lane we read.
+    #[inline]
+    pub(super) fn back_lane(&self) -> &Lane {
+        self.slot().express.lane(1 - self.side)
+    }
+
+    /// The memory rings lie in; valid as long as this side.
+    pub(super) fn memory(&self) -> Memory {
+        self.shared.arena.memory()
+    }
+
+    /// The block our direction begins with.
+    pub(super) fn small_block(&self) -> Block {
+        self.shared.arena.small_block(self.index, self.side)
+    }
+
+    /// A larger block for our direction, if there is one.
+    pub(super) fn take_block(&self, size: usize) -> Option<Block> {
+        self.shared.arena.take_block(size)
+    }
+
+    /// Gives back a block our direction moved away from.
+    pub(super) fn give_block(&self, block: Block) {
+        if block.size > SMALL_RING {
+            self.shared.arena.give_block(block);
+        }
+    }
+
+    /// Rings the peer's doorbell.
+    #[cold]
+    pub(super) fn ring(&self) {
+        match rustix::net::send(&self.socket, &DING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            // Full means that it rings already.
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(_) => self.gone.store(true, Ordering::Release),
+        }
+    }
+
+    /// Whether the peer's side of the socket was seen closed.
+    #[inline]
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// How the peer left; [`fate::OPEN`] if it is here or died.
+    #[inline]
+    pub(super) fn peer_fate(&self) -> u32 {
+        self.back().w.fate.load(Ordering::Acquire)
+    }
+
+    /// Says how we leave, and that no byte will follow nor be taken.
+    fn leave(&self) {
+        let back = self.back();
+        let unread = super::ring::Consumer.waiting(back) != 0 || self.back_lane().message().is_some();
+        let how = if unread { fate::RESET } else { fate::CLOSED };
+        let out = self.out();
+        // SYNC: Release, and before the seals: who sees a seal sees the fate.
+        out.w.fate.store(how, Ordering::Release);
+        super::ring::Producer::default().seal(out);
+        super::ring::Consumer.seal(back);
+    }
+}
+
+impl Signal for Side {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn woken(&self) {
+        let mut bells = [0u8; 64];
+        loop {
+            match rustix::net::recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return self.gone.store(true, Ordering::Release),
+                Ok((n, _)) if n == bells.len() => {}
+                Ok(_) | Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => return self.gone.store(true, Ordering::Release),
+            }
+        }
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.leave();
+        // Bells may hide the end of the socket: it is what tells a dead peer from one that will leave later.
+        self.woken();
+        let slot = self.slot();
+        let blocks =
+            slot.dir.each_ref().map(|d| Block::unpack(d.w.block.load(Ordering::Relaxed), super::arena::ARENA_BYTES));
+        // SYNC: AcqRel: the second to leave sees everything the first did.
+        let last = slot.left.fetch_add(1, Ordering::AcqRel) + 1 >= BOTH || self.is_gone();
+        if last {
+            blocks.into_iter().flatten().for_each(|block| self.give_block(block));
+        }
+        match (self.side, last) {
+            (0, true) => self.shared.arena.give_slot(self.index),
+            (0, false) => self.shared.leaving().push(self.index),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The two ends of a TCP connection.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use madrigal_base::error::{ReadError, WriteError};
+use madrigal_base::locator::Locator;
+use madrigal_netaccess::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
+use madrigal_sys::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use super::{Socket, os};
+
+/// Both ends of a connected socket.
+pub(super) fn ends(socket: &Arc<Socket>, peer: &Locator) -> Ends {
+    let end = || End { socket: Arc::clone(socket), peer: peer.clone() };
+    Ends::Bytes(Box::new(end()), Box::new(end()))
+}
+
+/// Either end: the socket is closed when both are dropped.
+struct End {
+    socket: Arc<Socket>,
+    peer: Locator,
+}
+
+impl Watched for End {
+    /// The kernel reports every change since the last try, so there is nothing to announce.
+    fn arm(&mut self) -> bool {
+        false
+    }
+}
+
+impl ByteRx for End {
+    fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError> {
+        if buf.is_empty() {
+            return Ok(Read::Bytes(0));
+        }
+        loop {
+            return match rustix::net::recv(&self.socket.0, &mut *buf, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => Ok(Read::End),
+                Ok((n, _)) => Ok(Read::Bytes(n)),
+                Err(Errno::AGAIN) => Ok(Read::WouldBlock),
+                Err(Errno::INTR) => continue,
+                Err(errno) => Err(self.read_error(errno)),
+            };
+        }
+    }
+}
+
+impl ByteTx for End {
+    fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError> {
+        if bufs.iter().all(|buf| buf.is_empty()) {
+            return Ok(Wrote::Bytes(0));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let sent = match bufs {
+                [one] => rustix::net::send(&self.socket.0, one, flags),
+                many => rustix::net::sendmsg(&self.socket.0, many, &mut SendAncillaryBuffer::default(), flags),
+            };
+            return match sent {
+                Ok(n) => Ok(Wrote::Bytes(n)),
+                Err(Errno::AGAIN) => Ok(Wrote::WouldBlock),
+                Err(Errno::INTR) => continue,
+                Err(errno) => Err(self.write_error(errno)),
+            };
+        }
+    }
+}
+
+impl End {
+    #[cold]
+    fn read_error(&self, errno: Errno) -> ReadError {
+        match errno {
+            Errno::CONNRESET | Errno::PIPE => ReadError::Reset { peer: self.peer.clone() },
+            errno => ReadError::System { peer: self.peer.clone(), os: os(errno) },
+        }
+    }
+
+    #[cold]
+    fn write_error(&self, errno: Errno) -> WriteError {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET => WriteError::PeerGone { peer: self.peer.clone() },
+            errno => WriteError::System { peer: self.peer.clone(), os: os(errno) },
+        }
+    }
+}
