@@ -1,1 +1,40 @@
-//! Placeholder.
+//! Madrigal's public Rust API, and the assembly of the two lower layers.
+//!
+//! A [`Runtime`] is an engine, the table of drivers and the selector. It listens and connects; what arrives is a [`VLink`], a stream
+//! of bytes whatever carries it. Nothing blocks but `wait`, and there is no thread but the caller's.
+//!
+//! ```
+//! use madrigal::Runtime;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = Runtime::new()?;
+//! let acceptor = runtime.listen(&"loopback://hello".parse()?)?;
+//!
+//! let client = runtime.connect(&"loopback://hello".parse()?).wait()?;
+//! client.write(b"who is there?".to_vec()).wait()?;
+//!
+//! let server = acceptor.accept().wait()?;
+//! let question = server.read(vec![0; 64]).wait()?;
+//! assert_eq!(question.bytes(), b"who is there?");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same with `shm://hello` joins two processes of one user, with `tcp://127.0.0.1:9000` two hosts. To let the runtime choose, a
+//! process [serves](Runtime::serve) by every driver it may and hands out its [`Card`]; who has the card [dials](Runtime::dial), and
+//! [`Choice`] says why which path was taken.
+//!
+//! Personalities build on this crate only: [`shm`] and [`wait`] are what SysWrap shares with the drivers.
+#![forbid(unsafe_code)]
+
+mod card;
+mod runtime;
+
+pub use card::{Card, CardError};
+pub use madrigal_base::{config, error, ids, locator};
+pub use madrigal_drivers::{DRIVERS, driver, shm};
+pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
+pub use madrigal_netaccess::{engine, wait};
+pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
+pub use madrigal_sys::time;
+pub use runtime::{Runtime, Server, StartError, Usable};

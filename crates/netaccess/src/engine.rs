@@ -215,6 +215,20 @@ impl Registration {
         self.engine.ring();
     }
 
+    /// As [`Registration::wake`] for a source that was given something to wait for. What it was given must be guarded by a lock that
+    /// its `work` and `arm` take too, and the caller must hold that lock: then a source already queued need not be woken.
+    #[inline]
+    pub fn look_after(&self) {
+        if !self.entry.will_be_visited() {
+            self.wake();
+        }
+    }
+
+    /// Takes the source's signal out of the engine and drops it. The source can still be woken.
+    pub fn silence(&self) {
+        self.drop_signal(self.entry.take_signal());
+    }
+
     /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if somebody turns the engine.
     pub fn wake_at(&self, at: u64) {
         self.engine.timers.add(at, self.entry.key());
@@ -225,14 +239,18 @@ impl Registration {
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
+
+    fn drop_signal(&self, signal: Option<Arc<dyn Signal>>) {
+        if let Some(signal) = signal {
+            // An error means it is not there any more, which is what we want.
+            let _ = epoll::delete(&self.engine.epoll, signal.descriptor());
+        }
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        if let Some(signal) = self.entry.retire() {
-            // An error means it is not there any more, which is what we want.
-            let _ = epoll::delete(&self.engine.epoll, signal.descriptor());
-        }
+        self.drop_signal(self.entry.retire());
         // The source may be dropped here, and drop registrations of its own: not under the lock.
         let removed = queue::lock(&self.engine.table).remove(self.entry.key());
         drop(removed);

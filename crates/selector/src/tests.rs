@@ -37,7 +37,9 @@ fn only_tcp_offered(candidate: &mut Candidate) {
     candidate.offered = candidate.driver == "tcp";
 }
 
-const ROWS: &[(Pair, &str, fn(&mut Candidate), &str)] = &[
+type Change = fn(&mut Candidate);
+
+const ROWS: &[(Pair, &str, Change, &str)] = &[
     (
         SAME,
         "^none",

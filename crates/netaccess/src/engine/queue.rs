@@ -88,10 +88,20 @@ impl Entry {
         &*self.source
     }
 
+    /// Whether a visit begins later in any case.
+    pub(super) fn will_be_visited(&self) -> bool {
+        matches!(self.state.load(Ordering::Relaxed), state::QUEUED | state::REPORTED)
+    }
+
+    /// Its signal, which is no longer the engine's.
+    pub(super) fn take_signal(&self) -> Option<Arc<dyn Signal>> {
+        lock(&self.signal).take()
+    }
+
     /// Never visited again. Returns its signal.
     pub(super) fn retire(&self) -> Option<Arc<dyn Signal>> {
         self.state.store(state::RETIRED, Ordering::Release);
-        lock(&self.signal).take()
+        self.take_signal()
     }
 
     /// Makes sure of a visit that begins later. True: the caller must queue it.

@@ -1,0 +1,284 @@
+//! The two directions of a link: what a posted read and a posted write do when they are tried.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use madrigal_base::error::{ReadError, WriteError};
+use madrigal_base::locator::Locator;
+use madrigal_netaccess::driver::{ByteRx, ByteTx, Read, Signal, Watched, Wrote};
+
+use crate::lane::{Completed, Half, Queue};
+
+/// Writes gathered into one.
+const GATHER: usize = 8;
+
+/// What a completed read gives back: the buffer, its length unchanged, and how many bytes at its front are new. None: the peer
+/// closed and everything was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filled {
+    /// The buffer of the post.
+    pub buf: Vec<u8>,
+    /// Bytes read into it.
+    pub len: usize,
+}
+
+impl Filled {
+    /// The bytes read.
+    pub fn bytes(&self) -> &[u8] {
+        self.buf.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// A driver's signal, and whether it was reported since each direction last asked.
+pub(crate) struct Fresh {
+    signal: Arc<dyn Signal>,
+    rx: AtomicBool,
+    tx: AtomicBool,
+}
+
+impl Fresh {
+    pub(crate) fn new(signal: Arc<dyn Signal>) -> Self {
+        Self { signal, rx: AtomicBool::new(true), tx: AtomicBool::new(true) }
+    }
+}
+
+impl Signal for Fresh {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.signal.descriptor()
+    }
+
+    fn woken(&self) {
+        self.signal.woken();
+        // SYNC: Release pairs with the swaps of the directions: the look that follows one finds what the report was for.
+        self.rx.store(true, Ordering::Release);
+        self.tx.store(true, Ordering::Release);
+    }
+
+    fn by_output(&self) -> bool {
+        self.signal.by_output()
+    }
+}
+
+/// The reading direction.
+pub(crate) struct Rx {
+    end: Option<Box<dyn ByteRx>>,
+    peer: Locator,
+    cheap: bool,
+    /// The last read left nothing behind: the next would be a system call in vain, until the signal says otherwise.
+    dry: bool,
+    signal: Option<Arc<Fresh>>,
+    failed: Option<ReadError>,
+    queue: Queue<Vec<u8>, Result<Filled, ReadError>>,
+}
+
+impl Rx {
+    pub(crate) fn new(end: Box<dyn ByteRx>, signal: Arc<Fresh>, peer: Locator) -> Self {
+        let cheap = end.cheap();
+        Self { end: Some(end), peer, cheap, dry: false, signal: Some(signal), failed: None, queue: Queue::new() }
+    }
+
+    /// Reads at once if nothing is posted before.
+    #[inline]
+    pub(crate) fn try_now(&mut self, buf: &mut [u8]) -> Option<Result<usize, ReadError>> {
+        if !self.queue.is_empty() {
+            return None;
+        }
+        self.read(buf)
+    }
+
+    /// Our side closes: posted reads complete with that.
+    pub(crate) fn close(&mut self) {
+        (self.end, self.signal, self.dry) = (None, None, false);
+    }
+
+    #[inline]
+    fn read(&mut self, buf: &mut [u8]) -> Option<Result<usize, ReadError>> {
+        if let Some(error) = &self.failed {
+            return Some(Err(error.clone()));
+        }
+        let Some(end) = &mut self.end else {
+            return Some(Err(ReadError::Closed { peer: self.peer.clone() }));
+        };
+        let read = end.read(buf);
+        if !self.cheap {
+            self.dry = matches!(read, Ok(Read::WouldBlock)) || matches!(read, Ok(Read::Bytes(n)) if n < buf.len());
+        }
+        match read {
+            Ok(Read::Bytes(n)) => Some(Ok(n)),
+            Ok(Read::WouldBlock) => None,
+            Ok(Read::End) => Some(Ok(0)),
+            Err(error) => Some(Err(self.fail(error))),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, error: ReadError) -> ReadError {
+        self.failed = Some(error.clone());
+        error
+    }
+}
+
+impl Half for Rx {
+    type Body = Vec<u8>;
+    type Outcome = Result<Filled, ReadError>;
+    const GOES_ON: bool = false;
+
+    #[inline]
+    fn queue(&mut self) -> &mut Queue<Self::Body, Self::Outcome> {
+        &mut self.queue
+    }
+
+    #[inline]
+    fn step(&mut self) -> Option<Completed<Self::Body, Self::Outcome>> {
+        let mut buf = core::mem::take(&mut self.queue.front_mut()?.body);
+        let Some(outcome) = self.read(&mut buf) else {
+            self.queue.front_mut()?.body = buf;
+            return None;
+        };
+        Some(Completed { op: self.queue.pop()?, outcome: outcome.map(|len| Filled { buf, len }) })
+    }
+
+    fn end(&mut self) -> Option<&mut dyn Watched> {
+        self.end.as_mut().map(|end| &mut **end as &mut dyn Watched)
+    }
+
+    fn is_dry(&mut self) -> bool {
+        self.dry = self.dry && !self.was_reported();
+        self.dry
+    }
+
+    fn was_reported(&self) -> bool {
+        self.signal.as_ref().is_some_and(|signal| signal.rx.swap(false, Ordering::AcqRel))
+    }
+}
+
+/// The writing direction.
+pub(crate) struct Tx {
+    out: Out,
+    signal: Option<Arc<Fresh>>,
+    /// Our side closes: no more writes are taken.
+    pub(crate) closing: bool,
+    queue: Queue<Outgoing, Result<Vec<u8>, WriteError>>,
+}
+
+/// The driver's end, and how it failed.
+struct Out {
+    end: Option<Box<dyn ByteTx>>,
+    peer: Locator,
+    failed: Option<WriteError>,
+}
+
+/// A buffer being written.
+pub(crate) struct Outgoing {
+    pub(crate) buf: Vec<u8>,
+    /// Bytes of it that were taken.
+    pub(crate) at: usize,
+    /// Posted after our side closed.
+    pub(crate) refused: bool,
+}
+
+impl Outgoing {
+    fn rest(&self) -> &[u8] {
+        self.buf.get(self.at..).unwrap_or_default()
+    }
+}
+
+impl Tx {
+    pub(crate) fn new(end: Box<dyn ByteTx>, signal: Arc<Fresh>, peer: Locator) -> Self {
+        let out = Out { end: Some(end), peer, failed: None };
+        Self { out, signal: Some(signal), closing: false, queue: Queue::new() }
+    }
+
+    /// Writes what it can at once if nothing is posted before; how many bytes were taken.
+    #[inline]
+    pub(crate) fn try_now(&mut self, buf: &[u8]) -> Result<usize, WriteError> {
+        if self.closing {
+            return Err(self.out.closed());
+        }
+        if !self.queue.is_empty() {
+            return Ok(0);
+        }
+        self.out.write(&[IoSlice::new(buf)])
+    }
+
+    /// Our side is closed.
+    pub(crate) fn close(&mut self) {
+        (self.out.end, self.signal) = (None, None);
+    }
+}
+
+impl Out {
+    #[inline]
+    fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<usize, WriteError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Some(end) = &mut self.end else {
+            return Err(self.closed());
+        };
+        match end.write(bufs) {
+            Ok(Wrote::Bytes(n)) => Ok(n),
+            Ok(Wrote::WouldBlock) => Ok(0),
+            Err(error) => {
+                self.failed = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    #[cold]
+    fn closed(&self) -> WriteError {
+        WriteError::Closed { peer: self.peer.clone() }
+    }
+}
+
+impl Half for Tx {
+    type Body = Outgoing;
+    type Outcome = Result<Vec<u8>, WriteError>;
+    const GOES_ON: bool = true;
+
+    #[inline]
+    fn queue(&mut self) -> &mut Queue<Self::Body, Self::Outcome> {
+        &mut self.queue
+    }
+
+    fn step(&mut self) -> Option<Completed<Self::Body, Self::Outcome>> {
+        let Self { out, queue, .. } = self;
+        if queue.front_mut()?.body.refused {
+            return Some(Completed { op: queue.pop()?, outcome: Err(out.closed()) });
+        }
+        if !queue.front_mut()?.body.rest().is_empty() {
+            let mut bufs = [IoSlice::new(&[]); GATHER];
+            let posted = queue.iter().map(|op| &op.body).take_while(|body| !body.refused);
+            let count = bufs.iter_mut().zip(posted).map(|(buf, body)| *buf = IoSlice::new(body.rest())).count();
+            match out.write(&bufs[..count]) {
+                Ok(taken) => queue.iter_mut().fold(taken, |left, op| {
+                    let n = left.min(op.body.rest().len());
+                    op.body.at += n;
+                    left - n
+                }),
+                Err(error) => return Some(Completed { op: queue.pop()?, outcome: Err(error) }),
+            };
+        }
+        if !queue.front_mut()?.body.rest().is_empty() {
+            return None;
+        }
+        let mut op = queue.pop()?;
+        let buf = core::mem::take(&mut op.body.buf);
+        Some(Completed { op, outcome: Ok(buf) })
+    }
+
+    fn end(&mut self) -> Option<&mut dyn Watched> {
+        self.out.end.as_mut().map(|end| &mut **end as &mut dyn Watched)
+    }
+
+    fn is_dry(&mut self) -> bool {
+        false
+    }
+
+    fn was_reported(&self) -> bool {
+        self.signal.as_ref().is_some_and(|signal| signal.tx.swap(false, Ordering::AcqRel))
+    }
+}

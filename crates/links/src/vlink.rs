@@ -1,0 +1,248 @@
+//! [`VLink`] and the descriptors of its reads and writes.
+
+use core::fmt;
+use core::task::Poll;
+use std::sync::Arc;
+
+use madrigal_base::error::{Os, ReadError, WriteError};
+use madrigal_base::ids::LinkId;
+use madrigal_base::locator::Locator;
+use madrigal_netaccess::engine::{Class, Engine};
+
+use crate::adapter::Stream;
+use crate::core::Core;
+use crate::half::{Filled, Outgoing, Rx, Tx};
+use crate::lane::{Half, Lane, Then as LaneThen};
+use crate::op::{Handler, Op, Then};
+
+/// A stream of bytes between two processes.
+///
+/// Cloning gives another handle of the same link. When the last handle and the last operation posted with a handler are gone the
+/// link closes as by [`VLink::close`]. All methods may be called from any thread and from handlers; none blocks.
+#[derive(Clone)]
+pub struct VLink(Arc<Handle>);
+
+struct Handle {
+    core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.close(None, true);
+    }
+}
+
+impl VLink {
+    /// A link over a stream an adapter made. Its share of the engine is that of `class`. Fails when the kernel watches no more
+    /// descriptors.
+    pub fn new(engine: &Arc<Engine>, class: Class, stream: Stream) -> Result<Self, Os> {
+        Core::new(engine, class, stream).map(|core| Self(Arc::new(Handle { core })))
+    }
+
+    /// Posts a read into `buf`, up to its length. The buffer is the link's until the operation completes, and comes back with it;
+    /// a descriptor dropped before that takes the read back.
+    #[inline]
+    pub fn read(&self, mut buf: Vec<u8>) -> ReadOp {
+        let core = &self.0.core;
+        let mut half = core.rx.lock();
+        if let Some(outcome) = half.try_now(&mut buf) {
+            return ReadOp(LinkOp::Done(Some(outcome.map(|len| Filled { buf, len }))));
+        }
+        let id = half.queue().post(buf, LaneThen::Keep { sleeping: false });
+        ReadOp(LinkOp::Posted { core: Arc::clone(core), id })
+    }
+
+    /// Posts a read whose outcome a handler gets, with the link.
+    pub fn read_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Filled, ReadError>>) {
+        self.0.core.rx.lock().queue().post(buf, LaneThen::Call(handler, self.clone()));
+    }
+
+    /// Posts a write of all of `buf`. It completes when every byte was taken, and gives the buffer back. A write that fails gives
+    /// nothing back; those posted after it fail alike. A descriptor dropped before leaves the write to itself.
+    #[inline]
+    pub fn write(&self, buf: Vec<u8>) -> WriteOp {
+        let core = &self.0.core;
+        let mut half = core.tx.lock();
+        let at = match half.try_now(&buf) {
+            Ok(taken) if taken == buf.len() && half.queue().is_empty() => {
+                return WriteOp(LinkOp::Done(Some(Ok(buf))));
+            }
+            Ok(taken) => taken,
+            Err(error) => return WriteOp(LinkOp::Done(Some(Err(error)))),
+        };
+        let id = half.queue().post(Outgoing { buf, at, refused: false }, LaneThen::Keep { sleeping: false });
+        WriteOp(LinkOp::Posted { core: Arc::clone(core), id })
+    }
+
+    /// Posts a write whose outcome a handler gets, with the link.
+    pub fn write_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
+        let mut half = self.0.core.tx.lock();
+        let refused = half.closing;
+        half.queue().post(Outgoing { buf, at: 0, refused }, LaneThen::Call(handler, self.clone()));
+    }
+
+    /// Posts the end: reads posted before complete with [`ReadError::Closed`], writes posted before are written, then the peer sees
+    /// the end of the stream. Later posts fail. Completes when the link is closed on this side. Bytes the peer sent that were not
+    /// read are dropped, and the peer is told by a reset.
+    pub fn close(&self) -> Op<()> {
+        let (op, completer) = Op::new(Arc::clone(&self.0.core.engine));
+        self.0.core.close(Some(Then::Tell(completer)), false);
+        op
+    }
+
+    /// As [`VLink::close`], completing by handler.
+    pub fn close_with(&self, handler: Handler<(), ()>) {
+        self.0.core.close(Some(Then::Call(handler)), false);
+    }
+
+    /// Number of this link in its process.
+    pub fn id(&self) -> LinkId {
+        self.0.core.id
+    }
+
+    /// Our own address, as far as the driver knows it.
+    pub fn local(&self) -> &Locator {
+        &self.0.core.local
+    }
+
+    /// The peer's address, as far as the driver knows it.
+    pub fn peer(&self) -> &Locator {
+        &self.0.core.peer
+    }
+
+    /// The adapter between this link and its driver.
+    pub fn adapter(&self) -> &'static str {
+        self.0.core.adapter
+    }
+
+    /// The engine that turns this link.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.0.core.engine
+    }
+}
+
+impl fmt::Debug for VLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VLink {} {} -> {}", self.id(), self.local(), self.peer())
+    }
+}
+
+/// The descriptor of a posted read.
+pub struct ReadOp(LinkOp<Rx>);
+
+impl ReadOp {
+    /// Looks whether the read completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
+    /// for ever.
+    #[inline]
+    pub fn poll(&mut self) -> Poll<Result<Filled, ReadError>> {
+        self.0.poll()
+    }
+
+    /// Waits until the read completed; spins as the wait policy allows, then sleeps. Other links go on meanwhile.
+    #[inline]
+    pub fn wait(mut self) -> Result<Filled, ReadError> {
+        self.0.wait()
+    }
+
+    /// Waits no longer than the deadline, in nanoseconds of [`madrigal_sys::time::now_ns`].
+    pub fn wait_until(&mut self, deadline: Option<u64>) -> Poll<Result<Filled, ReadError>> {
+        self.0.wait_until(deadline)
+    }
+}
+
+/// The descriptor of a posted write.
+pub struct WriteOp(LinkOp<Tx>);
+
+impl WriteOp {
+    /// Looks whether the write completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
+    /// for ever.
+    #[inline]
+    pub fn poll(&mut self) -> Poll<Result<Vec<u8>, WriteError>> {
+        self.0.poll()
+    }
+
+    /// Waits until the write completed; spins as the wait policy allows, then sleeps. Other links go on meanwhile.
+    #[inline]
+    pub fn wait(mut self) -> Result<Vec<u8>, WriteError> {
+        self.0.wait()
+    }
+
+    /// Waits no longer than the deadline, in nanoseconds of [`madrigal_sys::time::now_ns`].
+    pub fn wait_until(&mut self, deadline: Option<u64>) -> Poll<Result<Vec<u8>, WriteError>> {
+        self.0.wait_until(deadline)
+    }
+}
+
+/// A half that knows where it is in a link.
+pub(crate) trait InLink: Half {
+    fn lane(core: &Core) -> &Lane<Self>;
+}
+
+impl InLink for Rx {
+    fn lane(core: &Core) -> &Lane<Self> {
+        &core.rx
+    }
+}
+
+impl InLink for Tx {
+    fn lane(core: &Core) -> &Lane<Self> {
+        &core.tx
+    }
+}
+
+/// An operation of one direction, seen by who posted it.
+enum LinkOp<H: InLink> {
+    /// It completed when it was posted, or its outcome was given.
+    Done(Option<H::Outcome>),
+    /// It is in the queue.
+    Posted { core: Arc<Core>, id: u64 },
+}
+
+impl<H: InLink> LinkOp<H> {
+    #[inline]
+    fn poll(&mut self) -> Poll<H::Outcome> {
+        let outcome = match self {
+            Self::Done(outcome) => outcome.take(),
+            Self::Posted { core, id } => {
+                let outcome = H::lane(core).poll(*id, &core.engine);
+                if outcome.is_some() {
+                    *self = Self::Done(None);
+                }
+                outcome
+            }
+        };
+        outcome.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    #[inline]
+    fn wait(&mut self) -> H::Outcome {
+        loop {
+            if let Poll::Ready(outcome) = self.wait_until(None) {
+                return outcome;
+            }
+        }
+    }
+
+    #[inline]
+    fn wait_until(&mut self, deadline: Option<u64>) -> Poll<H::Outcome> {
+        let outcome = match self {
+            Self::Done(outcome) => outcome.take(),
+            Self::Posted { core, id } => {
+                let outcome = H::lane(core).wait(*id, &core.engine, deadline);
+                if outcome.is_some() {
+                    *self = Self::Done(None);
+                }
+                outcome
+            }
+        };
+        outcome.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<H: InLink> Drop for LinkOp<H> {
+    fn drop(&mut self) {
+        if let Self::Posted { core, id } = self {
+            H::lane(core).lock().queue().forget(*id, H::GOES_ON);
+        }
+    }
+}

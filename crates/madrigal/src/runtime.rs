@@ -1,0 +1,218 @@
+//! [`Runtime`]: engine, drivers and selector put together.
+
+use core::task::Poll;
+use std::sync::Arc;
+
+use madrigal_base::config::{ConfigError, Settings};
+use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
+use madrigal_base::ids::{HostId, ProcessId, UserId};
+use madrigal_base::locator::Locator;
+use madrigal_drivers::DRIVERS;
+use madrigal_links::{Acceptor, Handler, Op, VLink};
+use madrigal_netaccess::driver::{Driver, Place};
+use madrigal_netaccess::engine::Engine;
+use madrigal_netaccess::wait::Waiter;
+use madrigal_selector::{Candidate, Choice, NoPath, Pair, Preferences};
+use madrigal_sys::process;
+
+use crate::card::Card;
+
+/// Why a runtime could not start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The kernel gave no epoll or eventfd.
+    #[error("cannot start the engine: {0}")]
+    Engine(Os),
+}
+
+/// A driver, and whether it works here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Usable {
+    /// Its name.
+    pub driver: &'static str,
+    /// `Err`: why not, in its own words.
+    pub usable: Result<(), String>,
+}
+
+/// Engine, drivers and selector of a process. Several may live in one process; they share nothing but the loopback names.
+pub struct Runtime {
+    engine: Arc<Engine>,
+    place: Place,
+    preferences: Preferences,
+    warnings: Vec<ConfigError>,
+}
+
+impl Runtime {
+    /// A runtime configured by the environment's `MADRIGAL_*` keys; without `MADRIGAL_METHODS` every driver may be used. Keys that do
+    /// not read are passed over and told by [`Runtime::warnings`].
+    pub fn new() -> Result<Self, StartError> {
+        let pairs: Vec<_> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let named = pairs.iter().any(|(name, _)| name == "MADRIGAL_METHODS");
+        let (settings, warnings) = Settings::from_pairs(pairs);
+        let mut runtime = Self::with_settings(&settings)?;
+        if !named {
+            runtime.preferences = Preferences::default();
+        }
+        Ok(Self { warnings, ..runtime })
+    }
+
+    /// A runtime with these settings.
+    pub fn with_settings(settings: &Settings) -> Result<Self, StartError> {
+        let engine = Engine::new().map_err(|errno| StartError::Engine(Os(errno.raw_os_error())))?;
+        engine.policy().set_max_spin_ns(u64::from(settings.spin_us) * 1_000);
+        let place = Place { directory: settings.directory(rustix::process::geteuid().as_raw()) };
+        let preferences = Preferences { methods: settings.methods.clone() };
+        Ok(Self { engine, place, preferences, warnings: Vec::new() })
+    }
+
+    /// What was wrong with the environment's keys.
+    pub fn warnings(&self) -> &[ConfigError] {
+        &self.warnings
+    }
+
+    /// The engine, for its weights, its wait policy, and sources of one's own.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// What drivers are told of where they run.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Every driver, and whether it works here.
+    pub fn drivers(&self) -> Vec<Usable> {
+        DRIVERS.iter().map(|d| Usable { driver: d.name(), usable: d.usable(&self.place) }).collect()
+    }
+
+    /// Listens at a place by the driver it names. Does not block.
+    pub fn listen(&self, at: &Locator) -> Result<Acceptor, ListenError> {
+        let driver = madrigal_drivers::driver(at.scheme()).ok_or_else(|| ListenError::NoDriver { at: at.clone() })?;
+        Acceptor::listen(&self.engine, driver, at, &self.place)
+    }
+
+    /// Posts a connect by the driver the locator names. An attempt that is not decided after 15 s fails.
+    pub fn connect(&self, to: &Locator) -> Op<Result<VLink, ConnectError>> {
+        match madrigal_drivers::driver(to.scheme()) {
+            Some(driver) => madrigal_links::connect(&self.engine, driver, to, &self.place),
+            None => Op::ready(&self.engine, Err(ConnectError::NoDriver { to: to.clone() })),
+        }
+    }
+
+    /// As [`Runtime::connect`], completing by handler. Fails at once only for a locator that names no driver.
+    pub fn connect_with(
+        &self,
+        to: &Locator,
+        handler: Handler<(), Result<VLink, ConnectError>>,
+    ) -> Result<(), ConnectError> {
+        let driver = madrigal_drivers::driver(to.scheme()).ok_or_else(|| ConnectError::NoDriver { to: to.clone() })?;
+        madrigal_links::connect_with(&self.engine, driver, to, &self.place, handler);
+        Ok(())
+    }
+
+    /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.
+    pub fn serve(&self, name: &str) -> Result<Server, ListenError> {
+        let allowed = |driver: &&&dyn Driver| {
+            self.preferences.methods.allows(driver.name()) && driver.usable(&self.place).is_ok()
+        };
+        let places = DRIVERS.iter().filter(allowed).filter_map(|driver| driver.address_for(name));
+        let acceptors = places.map(|at| self.listen(&at)).collect::<Result<Vec<_>, _>>()?;
+        let locators = acceptors.iter().map(|acceptor| acceptor.locator().clone()).collect();
+        Ok(Server { card: Card { locators, ..own_card() }, acceptors })
+    }
+
+    /// Which path would be taken to the process with that card, and why.
+    pub fn choose(&self, card: &Card) -> Result<Choice, NoPath> {
+        madrigal_selector::select(pair(card), &self.candidates(card), &self.preferences)
+    }
+
+    /// Posts a connect to the process with that card, by the best path. A path that is refused at once is rejected with that reason,
+    /// and the next best is taken.
+    pub fn dial(&self, card: &Card) -> Result<(Op<Result<VLink, ConnectError>>, Choice), NoPath> {
+        let mut candidates = self.candidates(card);
+        loop {
+            let choice = madrigal_selector::select(pair(card), &candidates, &self.preferences)?;
+            let driver = choice.path.driver();
+            let chosen = candidates.iter_mut().find(|candidate| candidate.driver == driver);
+            let to = card.locators.iter().find(|locator| locator.scheme() == driver);
+            let (Some(chosen), Some(to)) = (chosen, to) else { return Err(NoPath { rejected: choice.rejected }) };
+            let mut op = self.connect(to);
+            match op.poll() {
+                Poll::Ready(Err(error)) => chosen.unusable = Some(error.to_string()),
+                Poll::Ready(done) => return Ok((Op::ready(&self.engine, done), choice)),
+                Poll::Pending => return Ok((op, choice)),
+            }
+        }
+    }
+
+    /// Turns the engine once: bounded work, never blocks; returns how much was done.
+    pub fn do_work(&self) -> usize {
+        self.engine.do_work()
+    }
+
+    /// Turns the engine until `done` says so; spins as the wait policy allows, then sleeps. For handlers that leave their results
+    /// somewhere `done` looks.
+    pub fn wait_until(&self, done: impl FnMut() -> bool) {
+        self.engine.wait_until(&Waiter::default(), None, done);
+    }
+
+    fn candidates(&self, card: &Card) -> Vec<Candidate> {
+        let candidate = |driver: &&dyn Driver| {
+            let facts = driver.facts();
+            Candidate {
+                unusable: driver.usable(&self.place).err(),
+                offered: card.locators.iter().any(|locator| locator.scheme() == driver.name()),
+                ..Candidate::new(driver.name(), facts.reach, facts.one_user)
+            }
+        };
+        DRIVERS.iter().map(candidate).collect()
+    }
+}
+
+/// A process that listens by several drivers at once.
+pub struct Server {
+    card: Card,
+    acceptors: Vec<Acceptor>,
+}
+
+impl Server {
+    /// What to hand to those who are to connect.
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+
+    /// One acceptor a driver.
+    pub fn acceptors(&self) -> &[Acceptor] {
+        &self.acceptors
+    }
+
+    /// Posts an accept on each acceptor; the handler posts the next one on the acceptor it is given.
+    pub fn accept_with(&self, handler: &Handler<Acceptor, Result<VLink, AcceptError>>) {
+        self.acceptors.iter().for_each(|acceptor| acceptor.accept_with(handler.clone()));
+    }
+}
+
+fn pair(card: &Card) -> Pair {
+    let own = own_card();
+    let same_host = card.host == own.host;
+    Pair { same_process: same_host && card.process == own.process, same_host, same_user: card.user == own.user }
+}
+
+/// Our own card, without locators.
+fn own_card() -> Card {
+    let mut buf = [0u8; 64];
+    let boot = process::read_small(c"/proc/sys/kernel/random/boot_id", &mut buf).unwrap_or_default();
+    // A host that does not say which it is shares with nobody: a random id.
+    let unknown = || HostId(u128::from(process::random()) << 64 | u128::from(process::random()));
+    let host = core::str::from_utf8(boot).ok().and_then(|text| HostId::parse(text.trim())).unwrap_or_else(unknown);
+    let pid = process::own_pid();
+    Card {
+        host,
+        user: UserId(rustix::process::geteuid().as_raw()),
+        process: ProcessId { pid, start: process::start_time(pid).unwrap_or(0) },
+        locators: Vec::new(),
+    }
+}
