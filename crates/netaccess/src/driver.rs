@@ -143,7 +143,8 @@ pub trait Watched: Send {
         false
     }
 
-    /// How long looking is useless because an answer cannot be there yet; every earlier look would only hold up the peer.
+    /// How long looking is not worth it from now on, because an answer cannot be there yet and every look would hold up the peer
+    /// that writes it. Asked once before each wait.
     fn patience_ns(&mut self) -> u64 {
         0
     }

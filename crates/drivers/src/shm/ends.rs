@@ -13,8 +13,13 @@ use super::layout::{Block, POSITION, fate, want};
 use super::link::Side;
 use super::ring::{CHUNK, Consumer, Memory, Producer, Span, Trouble};
 
-/// After a message of ours no answer can be there before this: two transfers of a cache line between processors, about 60 ns each.
-const ANSWER_NS: u64 = 100;
+/// How long the reader of an answer holds back. Looking takes the line away from the peer that is about to write it, and an answer
+/// cannot be there before the line went there and back; posting the read took part of that time already.
+const ANSWER_NS: u64 = 30;
+/// One in so many answers is looked for at once all the same, ...
+const PROBE_EVERY: u32 = 16;
+/// ... and if it was there, so are probably this many after it.
+const EAGER: u32 = 64;
 /// A ring that was full this often is too small for what it carries.
 const OFTEN_FULL: u32 = 8;
 
@@ -24,7 +29,7 @@ pub(super) fn ends(side: &Arc<Side>) -> Ends {
     let producer = Producer::default();
     producer.open(side.out(), side.small_block());
     let tx = Tx { side: Arc::clone(side), memory, producer, grow: Grow::Never, full: 0 };
-    Ends::Bytes(Box::new(Rx { side: Arc::clone(side), memory, taken: 0 }), Box::new(tx))
+    Ends::Bytes(Box::new(Rx { side: Arc::clone(side), memory, taken: 0, answers: 0, eager: 0 }), Box::new(tx))
 }
 
 /// The writing end.
@@ -99,7 +104,6 @@ impl Tx {
             }
             done += n;
         }
-        self.side.asked.store(true, Ordering::Relaxed);
         Ok(if done == 0 && total > 0 { Wrote::WouldBlock } else { Wrote::Bytes(done) })
     }
 
@@ -178,6 +182,10 @@ struct Rx {
     memory: Memory,
     /// Bytes already taken of the message in the lane.
     taken: usize,
+    /// Answers waited for so far.
+    answers: u32,
+    /// Answers still to be looked for at once.
+    eager: u32,
 }
 
 impl Watched for Rx {
@@ -189,8 +197,18 @@ impl Watched for Rx {
         true
     }
 
+    #[inline]
     fn patience_ns(&mut self) -> u64 {
-        if self.side.asked.swap(false, Ordering::Relaxed) { ANSWER_NS } else { 0 }
+        if !self.side.asked.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.side.asked.store(false, Ordering::Relaxed);
+        self.answers = self.answers.wrapping_add(1);
+        if self.eager == 0 && !self.answers.is_multiple_of(PROBE_EVERY) {
+            return ANSWER_NS;
+        }
+        self.eager = if self.stirred() { EAGER } else { 0 };
+        0
     }
 }
 
@@ -220,6 +238,11 @@ impl ByteRx for Rx {
 }
 
 impl Rx {
+    /// Whether there is something to read.
+    fn stirred(&self) -> bool {
+        Consumer.stirred(self.side.back()) || self.side.back_lane().message().is_some()
+    }
+
     /// Reads what comes first while there is a message in the lane: it, or the bytes of the ring it was put behind.
     #[inline]
     fn read_express(&mut self, message: Message, span: Option<Span>, buf: &mut [u8]) -> Result<Read, ReadError> {

@@ -83,12 +83,11 @@ impl Lane {
     /// `armed` is the reader's. Returns whether the reader may sleep, and the caller owes it a doorbell.
     #[inline]
     pub fn put(&self, tail: u64, message: &[u8], armed: &AtomicU32) -> bool {
-        let mut bytes = [0u8; LONGEST];
         let len = message.len().min(LONGEST);
-        bytes[..len].copy_from_slice(&message[..len]);
-        for (to, from) in self.bytes.iter().zip(bytes.chunks_exact(8)) {
-            let from = from.try_into().map_or(0, u64::from_ne_bytes);
-            to.store(from, Ordering::Relaxed);
+        for (to, from) in self.bytes.iter().zip(message[..len].chunks(8)) {
+            // The length of a whole word is known to the compiler, that of a part is not.
+            let word = from.try_into().map(u64::from_ne_bytes).unwrap_or_else(|_| part(from));
+            to.store(word, Ordering::Relaxed);
         }
         // SYNC: Release pairs with `message`.
         self.word.store((tail & POSITION) << 8 | len as u64, Ordering::Release);
@@ -109,6 +108,10 @@ impl Lane {
     /// Reader: copies the bytes of the message from `offset` on into `buf`; returns how many.
     #[inline]
     pub fn copy_out(&self, message: Message, offset: usize, buf: &mut [u8]) -> usize {
+        if let (8, 0, Some(whole)) = (message.len, offset, buf.first_chunk_mut::<8>()) {
+            *whole = self.bytes[0].load(Ordering::Relaxed).to_ne_bytes();
+            return 8;
+        }
         let mut bytes = [0u8; LONGEST];
         for (to, from) in bytes.chunks_exact_mut(8).zip(&self.bytes) {
             to.copy_from_slice(&from.load(Ordering::Relaxed).to_ne_bytes());
@@ -132,4 +135,11 @@ impl Lane {
         fence(Ordering::SeqCst);
         self.word.load(Ordering::Relaxed) != 0
     }
+}
+
+/// Less than a word of bytes, as a word.
+fn part(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    u64::from_ne_bytes(word)
 }
