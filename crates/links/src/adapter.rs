@@ -154,10 +154,6 @@ impl Watched for CrossTx {
         self.tx.cheap()
     }
 
-    fn patience_ns(&mut self) -> u64 {
-        self.tx.patience_ns()
-    }
-
     fn peer(&self) -> Peer {
         self.tx.peer()
     }

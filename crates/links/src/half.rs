@@ -63,43 +63,52 @@ impl Signal for Fresh {
 
 /// The reading direction.
 pub(crate) struct Rx {
+    input: In,
+    signal: Option<Arc<Fresh>>,
+    queue: Queue<Vec<u8>, Result<Filled, ReadError>>,
+}
+
+/// The driver's end, and how it failed.
+struct In {
     end: Option<Box<dyn ByteRx>>,
     peer: Locator,
     cheap: bool,
     /// The last read left nothing behind: the next would be a system call in vain, until the signal says otherwise.
     dry: bool,
-    signal: Option<Arc<Fresh>>,
     failed: Option<ReadError>,
-    queue: Queue<Vec<u8>, Result<Filled, ReadError>>,
 }
 
 impl Rx {
     pub(crate) fn new(end: Box<dyn ByteRx>, signal: Arc<Fresh>, peer: Locator) -> Self {
         let cheap = end.cheap();
-        Self { end: Some(end), peer, cheap, dry: false, signal: Some(signal), failed: None, queue: Queue::new() }
+        let input = In { end: Some(end), peer, cheap, dry: false, failed: None };
+        Self { input, signal: Some(signal), queue: Queue::new() }
     }
 
-    /// Reads at once if nothing is posted before.
+    /// Reads at once if nothing is posted before, and unless the driver says that it is too early.
     #[inline]
     pub(crate) fn try_now(&mut self, buf: &mut [u8]) -> Option<Result<usize, ReadError>> {
         if !self.queue.is_empty() {
             return None;
         }
-        self.read(buf)
+        self.queue.patience = self.input.end.as_mut().map_or(0, |end| end.patience_ns());
+        if self.queue.patience > 0 {
+            return None;
+        }
+        self.input.read(buf)
     }
 
     /// Our side closes: posted reads complete with that.
     pub(crate) fn close(&mut self) {
-        (self.end, self.signal, self.dry) = (None, None, false);
+        (self.input.end, self.input.dry, self.signal) = (None, false, None);
     }
+}
 
+impl In {
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> Option<Result<usize, ReadError>> {
-        if let Some(error) = &self.failed {
-            return Some(Err(error.clone()));
-        }
-        let Some(end) = &mut self.end else {
-            return Some(Err(ReadError::Closed { peer: self.peer.clone() }));
+        let (Some(end), None) = (&mut self.end, &self.failed) else {
+            return Some(Err(self.refusal()));
         };
         let read = end.read(buf);
         if !self.cheap {
@@ -109,14 +118,17 @@ impl Rx {
             Ok(Read::Bytes(n)) => Some(Ok(n)),
             Ok(Read::WouldBlock) => None,
             Ok(Read::End) => Some(Ok(0)),
-            Err(error) => Some(Err(self.fail(error))),
+            Err(error) => {
+                self.failed = Some(error);
+                Some(Err(self.refusal()))
+            }
         }
     }
 
+    /// Why nothing can be read any more.
     #[cold]
-    fn fail(&mut self, error: ReadError) -> ReadError {
-        self.failed = Some(error.clone());
-        error
+    fn refusal(&self) -> ReadError {
+        self.failed.clone().unwrap_or_else(|| ReadError::Closed { peer: self.peer.clone() })
     }
 }
 
@@ -125,28 +137,26 @@ impl Half for Rx {
     type Outcome = Result<Filled, ReadError>;
     const GOES_ON: bool = false;
 
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self) -> &mut Queue<Self::Body, Self::Outcome> {
         &mut self.queue
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(&mut self) -> Option<Completed<Self::Body, Self::Outcome>> {
-        let mut buf = core::mem::take(&mut self.queue.front_mut()?.body);
-        let Some(outcome) = self.read(&mut buf) else {
-            self.queue.front_mut()?.body = buf;
-            return None;
-        };
-        Some(Completed { op: self.queue.pop()?, outcome: outcome.map(|len| Filled { buf, len }) })
+        let outcome = self.input.read(&mut self.queue.front_mut()?.body)?;
+        let mut op = self.queue.pop()?;
+        let buf = core::mem::take(&mut op.body);
+        Some(Completed { op, outcome: outcome.map(|len| Filled { buf, len }) })
     }
 
     fn end(&mut self) -> Option<&mut dyn Watched> {
-        self.end.as_mut().map(|end| &mut **end as &mut dyn Watched)
+        self.input.end.as_mut().map(|end| &mut **end as &mut dyn Watched)
     }
 
     fn is_dry(&mut self) -> bool {
-        self.dry = self.dry && !self.was_reported();
-        self.dry
+        self.input.dry = self.input.dry && !self.was_reported();
+        self.input.dry
     }
 
     fn was_reported(&self) -> bool {
@@ -195,7 +205,7 @@ impl Tx {
     #[inline]
     pub(crate) fn try_now(&mut self, buf: &[u8]) -> Result<usize, WriteError> {
         if self.closing {
-            return Err(self.out.closed());
+            return Err(self.out.refusal());
         }
         if !self.queue.is_empty() {
             return Ok(0);
@@ -212,25 +222,23 @@ impl Tx {
 impl Out {
     #[inline]
     fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<usize, WriteError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let Some(end) = &mut self.end else {
-            return Err(self.closed());
+        let (Some(end), None) = (&mut self.end, &self.failed) else {
+            return Err(self.refusal());
         };
         match end.write(bufs) {
             Ok(Wrote::Bytes(n)) => Ok(n),
             Ok(Wrote::WouldBlock) => Ok(0),
             Err(error) => {
-                self.failed = Some(error.clone());
-                Err(error)
+                self.failed = Some(error);
+                Err(self.refusal())
             }
         }
     }
 
+    /// Why nothing can be written any more.
     #[cold]
-    fn closed(&self) -> WriteError {
-        WriteError::Closed { peer: self.peer.clone() }
+    fn refusal(&self) -> WriteError {
+        self.failed.clone().unwrap_or_else(|| WriteError::Closed { peer: self.peer.clone() })
     }
 }
 
@@ -247,7 +255,7 @@ impl Half for Tx {
     fn step(&mut self) -> Option<Completed<Self::Body, Self::Outcome>> {
         let Self { out, queue, .. } = self;
         if queue.front_mut()?.body.refused {
-            return Some(Completed { op: queue.pop()?, outcome: Err(out.closed()) });
+            return Some(Completed { op: queue.pop()?, outcome: Err(out.refusal()) });
         }
         if !queue.front_mut()?.body.rest().is_empty() {
             let mut bufs = [IoSlice::new(&[]); GATHER];

@@ -6,11 +6,12 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use madrigal_netaccess::driver::Watched;
 use madrigal_netaccess::engine::{Engine, Registration};
 use madrigal_netaccess::wait::{Peer, Waiter};
+use madrigal_sys::brief::{Brief, BriefGuard};
 use madrigal_sys::time;
 
 use crate::op::Handler;
@@ -50,19 +51,22 @@ pub(crate) struct Queue<B, T> {
     done: Vec<(u64, T)>,
     next: u64,
     waits: u32,
+    /// How long the first wait for what is posted holds back, in nanoseconds.
+    pub(crate) patience: u64,
     /// The link's place in the engine; `None` once it is closed.
     pub(crate) registration: Option<Arc<Registration>>,
 }
 
 impl<B, T> Queue<B, T> {
     pub(crate) fn new() -> Self {
-        Self { posted: VecDeque::new(), done: Vec::new(), next: 0, waits: 0, registration: None }
+        Self { posted: VecDeque::new(), done: Vec::new(), next: 0, waits: 0, patience: 0, registration: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }
 
+    #[inline(always)]
     pub(crate) fn front_mut(&mut self) -> Option<&mut Posted<B, T>> {
         self.posted.front_mut()
     }
@@ -75,6 +79,7 @@ impl<B, T> Queue<B, T> {
         self.posted.iter_mut()
     }
 
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Posted<B, T>> {
         self.posted.pop_front()
     }
@@ -145,7 +150,7 @@ pub(crate) trait Half: Send + Sized {
 
 /// One direction of a link.
 pub(crate) struct Lane<H> {
-    half: Mutex<H>,
+    half: Brief<H>,
     /// A waiting thread looks after the operation in front, holding the lock nearly all the time.
     attended: AtomicBool,
     waiter: Waiter,
@@ -166,13 +171,12 @@ pub(crate) enum Rest {
 
 impl<H: Half> Lane<H> {
     pub(crate) fn new(half: H) -> Self {
-        Self { half: Mutex::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
+        Self { half: Brief::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, H> {
-        // A thread that panicked inside left the half whole, for nothing inside calls out.
-        self.half.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> BriefGuard<'_, H> {
+        self.half.lock()
     }
 
     /// Completes operations for the engine, at most as many as `budget` is left.
@@ -250,6 +254,8 @@ impl<H: Half> Lane<H> {
                 half.queue().will_sleep(id) || half.was_reported() || half.end().is_none_or(|end| end.arm())
             });
             engine.policy().slept(&self.waiter, since);
+            // Whatever woke us may be for others.
+            engine.do_work();
         }
     }
 
@@ -264,7 +270,8 @@ impl<H: Half> Lane<H> {
             return self.turn(id, engine);
         }
         self.attended.store(true, Ordering::Relaxed);
-        let (cheap, patience) = half.end().map_or((false, 0), |end| (end.cheap(), end.patience_ns()));
+        let cheap = half.end().is_some_and(|end| end.cheap());
+        let patience = core::mem::take(&mut half.queue().patience);
         if patience > 0 {
             let until = time::now_ns() + patience;
             while time::now_ns() < until {
@@ -313,7 +320,7 @@ impl<H: Half> Lane<H> {
     }
 
     #[inline]
-    fn unattend(&self, mut half: MutexGuard<'_, H>, engine: &Engine) {
+    fn unattend(&self, mut half: BriefGuard<'_, H>, engine: &Engine) {
         // SYNC: Release pairs with the Acquire in `work` and `arm`; whoever saw it set relies on `leave`.
         self.attended.store(false, Ordering::Release);
         let queue = half.queue();
@@ -327,7 +334,7 @@ impl<H: Half> Lane<H> {
 
     /// What is still posted is the engine's.
     #[inline]
-    fn leave(&self, mut half: MutexGuard<'_, H>) {
+    fn leave(&self, mut half: BriefGuard<'_, H>) {
         if half.queue().is_empty() {
             return;
         }
@@ -340,7 +347,7 @@ impl<H: Half> Lane<H> {
 }
 
 /// Hands an outcome to whom it may concern, with the half unlocked.
-fn deliver<H: Half>(mut half: MutexGuard<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
+fn deliver<H: Half>(mut half: BriefGuard<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
     let Completed { op, outcome } = completed;
     match op.then {
         Then::Keep { sleeping } => {

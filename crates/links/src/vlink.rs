@@ -1,6 +1,7 @@
 //! [`VLink`] and the descriptors of its reads and writes.
 
 use core::fmt;
+use core::ops::Deref;
 use core::task::Poll;
 use std::sync::Arc;
 
@@ -42,14 +43,14 @@ impl VLink {
     /// Posts a read into `buf`, up to its length. The buffer is the link's until the operation completes, and comes back with it;
     /// a descriptor dropped before that takes the read back.
     #[inline]
-    pub fn read(&self, mut buf: Vec<u8>) -> ReadOp {
+    pub fn read(&self, mut buf: Vec<u8>) -> ReadOp<'_> {
         let core = &self.0.core;
         let mut half = core.rx.lock();
         if let Some(outcome) = half.try_now(&mut buf) {
-            return ReadOp(LinkOp::Done(Some(outcome.map(|len| Filled { buf, len }))));
+            return ReadOp(LinkOp::done(outcome.map(|len| Filled { buf, len })));
         }
         let id = half.queue().post(buf, LaneThen::Keep { sleeping: false });
-        ReadOp(LinkOp::Posted { core: Arc::clone(core), id })
+        ReadOp(LinkOp::posted(core, id))
     }
 
     /// Posts a read whose outcome a handler gets, with the link.
@@ -60,18 +61,18 @@ impl VLink {
     /// Posts a write of all of `buf`. It completes when every byte was taken, and gives the buffer back. A write that fails gives
     /// nothing back; those posted after it fail alike. A descriptor dropped before leaves the write to itself.
     #[inline]
-    pub fn write(&self, buf: Vec<u8>) -> WriteOp {
+    pub fn write(&self, buf: Vec<u8>) -> WriteOp<'_> {
         let core = &self.0.core;
         let mut half = core.tx.lock();
         let at = match half.try_now(&buf) {
             Ok(taken) if taken == buf.len() && half.queue().is_empty() => {
-                return WriteOp(LinkOp::Done(Some(Ok(buf))));
+                return WriteOp(LinkOp::done(Ok(buf)));
             }
             Ok(taken) => taken,
-            Err(error) => return WriteOp(LinkOp::Done(Some(Err(error)))),
+            Err(error) => return WriteOp(LinkOp::done(Err(error))),
         };
         let id = half.queue().post(Outgoing { buf, at, refused: false }, LaneThen::Keep { sleeping: false });
-        WriteOp(LinkOp::Posted { core: Arc::clone(core), id })
+        WriteOp(LinkOp::posted(core, id))
     }
 
     /// Posts a write whose outcome a handler gets, with the link.
@@ -128,9 +129,14 @@ impl fmt::Debug for VLink {
 }
 
 /// The descriptor of a posted read.
-pub struct ReadOp(LinkOp<Rx>);
+pub struct ReadOp<'l>(LinkOp<'l, Rx>);
 
-impl ReadOp {
+impl ReadOp<'_> {
+    /// The same descriptor, no longer tied to the handle it was posted on.
+    pub fn into_owned(self) -> ReadOp<'static> {
+        ReadOp(self.0.into_owned())
+    }
+
     /// Looks whether the read completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
     /// for ever.
     #[inline]
@@ -151,9 +157,14 @@ impl ReadOp {
 }
 
 /// The descriptor of a posted write.
-pub struct WriteOp(LinkOp<Tx>);
+pub struct WriteOp<'l>(LinkOp<'l, Tx>);
 
-impl WriteOp {
+impl WriteOp<'_> {
+    /// The same descriptor, no longer tied to the handle it was posted on.
+    pub fn into_owned(self) -> WriteOp<'static> {
+        WriteOp(self.0.into_owned())
+    }
+
     /// Looks whether the write completed, trying it if it is the first in line. Does not block. `Ready` once; after that `Pending`
     /// for ever.
     #[inline]
@@ -190,28 +201,60 @@ impl InLink for Tx {
     }
 }
 
-/// An operation of one direction, seen by who posted it.
-enum LinkOp<H: InLink> {
-    /// It completed when it was posted, or its outcome was given.
-    Done(Option<H::Outcome>),
-    /// It is in the queue.
-    Posted { core: Arc<Core>, id: u64 },
+/// The link of a descriptor. Counting one reference more for each costs as much as a lock.
+enum Ref<'l> {
+    Lent(&'l Arc<Core>),
+    Own(Arc<Core>),
 }
 
-impl<H: InLink> LinkOp<H> {
+impl Ref<'_> {
+    fn into_owned(self) -> Ref<'static> {
+        match self {
+            Self::Lent(core) => Ref::Own(Arc::clone(core)),
+            Self::Own(core) => Ref::Own(core),
+        }
+    }
+}
+
+impl Deref for Ref<'_> {
+    type Target = Core;
+
+    #[inline]
+    fn deref(&self) -> &Core {
+        match self {
+            Self::Lent(core) => core,
+            Self::Own(core) => core,
+        }
+    }
+}
+
+/// An operation of one direction, seen by who posted it. Once its outcome was given both are `None`.
+struct LinkOp<'l, H: InLink> {
+    /// What came of it when it was posted.
+    outcome: Option<H::Outcome>,
+    /// Its link and its number in the queue.
+    posted: Option<(Ref<'l>, u64)>,
+}
+
+impl<'l, H: InLink> LinkOp<'l, H> {
+    #[inline]
+    fn done(outcome: H::Outcome) -> Self {
+        Self { outcome: Some(outcome), posted: None }
+    }
+
+    #[inline]
+    fn posted(core: &'l Arc<Core>, id: u64) -> Self {
+        Self { outcome: None, posted: Some((Ref::Lent(core), id)) }
+    }
+
+    fn into_owned(mut self) -> LinkOp<'static, H> {
+        let posted = self.posted.take().map(|(core, id)| (core.into_owned(), id));
+        LinkOp { outcome: self.outcome.take(), posted }
+    }
+
     #[inline]
     fn poll(&mut self) -> Poll<H::Outcome> {
-        let outcome = match self {
-            Self::Done(outcome) => outcome.take(),
-            Self::Posted { core, id } => {
-                let outcome = H::lane(core).poll(*id, &core.engine);
-                if outcome.is_some() {
-                    *self = Self::Done(None);
-                }
-                outcome
-            }
-        };
-        outcome.map_or(Poll::Pending, Poll::Ready)
+        self.ask(|core, id| H::lane(core).poll(id, &core.engine))
     }
 
     #[inline]
@@ -225,23 +268,24 @@ impl<H: InLink> LinkOp<H> {
 
     #[inline]
     fn wait_until(&mut self, deadline: Option<u64>) -> Poll<H::Outcome> {
-        let outcome = match self {
-            Self::Done(outcome) => outcome.take(),
-            Self::Posted { core, id } => {
-                let outcome = H::lane(core).wait(*id, &core.engine, deadline);
-                if outcome.is_some() {
-                    *self = Self::Done(None);
-                }
-                outcome
-            }
+        self.ask(|core, id| H::lane(core).wait(id, &core.engine, deadline))
+    }
+
+    #[inline]
+    fn ask(&mut self, look: impl FnOnce(&Core, u64) -> Option<H::Outcome>) -> Poll<H::Outcome> {
+        let Some((core, id)) = &self.posted else {
+            return self.outcome.take().map_or(Poll::Pending, Poll::Ready);
         };
-        outcome.map_or(Poll::Pending, Poll::Ready)
+        let Some(outcome) = look(core, *id) else { return Poll::Pending };
+        self.posted = None;
+        Poll::Ready(outcome)
     }
 }
 
-impl<H: InLink> Drop for LinkOp<H> {
+impl<H: InLink> Drop for LinkOp<'_, H> {
+    #[inline]
     fn drop(&mut self) {
-        if let Self::Posted { core, id } = self {
+        if let Some((core, id)) = &self.posted {
             H::lane(core).lock().queue().forget(*id, H::GOES_ON);
         }
     }
