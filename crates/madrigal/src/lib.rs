@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod card;
+pub mod perf;
 mod runtime;
 
 pub use card::{Card, CardError};

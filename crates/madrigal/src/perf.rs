@@ -1,0 +1,296 @@
+//! Measurements between two processes: a ping-pong over a VLink, against the fastest two processors can exchange anything at all.
+//!
+//! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
+//! on every machine and under every load. The caller's program is its own peer: it is started once more, and its `main` must begin
+//! with [`peer`].
+//!
+//! ```no_run
+//! use madrigal::perf;
+//!
+//! fn main() -> Result<(), perf::PerfError> {
+//!     if perf::peer()? {
+//!         return Ok(());
+//!     }
+//!     println!("{}", perf::vlink("shm", 8, 100_000)?);
+//!     Ok(())
+//! }
+//! ```
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Poll;
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command};
+
+use madrigal_base::config::Settings;
+use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os, ReadError, WriteError};
+use madrigal_drivers::shm::arena::Arena;
+use madrigal_links::VLink;
+use madrigal_sys::{process, time};
+
+use crate::{Runtime, StartError};
+
+/// How often the whole is repeated; the report gives medians.
+pub const ROUNDS: usize = 9;
+
+/// Tells a started copy what to do.
+const ASKED: &str = "_MADRIGAL_PERF_PEER";
+/// How long the copy may take to start and connect.
+const START_NS: u64 = 15_000_000_000;
+/// How many looks at the bare line between two looks whether the peer lives.
+const LOOKS: u32 = 1 << 22;
+
+/// What was measured: one-way nanoseconds of a message, half of a ping-pong.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// The driver.
+    pub method: String,
+    /// Bytes of a message.
+    pub size: usize,
+    /// Ping-pongs a round.
+    pub iterations: u32,
+    /// One round each, the VLink's.
+    pub link_ns: Vec<f64>,
+    /// One round each, the bare line's.
+    pub bare_ns: Vec<f64>,
+}
+
+impl Report {
+    /// Median of the VLink.
+    pub fn link(&self) -> f64 {
+        median(&self.link_ns)
+    }
+
+    /// Median of the bare line.
+    pub fn bare(&self) -> f64 {
+        median(&self.bare_ns)
+    }
+
+    /// How many bare exchanges a message costs.
+    pub fn ratio(&self) -> f64 {
+        self.link() / self.bare()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let best = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
+        write!(
+            f,
+            "{} {} B: {:.0} ns one way (best {:.0}); bare line {:.0} ns (best {:.0}); ratio {:.2} ({} rounds of {})",
+            self.method,
+            self.size,
+            self.link(),
+            best(&self.link_ns),
+            self.bare(),
+            best(&self.bare_ns),
+            self.ratio(),
+            self.link_ns.len(),
+            self.iterations,
+        )
+    }
+}
+
+/// Why nothing could be measured.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PerfError {
+    /// The runtime did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The method cannot join two processes of this host.
+    #[error("`{method}` joins no two processes here")]
+    Method {
+        /// Its name.
+        method: String,
+    },
+    /// The program could not be started again, or shared memory could not be had.
+    #[error("cannot start a peer: {0}")]
+    Peer(Os),
+    /// The peer died or never came.
+    #[error("the peer is gone")]
+    Gone,
+    /// The peer was told something it does not understand.
+    #[error("`{0}` tells a peer nothing")]
+    Told(String),
+    /// An operation failed.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// An operation failed.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+    /// An operation failed.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// An operation failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// An operation failed.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Measures a ping-pong of `size` bytes (at least 1) over a VLink by `method`, and the bare line, in turn. Blocks until done; starts
+/// this program once more meanwhile.
+pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
+    let unfit = || PerfError::Method { method: method.to_owned() };
+    let runtime = Runtime::with_settings(&Settings::default())?;
+    let name = format!("perf-{}-{:x}", process::own_pid(), process::random() as u32);
+    let driver = madrigal_drivers::driver(method).filter(|driver| driver.name() != "loopback");
+    let at = driver.and_then(|driver| driver.address_for(&name)).ok_or_else(unfit)?;
+    let acceptor = runtime.listen(&at)?;
+    let (arena, fd) = Arena::create().map_err(os)?;
+    let job = Job { size: size.max(1), iterations: iterations.max(1) };
+    let told = format!(
+        "{} {} {} {} {} {}",
+        process::own_pid(),
+        fd.as_raw_fd(),
+        arena.id(),
+        job.size,
+        job.iterations,
+        acceptor.locator()
+    );
+    arena.take_slot().map_err(os)?;
+    let mut peer = Peer::start(&told)?;
+    let mut accept = acceptor.accept();
+    let Poll::Ready(link) = accept.wait_until(Some(time::now_ns() + START_NS)) else { return Err(PerfError::Gone) };
+    let link = link?;
+    let line = &arena.slot(0).ok_or(PerfError::Gone)?.stage;
+    let mut report = Report { method: method.to_owned(), size: job.size, iterations, link_ns: vec![], bare_ns: vec![] };
+    for round in 1..=ROUNDS {
+        report.bare_ns.push(job.timed(|| job.bare(line, round, 0, || peer.is_alive()))?);
+        report.link_ns.push(job.timed(|| job.ping(&link))?);
+    }
+    Ok(report)
+}
+
+/// To be called first in `main` of a program that measures: does the peer's part if this process was started for it. True: it was,
+/// and the program should end.
+pub fn peer() -> Result<bool, PerfError> {
+    let Ok(told) = std::env::var(ASKED) else { return Ok(false) };
+    let unclear = || PerfError::Told(told.clone());
+    let words: Vec<&str> = told.split(' ').collect();
+    let [pid, fd, id, size, iterations, to] = words[..] else { return Err(unclear()) };
+    let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
+    let job = Job { size: number(size)? as usize, iterations: number(iterations)? as u32 };
+    let (parent, arena_fd) = (number(pid)? as u32, number(fd)? as i32);
+    let arena = Arena::attach_from(parent, arena_fd, number(id)?).map_err(os)?;
+    let line = &arena.slot(0).ok_or(PerfError::Gone)?.stage;
+    let born = process::start_time(parent).ok_or(PerfError::Gone)?;
+    let runtime = Runtime::with_settings(&Settings::default())?;
+    let link = runtime.connect(&to.parse().map_err(|_| unclear())?).wait()?;
+    for round in 1..=ROUNDS {
+        job.bare(line, round, 1, || process::alive(parent, born))?;
+        job.pong(&link)?;
+    }
+    Ok(true)
+}
+
+/// What both sides do in a round.
+#[derive(Clone, Copy)]
+struct Job {
+    size: usize,
+    iterations: u32,
+}
+
+impl Job {
+    /// Nanoseconds one way of a round.
+    fn timed(self, round: impl FnOnce() -> Result<(), PerfError>) -> Result<f64, PerfError> {
+        let begun = time::now_ns();
+        round()?;
+        Ok((time::now_ns() - begun) as f64 / (2.0 * f64::from(self.iterations)))
+    }
+
+    /// Counts on one cache line in turn with the peer; `side` 0 begins.
+    fn bare(self, line: &AtomicU64, round: usize, side: u64, mut alive: impl FnMut() -> bool) -> Result<(), PerfError> {
+        let mut wait_for = |value: u64| {
+            let mut looks = 0u32;
+            while line.load(Ordering::Acquire) != value {
+                core::hint::spin_loop();
+                looks += 1;
+                if looks.is_multiple_of(LOOKS) && !alive() {
+                    return Err(PerfError::Gone);
+                }
+            }
+            Ok(())
+        };
+        let base = (round as u64) << 32;
+        for k in (0..2 * u64::from(self.iterations)).step_by(2) {
+            if side == 1 {
+                wait_for(base + k + 1)?;
+            }
+            line.store(base + k + 1 + side, Ordering::Release);
+            if side == 0 {
+                wait_for(base + k + 2)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ping(self, link: &VLink) -> Result<(), PerfError> {
+        let mut buffers = (vec![7; self.size], vec![0; self.size]);
+        for _ in 0..self.iterations {
+            buffers.0 = link.write(buffers.0).wait()?;
+            buffers.1 = self.read(link, buffers.1)?;
+        }
+        Ok(())
+    }
+
+    fn pong(self, link: &VLink) -> Result<(), PerfError> {
+        let mut buffers = (vec![7; self.size], vec![0; self.size]);
+        for _ in 0..self.iterations {
+            buffers.1 = self.read(link, buffers.1)?;
+            buffers.0 = link.write(buffers.0).wait()?;
+        }
+        Ok(())
+    }
+
+    /// Reads one message; the buffer comes back.
+    #[inline]
+    fn read(self, link: &VLink, buf: Vec<u8>) -> Result<Vec<u8>, PerfError> {
+        let mut filled = link.read(buf).wait()?;
+        let mut done = filled.len;
+        while done < self.size {
+            if filled.len == 0 {
+                return Err(PerfError::Gone);
+            }
+            filled.buf.truncate(self.size - done);
+            filled = link.read(filled.buf).wait()?;
+            done += filled.len;
+        }
+        filled.buf.resize(self.size, 0);
+        Ok(filled.buf)
+    }
+}
+
+/// The started copy; killed on drop if it did not end by itself.
+struct Peer(Child);
+
+impl Peer {
+    fn start(told: &str) -> Result<Self, PerfError> {
+        let started = Command::new("/proc/self/exe").env(ASKED, told).spawn();
+        started.map(Self).map_err(|error| PerfError::Peer(Os(error.raw_os_error().unwrap_or(0))))
+    }
+
+    fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It is dead already, or dies now; nothing else is wanted of it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut sorted = all.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn os(errno: madrigal_sys::Errno) -> PerfError {
+    PerfError::Peer(Os(errno.raw_os_error()))
+}
