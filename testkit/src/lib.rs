@@ -1,0 +1,50 @@
+//! Conformance suites: written once against a contract, run over everything that claims to keep it.
+//!
+//! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
+//! * [`vlinks`]: the promises of `VLink`, over any driver.
+//!
+//! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
+//! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
+
+pub mod drivers;
+pub mod noise;
+pub mod vlinks;
+pub mod watchdog;
+
+use libtest_mimic::{Failed, Trial};
+use madrigal_netaccess::driver::{Driver, Place};
+
+/// A trial of a suite: its name, and what it does with a driver.
+pub struct Case<C: 'static> {
+    /// What is promised.
+    pub name: &'static str,
+    /// Panics where it is not kept.
+    pub run: fn(&C),
+}
+
+/// One trial for every case and driver, named `DRIVER::CASE`, under the watchdog. `context` makes what a case gets.
+pub fn trials<C: 'static>(
+    drivers: &[&'static dyn Driver],
+    cases: &'static [Case<C>],
+    context: fn(&'static dyn Driver) -> C,
+) -> Vec<Trial> {
+    let trial = |driver: &'static dyn Driver, case: &'static Case<C>| {
+        let name = format!("{}::{}", driver.name(), case.name);
+        Trial::test(name.clone(), move || {
+            let _dog = watchdog::Watchdog::set(&name);
+            (case.run)(&context(driver));
+            Ok::<(), Failed>(())
+        })
+    };
+    drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
+}
+
+/// A place of this process's own, so that test runs do not meet.
+pub fn place() -> Place {
+    Place { directory: format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid()) }
+}
+
+/// Removes what [`place`] may have left; for the end of a test program.
+pub fn tidy() {
+    let _ = std::fs::remove_dir_all(place().directory);
+}

