@@ -159,7 +159,7 @@ pub(crate) fn lend(port: u16, bound: Option<u64>) -> Result<(&'static Lease, u32
     }
     let fits = |lease: &Lease| {
         let to = lease.arena().bound_to();
-        lease.port.load(Ordering::Relaxed) == u32::from(port) && bound.map_or(true, |id| to == 0 || to == id)
+        lease.port.load(Ordering::Relaxed) == u32::from(port) && bound.is_none_or(|id| to == 0 || to == id)
     };
     let made = LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MADE);
     // A bound arena first: only its peer can use it, and a fresh one may be needed for another.

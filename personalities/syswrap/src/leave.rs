@@ -16,7 +16,7 @@ use madrigal_sys::{Errno, process, raw, tcp, time};
 
 use crate::session::{self, View, phase};
 use crate::sock::{Sock, mode};
-use crate::upgrade;
+use crate::{epoll, upgrade};
 
 /// How long the peer is waited for where it must finish something first.
 const DEADLINE_NS: u64 = 15_000_000_000;
@@ -44,11 +44,14 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         let _receiving = s.rlock.lock();
         v.inn.wake.flush.store(flush::BUSY, Ordering::SeqCst);
         seal(&v, fd);
+        // A thread asleep on the socket hears of bytes in the kernel only.
+        let hand_back = hand_back || s.sleepers.load(Ordering::SeqCst) > 0;
         finish_receiving(&v, fd, hand_back);
         // Before we wait for a peer that leaves in the same moment, let it go on.
         v.inn.wake.flush.store(flush::DONE, Ordering::SeqCst);
         close_sending(&v, reason);
     }
+    epoll::stir(s);
     session::retire(s, fd);
 }
 
@@ -86,9 +89,7 @@ fn await_flush(v: &View<'_>) {
         return;
     }
     let peer = v.peer.pid.load(Ordering::Relaxed);
-    wait_until(|| {
-        v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none()
-    });
+    wait_until(|| v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none());
 }
 
 /// Waits for something another thread or process is about to do; true if it came within the deadline.
@@ -173,7 +174,9 @@ fn put_back(v: &View<'_>, fd: c_int, kernel: u64) -> Result<(), Errno> {
         };
         for (ptr, len) in span.pieces() {
             // SAFETY: published ring bytes, which stay until they are consumed below; the peer may spoil them, for itself alone.
-            send_all(&peer, unsafe { core::slice::from_raw_parts(ptr.cast_const(), if ptr.is_null() { 0 } else { len }) })?;
+            send_all(&peer, unsafe {
+                core::slice::from_raw_parts(ptr.cast_const(), if ptr.is_null() { 0 } else { len })
+            })?;
         }
         match View::CONSUMER.advance(v.inn, &span, span.len()) {
             Ok(()) | Err(Trouble::Raced) => {}

@@ -49,7 +49,10 @@ impl Tuple {
         let (from, to) = if connecting { (own, peer) } else { (peer, own) };
         let halves = |a: [u8; 16]| {
             let (high, low) = a.split_at(8);
-            (u64::from_be_bytes(high.try_into().unwrap_or_default()), u64::from_be_bytes(low.try_into().unwrap_or_default()))
+            (
+                u64::from_be_bytes(high.try_into().unwrap_or_default()),
+                u64::from_be_bytes(low.try_into().unwrap_or_default()),
+            )
         };
         let ((a, b), (c, d)) = (halves(from.0), halves(to.0));
         for (cell, value) in self.0.iter().zip([a, b, c, d, 1 << 32 | u64::from(from.1) << 16 | u64::from(to.1)]) {
@@ -74,7 +77,8 @@ impl Tuple {
     }
 
     fn hash(&self) -> usize {
-        let mix = |h: u64, c: &AtomicU64| (h ^ c.load(Ordering::Relaxed)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        let mix =
+            |h: u64, c: &AtomicU64| (h ^ c.load(Ordering::Relaxed)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
         self.0.iter().fold(0, mix) as usize % ENTRIES
     }
 }
@@ -382,9 +386,10 @@ fn namespace() -> u32 {
 
 fn is_live(user: &User, here: u32) -> bool {
     let pid = user.pid.load(Ordering::Relaxed);
-    pid != 0 && (user.namespace.load(Ordering::Relaxed) != here || {
-        process::alive(pid & !UNBORN, user.start.load(Ordering::Relaxed))
-    })
+    pid != 0
+        && (user.namespace.load(Ordering::Relaxed) != here || {
+            process::alive(pid & !UNBORN, user.start.load(Ordering::Relaxed))
+        })
 }
 
 /// Enters this process among the users. With no room it is not entered, and the file may be removed under it: connections set up
@@ -415,7 +420,8 @@ pub(crate) fn before_fork() {
             && user.pid.compare_exchange(0, pid | UNBORN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             let own = OWN_ENTRY.load(Ordering::Relaxed).checked_sub(1).and_then(|i| table.users.get(i as usize));
-            let (here, start) = own.map_or((0, 0), |o| (o.namespace.load(Ordering::Relaxed), o.start.load(Ordering::Relaxed)));
+            let (here, start) =
+                own.map_or((0, 0), |o| (o.namespace.load(Ordering::Relaxed), o.start.load(Ordering::Relaxed)));
             user.namespace.store(here, Ordering::Relaxed);
             user.start.store(start, Ordering::Relaxed);
             return;
@@ -451,7 +457,10 @@ pub(crate) fn leave() {
         return;
     }
     let file = path(table.netns.load(Ordering::Relaxed), true);
-    let Ok(fd) = rustix::fs::open(file.as_c_str(), OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()) else { return };
+    let Ok(fd) = rustix::fs::open(file.as_c_str(), OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+    else {
+        return;
+    };
     if lock_briefly(&fd) && !table.users.iter().any(|u| is_live(u, here)) {
         let _ = rustix::fs::unlink(file.as_c_str());
     }

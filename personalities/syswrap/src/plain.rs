@@ -80,7 +80,12 @@ pub(crate) fn sender_of(fd: c_int) -> Peer {
 }
 
 /// Sends by the kernel; see [`receive`].
-pub(crate) fn send(s: Ref, fd: c_int, nonblocking: bool, call: impl Fn() -> Result<usize, Errno>) -> Result<Outcome, Ref> {
+pub(crate) fn send(
+    s: Ref,
+    fd: c_int,
+    nonblocking: bool,
+    call: impl Fn() -> Result<usize, Errno>,
+) -> Result<Outcome, Ref> {
     // SYNC: SeqCst with `upgrade::switch`: count first, then look.
     s.in_send.fetch_add(1, Ordering::SeqCst);
     if session_sends(&s) {

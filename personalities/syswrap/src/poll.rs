@@ -231,6 +231,11 @@ impl Poll<'_> {
 
     /// One answer: the kernel's (asked for up to `timeout`) joined with the rings'.
     fn look(&mut self, places: &[Option<Place>], timeout: Option<u64>) -> Result<usize, Errno> {
+        for (p, place) in self.fds.iter().zip(places) {
+            if let Some(Place::Sock(s)) = place {
+                epoll::relieve(s, p.fd);
+            }
+        }
         let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
         let mut small = [0; SMALL];
         let mut scratch = Scratch::new(&mut small, self.fds.len(), || 0).ok_or(Errno::NOMEM)?;
@@ -263,7 +268,12 @@ impl Poll<'_> {
         let before = time::now_ns();
         let result = self.look(places, Some(if stop { 0 } else { cut }));
         end_sleep(places);
-        if !stop && cut == CUT_NS && result.is_ok_and(|n| n > 0) && time::now_ns() >= before + CUT_NS && self.ask_rings(places) > 0 {
+        if !stop
+            && cut == CUT_NS
+            && result.is_ok_and(|n| n > 0)
+            && time::now_ns() >= before + CUT_NS
+            && self.ask_rings(places) > 0
+        {
             epoll::note_missed();
         }
         result

@@ -302,7 +302,8 @@ fn stirred(v: &View<'_>, fd: c_int) -> bool {
     match v.s.session.rx() {
         phase::RING => View::CONSUMER.stirred(v.inn) && !waiting_for_seal(v),
         phase::READY => {
-            v.inn.w.state.load(Ordering::Acquire) != state::KERNEL || raw::peek(fd, libc::MSG_DONTWAIT) != Err(Errno::AGAIN)
+            v.inn.w.state.load(Ordering::Acquire) != state::KERNEL
+                || raw::peek(fd, libc::MSG_DONTWAIT) != Err(Errno::AGAIN)
         }
         _ => true,
     }
@@ -321,10 +322,11 @@ fn prepare_sleep(v: &View<'_>, fd: c_int) -> bool {
     if let Some(_lock) = v.s.rlock.try_lock() {
         let _ = v.swallow(fd);
     }
-    (View::CONSUMER.arm(v.inn) && !waiting_for_seal(v)) || View::CONSUMER.owes_space(v.inn) && {
-        v.ring(fd);
-        false
-    }
+    (View::CONSUMER.arm(v.inn) && !waiting_for_seal(v))
+        || View::CONSUMER.owes_space(v.inn) && {
+            v.ring(fd);
+            false
+        }
 }
 
 /// Sleeps in the kernel until a doorbell, a byte or the end comes. Without a time-out this is a receive that looks at one byte

@@ -148,11 +148,19 @@ fn broken(op: &Send<'_>, done: usize) -> Outcome {
 fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, usize) -> usize) -> Step {
     match v.s.session.tx() {
         phase::RING => upgrade::advance(v, fd),
-        phase::KERNEL if upgrade::switch(v, fd) => {}
-        phase::KERNEL => return Step::Plain,
+        phase::KERNEL => {
+            // A program that only sends gets no further by its receives.
+            upgrade::advance(v, fd);
+            if !upgrade::switch(v, fd) {
+                return Step::Plain;
+            }
+        }
         _ => return Step::Plain,
     }
-    if v.out.w.fate.load(Ordering::Relaxed) != fate::OPEN || v.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || v.ended() {
+    if v.out.w.fate.load(Ordering::Relaxed) != fate::OPEN
+        || v.inn.w.fate.load(Ordering::Acquire) != fate::OPEN
+        || v.ended()
+    {
         // The reader has closed (or half closed): the kernel knows what a send gives now.
         return sealed(v, fd, Reason::HalfClosed);
     }
@@ -191,13 +199,12 @@ fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, 
 fn space(v: &View<'_>, fd: c_int, left: usize) -> Result<Span, Trouble> {
     let size = v.block().map_or(0, |b| b.size);
     let often = v.s.session.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW;
-    if size < LARGEST && (left > size / 2 || often) {
-        let larger = if left > UNIT / 2 || size >= UNIT { LARGEST } else { UNIT };
-        if !grow(v, larger)? && size < UNIT && left > size {
-            // A bulk sender is better off with TCP than with a ring of a kilobyte.
-            leave::finish_sending(v, fd, Reason::NoMemory);
-            return Err(Trouble::Sealed);
-        }
+    let larger = if often { 4 * size } else { left.next_power_of_two() }.clamp(UNIT, LARGEST);
+    let earned = left > size || often || size < UNIT && left > size / 2;
+    if larger > size && earned && !grow(v, larger)? && size < UNIT && left > size {
+        // A bulk sender is better off with TCP than with a ring of a kilobyte.
+        leave::finish_sending(v, fd, Reason::NoMemory);
+        return Err(Trouble::Sealed);
     }
     let span = v.s.session.producer.space(v.out, &v.mem)?;
     if span.is_empty() {
@@ -312,22 +319,24 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), 
 }
 
 /// Sends a file's bytes straight into the ring: sendfile(2) without the kernel's socket. `None` when the kernel carries everything.
-pub(crate) fn file(s: &Sock, fd: c_int, mut read: impl FnMut(*mut u8, usize) -> Result<usize, Errno>, total: usize) -> Option<Outcome> {
+pub(crate) fn file(
+    s: &Sock,
+    fd: c_int,
+    mut read: impl FnMut(*mut u8, usize) -> Result<usize, Errno>,
+    total: usize,
+) -> Option<Outcome> {
     let v = session::view(s)?;
     let (mut done, mut deadline) = (0, None);
     while done < total {
-        let mut failed = None;
+        // Nothing more comes from the file: its end, or an error.
+        let mut over = None;
         let step = {
             let _lock = s.wlock.lock();
             put(&v, fd, total - done, |span, _, limit| {
                 let (ptr, room) = span.pieces()[0];
-                match read(ptr, room.min(limit)) {
-                    Ok(n) => n,
-                    Err(e) => {
-                        failed = Some(e);
-                        0
-                    }
-                }
+                let got = if room > 0 { read(ptr, room.min(limit)) } else { return 0 };
+                over = Some(got).filter(|got| got.is_err() || *got == Ok(0));
+                got.unwrap_or(0)
             })
         };
         match step {
@@ -340,10 +349,9 @@ pub(crate) fn file(s: &Sock, fd: c_int, mut read: impl FnMut(*mut u8, usize) -> 
             Step::Plain if done == 0 => return None,
             Step::Plain => break,
             Step::Broken => return Some(Outcome::Fail(Errno::PIPE)),
-            Step::Full if failed.is_some() || v.s.session.producer.has_space(v.out, &v.mem) => {
-                // End of file, or it cannot be read.
-                return Some(match failed {
-                    Some(e) if done == 0 => Outcome::Fail(e),
+            Step::Full if over.is_some() => {
+                return Some(match over {
+                    Some(Err(e)) if done == 0 => Outcome::Fail(e),
                     _ => Outcome::Done(done),
                 });
             }
@@ -367,4 +375,3 @@ pub(crate) fn unread(s: &Sock) -> Option<usize> {
     let v = session::view(s)?;
     (s.session.tx() == phase::RING).then(|| s.session.producer.unread(v.out, &v.mem).unwrap_or(0))
 }
-

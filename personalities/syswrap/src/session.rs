@@ -62,6 +62,8 @@ pub(crate) struct Session {
     pub(crate) no_room: AtomicU32,
     /// How often the sender found the ring full.
     pub(crate) fulls: AtomicU32,
+    /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
+    pub(crate) refusals: AtomicU32,
     /// Since when a nonblocking sender has found it full, 0 while it does not.
     pub(crate) full_since: AtomicU64,
 }
@@ -69,7 +71,16 @@ pub(crate) struct Session {
 impl Session {
     /// Becomes no session.
     pub(crate) fn clear(&self) {
-        for word in [&self.lease, &self.rx, &self.tx, &self.offer, &self.no_room, &self.fulls, &self.offer_looks] {
+        for word in [
+            &self.lease,
+            &self.rx,
+            &self.tx,
+            &self.offer,
+            &self.no_room,
+            &self.fulls,
+            &self.refusals,
+            &self.offer_looks,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.pos, &self.swallowed, &self.checked_at, &self.full_since] {
@@ -190,7 +201,9 @@ impl View<'_> {
     /// The kernel reported an error, which it does once.
     pub(crate) fn saw_error(&self, e: Errno) {
         self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
-        self.s.kernel_events.fetch_or((libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32 | ASKED, Ordering::Relaxed);
+        self.s
+            .kernel_events
+            .fetch_or((libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32 | ASKED, Ordering::Relaxed);
     }
 
     /// Whether the kernel socket has told of its end.
@@ -253,7 +266,8 @@ impl View<'_> {
     pub(crate) fn ring(&self, fd: c_int) {
         // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count.
         self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
-        let ours = self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        let ours =
+            self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
         if ours {
             self.ring_now(fd);
         }
@@ -288,6 +302,7 @@ impl View<'_> {
 
     /// A nonblocking sender found the ring full.
     pub(crate) fn note_full(&self) {
+        self.s.session.refusals.fetch_add(1, Ordering::Relaxed);
         let _ = self.s.session.full_since.compare_exchange(0, time::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -107,7 +107,12 @@ pub(crate) fn zeroed_pages(bytes: usize) -> Option<*mut u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
     let memory = unsafe {
-        mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        mmap_anonymous(
+            ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
     };
     memory.ok().map(|p| p.cast())
 }

@@ -96,6 +96,8 @@ pub(crate) struct Sock {
     pub(crate) kernel_events: AtomicU32,
     /// How often the kernel reported anything for it through an event set.
     pub(crate) kernel_moves: AtomicU32,
+    /// The same for room to write.
+    pub(crate) kernel_room: AtomicU32,
     /// An error taken from the kernel and owed to the program.
     pub(crate) error: AtomicU32,
     record_of: AtomicU32,
@@ -185,8 +187,19 @@ pub(crate) fn track(fd: c_int, role: u32, nonblocking: bool) {
 impl Sock {
     fn reset(&self, index: u32, role: u32, nonblocking: bool) {
         let zero = [
-            &self.mode, &self.never, &self.sends, &self.seen_offers, &self.holders, &self.in_recv, &self.in_send,
-            &self.sleepers, &self.kernel_events, &self.kernel_moves, &self.error, &self.record_of,
+            &self.mode,
+            &self.never,
+            &self.sends,
+            &self.seen_offers,
+            &self.holders,
+            &self.in_recv,
+            &self.in_send,
+            &self.sleepers,
+            &self.kernel_events,
+            &self.kernel_moves,
+            &self.kernel_room,
+            &self.error,
+            &self.record_of,
         ];
         for field in zero {
             field.store(0, Ordering::Relaxed);
@@ -322,7 +335,9 @@ impl Sock {
     /// Frees the object once nobody uses it. Called with `CLOSED` set.
     pub(crate) fn free_if_unused(&self) {
         // One caller wins the flag and frees.
-        if self.users.load(Ordering::SeqCst) == 0 && self.flags.fetch_and(!flag::CLOSED, Ordering::SeqCst) & flag::CLOSED != 0 {
+        if self.users.load(Ordering::SeqCst) == 0
+            && self.flags.fetch_and(!flag::CLOSED, Ordering::SeqCst) & flag::CLOSED != 0
+        {
             crate::session::release(self);
             self.generation.fetch_add(1, Ordering::Relaxed);
             SOCKS.put(self.index());

@@ -337,7 +337,9 @@ fn attach(s: &Sock, fd: c_int, offer: &Offer, lease: &'static Lease) -> Option<(
     }
     introduce(slot, 1, fd)?;
     // SYNC: AcqRel: our lines are written before the peer sees ATTACHED; the peer's withdrawal and this exclude each other.
-    slot.stage.compare_exchange(offered, offered ^ stage::OFFERED ^ stage::ATTACHED, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    slot.stage
+        .compare_exchange(offered, offered ^ stage::OFFERED ^ stage::ATTACHED, Ordering::AcqRel, Ordering::Relaxed)
+        .ok()?;
     lease.arena().bind(process::id());
     start(s, fd);
     Some(())
@@ -418,10 +420,11 @@ fn advance_slowly(v: &View<'_>, fd: c_int) {
         phase::KERNEL => {
             ready(v, fd);
         }
-        phase::READY if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL => {
-            if v.s.session.pos.load(Ordering::Relaxed) == v.inn.w.n_kernel.load(Ordering::Acquire) {
-                v.s.session.rx.store(phase::RING, Ordering::SeqCst);
-            }
+        phase::READY
+            if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL
+                && v.s.session.pos.load(Ordering::Relaxed) == v.inn.w.n_kernel.load(Ordering::Acquire) =>
+        {
+            v.s.session.rx.store(phase::RING, Ordering::SeqCst);
         }
         _ => {}
     }

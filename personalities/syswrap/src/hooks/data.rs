@@ -70,7 +70,13 @@ pub unsafe extern "C-unwind" fn recv(fd: c_int, buf: *mut c_void, n: size_t, fla
 
 /// `recv` with a checked buffer size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, size: size_t, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    size: size_t,
+    flags: c_int,
+) -> ssize_t {
     if n > size {
         // SAFETY: the C library reports the overflow and ends the program.
         return unsafe { real::__recv_chk()(fd, buf, n, size, flags) };
@@ -182,7 +188,13 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
 
 /// recvmmsg(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+pub unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
     if !is_socket(fd) || msgs.is_null() {
         // SAFETY: see `read`.
         return unsafe { real::recvmmsg()(fd, msgs, n, flags, timeout) };

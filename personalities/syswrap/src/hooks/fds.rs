@@ -125,7 +125,8 @@ fn before_accept(fd: c_int) -> u32 {
 
 fn is_tcp(fd: c_int) -> bool {
     let option = |name| raw::sockopt_int(fd, libc::SOL_SOCKET, name);
-    matches!(option(libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6)) && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+    matches!(option(libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
+        && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 
 fn accepted(listener: c_int, fd: c_int, nonblocking: bool, forks: u32) {

@@ -14,8 +14,16 @@ use crate::{real, recv, send, sock};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
-    libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_ZEROCOPY,
-    libc::SO_MARK, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW,
+    libc::SO_ATTACH_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_TIMESTAMPING,
+    libc::SO_ZEROCOPY,
+    libc::SO_MARK,
+    SO_TIMESTAMP_NEW,
+    SO_TIMESTAMPNS_NEW,
+    SO_TIMESTAMPING_NEW,
 ];
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
@@ -27,16 +35,29 @@ const TCP_FASTOPEN_CONNECT: c_int = 30;
 
 /// getsockopt(2): options we hold on the program's behalf during a session are answered as the program set them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let result = unsafe { real::getsockopt()(fd, level, name, value, len) };
-    if result == 0 && level == libc::IPPROTO_TCP && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) && is_socket(fd) {
+    if result == 0 && level == libc::IPPROTO_TCP && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) && is_socket(fd)
+    {
         let kept = guarded_or(None, || {
             let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
-            Some(if name == libc::TCP_CORK { u32::from(s.has(flag::CORK)) } else { s.session.nodelay.load(Ordering::Relaxed) })
+            Some(if name == libc::TCP_CORK {
+                u32::from(s.has(flag::CORK))
+            } else {
+                s.session.nodelay.load(Ordering::Relaxed)
+            })
         });
-        // SAFETY: the kernel has just written an int of this length there.
-        if let Some(kept) = kept && unsafe { *len } as usize >= size_of::<c_int>() {
+        if let Some(kept) = kept
+            // SAFETY: the kernel has just written an int of this length there.
+            && unsafe { *len } as usize >= size_of::<c_int>()
+        {
             // SAFETY: as above; it may be unaligned.
             unsafe { value.cast::<c_int>().write_unaligned(kept as c_int) };
         }
@@ -46,7 +67,13 @@ pub unsafe extern "C-unwind" fn getsockopt(fd: c_int, level: c_int, name: c_int,
 
 /// setsockopt(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
     // SAFETY: see `getsockopt`.
     let real = || unsafe { real::setsockopt()(fd, level, name, value, len) };
     if !is_socket(fd) || value.is_null() {

@@ -98,7 +98,11 @@ fn exec(real: impl FnOnce() -> c_int) -> c_int {
 
 /// execve(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
     // SAFETY: see `posix_spawn`.
     exec(|| unsafe { real::execve()(path, argv, envp) })
 }
@@ -119,7 +123,11 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: *const *const 
 
 /// execvpe(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn execvpe(
+    file: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
     // SAFETY: see `posix_spawn`.
     exec(|| unsafe { real::execvpe()(file, argv, envp) })
 }

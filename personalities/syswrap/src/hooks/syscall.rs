@@ -9,7 +9,15 @@ use crate::{process, real};
 
 /// syscall(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn syscall(nr: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+pub unsafe extern "C-unwind" fn syscall(
+    nr: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
     // Most of the traffic is futex(2): one compare.
     // SAFETY: the program's arguments, passed on unchanged; so below, in the types the call has.
     let real = || unsafe { real::syscall()(nr, a, b, c, d, e, f) };

@@ -105,7 +105,12 @@ pub unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout:
 
 /// ppoll(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+pub unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     // SAFETY: see `poll`.
     if let Ok(end) = unsafe { end_of(timeout) }
         // SAFETY: see `poll`.

@@ -1,0 +1,305 @@
+//! epoll_wait(2): look at rings and kernel, spin as the wait policy allows, sleep in the kernel.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{EPOLLIN, EPOLLOUT, EPOLLPRI, epoll_event};
+use madrigal_netaccess::wait::Peer;
+use madrigal_sys::{Errno, raw, time};
+
+use super::list::{activate, collect};
+use super::nested::collect_nested;
+use super::sleep::{CUT_NS, Sleepers, note_missed};
+use super::{ENDED, Set, bit, by_key, id, set_of};
+use crate::process::POLICY;
+use crate::send;
+use crate::session::{self, View, phase};
+use crate::sock::{Ref, mode};
+
+/// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
+const KERNEL_NS: u64 = 50_000;
+const KERNEL_ANSWERS: u32 = 64;
+/// The kernel is asked this often while nothing answers.
+const KERNEL_IDLE_NS: u64 = 10_000;
+/// Doorbells of one socket that are left in the kernel until it is asleep or they are so many.
+const BELLS: u64 = 64;
+
+/// How long a wait may last, and the program's signal mask while it sleeps.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Nanoseconds since boot; `None` for ever, 0 not at all.
+    pub(crate) end: Option<u64>,
+    pub(crate) mask: *const libc::sigset_t,
+}
+
+impl Limits {
+    /// What is left of the time; `None` for ever.
+    pub(crate) fn left(&self) -> Option<u64> {
+        self.end.map(|end| end.saturating_sub(time::now_ns()))
+    }
+
+    fn at_once(&self) -> bool {
+        self.end == Some(0)
+    }
+}
+
+/// How far [`wait`] got.
+pub(crate) enum Waited {
+    /// Nothing of ours in that set.
+    Pass,
+    Done(Result<usize, Errno>),
+    /// The kernel's set tells everything: let the C library sleep, since when we waited; then [`after_sleep`].
+    Sleep(u64),
+}
+
+/// epoll_wait(2) and its kin.
+pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits) -> Waited {
+    let Some((index, set)) = set_of(epfd) else { return Waited::Pass };
+    if max <= 0 || events.is_null() || set.tcp.load(Ordering::Relaxed) == 0 || limits.at_once() && set.is_plain() {
+        return Waited::Pass;
+    }
+    // SAFETY: the program vouches for room for `max` events, as for epoll_wait(2); any bytes are valid events.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
+    let waiting = Waiting::new(epfd, index, set, limits);
+    if !set.is_plain() {
+        let n = waiting.first_look(out);
+        if n != Ok(0) || limits.at_once() {
+            return Waited::Done(n);
+        }
+    }
+    waiting.spin_then_sleep(out)
+}
+
+/// After the C library's epoll_wait(2) returned `got` events: those of registrations that became ours meanwhile are translated.
+/// `None`: nothing is left of them, wait again.
+pub(crate) fn after_sleep(epfd: c_int, events: *mut epoll_event, got: c_int, since: u64) -> Option<c_int> {
+    let Some((index, set)) = set_of(epfd) else { return Some(got) };
+    let saved = crate::outcome::errno();
+    POLICY.slept(&set.waiter, since);
+    crate::outcome::restore_errno(saved);
+    if got <= 0 {
+        return Some(got);
+    }
+    // SAFETY: the kernel just filled `got` events there.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
+    let waiting = Waiting::new(epfd, index, set, Limits { end: None, mask: core::ptr::null() });
+    match waiting.translate(out, got as usize) {
+        0 => None,
+        n => Some(n as c_int),
+    }
+}
+
+struct Waiting<'a> {
+    epfd: c_int,
+    index: u32,
+    set: &'a Set,
+    limits: Limits,
+    round: u32,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(epfd: c_int, index: u32, set: &'a Set, limits: Limits) -> Self {
+        let round = set.rounds.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        Self { epfd, index, set, limits, round }
+    }
+
+    fn collect(&self, out: &mut [epoll_event]) -> usize {
+        collect(self.index, self.set, out, self.round)
+    }
+
+    /// The rings, and the kernel if it is its turn: always for a wait that may not last, and where it told of other descriptors
+    /// the last time; otherwise spinning comes first.
+    fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let n = self.collect(out);
+        let turn = if n > 0 {
+            self.kernel_due(n)
+        } else {
+            self.limits.at_once() || self.set.mixed.load(Ordering::Relaxed) != 0
+        };
+        if turn && n < out.len() { Ok(n + self.ask_both(&mut out[n..])?) } else { Ok(n) }
+    }
+
+    /// The kernel's answer now, or that of nested sets.
+    fn ask_both(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let n = self.ask_kernel(out, Some(0))?;
+        if n > 0 { Ok(n) } else { Ok(collect_nested(self.set, out)) }
+    }
+
+    fn kernel_due(&self, answers: usize) -> bool {
+        let seen = self.set.answers.fetch_add(answers as u32, Ordering::Relaxed);
+        seen >= KERNEL_ANSWERS && time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
+    }
+
+    /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says.
+    fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
+        self.set.answers.store(0, Ordering::Relaxed);
+        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
+        // SAFETY: `out` has room for its length; the mask is the program's.
+        let got = unsafe { kernel_wait(self.epfd, out, timeout, mask) }?;
+        if !self.set.is_plain() {
+            self.set.kernel_at.store(time::now_ns(), Ordering::Relaxed);
+        }
+        Ok(self.translate(out, got))
+    }
+
+    /// Keeps the kernel's events of other descriptors, and turns those of adopted members into activity of theirs.
+    fn translate(&self, out: &mut [epoll_event], got: usize) -> usize {
+        let mut kept = 0;
+        for i in 0..got {
+            let event = out[i];
+            match by_key(event.u64) {
+                None => {
+                    out[kept] = event;
+                    kept += 1;
+                }
+                Some(Some((s, m))) => self.note(&s, m, event.events),
+                Some(None) => {}
+            }
+        }
+        if got > 0 || kept > 0 {
+            self.set.mixed.store(u32::from(kept > 0), Ordering::Relaxed);
+        }
+        if kept < got { kept + self.collect(&mut out[kept..]) } else { kept }
+    }
+
+    /// The kernel reported something of an adopted member.
+    fn note(&self, s: &Ref, m: usize, events: u32) {
+        let member = &s.members[m];
+        if !member.is_in(self.index) {
+            return;
+        }
+        if events & (EPOLLIN | EPOLLPRI) as u32 != 0 {
+            s.kernel_moves.fetch_add(1, Ordering::Relaxed);
+        }
+        if events & EPOLLOUT as u32 != 0 {
+            s.kernel_room.fetch_add(1, Ordering::Relaxed);
+        }
+        if events & ENDED != 0 {
+            s.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
+        }
+        // SYNC: SeqCst with `ready::ask_once`.
+        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        if member.is_live() {
+            activate(self.set, id(s, m), member);
+        }
+        let Some(v) = session::view(s).filter(|_| s.mode() == mode::SESSION && s.session.rx() == phase::RING) else {
+            return;
+        };
+        let shared = self.set.sleepers.load(Ordering::SeqCst) > 0
+            || s.sleepers.load(Ordering::SeqCst) > 0
+            || s.members.iter().filter(|m| m.is_used()).count() > 1;
+        if shared {
+            let _ = View::CONSUMER.arm(v.inn);
+        }
+        // Old doorbells are taken out now and then, so that the socket's buffer never fills (a full one reports no new edge).
+        if v.bells_due() >= BELLS
+            && let Some(_lock) = s.rlock.try_lock()
+        {
+            let _ = v.swallow(member.fd.load(Ordering::Relaxed));
+        }
+    }
+
+    fn spin_then_sleep(&self, out: &mut [epoll_event]) -> Waited {
+        loop {
+            let since = match self.spin(out) {
+                Ok(n) => return Waited::Done(n),
+                Err(since) => since,
+            };
+            if self.set.is_plain() {
+                return Waited::Sleep(since);
+            }
+            let result = self.sleep(out);
+            POLICY.slept(&self.set.waiter, since);
+            match result {
+                Ok(0) if self.limits.left() != Some(0) => {}
+                other => return Waited::Done(other),
+            }
+        }
+    }
+
+    /// Looks again and again until the policy says to sleep (`Err`: since when). Rings are looked at every time, the kernel as
+    /// often as a system call is worth.
+    fn spin(&self, out: &mut [epoll_event]) -> Result<Result<usize, Errno>, u64> {
+        let rings = !self.set.is_plain();
+        let mut wait = POLICY.begin(&self.set.waiter, rings);
+        let mut asked = 0;
+        let mut looks = 0u32;
+        while wait.again(|| Peer::Unknown) {
+            looks += 1;
+            let mut kernel = !rings;
+            if rings && looks.is_multiple_of(8) {
+                let now = time::now_ns();
+                kernel = asked != 0 && now > asked + KERNEL_IDLE_NS;
+                asked = if kernel || asked == 0 { now } else { asked };
+                if self.limits.end.is_some_and(|end| now >= end) {
+                    return Ok(self.ask_both(out));
+                }
+            }
+            let n = match self.collect(out) {
+                0 if kernel => self.ask_both(out),
+                n => Ok(n),
+            };
+            if n != Ok(0) {
+                wait.paid();
+                return Ok(n);
+            }
+        }
+        Err(wait.since())
+    }
+
+    /// Arms every active member (of nested sets too) and sleeps in the kernel, at most until the cut.
+    fn sleep(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let left = self.limits.left().unwrap_or(u64::MAX);
+        let sleepers = Sleepers::on(self.set, 0);
+        let n = self.collect(out);
+        if n > 0 {
+            return Ok(n);
+        }
+        if sleepers.nested_ready {
+            return self.ask_both(out);
+        }
+        let cut = left.min(if sleepers.full { send::STALL_NS } else { CUT_NS });
+        let slept_at = time::now_ns();
+        let n = self.ask_kernel(out, Some(cut.max(1)))?;
+        if n > 0 || time::now_ns() < slept_at + cut {
+            return Ok(n);
+        }
+        let n = self.collect(out);
+        if n > 0 && !sleepers.full && cut == CUT_NS {
+            note_missed();
+        }
+        Ok(n)
+    }
+}
+
+/// epoll_pwait(2) in the form the time-out asks for.
+///
+/// # Safety
+/// `mask` is null or points to a signal set.
+unsafe fn kernel_wait(
+    epfd: c_int,
+    out: &mut [epoll_event],
+    timeout: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    match timeout {
+        // SAFETY: `out` has room for `max` events; the mask is the caller's.
+        None => unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, -1, mask) },
+        // SAFETY: as above.
+        Some(0) => unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, 0, mask) },
+        Some(ns) => {
+            // SAFETY: as above.
+            let fine = unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) };
+            match fine {
+                // Before Linux 5.11: milliseconds, rounded up.
+                Err(Errno::NOSYS) => {
+                    let ms = c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+                    // SAFETY: as above.
+                    unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) }
+                }
+                done => done,
+            }
+        }
+    }
+}
