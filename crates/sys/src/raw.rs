@@ -264,13 +264,10 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, offset: i64) -> Result<
     check(unsafe { syscall6(libc::SYS_pread64, [fd as usize, buf as usize, len, offset as usize, 0, 0]) })
 }
 
-/// read(2) straight into memory of ours.
-///
-/// # Safety
-/// `buf` is writable for `len` bytes.
-pub unsafe fn read(fd: c_int, buf: *mut u8, len: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller's contract.
-    check(unsafe { syscall6(libc::SYS_read, [fd as usize, buf as usize, len, 0, 0, 0]) })
+/// lseek(2).
+pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
+    // SAFETY: no memory is passed.
+    check(unsafe { syscall6(libc::SYS_lseek, [fd as usize, offset as usize, whence as usize, 0, 0, 0]) }).map(|at| at as i64)
 }
 
 /// kill(2) of the calling thread: used to raise the `SIGPIPE` a plain socket would have raised.

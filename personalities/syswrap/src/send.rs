@@ -322,7 +322,7 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), 
 pub(crate) fn file(
     s: &Sock,
     fd: c_int,
-    mut read: impl FnMut(*mut u8, usize) -> Result<usize, Errno>,
+    mut read: impl FnMut(*mut u8, usize, usize) -> Result<usize, Errno>,
     total: usize,
 ) -> Option<Outcome> {
     let v = session::view(s)?;
@@ -332,9 +332,9 @@ pub(crate) fn file(
         let mut over = None;
         let step = {
             let _lock = s.wlock.lock();
-            put(&v, fd, total - done, |span, _, limit| {
+            put(&v, fd, total - done, |span, from, limit| {
                 let (ptr, room) = span.pieces()[0];
-                let got = if room > 0 { read(ptr, room.min(limit)) } else { return 0 };
+                let got = if room > 0 { read(ptr, room.min(limit), done + from) } else { return 0 };
                 over = Some(got).filter(|got| got.is_err() || *got == Ok(0));
                 got.unwrap_or(0)
             })

@@ -387,37 +387,42 @@ pub unsafe extern "C-unwind" fn sendfile64(out: c_int, file: c_int, offset: *mut
     if is_socket(out) { finish(guarded(|| unsafe { send_file(out, file, offset, n) }), real) } else { real() }
 }
 
-/// Reads the file straight into the ring.
+/// Reads the file straight into the ring. Its offset moves by what was published, never by what was only read.
 ///
 /// # Safety
 /// `offset` is null or points to the program's offset.
 unsafe fn send_file(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> Outcome {
-    let Some(s) = sock::enter(out) else { return Outcome::Pass };
+    let Some(mut s) = sock::enter(out) else { return Outcome::Pass };
     crate::upgrade::step(&s, out);
-    // SAFETY: the caller's contract.
-    let mut at = if offset.is_null() { None } else { Some(unsafe { *offset }) };
-    let read = |ptr: *mut u8, len: usize| {
-        // SAFETY: `send::file` gives free ring space.
-        let got = unsafe {
-            match at {
-                Some(from) => raw::pread(file, ptr, len, from),
-                None => raw::read(file, ptr, len),
+    loop {
+        if s.mode() == sock::mode::SESSION {
+            // SAFETY: the caller's contract.
+            let at = if offset.is_null() { raw::seek(file, 0, libc::SEEK_CUR) } else { Ok(unsafe { *offset }) };
+            let Ok(at) = at else { return Outcome::Pass };
+            // SAFETY: `send::file` gives free ring space.
+            let read = |ptr: *mut u8, len: usize, from: usize| unsafe { raw::pread(file, ptr, len, at + from as off64_t) };
+            // 2 GiB less a page is what the kernel moves in one call.
+            if let Some(outcome) = send::file(&s, out, read, n.min(0x7fff_f000)) {
+                if let Outcome::Done(sent) = outcome {
+                    move_offset(file, offset, at + sent as off64_t);
+                }
+                return outcome;
             }
-        }?;
-        at = at.map(|from| from + got as off64_t);
-        Ok(got)
-    };
-    if plain::session_sends(&s) || s.mode() == sock::mode::SESSION {
-        // 2 GiB less a page is what the kernel moves in one call.
-        if let Some(outcome) = send::file(&s, out, read, n.min(0x7fff_f000)) {
-            if let (Some(at), false) = (at, offset.is_null()) {
-                // SAFETY: the caller's contract.
-                unsafe { *offset = at };
-            }
-            return outcome;
+        }
+        match plain::send(s, out, false, || Ok(0)) {
+            Ok(outcome) => return outcome,
+            Err(back) => s = back,
         }
     }
-    plain::send(s, out, false, || Ok(0)).unwrap_or(Outcome::Pass)
+}
+
+fn move_offset(file: c_int, offset: *mut off64_t, at: off64_t) {
+    if offset.is_null() {
+        let _ = raw::seek(file, at, libc::SEEK_SET);
+    } else {
+        // SAFETY: the program's offset, by the contract of sendfile(2).
+        unsafe { *offset = at };
+    }
 }
 
 /// splice(2): a socket in it is a plain one from now on.
