@@ -1,0 +1,1 @@
+"""The parts of the bench that know nothing of a particular program: processes, namespaces, figures, reports."""
