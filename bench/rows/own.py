@@ -1,0 +1,113 @@
+"""What has no program of its own to compare: the cost of a hook that passes, of idling, and of a VLink message."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Sequence
+
+from harness import builds, machine, processes
+from harness.measure import Figure, Plan, Result
+from harness.namespaces import free_port
+from harness.processes import Child, Failed
+from harness.report import Traffic
+
+
+@dataclass(frozen=True)
+class PassThrough:
+    """read(2) of a descriptor that is no socket, with and without the hooks."""
+
+    figures: Sequence[Figure] = (
+        Figure("hook that passes: added to a read", "ns", 10.0, lower_is_better=True, absolute=True),
+        Figure("hook that passes: system calls of 1,000 reads", "calls", 1.0, lower_is_better=True, absolute=True),
+    )
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """Turn about, on one CPU; then counts system calls."""
+        program = builds.c_program("hook")
+        command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), program, "400000" if plan.quick else "4000000"]
+        plain, ours = [], []
+        for _ in range(max(plan.runs, 5)):
+            plain.append(float(processes.run(command)))
+            ours.append(float(processes.run([*plan.wrap, *command])))
+        results = [Result(self.figures[0], plain, ours, "none")]
+        if not builds.missing(["strace"]):
+            calls = [_calls_of_1000_reads(wrap, program, plan.scratch / "strace.log") for wrap in ([], plan.wrap)]
+            results.append(Result(self.figures[1], [calls[0]], [calls[1]], "none"))
+        return results
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Many connections in rings on which nothing is sent: CPU time of both processes, in per cent of one CPU."""
+
+    figures: Sequence[Figure] = (Figure("idle: 1,000 connections", "% of a CPU", 0.5, lower_is_better=True, absolute=True),)
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """Plain first, then wrapped; one run each, as nothing varies."""
+        count, seconds = (200, 2.0) if plan.quick else (1000, 10.0)
+        space = plan.spaces[0]
+        traffic = Traffic()
+        used = [_idle(plan, wrap, count, seconds, traffic) for wrap in ([], plan.wrap)]
+        seen = {"ring_bytes": traffic.ring, "tcp_bytes": traffic.tcp, "bells": traffic.bells, "missed_bells": traffic.missed_bells}
+        return [Result(self.figures[0], [used[0]], [used[1]], space.congestion, traffic.by_ring, traffic=seen,
+                       note=f"{count} connections for {seconds:.0f} s")]
+
+
+@dataclass(frozen=True)
+class VLinkLatency:
+    """A message of a VLink over shared memory against the bare exchange of a cache line."""
+
+    figures: Sequence[Figure] = (Figure("VLink over shm against a cache line", "ns", 1 / 2.5, lower_is_better=True),)
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """`madrigal perf vlink`, turn about with the exchange."""
+        tool = builds.TARGET / "release" / "madrigal"
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        if not tool.exists() or "perf" not in processes.run([str(tool), "--help"]):
+            raise Failed("needs `madrigal perf`")
+        if len(cpus) < 2:
+            raise Failed("needs two CPUs")
+        bare, ours = [], []
+        for _ in range(plan.runs):
+            bare.append(machine.cache_line_ns([str(cpu) for cpu in cpus]))
+            ours.append(_one_way_ns(processes.run([str(tool), "perf", "vlink", "--json"])))
+        return [Result(self.figures[0], bare, ours, "none")]
+
+
+def _calls_of_1000_reads(wrap: Sequence[str], program: str, log: Path) -> float:
+    """System calls of 10,000 reads more, by ten: what starting costs falls out."""
+    def calls(reads: int) -> int:
+        processes.run(["strace", "-f", "-o", str(log), *wrap, program, str(reads)])
+        return sum("(" in line for line in log.read_text().splitlines())
+    return (calls(14000) - calls(4000)) / 10
+
+
+def _idle(plan: Plan, wrap: Sequence[str], count: int, seconds: float, traffic: Traffic) -> float:
+    """Per cent of a CPU that a server and a client use while they wait."""
+    script, port = str(builds.BENCH / "peers" / "idle.py"), free_port()
+    head = [*plan.spaces[0].enter, *wrap, sys.executable, script]
+    with ExitStack() as stack:
+        children = []
+        for part in ("server", "client"):
+            child = Child([*head, part, str(port), str(count)], plan.scratch / f"idle-{part}.log")
+            stack.callback(child.stop)
+            children.append(child)
+            child.wait_for_listener(port) if part == "server" else child.wait_for_text("READY", 30)
+        traffic.sample([children[0].pid])
+        time.sleep(0.5)
+        pids = [child.pid for child in children]
+        before, start = processes.cpu_seconds(pids), time.monotonic()
+        time.sleep(seconds)
+        return 100 * (processes.cpu_seconds(pids) - before) / (time.monotonic() - start)
+
+
+def _one_way_ns(text: str) -> float:
+    """The median one-way latency of the smallest message that `madrigal perf --json` prints."""
+    return float(json.loads(text)["one_way_ns"])

@@ -1,0 +1,56 @@
+"""redis with redis-benchmark, sized so that each run takes about as long, whatever its rate."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Sequence
+
+from harness.measure import Side
+from harness.namespaces import free_port
+from harness.processes import Child, Failed
+
+FIRST = 2000
+
+
+@dataclass(frozen=True)
+class Redis:
+    """`redis-benchmark` with some clients against one redis server."""
+
+    tests: tuple[str, ...] = ("SET", "GET")
+    clients: int = 1
+    pipeline: int = 1
+    keep_alive: bool = True
+    user: str | None = None
+    needs: Sequence[str] = ("redis-server", "redis-benchmark")
+
+    def start(self, side: Side) -> Child:
+        """A server without persistence."""
+        port = free_port()
+        server = side.server(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+                              "--daemonize", "no", "--dir", "/"], self.user)
+        side.memory["port"] = port
+        server.wait_for_listener(port)
+        return server
+
+    def run(self, side: Side, server: Child, seconds: float) -> list[float]:
+        """Requests per second for each test."""
+        if "rate" not in side.memory:
+            side.memory["rate"] = max(self._rates(side, server, FIRST * self.pipeline))
+            side.memory["rate"] = max(self._rates(side, server, self._requests(side, seconds / 4)))
+        rates = self._rates(side, server, self._requests(side, seconds))
+        side.memory["rate"] = max(rates)
+        return rates
+
+    def _requests(self, side: Side, seconds: float) -> int:
+        return max(FIRST, int(side.memory["rate"] * seconds / len(self.tests)))
+
+    def _rates(self, side: Side, server: Child, requests: int) -> list[float]:
+        text = side.client(["redis-benchmark", "-h", "127.0.0.1", "-p", f"{side.memory['port']:.0f}", "-t",
+                            ",".join(self.tests).lower(), "-n", str(requests), "-c", str(self.clients), "-P", str(self.pipeline),
+                            "-k", str(int(self.keep_alive)), "--csv"], server)
+        found = {row[0]: float(row[1]) for row in csv.reader(io.StringIO(text)) if len(row) > 1 and row[0] in self.tests}
+        if len(found) != len(self.tests):
+            raise Failed(f"{side.label}: redis-benchmark printed no rate: {text[-200:]}")
+        return [found[test] for test in self.tests]
