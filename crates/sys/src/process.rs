@@ -55,14 +55,19 @@ pub fn read_small<'b>(path: &CStr, buf: &'b mut [u8]) -> Result<&'b [u8], Errno>
     Ok(&buf[..n])
 }
 
-/// When a process started, in clock ticks since boot (`/proc/PID/stat` field 22): with the pid it names a process for good.
-/// `None` when there is no such process.
+/// When a process started, in clock ticks since boot: with the pid it names a process for good. `None` when there is no such
+/// process, or it ends: nothing of it runs any more, even if its parent has not asked for its exit status yet.
 pub fn start_time(pid: u32) -> Option<u64> {
+    // Flag of a thread on its way out (linux/sched.h); the first thread's, and others may run on after it.
+    const PF_EXITING: u64 = 4;
     let mut buf = [0u8; 1024];
     let text = read_small(proc_path(pid, format_args!("stat")).as_c_str(), &mut buf).ok()?;
     let after_name = text.iter().rposition(|&b| b == b')')? + 2;
-    let field = text.get(after_name..)?.split(|&b| b == b' ').nth(19)?;
-    core::str::from_utf8(field).ok()?.parse().ok()
+    // Numbered as in proc_pid_stat(5), where the state, the first one here, is 3.
+    let mut fields = text.get(after_name..)?.split(|&b| b == b' ');
+    let mut skip = |n| core::str::from_utf8(fields.nth(n)?).ok()?.parse::<u64>().ok();
+    let (flags, threads, start) = (skip(9 - 3)?, skip(20 - 9 - 1)?, skip(22 - 20 - 1)?);
+    (flags & PF_EXITING == 0 || threads > 1).then_some(start)
 }
 
 /// Whether the process with this pid and start time still runs.
@@ -85,4 +90,39 @@ pub fn steal_fd(pid: u32, fd: i32) -> Result<std::os::fd::OwnedFd, Errno> {
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
     rustix::process::pidfd_getfd(&pidfd, fd, rustix::process::PidfdGetfdFlags::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_lives_until_it_ends_and_not_until_it_is_waited_for() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let start = start_time(child.id()).unwrap();
+        assert!(alive(child.id(), start) && !alive(child.id(), start + 1));
+        let mut output = child.stdout.take().unwrap();
+        child.kill().unwrap();
+        // Its descriptors are closed; its exit status is still there for us.
+        output.read_to_end(&mut Vec::new()).unwrap();
+        assert!(!alive(child.id(), start));
+        child.wait().unwrap();
+        assert!(start_time(own_pid()) <= Some(start));
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_ended_lives() {
+        let script = "import threading,ctypes,sys,time\nt=threading.Thread(target=lambda: (time.sleep(0.2), \
+                      print('up', flush=True), sys.stdin.read()))\nt.start()\nctypes.CDLL(None).pthread_exit(None)";
+        let spawned = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut child) = spawned else { return eprintln!("skipped: no python3") };
+        let start = start_time(child.id()).unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+        assert!(alive(child.id(), start));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!alive(child.id(), start));
+    }
 }
