@@ -131,8 +131,8 @@ def _wrap(options: argparse.Namespace) -> list[str]:
     library = (options.preload or builds.TARGET / "release" / "libmadrigal_syswrap.so").resolve()
     if options.preload is None and tool.exists():
         try:
-            processes.run([str(tool), "exec", "--", "true"])
-            return [str(tool), "exec", "--"]
+            if library.name in processes.run([str(tool), "exec", "--", "sh", "-c", "echo $LD_PRELOAD"]):
+                return [str(tool), "exec", "--"]
         except processes.Failed:
             pass
     if not library.exists():
