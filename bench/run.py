@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from harness import builds, machine, namespaces, output, processes, programs
+from harness import builds, machine, namespaces, noise, output, processes, programs
 from harness.measure import Plan, Result
 from rows import all_rows
 
@@ -64,12 +64,17 @@ def _run_rows(options: argparse.Namespace, plan: Plan, rows: dict) -> int:
     try:
         for number, (name, row) in enumerate(rows.items(), 1):
             print(f"[{number:2}/{len(rows)}] {name} ", end="", file=sys.stderr, flush=True)
+            noise.wait_for_quiet(options.patience)
+            meter = noise.Meter()
             try:
                 measured = row.measure(plan)
             except processes.Failed as failure:
                 skipped[name] = str(failure)
                 print(f"left out: {failure}", file=sys.stderr)
                 continue
+            others = meter.others()
+            for result in measured:
+                result.others = others
             results += measured
             print(file=sys.stderr)
             for result in measured:
@@ -158,6 +163,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, help="runs of each side (5)")
     parser.add_argument("--seconds", type=float, help="length of a run (1.0)")
     parser.add_argument("--quick", action="store_true", help="3 shorter runs")
+    parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="wait so long for a quiet machine before each row (0)")
     parser.add_argument("--json", type=Path, default=builds.TARGET / "bench.json", metavar="PATH", help="where results go")
     parser.add_argument("--congestion", metavar="NAME", help="only this congestion control")
     parser.add_argument("--preload", type=Path, metavar="LIB", help="preload this library instead of `madrigal exec`")

@@ -46,6 +46,8 @@ class Result:
     trials: dict[str, list[float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
     note: str = ""
+    others: float = 0.0
+    """CPUs that other programs kept busy meanwhile."""
 
     @property
     def ratio(self) -> float:

@@ -10,7 +10,7 @@ from typing import Iterable
 from harness import stats
 from harness.measure import Result
 
-COLUMNS = "{:<44} {:>14} {:>11} {:>11} {:>8} {:>7} {:>7} {:>6} {:>6} {:>5}  {}"
+COLUMNS = "{:<44} {:>14} {:>11} {:>11} {:>8} {:>7} {:>7} {:>6} {:>6} {:>5} {:>6}  {}"
 
 
 def as_dict(result: Result) -> dict[str, object]:
@@ -34,6 +34,7 @@ def as_dict(result: Result) -> dict[str, object]:
         "runs": {"plain": result.plain, "madrigal": result.madrigal, "plain_trials": result.trials},
         "spread": {"plain": stats.spread(result.plain), "madrigal": stats.spread(result.madrigal)},
         "traffic": result.traffic,
+        "others_cpus": result.others,
         "note": result.note,
     }
 
@@ -49,19 +50,20 @@ def write(path: Path, header: dict[str, object], results: Iterable[Result], skip
 
 def table(results: Iterable[Result]) -> str:
     """All results, a line for each."""
-    head = COLUMNS.format("", "unit", "plain", "madrigal", "ratio", "worst", "target", "spread", "plain", "ring", "")
+    head = COLUMNS.format("", "unit", "plain", "madrigal", "ratio", "worst", "target", "spread", "plain", "ring", "others", "")
     return "\n".join([head, *(line(result) for result in results)])
 
 
 def line(result: Result) -> str:
-    """One line of the table. `spread` is that of the Madrigal runs; `plain` after it names the congestion control."""
+    """One line of the table. `spread` is that of the Madrigal runs; `plain` after it names the congestion
+    control; `others` is what other programs used of one CPU meanwhile."""
     figure = result.figure
     ring = {True: "ring", False: "tcp", None: "-"}[result.by_ring]
     value = f"+{result.added:.2f}" if figure.absolute else f"{result.ratio:.2f} x"
     worst = "" if figure.absolute else f"{result.worst:.2f}"
     target = f"<{figure.target:g}" if figure.absolute else f"{figure.target:g} x"
     return COLUMNS.format(figure.name, figure.unit, _short(median(result.plain)), _short(median(result.madrigal)), value, worst,
-                          target, f"{100 * stats.spread(result.madrigal):.0f}%", result.plain_cc, ring, _verdict(result)).rstrip()
+                          target, f"{100 * stats.spread(result.madrigal):.0f}%", result.plain_cc, ring, f"{100 * result.others:.0f}%", _verdict(result)).rstrip()
 
 
 def _verdict(result: Result) -> str:
