@@ -1,0 +1,160 @@
+//! Much data: both directions at once, checked byte by byte, in one process and across two.
+
+use madrigal_tests::net::{self, read, recv_exact, send_all};
+use madrigal_tests::pair::{self, Pair};
+
+use crate::both;
+
+crate::checks![
+    both_directions_64_mib, across_processes_64_mib, nonblocking_both_directions, by_tiny_writes, by_huge_reads,
+    reader_stalls_and_returns, bulk_from_the_first_byte, only_one_side_sends,
+];
+
+const MIB: usize = 1 << 20;
+
+/// Byte `i` of the stream with this seed.
+fn stream_byte(seed: u32, i: usize) -> u8 {
+    ((i as u32 ^ seed).wrapping_mul(2_654_435_761) >> 24) as u8
+}
+
+fn send_stream(fd: &std::os::fd::OwnedFd, seed: u32, total: usize, chunk: usize) {
+    let mut at = 0;
+    while at < total {
+        let end = (at + chunk).min(total);
+        let part: Vec<u8> = (at..end).map(|i| stream_byte(seed, i)).collect();
+        send_all(fd, &part);
+        at = end;
+    }
+}
+
+fn check_stream(fd: &std::os::fd::OwnedFd, seed: u32, total: usize, chunk: usize) {
+    let mut buf = vec![0; chunk];
+    let mut at = 0;
+    while at < total {
+        let n = read(fd, &mut buf).unwrap();
+        assert!(n > 0, "the stream ended at {at} of {total}");
+        let good = buf[..n].iter().enumerate().all(|(k, b)| *b == stream_byte(seed, at + k));
+        assert!(good, "wrong bytes between {at} and {}", at + n);
+        at += n;
+    }
+    assert_eq!(at, total, "more came than was sent");
+}
+
+fn both_directions_64_mib() {
+    let p = Pair::warm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_stream(&p.c, 1, 64 * MIB, 123_457));
+        scope.spawn(|| send_stream(&p.s, 2, 64 * MIB, 65_536));
+        scope.spawn(|| check_stream(&p.s, 1, 64 * MIB, 99_999));
+        check_stream(&p.c, 2, 64 * MIB, 262_144);
+    });
+}
+
+fn across_processes_64_mib() {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let mut port = [0; 2];
+        assert_eq!(net::read(&out, &mut port), Ok(2));
+        let mut addr = pair::loopback();
+        addr.set_port(u16::from_ne_bytes(port));
+        let fd = net::client(addr);
+        both(|| send_stream(&fd, 3, 64 * MIB, 200_000), || check_stream(&fd, 4, 64 * MIB, 131_072));
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+    let fd = net::accept(&listener, 0).unwrap();
+    both(|| send_stream(&fd, 4, 64 * MIB, 77_777), || check_stream(&fd, 3, 64 * MIB, 1 << 20));
+    assert_eq!(net::wait(child), 0);
+}
+
+fn nonblocking_both_directions() {
+    // One thread, poll(2), both ends: nobody may wait for anybody.
+    let p = Pair::warm();
+    net::set_nonblocking(&p.c, true);
+    net::set_nonblocking(&p.s, true);
+    let total = 16 * MIB;
+    let ends = [(&p.c, 5u32, 6u32), (&p.s, 6, 5)];
+    let mut sent = [0; 2];
+    let mut got = [0; 2];
+    let mut buf = vec![0; 50_000];
+    while got.iter().any(|g| *g < total) {
+        let mut set: Vec<libc::pollfd> = ends
+            .iter()
+            .zip(sent)
+            .map(|((fd, ..), sent)| {
+                let events = if sent < total { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+                libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(*fd), events, revents: 0 }
+            })
+            .collect();
+        net::poll_many(&mut set, -1).unwrap();
+        for (i, (fd, out_seed, in_seed)) in ends.iter().enumerate() {
+            if set[i].revents & libc::POLLOUT != 0 {
+                let end = (sent[i] + 40_000).min(total);
+                let part: Vec<u8> = (sent[i]..end).map(|k| stream_byte(*out_seed, k)).collect();
+                sent[i] += net::send(fd, &part, 0).unwrap_or(0);
+            }
+            if let Ok(n) = read(fd, &mut buf) {
+                assert!(buf[..n].iter().enumerate().all(|(k, b)| *b == stream_byte(*in_seed, got[i] + k)));
+                got[i] += n;
+            }
+        }
+    }
+}
+
+fn by_tiny_writes() {
+    let p = Pair::warm();
+    both(|| send_stream(&p.c, 7, 200_000, 1), || check_stream(&p.s, 7, 200_000, 65_536));
+}
+
+fn by_huge_reads() {
+    let p = Pair::warm();
+    both(|| send_stream(&p.c, 8, 32 * MIB, 8 * MIB), || check_stream(&p.s, 8, 32 * MIB, 8 * MIB));
+}
+
+fn reader_stalls_and_returns() {
+    let p = Pair::warm();
+    both(
+        || send_stream(&p.c, 9, 24 * MIB, 300_000),
+        || {
+            let mut buf = vec![0; 400_000];
+            let mut at = 0;
+            while at < 24 * MIB {
+                if at / (4 * MIB) != (at + 400_000) / (4 * MIB) {
+                    net::nap(150);
+                }
+                let n = read(&p.s, &mut buf).unwrap();
+                assert!(buf[..n].iter().enumerate().all(|(k, b)| *b == stream_byte(9, at + k)));
+                at += n;
+            }
+        },
+    );
+    // After the stall the connection still works both ways.
+    for i in 0..2000u32 {
+        send_all(&p.c, &i.to_ne_bytes());
+        assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+        send_all(&p.s, b"k");
+        assert_eq!(recv_exact(&p.c, 1), b"k");
+    }
+}
+
+fn bulk_from_the_first_byte() {
+    let p = Pair::fresh();
+    both(|| send_stream(&p.c, 10, 32 * MIB, 100_000), || check_stream(&p.s, 10, 32 * MIB, 100_000));
+}
+
+fn only_one_side_sends() {
+    let p = Pair::fresh();
+    both(
+        || {
+            for i in 0..20_000u32 {
+                send_all(&p.c, &i.to_ne_bytes());
+            }
+        },
+        || {
+            for i in 0..20_000u32 {
+                assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+            }
+        },
+    );
+}

@@ -1,0 +1,255 @@
+//! epoll(7), edge-triggered and one-shot.
+
+use libc::{EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT};
+use madrigal_tests::net::{self, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::both;
+use crate::sets::Set;
+
+crate::checks![
+    edge_once_per_arrival, edge_after_drain, edge_rearmed_by_mod, edge_out_after_full, edge_at_end, edge_at_close,
+    oneshot_once, oneshot_many_threads, edge_stream_by_loop, edge_both_directions, edge_added_when_readable,
+    edge_reported_to_one_thread,
+];
+
+fn edge_once_per_arrival() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 7);
+    assert_eq!(set.wait(4, 0), []);
+    send_all(&p.c, b"12");
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    assert_eq!(set.wait(4, 40), [], "reported once");
+    recv_exact(&p.s, 1);
+    assert_eq!(set.wait(4, 40), [], "a rest is no edge");
+    send_all(&p.c, b"3");
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    assert_eq!(recv_exact(&p.s, 2), b"23");
+    assert_eq!(set.wait(4, 0), []);
+    p.assert_in_rings();
+}
+
+fn edge_after_drain() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET | EPOLLRDHUP, 7);
+    for i in 0..500u32 {
+        both(
+            || {
+                if i % 50 == 0 {
+                    net::nap(5);
+                }
+                send_all(&p.c, b"abc");
+            },
+            || assert_eq!(set.wait(4, -1), [(7, EPOLLIN)]),
+        );
+        assert_eq!(recv_exact(&p.s, 3), b"abc");
+        assert_eq!(net::recv(&p.s, &mut [0; 4], MSG_DONTWAIT), Err(libc::EAGAIN));
+    }
+}
+
+fn edge_rearmed_by_mod() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    send_all(&p.c, b"x");
+    assert_eq!(set.wait(4, 5000), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, 0), []);
+    set.modify(&p.s, EPOLLIN | EPOLLET, 2);
+    assert_eq!(set.wait(4, 5000), [(2, EPOLLIN)]);
+    set.modify(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 3);
+    assert_eq!(set.wait(4, 5000), [(3, EPOLLIN | EPOLLOUT)]);
+    assert_eq!(set.wait(4, 0), []);
+}
+
+fn edge_out_after_full() {
+    let p = Pair::warm();
+    let set = Set::new();
+    net::set_nonblocking(&p.c, true);
+    set.add(&p.c, EPOLLOUT | EPOLLIN | EPOLLET, 1);
+    assert_eq!(set.wait(4, 5000), [(1, EPOLLOUT)]);
+    assert_eq!(set.wait(4, 0), []);
+    for _ in 0..5 {
+        let mut sent = 0;
+        while let Ok(n) = net::send(&p.c, &[1; 20_000], 0) {
+            sent += n;
+        }
+        both(
+            || {
+                net::nap(10);
+                recv_exact(&p.s, sent);
+            },
+            || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)], "space is an edge"),
+        );
+    }
+}
+
+fn edge_at_end() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET | EPOLLRDHUP, 1);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(net::read(&p.s, &mut [0; 4]), Ok(0));
+    assert_eq!(set.wait(4, 30), []);
+    net::shutdown(&p.s, libc::SHUT_WR).unwrap();
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+}
+
+fn edge_at_close() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    set.add(&s, EPOLLIN | EPOLLET | EPOLLRDHUP, 1);
+    send_all(&c, b"bye");
+    both(|| drop(c), || {
+        let mut bits = 0;
+        while bits & EPOLLRDHUP == 0 {
+            bits |= set.wait(4, -1).iter().fold(0, |all, e| all | e.1);
+        }
+    });
+    assert_eq!(net::recv_up_to(&s, 10), b"bye");
+}
+
+fn oneshot_once() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLONESHOT, 1);
+    send_all(&p.c, b"x");
+    assert_eq!(set.wait(4, 5000), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, 20), []);
+    send_all(&p.c, b"y");
+    assert_eq!(set.wait(4, 20), [], "spent");
+    set.modify(&p.s, EPOLLIN | EPOLLONESHOT, 2);
+    assert_eq!(set.wait(4, 5000), [(2, EPOLLIN)]);
+    recv_exact(&p.s, 2);
+    set.modify(&p.s, EPOLLIN | EPOLLONESHOT, 3);
+    assert_eq!(set.wait(4, 20), []);
+    both(
+        || {
+            net::nap(20);
+            send_all(&p.c, b"z");
+        },
+        || assert_eq!(set.wait(4, -1), [(3, EPOLLIN)]),
+    );
+    // The end does not break the silence of a spent member.
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    assert_eq!(set.wait(4, 20), []);
+}
+
+fn oneshot_many_threads() {
+    let pairs: Vec<Pair> = (0..8).map(|_| Pair::warm()).collect();
+    let set = Set::new();
+    for (i, p) in pairs.iter().enumerate() {
+        set.add(&p.s, EPOLLIN | EPOLLONESHOT, i as u64);
+    }
+    let work = |_: usize| {
+        // A server thread: takes an event, echoes, arms again; a message `q` ends it.
+        loop {
+            for (i, _) in set.wait(1, -1) {
+                let s = &pairs[i as usize].s;
+                let mut b = [0; 1];
+                assert_eq!(net::recv(s, &mut b, MSG_DONTWAIT), Ok(1));
+                if b[0] == b'q' {
+                    return;
+                }
+                send_all(s, &b);
+                set.modify(s, EPOLLIN | EPOLLONESHOT, i);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for t in 0..3 {
+            scope.spawn(move || work(t));
+        }
+        for round in 0..300usize {
+            let p = &pairs[round * 5 % 8];
+            send_all(&p.c, b"e");
+            assert_eq!(recv_exact(&p.c, 1), b"e");
+        }
+        for p in &pairs[..3] {
+            send_all(&p.c, b"q");
+        }
+    });
+}
+
+fn edge_stream_by_loop() {
+    // An event loop that reads until EAGAIN and waits for the next edge gets every byte.
+    let p = Pair::warm();
+    let set = Set::new();
+    net::set_nonblocking(&p.s, true);
+    set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i / 11) as u8).collect();
+    both(
+        || {
+            let mut at = 0;
+            let mut size = 1;
+            while at < bytes.len() {
+                let end = (at + size).min(bytes.len());
+                send_all(&p.c, &bytes[at..end]);
+                (at, size) = (end, size * 5 % 7919 + 1);
+            }
+        },
+        || {
+            let mut got = Vec::new();
+            let mut b = vec![0; 4096];
+            while got.len() < bytes.len() {
+                assert!(!set.wait(4, -1).is_empty());
+                while let Ok(n) = net::read(&p.s, &mut b) {
+                    got.extend_from_slice(&b[..n]);
+                }
+            }
+            assert!(got == bytes);
+        },
+    );
+}
+
+fn edge_both_directions() {
+    // Both ends in one edge-triggered set, from the first byte on: ping-pong through the switch.
+    let p = Pair::fresh();
+    let set = Set::new();
+    net::set_nonblocking(&p.c, true);
+    net::set_nonblocking(&p.s, true);
+    set.add(&p.c, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    set.add(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 2);
+    let mut turns = 0;
+    assert_eq!(net::send(&p.c, b"0", 0), Ok(1));
+    while turns < 4000 {
+        for (data, events) in set.wait(4, -1) {
+            let fd = if data == 1 { &p.c } else { &p.s };
+            if events & EPOLLIN != 0 && net::read(fd, &mut [0; 8]) == Ok(1) {
+                turns += 1;
+                assert_eq!(net::send(fd, b"1", 0), Ok(1));
+            }
+        }
+    }
+    p.assert_in_rings();
+}
+
+fn edge_added_when_readable() {
+    let p = Pair::warm();
+    let set = Set::new();
+    send_all(&p.c, b"x");
+    net::await_events(&p.s, libc::POLLIN);
+    set.add(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    assert_eq!(set.wait(4, 5000), [(1, EPOLLIN | EPOLLOUT)]);
+    assert_eq!(set.wait(4, 20), []);
+}
+
+fn edge_reported_to_one_thread() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    for _ in 0..30 {
+        let seen = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| seen.fetch_add(set.wait(4, 40).len(), std::sync::atomic::Ordering::SeqCst));
+            }
+            net::nap(5);
+            send_all(&p.c, b"x");
+        });
+        assert_eq!(seen.into_inner(), 1, "one edge, one thread");
+        recv_exact(&p.s, 1);
+    }
+}

@@ -1,0 +1,267 @@
+//! Files and sockets: sendfile(2), splice(2), stdio on a socket.
+#![allow(unsafe_code)]
+
+use std::io::Write as _;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::ptr;
+
+use madrigal_tests::net::{self, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::both;
+
+crate::checks![
+    sendfile_whole, sendfile_offset_null, sendfile_nonblocking, sendfile_past_end, splice_into_socket,
+    splice_out_of_socket, splice_out_with_ring_bytes, stdio_both_ways, stdio_reads_ring_bytes, stdio_by_lines,
+    dprintf_to_socket, tee_like_copy,
+];
+
+fn pattern(n: usize) -> Vec<u8> {
+    (0..n as u32).map(|i| (i / 9 ^ i) as u8).collect()
+}
+
+fn file_of(bytes: &[u8]) -> OwnedFd {
+    // SAFETY: a plain name.
+    let fd = net::new_fd(unsafe { libc::memfd_create(c"semantics".as_ptr(), libc::MFD_CLOEXEC) });
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes).unwrap();
+    file.into()
+}
+
+fn sendfile(to: &OwnedFd, from: &OwnedFd, offset: Option<&mut i64>, n: usize) -> net::Count {
+    let offset = offset.map_or(ptr::null_mut(), ptr::from_mut);
+    // SAFETY: our own offset, or none.
+    net::count(unsafe { libc::sendfile(to.as_raw_fd(), from.as_raw_fd(), offset, n) })
+}
+
+fn sendfile_whole() {
+    let p = Pair::warm();
+    let bytes = pattern(3_000_000);
+    let file = file_of(&bytes);
+    both(
+        || {
+            let mut at = 0;
+            while (at as usize) < bytes.len() {
+                let before = at;
+                let n = sendfile(&p.c, &file, Some(&mut at), bytes.len() - before as usize).unwrap();
+                assert_eq!(at, before + n as i64);
+            }
+        },
+        || assert!(recv_exact(&p.s, bytes.len()) == bytes),
+    );
+}
+
+fn sendfile_offset_null() {
+    let p = Pair::warm();
+    let file = file_of(&pattern(1000));
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), 100, libc::SEEK_SET) }, 100);
+    assert_eq!(sendfile(&p.c, &file, None, 300), Ok(300));
+    assert!(recv_exact(&p.s, 300) == pattern(1000)[100..400]);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_CUR) }, 400, "the file's own place moved");
+}
+
+fn sendfile_nonblocking() {
+    let p = Pair::warm();
+    let bytes = pattern(40 << 20);
+    let file = file_of(&bytes);
+    net::set_nonblocking(&p.c, true);
+    let (mut at, mut got) = (0i64, 0);
+    while got < bytes.len() {
+        let before = at;
+        let left = bytes.len() - at as usize;
+        match sendfile(&p.c, &file, Some(&mut at), left) {
+            Ok(n) => assert_eq!(before + n as i64, at),
+            Err(libc::EAGAIN) => assert_eq!(before, at),
+            Err(e) => panic!("errno {e}"),
+        }
+        let part = net::recv_up_to(&p.s, (at as usize - got).min(1 << 20));
+        assert!(part == bytes[got..got + part.len()]);
+        got += part.len();
+    }
+}
+
+fn sendfile_past_end() {
+    let p = Pair::warm();
+    let file = file_of(b"short");
+    let mut at = 2;
+    assert_eq!(sendfile(&p.c, &file, Some(&mut at), 1000), Ok(3));
+    assert_eq!(sendfile(&p.c, &file, Some(&mut at), 1000), Ok(0));
+    assert_eq!(recv_exact(&p.s, 3), b"ort");
+    assert_eq!(net::poll(&p.s, libc::POLLIN, 0), 0);
+}
+
+fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
+    let none = ptr::null_mut();
+    // SAFETY: no offsets.
+    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
+}
+
+fn splice_into_socket() {
+    let p = Pair::warm();
+    let (out, input) = net::pipe();
+    send_all(&p.c, b"before ");
+    net::write(&input, b"by splice").unwrap();
+    assert_eq!(splice(&out, &p.c, 100), Ok(9));
+    send_all(&p.c, b" after");
+    assert_eq!(recv_exact(&p.s, 22), b"before by splice after");
+}
+
+fn splice_out_of_socket() {
+    let p = Pair::warm();
+    let (out, input) = net::pipe();
+    both(
+        || {
+            net::nap(20);
+            send_all(&p.c, b"hello");
+        },
+        || assert_eq!(splice(&p.s, &input, 100), Ok(5)),
+    );
+    assert_eq!(read_pipe(&out, 5), b"hello");
+    send_all(&p.s, b"back");
+    assert_eq!(recv_exact(&p.c, 4), b"back");
+}
+
+fn read_pipe(out: &OwnedFd, n: usize) -> Vec<u8> {
+    let mut buf = vec![0; n];
+    let mut done = 0;
+    while done < n {
+        done += net::read(out, &mut buf[done..]).unwrap();
+    }
+    buf
+}
+
+fn splice_out_with_ring_bytes() {
+    let p = Pair::warm();
+    let (out, input) = net::pipe();
+    let bytes = pattern(50_000);
+    send_all(&p.c, &bytes[..900]);
+    net::await_events(&p.s, libc::POLLIN);
+    let mut got = Vec::new();
+    both(
+        || send_all(&p.c, &bytes[900..]),
+        || {
+            while got.len() < bytes.len() {
+                let n = splice(&p.s, &input, 4096).unwrap();
+                got.extend(read_pipe(&out, n));
+            }
+        },
+    );
+    assert!(got == bytes);
+}
+
+/// A C stream on a socket.
+struct Stream(*mut libc::FILE);
+
+impl Stream {
+    fn open(fd: OwnedFd) -> Self {
+        // SAFETY: the stream takes the descriptor over.
+        let file = unsafe { libc::fdopen(fd.into_raw_fd(), c"r+".as_ptr()) };
+        assert!(!file.is_null());
+        Self(file)
+    }
+
+    fn write(&self, text: &[u8]) {
+        // SAFETY: an open stream, our own buffer.
+        assert_eq!(unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) }, text.len());
+        // SAFETY: an open stream.
+        assert_eq!(unsafe { libc::fflush(self.0) }, 0);
+    }
+
+    fn line(&self) -> Vec<u8> {
+        let mut buf = [0u8; 256];
+        // SAFETY: an open stream, our own buffer.
+        let got = unsafe { libc::fgets(buf.as_mut_ptr().cast(), 256, self.0) };
+        assert!(!got.is_null());
+        buf.split(|b| *b == 0).next().unwrap().to_vec()
+    }
+
+    fn close(self) {
+        // SAFETY: an open stream, not used any more.
+        assert_eq!(unsafe { libc::fclose(self.0) }, 0);
+    }
+}
+
+fn stdio_both_ways() {
+    let Pair { c, s } = Pair::warm();
+    let stream = Stream::open(net::dup(&s));
+    stream.write(b"line 42\n");
+    assert_eq!(recv_exact(&c, 8), b"line 42\n");
+    send_all(&c, b"reply\n");
+    assert_eq!(stream.line(), b"reply\n");
+    stream.close();
+    send_all(&s, b"still open");
+    assert_eq!(recv_exact(&c, 10), b"still open");
+    drop(s);
+    assert_eq!(net::read(&c, &mut [0; 4]), Ok(0));
+}
+
+fn stdio_reads_ring_bytes() {
+    let Pair { c, s } = Pair::warm();
+    send_all(&c, b"first\nsecond\n");
+    net::await_events(&s, libc::POLLIN);
+    let stream = Stream::open(s);
+    assert_eq!(stream.line(), b"first\n");
+    assert_eq!(stream.line(), b"second\n");
+    send_all(&c, b"third\n");
+    assert_eq!(stream.line(), b"third\n");
+    stream.close();
+    assert_eq!(net::read(&c, &mut [0; 4]), Ok(0));
+}
+
+fn stdio_by_lines() {
+    // Both ends by stdio from the start, many lines.
+    let Pair { c, s } = Pair::fresh();
+    let (a, b) = (Stream::open(c), Stream::open(s));
+    for i in 0..2000 {
+        let text = format!("question {i}\n");
+        a.write(text.as_bytes());
+        assert_eq!(b.line(), text.as_bytes());
+        b.write(b"answer\n");
+        // A stream that was written is repositioned before it is read: not on sockets, but C wants a flush, which was done.
+        assert_eq!(a.line(), b"answer\n");
+    }
+    a.close();
+    b.close();
+}
+
+unsafe extern "C" {
+    fn dprintf(fd: libc::c_int, format: *const libc::c_char, ...) -> libc::c_int;
+}
+
+fn dprintf_to_socket() {
+    let p = Pair::warm();
+    send_all(&p.s, b"before ");
+    // SAFETY: the format takes one number.
+    assert_eq!(unsafe { dprintf(p.s.as_raw_fd(), c"number %d".as_ptr(), 7) }, 8);
+    send_all(&p.s, b" after");
+    assert_eq!(recv_exact(&p.c, 21), b"before number 7 after");
+}
+
+fn tee_like_copy() {
+    // A proxy by splice between two connections.
+    let (left, right) = (Pair::warm(), Pair::warm());
+    let (out, input) = net::pipe();
+    let bytes = pattern(1_000_000);
+    both(
+        || {
+            both(
+                || {
+                    send_all(&left.c, &bytes);
+                    net::shutdown(&left.c, libc::SHUT_WR).unwrap();
+                },
+                || {
+                    while let Ok(n @ 1..) = splice(&left.s, &input, 65_536) {
+                        let mut done = 0;
+                        while done < n {
+                            done += splice(&out, &right.c, n - done).unwrap();
+                        }
+                    }
+                    net::shutdown(&right.c, libc::SHUT_WR).unwrap();
+                },
+            );
+        },
+        || assert!(net::recv_up_to(&right.s, bytes.len() + 1) == bytes),
+    );
+}

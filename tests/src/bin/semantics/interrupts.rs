@@ -1,0 +1,239 @@
+//! Signals: calls they end, calls that go on, masks of the waits.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::{EINTR, POLLIN, SIGUSR1, pollfd};
+use madrigal_tests::net::{self, read, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::sets::Set;
+
+crate::checks![
+    recv_interrupted, recv_restarts, poll_interrupted, poll_interrupted_despite_restart, epoll_interrupted,
+    select_interrupted, send_interrupted, mask_of_ppoll, mask_of_epoll_pwait, pending_signal_ends_ppoll,
+    handler_uses_the_socket, interrupted_with_timeout, waitall_interrupted_keeps_part,
+];
+
+/// Ends the process should it hang.
+pub(crate) fn watchdog(seconds: u32) {
+    // SAFETY: no pointers.
+    unsafe { libc::alarm(seconds) };
+}
+
+static HITS: AtomicU32 = AtomicU32::new(0);
+static HANDLER_FD: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn hit(_: libc::c_int) {
+    HITS.fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn hit_and_send(_: libc::c_int) {
+    HITS.fetch_add(1, Ordering::SeqCst);
+    let _ = net::send(HANDLER_FD.load(Ordering::SeqCst), b"s", 0);
+}
+
+/// Runs `blocking` here and signals this thread once it sleeps, then runs `then`.
+fn interrupting<T>(blocking: impl FnOnce() -> T, then: impl FnOnce() + Send) -> T {
+    let me = net::this_thread();
+    // SAFETY: no pointers.
+    let tid = unsafe { libc::gettid() };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            crate::await_asleep(tid);
+            net::signal_thread(me, SIGUSR1);
+            then();
+        });
+        blocking()
+    })
+}
+
+fn recv_interrupted() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, false);
+    for _ in 0..3 {
+        assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || {}), Err(EINTR));
+    }
+    assert_eq!(HITS.load(Ordering::SeqCst), 3);
+    send_all(&p.c, b"x");
+    assert_eq!(read(&p.s, &mut [0; 4]), Ok(1));
+}
+
+fn recv_restarts() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    let then = || {
+        while HITS.load(Ordering::SeqCst) == 0 {
+            net::nap(1);
+        }
+        net::nap(20);
+        send_all(&p.c, b"x");
+    };
+    assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), then), Ok(1));
+}
+
+fn poll_interrupted() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, false);
+    let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
+    assert_eq!(interrupting(|| net::poll_many(&mut set, -1), || {}), Err(EINTR));
+    assert_eq!(interrupting(|| net::poll_many(&mut set, 50_000), || {}), Err(EINTR));
+}
+
+fn poll_interrupted_despite_restart() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
+    assert_eq!(interrupting(|| net::poll_many(&mut set, -1), || {}), Err(EINTR));
+}
+
+fn epoll_interrupted() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    let set = Set::new();
+    set.add(&p.s, libc::EPOLLIN, 1);
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let wait = || {
+        // SAFETY: room for one event.
+        net::count(unsafe { libc::epoll_wait(set.0.as_raw_fd(), &raw mut event, 1, -1) } as isize)
+    };
+    assert_eq!(interrupting(wait, || {}), Err(EINTR));
+}
+
+fn select_interrupted() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    // SAFETY: an all-zero set is the empty set.
+    let mut set: libc::fd_set = unsafe { std::mem::zeroed() };
+    // SAFETY: a small descriptor.
+    unsafe { libc::FD_SET(p.s.as_raw_fd(), &raw mut set) };
+    let none = ptr::null_mut();
+    let wait = || {
+        // SAFETY: our own set, no time.
+        net::count(unsafe { libc::select(p.s.as_raw_fd() + 1, &raw mut set, none, none, ptr::null_mut()) } as isize)
+    };
+    assert_eq!(interrupting(wait, || {}), Err(EINTR));
+}
+
+fn send_interrupted() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, false);
+    let bytes = vec![3; 64 << 20];
+    // Part of it went out: a count, not an error.
+    let sent = interrupting(|| net::send(&p.c, &bytes, 0), || {}).unwrap();
+    assert!(sent > 0 && sent < bytes.len());
+    // Now it is full: an error.
+    assert_eq!(interrupting(|| net::send(&p.c, &bytes, 0), || {}), Err(EINTR));
+    let mut got = 0;
+    while got < sent {
+        got += net::recv_exact(&p.s, (sent - got).min(1 << 20)).len();
+    }
+    assert_eq!(net::poll(&p.s, POLLIN, 0), 0);
+}
+
+fn mask_of_ppoll() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    net::mask(SIGUSR1, true);
+    let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
+    let mut open = net::signal_set(SIGUSR1);
+    // SAFETY: our own set: now empty.
+    unsafe { libc::sigemptyset(&raw mut open) };
+    let wait = || {
+        // SAFETY: our own entry and mask.
+        net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, ptr::null(), &raw const open) } as isize)
+    };
+    assert_eq!(interrupting(wait, || {}), Err(EINTR));
+    assert_eq!(HITS.load(Ordering::SeqCst), 1, "delivered inside the wait");
+    net::signal_thread(net::this_thread(), SIGUSR1);
+    assert_eq!(HITS.load(Ordering::SeqCst), 1, "blocked again outside");
+}
+
+fn pending_signal_ends_ppoll() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    net::mask(SIGUSR1, true);
+    net::signal_thread(net::this_thread(), SIGUSR1);
+    let mut open = net::signal_set(SIGUSR1);
+    // SAFETY: our own set: now empty.
+    unsafe { libc::sigemptyset(&raw mut open) };
+    let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
+    // SAFETY: our own entry and mask.
+    let n = net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, ptr::null(), &raw const open) } as isize);
+    assert_eq!((n, HITS.load(Ordering::SeqCst)), (Err(EINTR), 1));
+}
+
+fn mask_of_epoll_pwait() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    net::mask(SIGUSR1, true);
+    let set = Set::new();
+    set.add(&p.s, libc::EPOLLIN, 1);
+    let mut open = net::signal_set(SIGUSR1);
+    // SAFETY: our own set: now empty.
+    unsafe { libc::sigemptyset(&raw mut open) };
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let wait = || {
+        // SAFETY: room for one event, our own mask.
+        let n = unsafe { libc::epoll_pwait(set.0.as_raw_fd(), &raw mut event, 1, -1, &raw const open) };
+        net::count(n as isize)
+    };
+    assert_eq!(interrupting(wait, || {}), Err(EINTR));
+    assert_eq!(HITS.load(Ordering::SeqCst), 1);
+}
+
+fn handler_uses_the_socket() {
+    // A handler that sends on the very socket the thread is sending on.
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit_and_send, true);
+    HANDLER_FD.store(p.c.as_raw_fd(), Ordering::SeqCst);
+    let me = net::this_thread();
+    let done = AtomicU32::new(0);
+    let mut sent = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                net::signal_thread(me, SIGUSR1);
+                std::thread::yield_now();
+            }
+            done.store(1, Ordering::SeqCst);
+        });
+        let reader = scope.spawn(|| {
+            let (mut signals, mut bytes) = (0, 0);
+            let mut b = vec![0; 4096];
+            loop {
+                let n = read(&p.s, &mut b).unwrap();
+                if n == 0 {
+                    return (signals, bytes);
+                }
+                signals += b[..n].iter().filter(|x| **x == b's').count();
+                bytes += b[..n].iter().filter(|x| **x == b'.').count();
+            }
+        });
+        while done.load(Ordering::SeqCst) == 0 {
+            sent += net::send(&p.c, &[b'.'; 100], 0).unwrap();
+        }
+        net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+        let (signals, bytes) = reader.join().unwrap();
+        assert_eq!((signals, bytes), (HITS.load(Ordering::SeqCst) as usize, sent));
+    });
+}
+
+fn interrupted_with_timeout() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, true);
+    net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(50_000)).unwrap();
+    // signal(7): with a time-out set, SA_RESTART does not restart.
+    assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || {}), Err(EINTR));
+}
+
+fn waitall_interrupted_keeps_part() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, hit, false);
+    send_all(&p.c, b"part");
+    let mut b = [0; 16];
+    assert_eq!(interrupting(|| net::recv(&p.s, &mut b, libc::MSG_WAITALL), || {}), Ok(4));
+    assert_eq!(&b[..4], b"part");
+}

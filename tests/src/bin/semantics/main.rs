@@ -1,0 +1,96 @@
+//! Socket behaviour, one check per run: `semantics --list` names them, `semantics NAME...` runs them, all must hold plain and
+//! wrapped. With `EXPECT_RING=1` every connection under test must really be in rings before the check begins.
+
+mod addresses;
+mod bulk;
+mod close;
+mod descriptors;
+mod edges;
+mod files;
+mod interrupts;
+mod options;
+mod polling;
+mod processes;
+mod receive;
+mod sets;
+mod threads;
+mod transmit;
+mod urgent;
+
+use madrigal_tests::{net, pair};
+
+/// A check and its name.
+type Check = (&'static str, fn());
+
+/// Names a module's checks after their functions.
+macro_rules! checks {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const CHECKS: &[crate::Check] = &[$((stringify!($name), $name as fn())),*];
+    };
+}
+pub(crate) use checks;
+
+const ALL: &[(&str, &[Check])] = &[
+    ("receive", receive::CHECKS),
+    ("transmit", transmit::CHECKS),
+    ("urgent", urgent::CHECKS),
+    ("close", close::CHECKS),
+    ("polling", polling::CHECKS),
+    ("sets", sets::CHECKS),
+    ("edges", edges::CHECKS),
+    ("interrupts", interrupts::CHECKS),
+    ("descriptors", descriptors::CHECKS),
+    ("processes", processes::CHECKS),
+    ("files", files::CHECKS),
+    ("addresses", addresses::CHECKS),
+    ("options", options::CHECKS),
+    ("threads", threads::CHECKS),
+    ("bulk", bulk::CHECKS),
+];
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|a| a == "--list") {
+        return each(|name, _| println!("{name}"));
+    }
+    if wanted.first().is_some_and(|a| a == "--child") {
+        return processes::exec_child(&wanted[1..]);
+    }
+    interrupts::watchdog(60);
+    let mut found = 0;
+    each(|name, check| {
+        if wanted.iter().any(|w| w == name) {
+            found += 1;
+            check();
+            assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
+        }
+    });
+    assert_eq!(found, wanted.len(), "no such check");
+}
+
+fn each(mut f: impl FnMut(&str, fn())) {
+    for (group, checks) in ALL {
+        for (name, check) in *checks {
+            f(&format!("{group}::{name}"), *check);
+        }
+    }
+}
+
+/// Runs both functions at once, each in a thread; a panic of one is a panic here.
+pub(crate) fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(first);
+        second();
+    });
+}
+
+/// Waits until thread `tid` of this process sleeps in the kernel.
+pub(crate) fn await_asleep(tid: i32) {
+    let mut sleeps = 0;
+    while sleeps < 5 {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or("").trim_start().chars().next();
+        sleeps = if matches!(state, Some('S')) { sleeps + 1 } else { 0 };
+        net::nap(2);
+    }
+}

@@ -1,0 +1,118 @@
+//! Socket options before, during and after a connection's time in rings.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::{IPPROTO_TCP, SOL_SOCKET};
+use madrigal_tests::net::{self, get, recv_exact, send_all, set};
+use madrigal_tests::pair::Pair;
+
+crate::checks![
+    read_only_options, tcp_info, buffers, keepalive_and_friends, options_stay_over_moves, receive_buffer_small,
+    timestamps_by_kernel, sockopt_errors,
+];
+
+fn read_only_options() {
+    let p = Pair::warm();
+    assert_eq!(get(&p.c, SOL_SOCKET, libc::SO_TYPE), Ok(libc::SOCK_STREAM));
+    assert_eq!(get(&p.c, SOL_SOCKET, libc::SO_DOMAIN), Ok(libc::AF_INET));
+    assert_eq!(get(&p.c, SOL_SOCKET, libc::SO_PROTOCOL), Ok(IPPROTO_TCP));
+    assert_eq!(get(&p.c, SOL_SOCKET, libc::SO_ACCEPTCONN), Ok(0));
+    assert_eq!(get(&p.c, SOL_SOCKET, libc::SO_ERROR), Ok(0));
+}
+
+fn tcp_state(fd: &OwnedFd) -> u8 {
+    // SAFETY: an all-zero info is valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: room of that length.
+    let n = unsafe { libc::getsockopt(fd.as_raw_fd(), IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len) };
+    assert_eq!(n, 0);
+    info.tcpi_state
+}
+
+fn tcp_info() {
+    let p = Pair::warm();
+    assert_eq!((tcp_state(&p.c), tcp_state(&p.s)), (1, 1), "established");
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    net::await_events(&p.s, libc::POLLRDHUP);
+    assert_eq!(tcp_state(&p.s), 8, "close wait");
+}
+
+fn buffers() {
+    let p = Pair::warm();
+    set(&p.c, SOL_SOCKET, libc::SO_SNDBUF, 200_000).unwrap();
+    set(&p.s, SOL_SOCKET, libc::SO_RCVBUF, 200_000).unwrap();
+    assert!(get(&p.c, SOL_SOCKET, libc::SO_SNDBUF).unwrap() >= 200_000);
+    let bytes = vec![5; 2 << 20];
+    crate::both(|| send_all(&p.c, &bytes), || assert!(recv_exact(&p.s, bytes.len()) == bytes));
+}
+
+fn keepalive_and_friends() {
+    let p = Pair::warm();
+    for (level, name, value) in [
+        (SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE, 77),
+        (IPPROTO_TCP, libc::TCP_KEEPINTVL, 7),
+        (IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 9000),
+        (IPPROTO_TCP, libc::TCP_QUICKACK, 1),
+        (SOL_SOCKET, libc::SO_PRIORITY, 4),
+        (libc::IPPROTO_IP, libc::IP_TOS, 16),
+    ] {
+        set(&p.c, level, name, value).unwrap();
+        assert_eq!(get(&p.c, level, name), Ok(value), "option {level}/{name}");
+    }
+    send_all(&p.c, b"x");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    p.assert_in_rings();
+}
+
+fn options_stay_over_moves() {
+    let p = Pair::fresh();
+    set(&p.c, IPPROTO_TCP, libc::TCP_NODELAY, 0).unwrap();
+    set(&p.s, IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    p.warm_up();
+    assert_eq!(get(&p.c, IPPROTO_TCP, libc::TCP_NODELAY), Ok(0));
+    assert_eq!(get(&p.s, IPPROTO_TCP, libc::TCP_NODELAY), Ok(1));
+    assert_eq!(get(&p.s, SOL_SOCKET, libc::SO_RCVLOWAT), Ok(1));
+    // Out of the rings again.
+    net::send(&p.c, b"!", libc::MSG_OOB).unwrap();
+    send_all(&p.c, b"x");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    assert_eq!(get(&p.c, IPPROTO_TCP, libc::TCP_NODELAY), Ok(0));
+    assert_eq!(get(&p.s, IPPROTO_TCP, libc::TCP_NODELAY), Ok(1));
+}
+
+fn receive_buffer_small() {
+    let p = Pair::fresh();
+    set(&p.s, SOL_SOCKET, libc::SO_RCVBUF, 4096).unwrap();
+    set(&p.c, SOL_SOCKET, libc::SO_SNDBUF, 4096).unwrap();
+    p.warm_up();
+    let bytes: Vec<u8> = (0..500_000u32).map(|i| (i / 7) as u8).collect();
+    crate::both(|| send_all(&p.c, &bytes), || assert!(recv_exact(&p.s, bytes.len()) == bytes));
+}
+
+fn timestamps_by_kernel() {
+    let p = Pair::warm();
+    set(&p.s, SOL_SOCKET, libc::SO_TIMESTAMP, 1).unwrap();
+    send_all(&p.c, b"stamped");
+    net::await_events(&p.s, libc::POLLIN);
+    let (mut buf, mut control) = ([0u8; 16], [0u64; 32]);
+    let mut iov = net::pieces(&mut [&mut buf]);
+    let mut msg = net::message(&mut iov);
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    // SAFETY: a complete header over our own buffers.
+    let n = unsafe { libc::recvmsg(p.s.as_raw_fd(), &raw mut msg, 0) };
+    assert_eq!((n, &buf[..7]), (7, &b"stamped"[..]));
+}
+
+fn sockopt_errors() {
+    let p = Pair::warm();
+    assert_eq!(set(&p.c, SOL_SOCKET, 9999, 1), Err(libc::ENOPROTOOPT));
+    assert_eq!(get(&p.c, IPPROTO_TCP, 9999), Err(libc::ENOPROTOOPT));
+    assert_eq!(set(&p.c, IPPROTO_TCP, libc::TCP_NODELAY, 1u8), Err(libc::EINVAL));
+    assert_eq!(net::ioctl(&p.c, 0x1234_5678, 0), Err(libc::ENOTTY));
+    p.assert_in_rings();
+}

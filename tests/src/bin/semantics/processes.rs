@@ -1,0 +1,535 @@
+//! Sockets in other processes: fork, vfork, spawn, exec, descriptors in messages.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::ptr;
+
+use libc::{POLLIN, c_char};
+use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
+use madrigal_tests::pair::{self, Pair};
+
+crate::checks![
+    two_processes, fork_child_serves, fork_child_reads_parent_writes, fork_both_write, fork_parent_closes_its_copy,
+    fork_with_unread_bytes, fork_end_only_when_last_closes, fork_then_earned_again, prefork_accept, exec_inherits,
+    vfork_exec, spawn_with_dup2, cat_on_the_socket, wc_on_the_socket, close_on_exec_ends, passed_by_message,
+    passed_with_unread_bytes, passed_and_kept, received_and_used, child_killed, grandchild, exit_without_close,
+    raw_fork_by_number,
+];
+
+/// Both ends in processes of their own: `client` in a child that never saw the listener.
+fn split(client: impl FnOnce(OwnedFd), server: impl FnOnce(&OwnedFd)) {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let mut port = [0; 2];
+        assert_eq!(net::read(&out, &mut port), Ok(2));
+        let mut addr = pair::loopback();
+        addr.set_port(u16::from_ne_bytes(port));
+        let fd = net::client(addr);
+        pair::warm_client(&fd);
+        client(fd);
+        assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    server(&fd);
+    drop(fd);
+    assert_eq!(net::wait(child), 0);
+}
+
+fn two_processes() {
+    let bytes: Vec<u8> = (0..2_000_000u32).map(|i| (i / 3) as u8).collect();
+    split(
+        |fd| {
+            for i in 0..2000u32 {
+                send_all(&fd, &i.to_ne_bytes());
+                assert_eq!(recv_exact(&fd, 4), i.to_ne_bytes());
+            }
+            assert!(recv_exact(&fd, bytes.len()) == bytes);
+        },
+        |fd| {
+            for _ in 0..2000 {
+                let message = recv_exact(fd, 4);
+                send_all(fd, &message);
+            }
+            send_all(fd, &bytes);
+            assert_eq!(read(fd, &mut [0; 1]), Ok(0));
+        },
+    );
+}
+
+fn fork_child_serves() {
+    let Pair { c, s } = Pair::warm();
+    let child = net::fork(|| {
+        send_all(&s, &recv_exact(&s, 5));
+        0
+    });
+    drop(s);
+    send_all(&c, b"hello");
+    assert_eq!(recv_exact(&c, 5), b"hello");
+    assert_eq!(net::wait(child), 0);
+    // The child also held a copy of our end, which is gone with it.
+    assert_eq!(read(&c, &mut [0; 4]), Ok(0));
+}
+
+fn fork_child_reads_parent_writes() {
+    split_by_fork(
+        |p| {
+            for i in 0..1000u32 {
+                assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+            }
+        },
+        |p| {
+            for i in 0..1000u32 {
+                send_all(&p.c, &i.to_ne_bytes());
+            }
+        },
+    );
+}
+
+/// Both processes hold both ends.
+fn split_by_fork(child: impl FnOnce(&Pair), parent: impl FnOnce(&Pair)) {
+    let p = Pair::warm();
+    let pid = net::fork(|| {
+        child(&p);
+        0
+    });
+    parent(&p);
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn fork_both_write() {
+    let p = Pair::warm();
+    let pid = net::fork(|| {
+        for _ in 0..500 {
+            send_all(&p.c, b"child...");
+        }
+        0
+    });
+    for _ in 0..500 {
+        send_all(&p.c, b"parent..");
+    }
+    let got = recv_exact(&p.s, 8000);
+    let of_child = got.chunks(8).filter(|m| *m == b"child...").count();
+    let of_parent = got.chunks(8).filter(|m| *m == b"parent..").count();
+    assert_eq!((of_child, of_parent), (500, 500), "messages are whole");
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn fork_parent_closes_its_copy() {
+    let Pair { c, s } = Pair::warm();
+    let pid = net::fork(|| {
+        for _ in 0..3000 {
+            send_all(&s, &recv_exact(&s, 1));
+        }
+        0
+    });
+    drop(s);
+    for i in 0..3000u32 {
+        send_all(&c, &[i as u8]);
+        assert_eq!(recv_exact(&c, 1), [i as u8]);
+    }
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn fork_with_unread_bytes() {
+    let p = Pair::warm();
+    let bytes: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+    send_all(&p.c, &bytes[..2000]);
+    let pid = net::fork(|| {
+        assert!(recv_exact(&p.s, 3000) == bytes[..3000]);
+        0
+    });
+    send_all(&p.c, &bytes[2000..]);
+    assert_eq!(net::wait(pid), 0);
+    assert!(recv_exact(&p.s, 2000) == bytes[3000..]);
+}
+
+fn fork_end_only_when_last_closes() {
+    let Pair { c, s } = Pair::warm();
+    let (out, input) = net::pipe();
+    let pid = net::fork(|| {
+        net::close_in_child(&c);
+        // Keeps the other end until told.
+        let mut b = [0; 1];
+        assert_eq!(net::read(&out, &mut b), Ok(1));
+        0
+    });
+    send_all(&c, b"x");
+    drop(c);
+    assert_eq!(recv_exact(&s, 1), b"x");
+    assert_eq!(read(&s, &mut [0; 4]), Ok(0));
+    let Pair { c, s } = Pair::warm();
+    let second = net::fork(|| {
+        net::close_in_child(&s);
+        net::nap(50);
+        send_all(&c, b"by the child");
+        0
+    });
+    drop(c);
+    net::nap(10);
+    assert_eq!(net::recv(&s, &mut [0; 4], libc::MSG_DONTWAIT), Err(libc::EAGAIN), "the child still holds it");
+    assert_eq!(recv_up_to(&s, 100), b"by the child");
+    assert_eq!(net::wait(second), 0);
+    net::write(&input, b"q").unwrap();
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn fork_then_earned_again() {
+    let p = Pair::warm();
+    let pid = net::fork(|| 0);
+    assert_eq!(net::wait(pid), 0);
+    // The child is gone: the connection is this process's alone, and works (by whatever way).
+    for i in 0..2000u32 {
+        send_all(&p.c, &i.to_ne_bytes());
+        assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+    }
+}
+
+fn prefork_accept() {
+    let (listener, addr) = net::listener(pair::loopback());
+    let children: Vec<i32> = (0..3)
+        .map(|_| {
+            net::fork(|| {
+                for _ in 0..10 {
+                    let s = net::accept(&listener, 0).unwrap();
+                    while let Ok(n @ 1..) = read(&s, &mut [0; 1]) {
+                        send_all(&s, &[b'x'; 1][..n]);
+                    }
+                }
+                0
+            })
+        })
+        .collect();
+    let mut order: Vec<u32> = (0..30).collect();
+    order.reverse();
+    for _ in order {
+        let c = net::client(addr);
+        for _ in 0..200 {
+            send_all(&c, b"x");
+            assert_eq!(recv_exact(&c, 1), b"x");
+        }
+    }
+    for child in children {
+        assert_eq!(net::wait(child), 0);
+    }
+}
+
+/// `semantics --child FD`: answers on an inherited socket.
+pub(crate) fn exec_child(args: &[String]) {
+    let fd: i32 = args[0].parse().expect("a number");
+    // SAFETY: whoever started us gave us this descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let message = recv_exact(&fd, 5);
+    send_all(&fd, &message.iter().rev().copied().collect::<Vec<u8>>());
+    net::shutdown(&fd, libc::SHUT_WR).unwrap();
+}
+
+struct Arguments {
+    _words: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+fn arguments(fd: i32) -> Arguments {
+    let words: Vec<CString> =
+        ["semantics", "--child", &fd.to_string()].iter().map(|w| CString::new(*w).unwrap()).collect();
+    let mut pointers: Vec<_> = words.iter().map(|w| w.as_ptr()).collect();
+    pointers.push(ptr::null());
+    Arguments { _words: words, pointers }
+}
+
+const SELF: &CStr = c"/proc/self/exe";
+
+/// A pair whose accepting end survives exec.
+fn inheritable() -> Pair {
+    let p = Pair::warm();
+    net::fcntl(&p.s, libc::F_SETFD, 0).unwrap();
+    p
+}
+
+fn answered(p: Pair, start: impl FnOnce(&OwnedFd) -> i32) {
+    let Pair { c, s } = p;
+    // Some bytes wait in the ring already.
+    send_all(&c, b"he");
+    let pid = start(&s);
+    drop(s);
+    send_all(&c, b"llo");
+    assert_eq!(recv_up_to(&c, 100), b"olleh");
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn exec_inherits() {
+    answered(inheritable(), |s| {
+        let args = arguments(s.as_raw_fd());
+        // SAFETY: a null-terminated list of strings.
+        net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) })
+    });
+}
+
+fn vfork_exec() {
+    answered(inheritable(), |s| {
+        let args = arguments(s.as_raw_fd());
+        // SAFETY: the child only calls execv and _exit.
+        #[expect(deprecated, reason = "what is tested here")]
+        let pid = unsafe { libc::vfork() };
+        if pid == 0 {
+            // SAFETY: a null-terminated list of strings.
+            unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(99) };
+        }
+        pid
+    });
+}
+
+fn spawn_with_dup2() {
+    answered(Pair::warm(), |s| {
+        let args = arguments(17);
+        // SAFETY: all-zero storage, initialised by the next call.
+        let mut actions: libc::posix_spawn_file_actions_t = unsafe { std::mem::zeroed() };
+        // SAFETY: our own storage.
+        assert_eq!(unsafe { libc::posix_spawn_file_actions_init(&raw mut actions) }, 0);
+        // SAFETY: initialised above.
+        assert_eq!(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut actions, s.as_raw_fd(), 17) }, 0);
+        let environment = environment();
+        let mut pid = 0;
+        let (argv, envp) = (args.pointers.as_ptr().cast(), environment.pointers.as_ptr().cast());
+        // SAFETY: null-terminated lists of strings, our own actions.
+        let error = unsafe { libc::posix_spawn(&raw mut pid, SELF.as_ptr(), &raw const actions, ptr::null(), argv, envp) };
+        assert_eq!(error, 0);
+        pid
+    });
+}
+
+fn environment() -> Arguments {
+    let words: Vec<CString> = std::env::vars()
+        .map(|(name, value)| CString::new(format!("{name}={value}")).unwrap())
+        .collect();
+    let mut pointers: Vec<_> = words.iter().map(|w| w.as_ptr()).collect();
+    pointers.push(ptr::null());
+    Arguments { _words: words, pointers }
+}
+
+fn cat_on_the_socket() {
+    let Pair { c, s } = Pair::warm();
+    let text: Vec<u8> = (0..300_000u32).map(|i| (i / 5) as u8).collect();
+    send_all(&c, &text[..700]);
+    let other = net::dup(&s);
+    let mut cat = Command::new("cat").stdin(Stdio::from(s)).stdout(Stdio::from(other)).spawn().unwrap();
+    // The command's copies go with it.
+    crate::both(
+        || {
+            send_all(&c, &text[700..]);
+            net::shutdown(&c, libc::SHUT_WR).unwrap();
+        },
+        || assert!(recv_up_to(&c, text.len() + 1) == text),
+    );
+    assert!(cat.wait().unwrap().success());
+}
+
+fn wc_on_the_socket() {
+    let Pair { c, s } = Pair::warm();
+    send_all(&c, &[b'\n'; 1000]);
+    let wc = Command::new("wc").arg("-c").stdin(Stdio::from(s)).stdout(Stdio::piped()).spawn().unwrap();
+    send_all(&c, &[b'\n'; 99_000]);
+    drop(c);
+    let out = wc.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "100000");
+}
+
+fn close_on_exec_ends() {
+    let Pair { c, s } = Pair::warm();
+    let pid = net::fork(|| {
+        let args = [c"sleep".as_ptr(), c"20".as_ptr(), ptr::null()];
+        // SAFETY: a null-terminated list of strings.
+        unsafe { libc::execvp(args[0], args.as_ptr()) }
+    });
+    drop(s);
+    assert_eq!(read(&c, &mut [0; 4]), Ok(0), "exec closed the copy");
+    net::kill(pid, libc::SIGKILL).unwrap();
+    net::wait(pid);
+}
+
+/// Sends one descriptor with a byte.
+fn pass(over: &OwnedFd, fd: &OwnedFd) {
+    let mut iov = net::const_pieces(&[b"f"]);
+    let mut msg = net::message(&mut iov);
+    let mut control = [0u64; 4];
+    msg.msg_control = control.as_mut_ptr().cast();
+    // SAFETY: arithmetic only.
+    msg.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as usize;
+    // SAFETY: the control buffer is large enough for one header and one descriptor.
+    let header = unsafe { &mut *libc::CMSG_FIRSTHDR(&raw const msg) };
+    header.cmsg_level = libc::SOL_SOCKET;
+    header.cmsg_type = libc::SCM_RIGHTS;
+    // SAFETY: arithmetic only.
+    header.cmsg_len = unsafe { libc::CMSG_LEN(4) } as usize;
+    // SAFETY: the data part has room for one descriptor.
+    unsafe { libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd.as_raw_fd()) };
+    // SAFETY: a complete header.
+    assert_eq!(unsafe { libc::sendmsg(over.as_raw_fd(), &raw const msg, 0) }, 1);
+}
+
+fn receive_fd(over: &OwnedFd) -> OwnedFd {
+    let mut byte = [0; 1];
+    let mut iov = net::pieces(&mut [&mut byte]);
+    let mut msg = net::message(&mut iov);
+    let mut control = [0u64; 4];
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    // SAFETY: a complete header.
+    assert_eq!(unsafe { libc::recvmsg(over.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) }, 1);
+    // SAFETY: filled in by the kernel.
+    let header = unsafe { &*libc::CMSG_FIRSTHDR(&raw const msg) };
+    assert_eq!((header.cmsg_level, header.cmsg_type), (libc::SOL_SOCKET, libc::SCM_RIGHTS));
+    // SAFETY: one descriptor stands there.
+    net::new_fd(unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() })
+}
+
+/// A child that gets one descriptor and does `work` with it.
+fn taker(work: impl FnOnce(OwnedFd)) -> (OwnedFd, i32) {
+    let (mine, theirs) = net::unix_pair();
+    let pid = net::fork(|| {
+        work(receive_fd(&theirs));
+        0
+    });
+    (mine, pid)
+}
+
+fn passed_by_message() {
+    let (over, pid) = taker(|fd| {
+        send_all(&fd, &recv_exact(&fd, 5));
+    });
+    let Pair { c, s } = Pair::warm();
+    pass(&over, &s);
+    drop(s);
+    send_all(&c, b"hello");
+    assert_eq!(recv_up_to(&c, 100), b"hello");
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn passed_with_unread_bytes() {
+    let bytes: Vec<u8> = (0..3000u32).map(|i| (i / 2) as u8).collect();
+    let (over, pid) = taker(|fd| {
+        assert!(recv_up_to(&fd, 5000) == bytes);
+        send_all(&fd, b"got it");
+    });
+    let Pair { c, s } = Pair::warm();
+    send_all(&c, &bytes[..900]);
+    net::await_events(&s, POLLIN);
+    pass(&over, &s);
+    drop(s);
+    send_all(&c, &bytes[900..]);
+    net::shutdown(&c, libc::SHUT_WR).unwrap();
+    assert_eq!(recv_up_to(&c, 100), b"got it");
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn passed_and_kept() {
+    let (over, pid) = taker(|fd| {
+        send_all(&fd, b"by the child");
+    });
+    let p = Pair::warm();
+    pass(&over, &p.s);
+    assert_eq!(recv_exact(&p.c, 12), b"by the child");
+    assert_eq!(net::wait(pid), 0);
+    send_all(&p.s, b"by the parent");
+    assert_eq!(recv_exact(&p.c, 13), b"by the parent");
+}
+
+fn received_and_used() {
+    // A process that hands over what it accepted, as cluster servers do; the receiver serves for long.
+    let (over, pid) = taker(|fd| {
+        while let Ok(n @ 1..) = read(&fd, &mut [0; 1]) {
+            send_all(&fd, &[b'x'; 1][..n]);
+        }
+    });
+    let Pair { c, s } = Pair::fresh();
+    pass(&over, &s);
+    drop(s);
+    for _ in 0..3000 {
+        send_all(&c, b"x");
+        assert_eq!(recv_exact(&c, 1), b"x");
+    }
+    drop(c);
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn child_killed() {
+    let (out, input) = net::pipe();
+    let Pair { c, s } = Pair::warm();
+    let pid = net::fork(|| {
+        net::close_in_child(&c);
+        send_all(&s, b"last words");
+        net::write(&input, b"r").unwrap();
+        net::nap(60_000);
+        0
+    });
+    drop(s);
+    assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+    net::kill(pid, libc::SIGKILL).unwrap();
+    net::wait(pid);
+    assert_eq!(recv_up_to(&c, 100), b"last words");
+}
+
+fn grandchild() {
+    let Pair { c, s } = Pair::warm();
+    let pid = net::fork(|| {
+        net::close_in_child(&c);
+        net::wait(net::fork(|| {
+            send_all(&s, &recv_exact(&s, 3));
+            0
+        }))
+    });
+    drop(s);
+    send_all(&c, b"abc");
+    assert_eq!(recv_up_to(&c, 100), b"abc");
+    assert_eq!(net::wait(pid), 0);
+}
+
+fn exit_without_close() {
+    for way in 0..3 {
+        let (out, input) = net::pipe();
+        let pid = net::fork(|| {
+            let (listener, addr) = net::listener(pair::loopback());
+            net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+            let s = net::accept(&listener, 0).unwrap();
+            pair::warm_server(&s);
+            send_all(&s, &[7; 900]);
+            match way {
+                0 => std::process::exit(0),
+                // SAFETY: ends the process.
+                1 => unsafe { libc::_exit(0) },
+                _ => 0,
+            }
+        });
+        let mut port = [0; 2];
+        assert_eq!(net::read(&out, &mut port), Ok(2));
+        let mut addr = pair::loopback();
+        addr.set_port(u16::from_ne_bytes(port));
+        let c = net::client(addr);
+        pair::warm_client(&c);
+        assert_eq!(recv_up_to(&c, 5000), [7; 900]);
+        assert_eq!(net::wait(pid), 0);
+    }
+}
+
+fn raw_fork_by_number() {
+    // fork(2) by number, which no atfork handler sees.
+    let p = Pair::warm();
+    // SAFETY: single-threaded; the child only uses its copy of the memory.
+    let pid = unsafe { libc::syscall(libc::SYS_fork) } as i32;
+    if pid == 0 {
+        send_all(&p.s, b"child");
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    assert_eq!(net::wait(pid), 0);
+    assert_eq!(recv_exact(&p.c, 5), b"child");
+    send_all(&p.c, b"parent");
+    assert_eq!(recv_exact(&p.s, 6), b"parent");
+}

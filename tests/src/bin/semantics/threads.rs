@@ -1,0 +1,218 @@
+//! Several threads on one socket; cancelled threads.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use libc::POLLIN;
+use madrigal_tests::net::{self, read, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+crate::checks![
+    many_readers, many_writers, reader_and_writer, duplex_ping_pong, many_pairs_at_once, cancelled_in_recv,
+    readers_end_together, thread_per_connection, spin_and_sleep_mixed,
+];
+
+fn many_readers() {
+    // Whoever gets a message: each byte is read exactly once.
+    let p = Pair::warm();
+    let sum = AtomicU64::new(0);
+    let total = 200_000u64;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut b = [0; 64];
+                while let Ok(n @ 1..) = read(&p.s, &mut b) {
+                    sum.fetch_add(b[..n].iter().map(|x| u64::from(*x) + 1).sum(), Ordering::Relaxed);
+                }
+            });
+        }
+        let bytes: Vec<u8> = (0..total).map(|i| (i % 251) as u8).collect();
+        for (i, part) in bytes.chunks(97).enumerate() {
+            send_all(&p.c, part);
+            if i % 500 == 0 {
+                net::nap(2);
+            }
+        }
+        net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    });
+    assert_eq!(sum.into_inner(), (0..total).map(|i| i % 251 + 1).sum());
+}
+
+fn many_writers() {
+    // Small writes are whole.
+    let p = Pair::warm();
+    let p = &p;
+    std::thread::scope(|scope| {
+        for id in 1..=4u8 {
+            scope.spawn(move || {
+                for _ in 0..3000 {
+                    assert_eq!(net::send(&p.c, &[id; 64], 0), Ok(64));
+                }
+            });
+        }
+        let mut count = [0; 5];
+        for _ in 0..12_000 {
+            let message = recv_exact(&p.s, 64);
+            assert!(message.iter().all(|b| *b == message[0]), "a write was torn");
+            count[message[0] as usize] += 1;
+        }
+        assert_eq!(count, [0, 3000, 3000, 3000, 3000]);
+    });
+}
+
+fn reader_and_writer() {
+    // One thread sends, one receives, on each end.
+    let p = Pair::warm();
+    let bytes: Vec<u8> = (0..4_000_000u32).map(|i| (i / 13) as u8).collect();
+    let bytes = &bytes;
+    std::thread::scope(|scope| {
+        for (from, to) in [(&p.c, &p.s), (&p.s, &p.c)] {
+            scope.spawn(move || bytes.chunks(10_007).for_each(|part| send_all(from, part)));
+            scope.spawn(move || assert!(recv_exact(to, bytes.len()) == *bytes));
+        }
+    });
+}
+
+fn duplex_ping_pong() {
+    let p = Pair::warm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                send_all(&p.s, &recv_exact(&p.s, 8));
+            }
+        });
+        for i in 0..20_000u64 {
+            send_all(&p.c, &i.to_ne_bytes());
+            assert_eq!(recv_exact(&p.c, 8), i.to_ne_bytes());
+        }
+    });
+    p.assert_in_rings();
+}
+
+fn many_pairs_at_once() {
+    let pairs: Vec<Pair> = (0..12).map(|_| Pair::warm()).collect();
+    std::thread::scope(|scope| {
+        for p in &pairs {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    send_all(&p.s, &recv_exact(&p.s, 8));
+                }
+            });
+            scope.spawn(|| {
+                for i in 0..500u64 {
+                    send_all(&p.c, &i.to_ne_bytes());
+                    assert_eq!(recv_exact(&p.c, 8), i.to_ne_bytes());
+                }
+            });
+        }
+    });
+}
+
+unsafe extern "C-unwind" {
+    fn recv(fd: c_int, buf: *mut c_void, n: usize, flags: c_int) -> isize;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+}
+
+static CANCEL_TID: AtomicI32 = AtomicI32::new(0);
+
+/// Blocks in recv(2) for ever; no Rust value needs to be dropped on the way out.
+extern "C-unwind" fn blocked(fd: *mut c_void) -> *mut c_void {
+    // SAFETY: no pointers.
+    CANCEL_TID.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    let mut byte = [0u8; 1];
+    // SAFETY: our own buffer.
+    unsafe { recv(fd.addr() as c_int, byte.as_mut_ptr().cast(), 1, 0) };
+    ptr::null_mut()
+}
+
+fn cancelled_in_recv() {
+    let p = Pair::warm();
+    type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+    // SAFETY: the same function, as the type pthread_create wants; the C library is ready for it to be unwound.
+    let start = unsafe { std::mem::transmute::<extern "C-unwind" fn(*mut c_void) -> *mut c_void, Start>(blocked) };
+    let mut thread: libc::pthread_t = 0;
+    let fd = ptr::without_provenance_mut(p.s.as_raw_fd() as usize);
+    // SAFETY: room for the thread's name; the function takes a number as its argument.
+    assert_eq!(unsafe { libc::pthread_create(&raw mut thread, ptr::null(), start, fd) }, 0);
+    while CANCEL_TID.load(Ordering::SeqCst) == 0 {
+        net::nap(1);
+    }
+    crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
+    // SAFETY: a thread that has not been joined.
+    assert_eq!(unsafe { pthread_cancel(thread) }, 0);
+    let mut result = ptr::null_mut();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::pthread_join(thread, &raw mut result) }, 0);
+    assert_eq!(result.addr() as isize, -1, "PTHREAD_CANCELED");
+    // The socket is as usable as before.
+    send_all(&p.c, b"x");
+    assert_eq!(net::poll(&p.s, POLLIN, 10_000), POLLIN);
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    send_all(&p.s, b"y");
+    assert_eq!(recv_exact(&p.c, 1), b"y");
+}
+
+fn readers_end_together() {
+    let Pair { c, s } = Pair::warm();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(read(&s, &mut [0; 4]), Ok(0)));
+        }
+        net::nap(30);
+        drop(c);
+    });
+}
+
+fn thread_per_connection() {
+    let (listener, addr) = net::listener(madrigal_tests::pair::loopback());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..30 {
+                let s = net::accept(&listener, 0).unwrap();
+                scope.spawn(move || {
+                    let mut b = [0; 256];
+                    while let Ok(n @ 1..) = read(&s, &mut b) {
+                        send_all(&s, &b[..n]);
+                    }
+                });
+            }
+        });
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    let c = net::client(addr);
+                    for i in 0..300u32 {
+                        send_all(&c, &i.to_ne_bytes());
+                        assert_eq!(recv_exact(&c, 4), i.to_ne_bytes());
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn spin_and_sleep_mixed() {
+    // Answers that come now at once, now late, now by one reader, now by another.
+    let p = Pair::warm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..3000u32 {
+                let message = recv_exact(&p.s, 4);
+                if i % 100 == 7 {
+                    net::nap(3);
+                }
+                send_all(&p.s, &message);
+            }
+        });
+        for i in 0..3000u32 {
+            if i % 130 == 11 {
+                net::nap(4);
+            }
+            send_all(&p.c, &i.to_ne_bytes());
+            assert_eq!(recv_exact(&p.c, 4), i.to_ne_bytes());
+        }
+    });
+}

@@ -1,0 +1,80 @@
+//! Urgent data: it goes by the kernel, and the stream around it stays in order.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{MSG_OOB, POLLPRI};
+use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
+use madrigal_tests::pair::Pair;
+
+crate::checks![urgent_byte, urgent_mark, urgent_inline, urgent_signal, stream_around_urgent];
+
+/// `SIOCATMARK`
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
+fn urgent_byte() {
+    let p = Pair::warm();
+    assert_eq!(send(&p.c, b"A", MSG_OOB), Ok(1));
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    let mut b = [0; 4];
+    assert_eq!(recv(&p.s, &mut b, MSG_OOB), Ok(1));
+    assert_eq!(b[0], b'A');
+    assert_eq!(recv(&p.s, &mut b, MSG_OOB), Err(libc::EINVAL), "only once");
+}
+
+fn urgent_mark() {
+    let p = Pair::warm();
+    send_all(&p.c, b"xy");
+    assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    assert_eq!(recv_exact(&p.s, 2), b"xy");
+    assert_eq!(net::ioctl(&p.s, SIOCATMARK, 0), Ok(1));
+    send_all(&p.c, b"after");
+    assert_eq!(recv_exact(&p.s, 5), b"after");
+}
+
+fn urgent_inline() {
+    let p = Pair::warm();
+    net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, 1).unwrap();
+    send_all(&p.c, b"a");
+    assert_eq!(send(&p.c, b"b", MSG_OOB), Ok(1));
+    send_all(&p.c, b"c");
+    assert_eq!(recv_exact(&p.s, 3), b"abc");
+}
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn note(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+fn urgent_signal() {
+    let p = Pair::warm();
+    net::on_signal(libc::SIGURG, note, true);
+    net::fcntl(&p.s, libc::F_SETOWN, std::process::id() as i32).unwrap();
+    assert_eq!(send(&p.c, b"!", MSG_OOB), Ok(1));
+    while SIGNALS.load(Ordering::SeqCst) == 0 {
+        net::nap(1);
+    }
+    net::on_signal(libc::SIGIO, note, true);
+    let before = SIGNALS.load(Ordering::SeqCst);
+    let flags = net::fcntl(&p.s, libc::F_GETFL, 0).unwrap();
+    net::fcntl(&p.s, libc::F_SETFL, flags | libc::O_ASYNC).unwrap();
+    send_all(&p.c, b"q");
+    while SIGNALS.load(Ordering::SeqCst) == before {
+        net::nap(1);
+    }
+    assert_eq!(recv_exact(&p.s, 1), b"q");
+}
+
+fn stream_around_urgent() {
+    let p = Pair::warm();
+    // Unread ring bytes, then an urgent byte, then more, in both directions at once.
+    let long: Vec<u8> = (0..900u32).map(|i| i as u8).collect();
+    send_all(&p.s, &long);
+    send_all(&p.c, &long);
+    assert_eq!(send(&p.c, b"!", MSG_OOB), Ok(1));
+    send_all(&p.c, &long);
+    send_all(&p.s, &long);
+    assert!(recv_exact(&p.s, 1800) == [&long[..], &long].concat());
+    assert!(recv_exact(&p.c, 1800) == [&long[..], &long].concat());
+}

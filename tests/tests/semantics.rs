@@ -1,0 +1,45 @@
+//! Socket behaviour in detail: every check of `semantics` in a process of its own, plain and wrapped.
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use madrigal_tests::host::{self, How, Scratch};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_semantics");
+
+/// Checks that do not hold wrapped yet, and why.
+const OPEN: &[(&str, &str)] = &[];
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // More at once than processors: most checks wait most of the time, some load is part of the test.
+    arguments.test_threads.get_or_insert(4);
+    let scratch = Scratch::new();
+    let list = host::run(host::command(How::Plain, PROGRAM, &scratch).arg("--list")).expect_success();
+    let names: Vec<String> = list.text().lines().map(str::to_owned).collect();
+    for (open, _) in OPEN {
+        assert!(names.iter().any(|n| n == open), "no check {open}");
+    }
+    let mut trials = Vec::new();
+    for name in &names {
+        for how in [How::Plain, How::Wrapped] {
+            let (check, open) = (name.clone(), OPEN.iter().any(|(o, _)| o == name));
+            let title = format!("{}::{name}", if how == How::Plain { "plain" } else { "wrapped" });
+            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open && how == How::Wrapped));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn holds(how: How, check: &str) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let mut command = host::command(how, PROGRAM, &scratch);
+    if how == How::Wrapped {
+        command.env("EXPECT_RING", "1");
+    }
+    let ended = host::run(command.arg(check));
+    if ended.status != 0 {
+        let why = if ended.status == 128 + libc::SIGALRM { "it hangs" } else { "" };
+        return Err(format!("status {} {why}\n{}", ended.status, String::from_utf8_lossy(&ended.err)).into());
+    }
+    let left = scratch.left_over();
+    if left.is_empty() { Ok(()) } else { Err(format!("left in the shared directory: {left:?}").into()) }
+}
