@@ -44,7 +44,7 @@ pub(crate) fn before() {
         if word.kind() == Kind::Socket
             && let Some(s) = sock::enter(fd)
         {
-            leave::leave(&s, fd, Reason::Forked, false);
+            leave::leave(&s, fd, Reason::Forked, true);
         }
     }
     for (_, s) in SOCKS.all() {

@@ -301,6 +301,9 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     }
     // SAFETY: the program's own array.
     let Some(buffers) = (unsafe { Buffers::from_raw(header.msg_iov, header.msg_iovlen) }) else { return real() };
+    if buffers.total() == 0 {
+        return real();
+    }
     if header.msg_controllen > 0 {
         // Control messages on TCP set options for these bytes: the kernel's business.
         guarded_or((), || kernel_only(fd));
