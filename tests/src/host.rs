@@ -1,7 +1,6 @@
 //! What integration tests need of the host: the library to preload, programs with an end, scratch folders, random choices.
 #![allow(unsafe_code)]
 
-use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -309,7 +308,7 @@ impl Choices {
     }
 
     /// A number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         // splitmix64
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -320,7 +319,7 @@ impl Choices {
 
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.number() % n
     }
 }
 

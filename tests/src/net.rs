@@ -104,7 +104,11 @@ pub fn listener(addr: SocketAddr) -> (OwnedFd, SocketAddr) {
 }
 
 /// A listener; `prepare` may set options before it is bound.
-pub fn listener_with(addr: SocketAddr, kind: c_int, prepare: impl FnOnce(&OwnedFd)) -> Result<(OwnedFd, SocketAddr), c_int> {
+pub fn listener_with(
+    addr: SocketAddr,
+    kind: c_int,
+    prepare: impl FnOnce(&OwnedFd),
+) -> Result<(OwnedFd, SocketAddr), c_int> {
     let fd = socket(addr.is_ipv6(), kind | libc::SOCK_CLOEXEC);
     prepare(&fd);
     bind(&fd, addr)?;

@@ -8,9 +8,21 @@ use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
 crate::checks![
-    by_ipv6, by_ipv4_to_dual_stack, by_mapped_address, by_other_loopback, to_any_address, nonblocking_connect,
-    refused, reuseport_spreads, connect_again, bound_source, send_in_connecting, accept_flags, half_open_backlog,
-    names_stay, connect_to_itself,
+    by_ipv6,
+    by_ipv4_to_dual_stack,
+    by_mapped_address,
+    by_other_loopback,
+    to_any_address,
+    nonblocking_connect,
+    refused,
+    reuseport_spreads,
+    connect_again,
+    bound_source,
+    send_in_connecting,
+    accept_flags,
+    half_open_backlog,
+    names_stay,
+    connect_to_itself,
 ];
 
 fn exchange(c: OwnedFd, s: OwnedFd) {
@@ -76,7 +88,7 @@ fn refused() {
         net::await_events(&c, libc::POLLERR);
         assert_eq!(net::take_error(&c), libc::ECONNREFUSED);
     }
-    assert_eq!(net::send(&net::socket(false, 0), b"x", 0), Err(libc::EPIPE));
+    assert_eq!(net::send(net::socket(false, 0), b"x", 0), Err(libc::EPIPE));
     assert_eq!(net::read(net::socket(false, 0), &mut [0; 1]), Err(libc::ENOTCONN));
 }
 

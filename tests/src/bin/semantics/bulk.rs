@@ -6,8 +6,14 @@ use madrigal_tests::pair::{self, Pair};
 use crate::both;
 
 crate::checks![
-    both_directions_64_mib, across_processes_64_mib, nonblocking_both_directions, by_tiny_writes, by_huge_reads,
-    reader_stalls_and_returns, bulk_from_the_first_byte, only_one_side_sends,
+    both_directions_64_mib,
+    across_processes_64_mib,
+    nonblocking_both_directions,
+    by_tiny_writes,
+    by_huge_reads,
+    reader_stalls_and_returns,
+    bulk_from_the_first_byte,
+    only_one_side_sends,
 ];
 
 const MIB: usize = 1 << 20;

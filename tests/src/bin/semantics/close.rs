@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{
-    ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR,
+    ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SHUT_RD, SHUT_RDWR,
+    SHUT_WR,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, recv_up_to, send, send_all, shutdown};
 use madrigal_tests::pair::Pair;
@@ -11,11 +12,30 @@ use madrigal_tests::pair::Pair;
 use crate::both;
 
 crate::checks![
-    half_close_by_client, half_close_by_server, half_close_then_big_answer, half_close_with_ring_full, shutdown_both,
-    shutdown_read, shutdown_write_twice, write_after_shutdown, sigpipe_by_write, linger_zero_resets,
-    linger_zero_after_data, close_with_unread_resets, close_with_data_on_its_way, peer_closed_then_send,
-    events_after_half_close, events_after_both_shut, events_after_reset, reset_is_told_once, blocked_reader_sees_end,
-    blocked_writer_sees_end, error_taken_by_so_error, end_is_told_for_ever, linger_waits, simultaneous_close,
+    half_close_by_client,
+    half_close_by_server,
+    half_close_then_big_answer,
+    half_close_with_ring_full,
+    shutdown_both,
+    shutdown_read,
+    shutdown_write_twice,
+    write_after_shutdown,
+    sigpipe_by_write,
+    linger_zero_resets,
+    linger_zero_after_data,
+    close_with_unread_resets,
+    close_with_data_on_its_way,
+    peer_closed_then_send,
+    events_after_half_close,
+    events_after_both_shut,
+    events_after_reset,
+    reset_is_told_once,
+    blocked_reader_sees_end,
+    blocked_writer_sees_end,
+    error_taken_by_so_error,
+    end_is_told_for_ever,
+    linger_waits,
+    simultaneous_close,
 ];
 
 const ALL: i16 = POLLIN | POLLOUT | POLLRDHUP;

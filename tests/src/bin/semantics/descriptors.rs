@@ -9,9 +9,21 @@ use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
 crate::checks![
-    dup_survives_close, dup2_and_dup3, dup2_to_itself, dupfd_numbers, close_range_ends, numbers_used_again,
-    dup2_over_ends_connection, dup2_over_blocked_reader, close_under_blocked_reader, shutdown_under_blocked_reader,
-    flags_are_shared, closed_is_ebadf, sent_by_one_copy_read_by_other, many_descriptors, fds_are_small_and_real,
+    dup_survives_close,
+    dup2_and_dup3,
+    dup2_to_itself,
+    dupfd_numbers,
+    close_range_ends,
+    numbers_used_again,
+    dup2_over_ends_connection,
+    dup2_over_blocked_reader,
+    close_under_blocked_reader,
+    shutdown_under_blocked_reader,
+    flags_are_shared,
+    closed_is_ebadf,
+    sent_by_one_copy_read_by_other,
+    many_descriptors,
+    fds_are_small_and_real,
 ];
 
 fn dup_survives_close() {

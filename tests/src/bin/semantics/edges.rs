@@ -5,11 +5,20 @@ use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
 use crate::both;
-use crate::sets::Set;
+use crate::set::Set;
 
 crate::checks![
-    edge_once_per_arrival, edge_after_drain, edge_rearmed_by_mod, edge_out_after_full, edge_at_end, edge_at_close,
-    oneshot_once, oneshot_many_threads, edge_stream_by_loop, edge_both_directions, edge_added_when_readable,
+    edge_once_per_arrival,
+    edge_after_drain,
+    edge_rearmed_by_mod,
+    edge_out_after_full,
+    edge_at_end,
+    edge_at_close,
+    oneshot_once,
+    oneshot_many_threads,
+    edge_stream_by_loop,
+    edge_both_directions,
+    edge_added_when_readable,
     edge_reported_to_one_thread,
 ];
 
@@ -102,12 +111,15 @@ fn edge_at_close() {
     let set = Set::new();
     set.add(&s, EPOLLIN | EPOLLET | EPOLLRDHUP, 1);
     send_all(&c, b"bye");
-    both(|| drop(c), || {
-        let mut bits = 0;
-        while bits & EPOLLRDHUP == 0 {
-            bits |= set.wait(4, -1).iter().fold(0, |all, e| all | e.1);
-        }
-    });
+    both(
+        || drop(c),
+        || {
+            let mut bits = 0;
+            while bits & EPOLLRDHUP == 0 {
+                bits |= set.wait(4, -1).iter().fold(0, |all, e| all | e.1);
+            }
+        },
+    );
     assert_eq!(net::recv_up_to(&s, 10), b"bye");
 }
 

@@ -11,13 +11,24 @@ use madrigal_tests::pair::Pair;
 use crate::both;
 
 crate::checks![
-    sendfile_whole, sendfile_offset_null, sendfile_nonblocking, sendfile_past_end, splice_into_socket,
-    splice_out_of_socket, splice_out_with_ring_bytes, stdio_both_ways, stdio_reads_ring_bytes, stdio_by_lines,
-    dprintf_to_socket, tee_like_copy,
+    sendfile_whole,
+    sendfile_offset_null,
+    sendfile_nonblocking,
+    sendfile_past_end,
+    splice_into_socket,
+    splice_out_of_socket,
+    splice_out_with_ring_bytes,
+    stdio_both_ways,
+    stdio_reads_ring_bytes,
+    stdio_by_lines,
+    dprintf_to_socket,
+    splice_after_end,
+    stdio_after_end,
+    tee_like_copy,
 ];
 
 fn pattern(n: usize) -> Vec<u8> {
-    (0..n as u32).map(|i| (i / 9 ^ i) as u8).collect()
+    (0..n as u32).map(|i| ((i / 9) ^ i) as u8).collect()
 }
 
 fn file_of(bytes: &[u8]) -> OwnedFd {
@@ -210,6 +221,38 @@ fn stdio_reads_ring_bytes() {
     assert_eq!(net::read(&c, &mut [0; 4]), Ok(0));
 }
 
+/// A sender that is through (half closed, or gone) and whose bytes nobody has read.
+fn through(bytes: &[u8], closed: bool) -> Pair {
+    let p = Pair::warm();
+    send_all(&p.c, bytes);
+    if closed {
+        let Pair { c, s } = p;
+        drop(c);
+        return Pair { c: net::dup(&s), s };
+    }
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    p
+}
+
+fn splice_after_end() {
+    for closed in [false, true] {
+        let p = through(&pattern(800), closed);
+        let (out, input) = net::pipe();
+        assert_eq!(splice(&p.s, &input, 4096), Ok(800), "closed: {closed}");
+        assert!(read_pipe(&out, 800) == pattern(800));
+        assert_eq!(splice(&p.s, &input, 4096), Ok(0));
+    }
+}
+
+fn stdio_after_end() {
+    for closed in [false, true] {
+        let p = through(b"one line\n", closed);
+        let stream = Stream::open(net::dup(&p.s));
+        assert_eq!(stream.line(), b"one line\n", "closed: {closed}");
+        stream.close();
+    }
+}
+
 fn stdio_by_lines() {
     // Both ends by stdio from the start, many lines.
     let Pair { c, s } = Pair::fresh();
@@ -252,7 +295,11 @@ fn tee_like_copy() {
                     net::shutdown(&left.c, libc::SHUT_WR).unwrap();
                 },
                 || {
-                    while let Ok(n @ 1..) = splice(&left.s, &input, 65_536) {
+                    loop {
+                        let n = splice(&left.s, &input, 65_536).expect("splice");
+                        if n == 0 {
+                            break;
+                        }
                         let mut done = 0;
                         while done < n {
                             done += splice(&out, &right.c, n - done).unwrap();
@@ -262,6 +309,10 @@ fn tee_like_copy() {
                 },
             );
         },
-        || assert!(net::recv_up_to(&right.s, bytes.len() + 1) == bytes),
+        || {
+            let got = net::recv_up_to(&right.s, bytes.len() + 1);
+            let wrong = got.iter().zip(&bytes).position(|(a, b)| a != b);
+            assert!(got == bytes, "{} of {} bytes, first wrong one {wrong:?}", got.len(), bytes.len());
+        },
     );
 }

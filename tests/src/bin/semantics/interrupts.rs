@@ -9,12 +9,22 @@ use libc::{EINTR, POLLIN, SIGUSR1, pollfd};
 use madrigal_tests::net::{self, read, send_all};
 use madrigal_tests::pair::Pair;
 
-use crate::sets::Set;
+use crate::set::Set;
 
 crate::checks![
-    recv_interrupted, recv_restarts, poll_interrupted, poll_interrupted_despite_restart, epoll_interrupted,
-    select_interrupted, send_interrupted, mask_of_ppoll, mask_of_epoll_pwait, pending_signal_ends_ppoll,
-    handler_uses_the_socket, interrupted_with_timeout, waitall_interrupted_keeps_part,
+    recv_interrupted,
+    recv_restarts,
+    poll_interrupted,
+    poll_interrupted_despite_restart,
+    epoll_interrupted,
+    select_interrupted,
+    send_interrupted,
+    mask_of_ppoll,
+    mask_of_epoll_pwait,
+    pending_signal_ends_ppoll,
+    handler_uses_the_socket,
+    interrupted_with_timeout,
+    waitall_interrupted_keeps_part,
 ];
 
 /// Ends the process should it hang.

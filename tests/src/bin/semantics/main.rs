@@ -9,9 +9,11 @@ mod edges;
 mod files;
 mod interrupts;
 mod options;
+mod passing;
 mod polling;
 mod processes;
 mod receive;
+mod set;
 mod sets;
 mod threads;
 mod transmit;
@@ -41,6 +43,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),
     ("processes", processes::CHECKS),
+    ("passing", passing::CHECKS),
     ("files", files::CHECKS),
     ("addresses", addresses::CHECKS),
     ("options", options::CHECKS),

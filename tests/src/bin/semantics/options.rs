@@ -8,8 +8,14 @@ use madrigal_tests::net::{self, get, recv_exact, send_all, set};
 use madrigal_tests::pair::Pair;
 
 crate::checks![
-    read_only_options, tcp_info, buffers, keepalive_and_friends, options_stay_over_moves, receive_buffer_small,
-    timestamps_by_kernel, sockopt_errors,
+    read_only_options,
+    tcp_info,
+    buffers,
+    keepalive_and_friends,
+    options_stay_over_moves,
+    receive_buffer_small,
+    timestamps_by_kernel,
+    sockopt_errors,
 ];
 
 fn read_only_options() {
@@ -26,7 +32,8 @@ fn tcp_state(fd: &OwnedFd) -> u8 {
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: room of that length.
-    let n = unsafe { libc::getsockopt(fd.as_raw_fd(), IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len) };
+    let n =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len) };
     assert_eq!(n, 0);
     info.tcpi_state
 }

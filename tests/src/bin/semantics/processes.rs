@@ -6,15 +6,31 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr;
 
-use libc::{POLLIN, c_char};
+use libc::c_char;
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
 crate::checks![
-    two_processes, fork_child_serves, fork_child_reads_parent_writes, fork_both_write, fork_parent_closes_its_copy,
-    fork_with_unread_bytes, fork_end_only_when_last_closes, fork_then_earned_again, prefork_accept, exec_inherits,
-    vfork_exec, spawn_with_dup2, cat_on_the_socket, wc_on_the_socket, close_on_exec_ends, passed_by_message,
-    passed_with_unread_bytes, passed_and_kept, received_and_used, child_killed, grandchild, exit_without_close,
+    two_processes,
+    fork_child_serves,
+    fork_child_reads_parent_writes,
+    fork_both_write,
+    fork_parent_closes_its_copy,
+    fork_with_unread_bytes,
+    fork_end_only_when_last_closes,
+    fork_then_earned_again,
+    prefork_accept,
+    exec_inherits,
+    vfork_exec,
+    spawn_with_dup2,
+    cat_on_the_socket,
+    wc_on_the_socket,
+    wc_after_end,
+    exec_after_end,
+    close_on_exec_ends,
+    child_killed,
+    grandchild,
+    exit_without_close,
     raw_fork_by_number,
 ];
 
@@ -299,16 +315,16 @@ fn spawn_with_dup2() {
         let mut pid = 0;
         let (argv, envp) = (args.pointers.as_ptr().cast(), environment.pointers.as_ptr().cast());
         // SAFETY: null-terminated lists of strings, our own actions.
-        let error = unsafe { libc::posix_spawn(&raw mut pid, SELF.as_ptr(), &raw const actions, ptr::null(), argv, envp) };
+        let error =
+            unsafe { libc::posix_spawn(&raw mut pid, SELF.as_ptr(), &raw const actions, ptr::null(), argv, envp) };
         assert_eq!(error, 0);
         pid
     });
 }
 
 fn environment() -> Arguments {
-    let words: Vec<CString> = std::env::vars()
-        .map(|(name, value)| CString::new(format!("{name}={value}")).unwrap())
-        .collect();
+    let words: Vec<CString> =
+        std::env::vars().map(|(name, value)| CString::new(format!("{name}={value}")).unwrap()).collect();
     let mut pointers: Vec<_> = words.iter().map(|w| w.as_ptr()).collect();
     pointers.push(ptr::null());
     Arguments { _words: words, pointers }
@@ -341,6 +357,36 @@ fn wc_on_the_socket() {
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "100000");
 }
 
+fn wc_after_end() {
+    for closed in [false, true] {
+        let Pair { c, s } = Pair::warm();
+        send_all(&c, &[b'\n'; 900]);
+        let kept = net::dup(&c);
+        drop(c);
+        if closed {
+            drop(kept);
+        } else {
+            net::shutdown(&kept, libc::SHUT_WR).unwrap();
+            std::mem::forget(kept);
+        }
+        let wc = Command::new("wc").arg("-c").stdin(Stdio::from(s)).stdout(Stdio::piped()).spawn().unwrap();
+        let out = wc.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "900", "closed: {closed}");
+    }
+}
+
+fn exec_after_end() {
+    let Pair { c, s } = inheritable();
+    send_all(&c, b"hello");
+    net::shutdown(&c, libc::SHUT_WR).unwrap();
+    let args = arguments(s.as_raw_fd());
+    // SAFETY: a null-terminated list of strings.
+    let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
+    drop(s);
+    assert_eq!(recv_up_to(&c, 100), b"olleh");
+    assert_eq!(net::wait(pid), 0);
+}
+
 fn close_on_exec_ends() {
     let Pair { c, s } = Pair::warm();
     let pid = net::fork(|| {
@@ -352,111 +398,6 @@ fn close_on_exec_ends() {
     assert_eq!(read(&c, &mut [0; 4]), Ok(0), "exec closed the copy");
     net::kill(pid, libc::SIGKILL).unwrap();
     net::wait(pid);
-}
-
-/// Sends one descriptor with a byte.
-fn pass(over: &OwnedFd, fd: &OwnedFd) {
-    let mut iov = net::const_pieces(&[b"f"]);
-    let mut msg = net::message(&mut iov);
-    let mut control = [0u64; 4];
-    msg.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: arithmetic only.
-    msg.msg_controllen = unsafe { libc::CMSG_SPACE(4) } as usize;
-    // SAFETY: the control buffer is large enough for one header and one descriptor.
-    let header = unsafe { &mut *libc::CMSG_FIRSTHDR(&raw const msg) };
-    header.cmsg_level = libc::SOL_SOCKET;
-    header.cmsg_type = libc::SCM_RIGHTS;
-    // SAFETY: arithmetic only.
-    header.cmsg_len = unsafe { libc::CMSG_LEN(4) } as usize;
-    // SAFETY: the data part has room for one descriptor.
-    unsafe { libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd.as_raw_fd()) };
-    // SAFETY: a complete header.
-    assert_eq!(unsafe { libc::sendmsg(over.as_raw_fd(), &raw const msg, 0) }, 1);
-}
-
-fn receive_fd(over: &OwnedFd) -> OwnedFd {
-    let mut byte = [0; 1];
-    let mut iov = net::pieces(&mut [&mut byte]);
-    let mut msg = net::message(&mut iov);
-    let mut control = [0u64; 4];
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
-    // SAFETY: a complete header.
-    assert_eq!(unsafe { libc::recvmsg(over.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) }, 1);
-    // SAFETY: filled in by the kernel.
-    let header = unsafe { &*libc::CMSG_FIRSTHDR(&raw const msg) };
-    assert_eq!((header.cmsg_level, header.cmsg_type), (libc::SOL_SOCKET, libc::SCM_RIGHTS));
-    // SAFETY: one descriptor stands there.
-    net::new_fd(unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() })
-}
-
-/// A child that gets one descriptor and does `work` with it.
-fn taker(work: impl FnOnce(OwnedFd)) -> (OwnedFd, i32) {
-    let (mine, theirs) = net::unix_pair();
-    let pid = net::fork(|| {
-        work(receive_fd(&theirs));
-        0
-    });
-    (mine, pid)
-}
-
-fn passed_by_message() {
-    let (over, pid) = taker(|fd| {
-        send_all(&fd, &recv_exact(&fd, 5));
-    });
-    let Pair { c, s } = Pair::warm();
-    pass(&over, &s);
-    drop(s);
-    send_all(&c, b"hello");
-    assert_eq!(recv_up_to(&c, 100), b"hello");
-    assert_eq!(net::wait(pid), 0);
-}
-
-fn passed_with_unread_bytes() {
-    let bytes: Vec<u8> = (0..3000u32).map(|i| (i / 2) as u8).collect();
-    let (over, pid) = taker(|fd| {
-        assert!(recv_up_to(&fd, 5000) == bytes);
-        send_all(&fd, b"got it");
-    });
-    let Pair { c, s } = Pair::warm();
-    send_all(&c, &bytes[..900]);
-    net::await_events(&s, POLLIN);
-    pass(&over, &s);
-    drop(s);
-    send_all(&c, &bytes[900..]);
-    net::shutdown(&c, libc::SHUT_WR).unwrap();
-    assert_eq!(recv_up_to(&c, 100), b"got it");
-    assert_eq!(net::wait(pid), 0);
-}
-
-fn passed_and_kept() {
-    let (over, pid) = taker(|fd| {
-        send_all(&fd, b"by the child");
-    });
-    let p = Pair::warm();
-    pass(&over, &p.s);
-    assert_eq!(recv_exact(&p.c, 12), b"by the child");
-    assert_eq!(net::wait(pid), 0);
-    send_all(&p.s, b"by the parent");
-    assert_eq!(recv_exact(&p.c, 13), b"by the parent");
-}
-
-fn received_and_used() {
-    // A process that hands over what it accepted, as cluster servers do; the receiver serves for long.
-    let (over, pid) = taker(|fd| {
-        while let Ok(n @ 1..) = read(&fd, &mut [0; 1]) {
-            send_all(&fd, &[b'x'; 1][..n]);
-        }
-    });
-    let Pair { c, s } = Pair::fresh();
-    pass(&over, &s);
-    drop(s);
-    for _ in 0..3000 {
-        send_all(&c, b"x");
-        assert_eq!(recv_exact(&c, 1), b"x");
-    }
-    drop(c);
-    assert_eq!(net::wait(pid), 0);
 }
 
 fn child_killed() {

@@ -10,10 +10,28 @@ use madrigal_tests::pair::Pair;
 use crate::both;
 
 crate::checks![
-    peek_leaves_bytes, peek_then_more, peek_waitall, waitall_over_parts, waitall_short_at_end, waitall_nonblocking,
-    dontwait_when_empty, trunc_discards, peek_trunc, zero_length, short_buffers, fionread_counts, readv_scatters,
-    recvmsg_fields, recvfrom_name, recvmmsg_some, recvmmsg_blocks_for_all, receive_timeout, timeout_restarts, low_water,
-    waitall_timeout_keeps_part, mixed_sizes_in_order,
+    peek_leaves_bytes,
+    peek_then_more,
+    peek_waitall,
+    waitall_over_parts,
+    waitall_short_at_end,
+    waitall_nonblocking,
+    dontwait_when_empty,
+    trunc_discards,
+    peek_trunc,
+    zero_length,
+    short_buffers,
+    fionread_counts,
+    readv_scatters,
+    recvmsg_fields,
+    recvfrom_name,
+    recvmmsg_some,
+    recvmmsg_blocks_for_all,
+    receive_timeout,
+    timeout_restarts,
+    low_water,
+    waitall_timeout_keeps_part,
+    mixed_sizes_in_order,
 ];
 
 fn peek_leaves_bytes() {
@@ -247,7 +265,8 @@ fn recvmmsg_some() {
     let mut iov = net::pieces(&mut [&mut x, &mut y, &mut z]);
     let mut headers = messages(&mut iov);
     // SAFETY: three headers over our own buffers.
-    let n = unsafe { libc::recvmmsg(p.s.as_raw_fd(), headers.as_mut_ptr(), 3, libc::MSG_WAITFORONE, std::ptr::null_mut()) };
+    let n =
+        unsafe { libc::recvmmsg(p.s.as_raw_fd(), headers.as_mut_ptr(), 3, libc::MSG_WAITFORONE, std::ptr::null_mut()) };
     assert_eq!(n, 3);
     assert_eq!([headers[0].msg_len, headers[1].msg_len, headers[2].msg_len], [2, 2, 1]);
     assert_eq!((&x, &y, z[0]), (b"ab", b"cd", b'e'));

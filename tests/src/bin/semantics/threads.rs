@@ -11,8 +11,15 @@ use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
 crate::checks![
-    many_readers, many_writers, reader_and_writer, duplex_ping_pong, many_pairs_at_once, cancelled_in_recv,
-    readers_end_together, thread_per_connection, spin_and_sleep_mixed,
+    many_readers,
+    many_writers,
+    reader_and_writer,
+    duplex_ping_pong,
+    many_pairs_at_once,
+    cancelled_in_recv,
+    readers_end_together,
+    thread_per_connection,
+    spin_and_sleep_mixed,
 ];
 
 fn many_readers() {

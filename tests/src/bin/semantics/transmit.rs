@@ -10,9 +10,22 @@ use madrigal_tests::pair::Pair;
 use crate::both;
 
 crate::checks![
-    nonblocking_until_full, dontwait_until_full, send_timeout, partial_write_is_exact, many_pieces, too_many_pieces,
-    sendmsg_pieces, blocking_write_waits_for_reader, more_arrives, cork_and_uncork, nodelay_toggles,
-    nonblocking_by_fcntl_mid_stream, nonblocking_by_fionbio_mid_stream, full_both_ways, writable_at_half, sendto_with_name,
+    nonblocking_until_full,
+    dontwait_until_full,
+    send_timeout,
+    partial_write_is_exact,
+    many_pieces,
+    too_many_pieces,
+    sendmsg_pieces,
+    blocking_write_waits_for_reader,
+    more_arrives,
+    cork_and_uncork,
+    nodelay_toggles,
+    nonblocking_by_fcntl_mid_stream,
+    nonblocking_by_fionbio_mid_stream,
+    full_both_ways,
+    writable_at_half,
+    sendto_with_name,
 ];
 
 /// Sends `buf` again and again until the socket is full; how many bytes went.
