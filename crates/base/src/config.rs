@@ -44,12 +44,6 @@ pub const KEYS: &[Key] = &[
         unit: "us",
         help: "The longest time a waiter looks again and again before it sleeps; 0 never spins.",
     },
-    Key {
-        name: "MADRIGAL_LOG",
-        default: "off",
-        unit: "",
-        help: "Where one line per decision goes: a descriptor's number, a file's path, or off.",
-    },
 ];
 
 /// The key of that name.
@@ -98,8 +92,6 @@ pub struct Settings {
     pub dir: String,
     /// `MADRIGAL_SPIN_US`.
     pub spin_us: u32,
-    /// `MADRIGAL_LOG`.
-    pub log: LogTo,
 }
 
 impl Default for Settings {
@@ -109,7 +101,6 @@ impl Default for Settings {
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
-            log: LogTo::Off,
         }
     }
 }
@@ -143,10 +134,7 @@ impl Settings {
                 self.only = Ports::parse(value).ok_or_else(|| bad("a list of ports such as 80,8000-8010"))?;
             }
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
-            "MADRIGAL_SPIN_US" => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
-            _ => {
-                self.log = LogTo::parse(value).ok_or_else(|| bad("a descriptor's number, an absolute path, or off"))?
-            }
+            _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
         }
         Ok(())
     }
@@ -159,29 +147,6 @@ impl Settings {
 
 fn absolute(text: &str) -> Option<String> {
     text.starts_with('/').then(|| text.to_owned())
-}
-
-/// Where the log goes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum LogTo {
-    /// Nowhere.
-    Off,
-    /// A descriptor the process has.
-    Fd(i32),
-    /// The end of this file.
-    File(String),
-}
-
-impl LogTo {
-    /// Reads `off`, a descriptor's number or an absolute path; the empty text is `off`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "" | "off" => Some(Self::Off),
-            path if path.starts_with('/') => Some(Self::File(path.to_owned())),
-            number => number.parse().ok().filter(|&fd| fd >= 0).map(Self::Fd),
-        }
-    }
 }
 
 /// A set of ports; the empty set means all.
@@ -292,7 +257,6 @@ mod tests {
             ("MADRIGAL_ONLY", "80-70"),
             ("MADRIGAL_DIR", "relative"),
             ("MADRIGAL_SPIN_US", "-1"),
-            ("MADRIGAL_LOG", "-7"),
         ] {
             let (settings, errors) = Settings::from_pairs([(name, value)]);
             assert_eq!(settings, Settings::default());
@@ -309,7 +273,6 @@ mod tests {
         assert!(only.allows("shm") && !only.allows("udp") && only.rank("tcp") < only.rank("shm"));
         let but = Methods::parse("^shm").unwrap();
         assert!(!but.allows("shm") && but.allows("tcp"));
-        assert_eq!(LogTo::parse("2"), Some(LogTo::Fd(2)));
         assert_eq!(Settings::default().directory(7), "/dev/shm/madrigal-7");
     }
 
