@@ -92,6 +92,15 @@ pub fn steal_fd(pid: u32, fd: i32) -> Result<std::os::fd::OwnedFd, Errno> {
     rustix::process::pidfd_getfd(&pidfd, fd, rustix::process::PidfdGetfdFlags::empty())
 }
 
+/// Becomes another program (execve(2)), with signals, descriptors and everything else left as they are - unlike
+/// [`std::os::unix::process::CommandExt::exec`], which changes signals. Returns only to say why not.
+pub fn become_program(path: &CStr, args: &[&CStr], env: &[&CStr]) -> Errno {
+    let list = |of: &[&CStr]| of.iter().map(|s| s.as_ptr()).chain([core::ptr::null()]).collect::<Vec<_>>();
+    let (args, env) = (list(args), list(env));
+    // SAFETY: null-terminated texts, and null-terminated lists of such, all alive until the call returns.
+    unsafe { crate::raw::execve(path.as_ptr(), args.as_ptr(), env.as_ptr()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 //! The functions are `unsafe` where the kernel follows a caller's pointer: the caller vouches for it exactly as for the libc
 //! function of the same name. Source: the man page of the same name, section 2.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 use libc::{epoll_event, msghdr, pollfd, sigset_t, timespec};
 use rustix::io::Errno;
@@ -42,6 +42,16 @@ fn check(ret: isize) -> Result<usize, Errno> {
 
 /// The size of the kernel's signal set, which every call with a mask wants to hear.
 const SIGSET: usize = 8;
+
+/// execve(2). Returns only to say why not.
+///
+/// # Safety
+/// `path` is a null-terminated text, `args` and `env` are null-terminated lists of such.
+pub unsafe fn execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> Errno {
+    // SAFETY: the caller's contract.
+    let ret = unsafe { syscall6(libc::SYS_execve, [path as usize, args as usize, env as usize, 0, 0, 0]) };
+    check(ret).err().unwrap_or(Errno::INVAL)
+}
 
 /// recvfrom(2) without an address.
 ///
@@ -267,7 +277,8 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, offset: i64) -> Result<
 /// lseek(2).
 pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
     // SAFETY: no memory is passed.
-    check(unsafe { syscall6(libc::SYS_lseek, [fd as usize, offset as usize, whence as usize, 0, 0, 0]) }).map(|at| at as i64)
+    check(unsafe { syscall6(libc::SYS_lseek, [fd as usize, offset as usize, whence as usize, 0, 0, 0]) })
+        .map(|at| at as i64)
 }
 
 /// kill(2) of the calling thread: used to raise the `SIGPIPE` a plain socket would have raised.

@@ -1,1 +1,55 @@
-fn main() {}
+//! The `madrigal` command: runs unmodified programs over Madrigal, and says what became of their connections.
+//!
+//! ```text
+//!  cli        what can be typed, and its help: the one definition that completions and manual pages come from
+//!  exec       program (which file, may it be wrapped?)  library (what is preloaded)  settings (MADRIGAL_* keys)
+//!  why        processes and connections, from the report of each wrapped process and /proc
+//!  info perf  what works here, and how fast
+//! ```
+#![cfg_attr(not(test), no_main)]
+#![allow(unsafe_code)]
+
+mod cli;
+mod exec;
+mod info;
+mod library;
+mod out;
+mod perf;
+mod program;
+mod settings;
+mod why;
+
+use clap::Parser as _;
+use cli::{Cli, Command};
+
+/// Not Rust's own start-up, which changes signals and descriptors that the program we become has a right to.
+// SAFETY: the C library calls `main`, once, and there is no other function of that name in this program.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn main() -> core::ffi::c_int {
+    let done = std::panic::catch_unwind(run).unwrap_or(out::FAILED);
+    out::flush();
+    done
+}
+
+fn run() -> i32 {
+    match madrigal::perf::peer() {
+        Ok(false) => {}
+        Ok(true) => return out::FOUND,
+        Err(error) => return out::fail(&error.to_string()),
+    }
+    match Cli::try_parse() {
+        Ok(cli) => match cli.command {
+            Command::Exec(args) => exec::run(&args),
+            Command::Why(args) => why::run(&args),
+            Command::Info(args) => info::run(&args),
+            Command::Perf(args) => perf::run(&args),
+            Command::Completions(args) => cli::completions(args.shell),
+            Command::Man(args) => cli::man(&args.directory),
+        },
+        Err(error) => {
+            let _ = error.print();
+            error.exit_code()
+        }
+    }
+}

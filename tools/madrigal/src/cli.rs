@@ -1,0 +1,205 @@
+//! What can be typed. Help, completions and manual pages all come from here.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use madrigal::config::{Methods, Ports};
+
+use crate::out;
+
+const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
+
+const EXAMPLES: &str = "Examples:
+  madrigal exec -- redis-server --port 7000
+  madrigal exec -- redis-benchmark -p 7000
+  madrigal why
+  madrigal info
+
+Start both programs under `madrigal exec`. Their connection is made by the kernel as always; once it has earned it, its bytes move
+through shared memory. A program at the other end that is not under madrigal sees plain TCP.";
+
+/// Everything that can be typed.
+#[derive(Parser)]
+#[command(name = "madrigal", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a program over Madrigal
+    Exec(Exec),
+    /// Show the connections of wrapped programs: the path each takes, and why
+    Why(Why),
+    /// Show what works here: drivers, shared directory, kernel, configuration
+    Info(Info),
+    /// Measure how fast a path is here
+    Perf(Perf),
+    /// Print the completion script of a shell
+    ///
+    /// For bash: madrigal completions bash > ~/.local/share/bash-completion/completions/madrigal
+    #[command(verbatim_doc_comment)]
+    Completions(Completions),
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man(Man),
+}
+
+const EXEC_HELP: &str = "The program runs in place of this command: same process id, same exit status, same signals. Exit status 127:
+no such program; 126: it cannot be executed; 1: the library to preload was not found; 2: something typed makes no sense.
+
+Not wrapped, and said in one line before the program runs plain: static programs (most Go programs are), SUID and SGID programs,
+programs with capabilities, programs of another architecture or C library.
+
+Examples:
+  madrigal exec -- redis-server --port 7000
+  madrigal exec --only 7000,8000-8010 -- ./server
+  madrigal exec --methods tcp -- ./server         kernel sockets only, with spinning waits
+  madrigal exec -v -- ./server                    say what is set";
+
+/// `madrigal exec`.
+#[derive(Args)]
+#[command(after_help = EXEC_HELP)]
+pub(crate) struct Exec {
+    /// Say on standard error what is run and what is set
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Look after connections to these ports only, such as 80,8000-8010 (sets MADRIGAL_ONLY)
+    #[arg(long, value_name = "PORTS", value_parser = ports)]
+    pub(crate) only: Option<String>,
+    /// Use these methods, such as shm,tcp or ^shm for all but shm (sets MADRIGAL_METHODS)
+    #[arg(long, value_name = "LIST", value_parser = methods)]
+    pub(crate) methods: Option<String>,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, num_args = 0..)]
+    pub(crate) program: Vec<OsString>,
+}
+
+const WHY_HELP: &str =
+    "Columns: bytes through shared memory (ring) and by the kernel's socket (tcp), each way; how often the
+connection moved into shared memory; doorbells sent to wake the other end; why it is not in shared memory.
+
+Exit status 1: no such process, it is not under madrigal, or it belongs to another user.";
+
+/// `madrigal why`.
+#[derive(Args)]
+#[command(after_help = WHY_HELP)]
+pub(crate) struct Why {
+    /// The process; without it, all processes of yours under madrigal
+    pub(crate) pid: Option<u32>,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `madrigal info`.
+#[derive(Args)]
+pub(crate) struct Info {
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `madrigal perf`.
+#[derive(Args)]
+pub(crate) struct Perf {
+    #[command(subcommand)]
+    pub(crate) what: PerfOf,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum PerfOf {
+    /// A ping-pong over a VLink between two processes, against two processes sharing one cache line, in the same run
+    Vlink(Vlink),
+}
+
+/// `madrigal perf vlink`.
+#[derive(Args)]
+pub(crate) struct Vlink {
+    /// The driver to measure: shm or tcp
+    #[arg(long, default_value = "shm", value_parser = method)]
+    pub(crate) method: String,
+    /// Bytes of a message
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
+    pub(crate) size: u32,
+    /// Ping-pongs in each round
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) iterations: u32,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `madrigal completions`.
+#[derive(Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `madrigal man`.
+#[derive(Args)]
+pub(crate) struct Man {
+    /// Where to
+    pub(crate) directory: PathBuf,
+}
+
+fn ports(text: &str) -> Result<String, String> {
+    let wrong = "give ports and ranges from low to high, such as 80,8000-8010";
+    let read = Ports::parse(text).filter(|_| !text.trim().is_empty());
+    read.map(|_| text.to_owned()).ok_or_else(|| wrong.to_owned())
+}
+
+fn methods(text: &str) -> Result<String, String> {
+    let list = Methods::parse(text);
+    let (Some(Methods::Only(names)) | Some(Methods::Except(names))) = &list else {
+        return Err("give a list such as shm,tcp or ^shm".to_owned());
+    };
+    names.iter().try_for_each(|name| method(name).map(drop))?;
+    Ok(text.to_owned())
+}
+
+fn method(name: &str) -> Result<String, String> {
+    let known: Vec<_> = madrigal::DRIVERS.iter().map(|driver| driver.name()).collect();
+    let wrong = || format!("there is no method `{name}`; there are {}", known.join(", "));
+    known.contains(&name).then(|| name.to_owned()).ok_or_else(wrong)
+}
+
+/// Prints the completion script of `shell`.
+pub(crate) fn completions(shell: clap_complete::Shell) -> i32 {
+    clap_complete::generate(shell, &mut Cli::command(), "madrigal", &mut std::io::stdout());
+    out::FOUND
+}
+
+/// Writes one manual page a command into `directory`.
+pub(crate) fn man(directory: &Path) -> i32 {
+    match std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Cli::command(), directory)) {
+        Ok(()) => out::FOUND,
+        Err(error) => out::fail(&format!("cannot write manual pages to {}: {error}", directory.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ports_and_methods_read_as_documented() {
+        for good in ["80", "80,8000-8010", "0-65535"] {
+            assert_eq!(ports(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "80-", "99999", "5-3", "http", "80,,81"] {
+            assert!(ports(bad).unwrap_err().contains("such as 80,8000-8010"), "{bad}");
+        }
+        assert!(methods("shm,tcp").is_ok() && methods("^shm").is_ok());
+        assert!(methods("smh").unwrap_err().contains("there is no method `smh`; there are loopback, shm, tcp"));
+        assert!(methods("shm,,tcp").is_err() && methods("").is_err());
+    }
+}

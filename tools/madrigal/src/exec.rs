@@ -1,0 +1,170 @@
+//! `madrigal exec`: prepares the environment and becomes the program.
+
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+use madrigal::config::{ConfigError, KEYS, Settings};
+use madrigal_sys::Errno;
+use madrigal_sys::process::become_program;
+
+use crate::program::{Fitness, NotFound};
+use crate::{cli, library, out, program, settings};
+
+/// Exit status: no such program.
+const MISSING: i32 = 127;
+/// Exit status: it cannot be executed.
+const FORBIDDEN: i32 = 126;
+/// What runs a script without a first line, as in execvp(3).
+const SHELL: &CStr = c"/bin/sh";
+
+/// What the program will find in its environment, in the order it was found.
+struct Environment(Vec<(OsString, OsString)>);
+
+impl Environment {
+    fn get(&self, key: &str) -> Option<&OsStr> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_os_str())
+    }
+
+    /// Sets it, or with `None` unsets it.
+    fn set(&mut self, key: &str, value: Option<OsString>) {
+        match (self.0.iter().position(|(name, _)| name == key), value) {
+            (Some(i), Some(value)) => self.0[i].1 = value,
+            (Some(i), None) => drop(self.0.remove(i)),
+            (None, Some(value)) => self.0.push((key.into(), value)),
+            (None, None) => {}
+        }
+    }
+}
+
+/// Runs the program; returns, with the exit status, only if that cannot be done.
+pub(crate) fn run(args: &cli::Exec) -> i32 {
+    let Some((name, rest)) = args.program.split_first() else {
+        return out::usage("no program to run: type the program and its arguments: madrigal exec -- PROGRAM ARGUMENTS");
+    };
+    let mut env = Environment(std::env::vars_os().collect());
+    apply(&mut env, args);
+    let Ok(found) = complain(&env) else { return out::USAGE };
+    let path = std::env::var_os("PATH");
+    let file = match program::find(name, path.as_deref()) {
+        Ok(file) => file,
+        Err(NotFound::Missing(text)) => return told(&text, MISSING),
+        Err(NotFound::Forbidden(text)) => return told(&text, FORBIDDEN),
+    };
+    let library = match library::find() {
+        Ok(library) => library,
+        Err(text) => return out::fail(&text),
+    };
+    match program::judge(&file, path.as_deref()) {
+        Fitness::Unfit(remark) => {
+            out::say(&remark.to_string());
+            set_preload(&mut env, None);
+        }
+        Fitness::Partly(remark) => {
+            out::say(&remark.to_string());
+            set_preload(&mut env, Some(&library));
+        }
+        Fitness::Fit => set_preload(&mut env, Some(&library)),
+    }
+    if found.methods.allows("shm") {
+        meet();
+    }
+    if args.verbose {
+        describe(&file, &env);
+    }
+    start(&file, name, rest, &env)
+}
+
+/// Puts what was typed into the environment; a key set to nothing is a key not set.
+fn apply(env: &mut Environment, args: &cli::Exec) {
+    for (key, value) in [("MADRIGAL_ONLY", &args.only), ("MADRIGAL_METHODS", &args.methods)] {
+        if let Some(value) = value {
+            env.set(key, Some(value.into()));
+        }
+    }
+    env.0.retain(|(key, value)| !value.is_empty() || !KEYS.iter().any(|known| key == known.name));
+}
+
+/// Says what is wrong with the `MADRIGAL_*` keys; a value that does not read is an error, an unknown name is not.
+fn complain(env: &Environment) -> Result<Settings, ()> {
+    let (found, errors) = settings::read(&env.0);
+    errors.iter().for_each(|error| out::say(&settings::advice(error)));
+    let fatal = errors.iter().any(|error| !matches!(error, ConfigError::UnknownKey { .. }));
+    if fatal { Err(()) } else { Ok(found) }
+}
+
+fn set_preload(env: &mut Environment, library: Option<&Path>) {
+    let users = env.get("LD_PRELOAD");
+    let value = match library {
+        Some(library) => Some(library::preload(library, users)),
+        None => library::no_preload(users),
+    };
+    env.set("LD_PRELOAD", value);
+}
+
+/// Removes what dead processes left in the shared directory, and says if connections cannot meet there.
+fn meet() {
+    let directory = settings::directory();
+    directory.tidy();
+    if let Err(reason) = directory.check(settings::netns()) {
+        let path = directory.path().to_string_lossy();
+        out::say(&format!("{path}: {}; until then connections stay with TCP", reason.text()));
+    }
+}
+
+fn describe(file: &Path, env: &Environment) {
+    let ours = |key: &OsStr| key == "LD_PRELOAD" || key.as_bytes().starts_with(b"MADRIGAL_");
+    let set = env.0.iter().filter(|(key, _)| ours(key));
+    let set: Vec<_> = set.map(|(key, value)| format!("{}={}", key.display(), value.display())).collect();
+    out::say(&format!(
+        "running {} with {}",
+        file.display(),
+        if set.is_empty() { "nothing set".into() } else { set.join(" ") }
+    ));
+}
+
+/// Becomes the program.
+fn start(file: &Path, name: &OsStr, rest: &[OsString], env: &Environment) -> i32 {
+    let env: Option<Vec<CString>> = env.0.iter().map(|(key, value)| assignment(key, value)).collect();
+    let args: Option<Vec<CString>> = [name].into_iter().chain(rest.iter().map(OsString::as_os_str)).map(text).collect();
+    let (Some(env), Some(args), Some(path)) = (env, args, text(file.as_os_str())) else {
+        return out::usage("an argument contains a null byte");
+    };
+    let env: Vec<&CStr> = env.iter().map(CString::as_c_str).collect();
+    let mut args: Vec<&CStr> = args.iter().map(CString::as_c_str).collect();
+    let mut errno = become_program(&path, &args, &env);
+    if errno == Errno::NOEXEC && is_text(file) {
+        args.splice(..1, [SHELL, &path]);
+        errno = become_program(SHELL, &args, &env);
+    }
+    match errno {
+        Errno::NOENT => {
+            told(&format!("cannot execute {}: its interpreter or loader does not exist", file.display()), MISSING)
+        }
+        errno => told(&program::refusal(file, errno), FORBIDDEN),
+    }
+}
+
+/// Whether a file the kernel does not know may be a shell's script: its first line is text.
+fn is_text(file: &Path) -> bool {
+    use std::io::Read as _;
+    let mut head = Vec::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(128).read_to_end(&mut head));
+    read.is_ok() && !head.split(|&b| b == b'\n').next().is_some_and(|line| line.contains(&0))
+}
+
+fn text(text: &OsStr) -> Option<CString> {
+    CString::new(text.as_bytes()).ok()
+}
+
+fn assignment(key: &OsStr, value: &OsStr) -> Option<CString> {
+    let mut bytes = key.to_owned().into_vec();
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    CString::new(bytes).ok()
+}
+
+fn told(text: &str, status: i32) -> i32 {
+    out::say(text);
+    status
+}

@@ -1,0 +1,68 @@
+//! `madrigal why`: which path each connection of wrapped programs takes, and why.
+
+mod processes;
+mod sockets;
+
+use serde::Serialize;
+
+use crate::{cli, out};
+use processes::Process;
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Answer {
+    processes: Vec<Process>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &cli::Why) -> i32 {
+    let processes = match args.pid {
+        Some(pid) => match processes::of(pid) {
+            Ok(process) => vec![process],
+            Err(text) => return out::fail(&text),
+        },
+        None => processes::all(),
+    };
+    if args.json {
+        return out::print_json(&Answer { processes });
+    }
+    if processes.is_empty() {
+        return out::fail("no process of yours is under madrigal: start one with `madrigal exec -- PROGRAM ARGUMENTS`");
+    }
+    for (i, process) in processes.iter().enumerate() {
+        let gap = if i == 0 { "" } else { "\n" };
+        out::print(&format!("{gap}{}", describe(process)));
+    }
+    out::FOUND
+}
+
+fn describe(process: &Process) -> String {
+    let count = process.connections.len();
+    let plural = if count == 1 { "connection" } else { "connections" };
+    let missed = process.missed_bells;
+    let mut text = format!("process {} ({}): {count} {plural}, missed_bells {missed}\n", process.pid, process.program);
+    if count == 0 {
+        return text;
+    }
+    let heading = ["fd", "local", "peer", "path", "ring in", "ring out", "tcp in", "tcp out", "moves", "bells", "why"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for c in &process.connections {
+        let why = c.reason.as_ref().map_or(String::new(), |r| format!("{}: {}", r.name, r.text));
+        let name = |address: &Option<String>| address.clone().unwrap_or_else(|| "?".to_owned());
+        rows.push(vec![
+            c.fd.to_string(),
+            name(&c.local),
+            name(&c.peer),
+            c.path.to_owned(),
+            c.ring_in.to_string(),
+            c.ring_out.to_string(),
+            c.tcp_in.to_string(),
+            c.tcp_out.to_string(),
+            c.moves.to_string(),
+            c.bells.to_string(),
+            why,
+        ]);
+    }
+    text += &out::table(&rows, &[0, 4, 5, 6, 7, 8, 9]);
+    text
+}
