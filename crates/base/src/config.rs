@@ -51,10 +51,12 @@ pub fn lookup(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The known key nearest to an unknown name, if one is near enough to be what was meant.
+/// The known key nearest to an unknown name, if one is near enough to be what was meant. What all names begin with does not count.
 pub fn nearest(name: &str) -> Option<&'static Key> {
-    let near = |key: &&Key| edit_distance(key.name, name);
-    KEYS.iter().min_by_key(near).filter(|key| edit_distance(key.name, name) <= 1 + key.name.len().min(name.len()) / 5)
+    let bare = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+    let name = bare(name);
+    let near = |key: &&Key| edit_distance(&bare(key.name), &name);
+    KEYS.iter().min_by_key(near).filter(|key| near(key) <= 1 + bare(key.name).len().min(name.len()) / 4)
 }
 
 /// What is wrong with a setting.
@@ -241,13 +243,9 @@ mod tests {
 
     #[test]
     fn unknown_keys_get_a_suggestion_and_others_are_passed_over() {
-        let (_, errors) =
-            Settings::from_pairs([("MADRIGAL_METHOD", "shm"), ("HOME", "/"), ("MADRIGAL_QQQQQQQQQ", "1")]);
+        let (_, errors) = Settings::from_pairs([("MADRIGAL_METHOD", "shm"), ("HOME", "/"), ("MADRIGAL_FOO", "1")]);
         let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            ["unknown key MADRIGAL_METHOD: did you mean MADRIGAL_METHODS?", "unknown key MADRIGAL_QQQQQQQQQ"]
-        );
+        assert_eq!(texts, ["unknown key MADRIGAL_METHOD: did you mean MADRIGAL_METHODS?", "unknown key MADRIGAL_FOO"]);
     }
 
     #[test]

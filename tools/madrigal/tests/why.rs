@@ -1,0 +1,183 @@
+//! `madrigal why` and `madrigal info` about real programs.
+
+mod common;
+
+use common::{Folder, Running, exec, madrigal, need, pair, run};
+use serde_json::Value;
+
+fn why(args: &[&str]) -> (Option<i32>, String, String) {
+    run(madrigal().arg("why").args(args))
+}
+
+/// The only connection of a process, from the JSON.
+fn connection(pid: u32) -> Value {
+    let (code, stdout, stderr) = why(&[&pid.to_string(), "--json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let answer: Value = serde_json::from_str(&stdout).unwrap();
+    let process = &answer["processes"][0];
+    assert_eq!(
+        (process["pid"].as_u64(), process["missed_bells"].as_u64()),
+        (Some(u64::from(pid)), Some(0)),
+        "{stdout}"
+    );
+    let connections = process["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 1, "{stdout}");
+    connections[0].clone()
+}
+
+#[test]
+fn a_wrapped_pair_goes_by_shared_memory_and_leaves_nothing() {
+    let Some(python) = need("python3") else { return };
+    let info: Value = serde_json::from_str(&run(madrigal().args(["info", "--json"])).1).unwrap();
+    let lacking = info["kernel"]["features"].as_array().unwrap().iter().find(|feature| feature["ok"] == false);
+    if let Some(feature) = lacking {
+        return eprintln!("skipped: nothing moves here: {feature}");
+    }
+    let folder = Folder::new("shm");
+    let dir = folder.path("rendezvous");
+    let (server, client) = pair(&python, (true, true), &dir, 1000);
+    let (s, c) = (connection(server.pid()), connection(client.pid()));
+    for end in [&s, &c] {
+        assert_eq!(end["path"].as_str(), Some("shm"), "{end}");
+        assert!(end["moves"].as_u64().unwrap() >= 1, "{end}");
+        for way in ["in", "out"] {
+            let [ring, tcp] = ["ring", "tcp"].map(|path| end[format!("{path}_{way}")].as_u64().unwrap());
+            assert_eq!(ring + tcp, 100_000, "{end}");
+            assert!(ring > 50_000, "{end}");
+        }
+    }
+    assert_eq!((&s["local"], &s["peer"], s["state"].as_str()), (&c["peer"], &c["local"], Some("established")));
+    let (code, table, _) = why(&[&client.pid().to_string()]);
+    assert_eq!(code, Some(0));
+    assert!(table.contains("1 connection, missed_bells 0") && table.contains("  shm "), "{table}");
+    let (_, all, _) = why(&[]);
+    assert!(all.contains(&format!("process {} ", server.pid())) && all.contains(&format!("process {} ", client.pid())));
+    client.finish();
+    server.finish();
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
+fn whoever_is_killed_nothing_is_left_at_the_next_start() {
+    let Some(python) = need("python3") else { return };
+    let folder = Folder::new("killed");
+    let dir = folder.path("rendezvous");
+    let files = || std::fs::read_dir(&dir).unwrap().count();
+    let (server, mut client) = pair(&python, (true, true), &dir, 10);
+    client.kill();
+    server.finish();
+    assert_eq!(files(), 0);
+    let (mut server, mut client) = pair(&python, (true, true), &dir, 10);
+    client.kill();
+    server.kill();
+    assert_eq!(files(), 1);
+    run(exec(&["--", "true"]).env("MADRIGAL_DIR", &dir));
+    assert_eq!(files(), 0);
+}
+
+#[test]
+fn with_one_end_plain_the_reason_is_named() {
+    let Some(python) = need("python3") else { return };
+    let folder = Folder::new("plain");
+    let dir = folder.path("rendezvous");
+    let (server, client) = pair(&python, (false, true), &dir, 100);
+    let c = connection(client.pid());
+    assert_eq!((c["path"].as_str(), c["reason"]["name"].as_str()), (Some("tcp"), Some("no-listener")), "{c}");
+    let (_, table, _) = why(&[&client.pid().to_string()]);
+    assert!(table.contains("no-listener: ") && table.contains("madrigal exec"), "{table}");
+    let (code, stdout, stderr) = why(&[&server.pid().to_string()]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("is not under madrigal") && stderr.contains("madrigal exec -- python"), "{stderr}");
+}
+
+#[test]
+fn a_wrapped_process_without_connections_has_none() {
+    let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
+    cat.tell("up");
+    assert_eq!(cat.line(), "up");
+    let (code, stdout, _) = why(&[&cat.pid().to_string()]);
+    assert_eq!((code, stdout), (Some(0), format!("process {} (cat): 0 connections, missed_bells 0\n", cat.pid())));
+}
+
+#[test]
+fn no_process_and_nonsense_are_told() {
+    // Beyond the largest id a kernel gives (proc(5), pid_max).
+    let (code, _, stderr) = why(&["4194305"]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("no process has the id 4194305"), "{stderr}");
+    assert_eq!(why(&["redis"]).0, Some(2));
+}
+
+#[test]
+fn another_users_process_is_told() {
+    use std::os::unix::process::CommandExt as _;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
+    cat.tell("up");
+    assert_eq!(cat.line(), "up");
+    let folder = Folder::new("other");
+    let copy = folder.path("madrigal");
+    std::fs::copy(common::exe(), &copy).unwrap();
+    let mut other = std::process::Command::new(copy);
+    other.uid(65534).gid(65534).args(["why", &cat.pid().to_string()]);
+    let (code, _, stderr) = run(&mut other);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("belongs to user 0, and you are user 65534"), "{stderr}");
+}
+
+#[test]
+fn info_tells_settings_with_where_they_are_from() {
+    let folder = Folder::new("info");
+    let dir = folder.path("rendezvous");
+    let mut command = madrigal();
+    command.args(["info", "--json"]).env("MADRIGAL_DIR", &dir).env("MADRIGAL_FOO", "1");
+    let (code, stdout, _) = run(&mut command);
+    assert_eq!(code, Some(0));
+    let info: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(info["library"]["ok"], true, "{stdout}");
+    assert_eq!(
+        (&info["directory"]["ok"], info["directory"]["path"].as_str()),
+        (&Value::Bool(true), Some(&*dir)),
+        "{stdout}"
+    );
+    assert!(!std::path::Path::new(&dir).exists());
+    let drivers: Vec<_> = info["drivers"].as_array().unwrap().iter().map(|d| d["name"].as_str().unwrap()).collect();
+    assert_eq!(drivers, madrigal::DRIVERS.iter().map(|d| d.name()).collect::<Vec<_>>());
+    let setting =
+        |key: &str| info["configuration"].as_array().unwrap().iter().find(|s| s["key"] == key).unwrap().clone();
+    assert_eq!(
+        (&setting("MADRIGAL_DIR")["from"], &setting("MADRIGAL_SPIN_US")["from"]),
+        (&"environment".into(), &"default".into())
+    );
+    assert!(info["warnings"][0].as_str().unwrap().contains("MADRIGAL_FOO"));
+    let (code, text, _) = run(madrigal().arg("info").env("MADRIGAL_DIR", "/no/such/place"));
+    assert_eq!(code, Some(0));
+    assert!(text.contains("NOT") && text.contains("dir-missing") && text.contains("set MADRIGAL_DIR"), "{text}");
+}
+
+#[test]
+fn completions_and_manual_pages_come_out() {
+    let (code, stdout, _) = run(madrigal().args(["completions", "bash"]));
+    assert!(code == Some(0) && stdout.contains("_madrigal()"));
+    let folder = Folder::new("man");
+    assert_eq!(run(madrigal().arg("man").arg(&folder.0)).0, Some(0));
+    let page = std::fs::read_to_string(folder.path("madrigal-exec.1")).unwrap();
+    assert!(page.contains("\\-\\-only") && std::path::Path::new(&folder.path("madrigal.1")).exists());
+}
+
+#[test]
+fn a_measurement_comes_with_its_yardstick() {
+    let (code, stdout, stderr) = run(madrigal().args(["perf", "vlink", "--iterations", "50", "--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let measured: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&measured["method"], &measured["size"]), (&"shm".into(), &8.into()));
+    for number in ["link_ns", "bare_ns", "ratio"] {
+        assert!(measured[number].as_f64().unwrap() > 0.0, "{stdout}");
+    }
+    let (code, _, stderr) = run(madrigal().args(["perf", "vlink", "--method", "nosuch"]));
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("there is no method `nosuch`"), "{stderr}");
+}
