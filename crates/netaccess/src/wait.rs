@@ -5,8 +5,8 @@
 //!
 //! * each waiter has a budget that grows while waits end soon and shrinks to nothing while they are long (the scheme of KVM's halt
 //!   polling), never more than [`WaitPolicy::max_spin_ns`];
-//! * where tasks outnumber processors (`/proc/loadavg`, looked at once every few milliseconds of spinning), or only one processor
-//!   may be used, nobody spins longer than [`BLIND_NS`];
+//! * where tasks outnumber processors (`/proc/loadavg`, looked at once every few milliseconds), or only one processor may be used,
+//!   nobody spins longer than [`BLIND_NS`], and not even that unless such short spins have paid lately;
 //! * a peer that last ran on our own processor cannot be running now: no spinning for it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -65,14 +65,17 @@ impl WaitPolicy {
     /// Begins a wait. `cheap` looks are memory reads, others are system calls, which a waiter must have earned.
     #[inline]
     pub fn begin<'a>(&'a self, waiter: &'a Waiter, cheap: bool) -> Wait<'a> {
-        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0, cheap }
+        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0, cheap, short: false }
     }
 
     /// Lets a waiter learn from a sleep that began at `since` and is over now.
     pub fn slept(&self, waiter: &Waiter, since: u64) {
         let max = self.max_spin_ns();
         let budget = waiter.budget(max);
-        if time::now_ns() - since < 3 * max {
+        let now = time::now_ns();
+        // A waiter that does not spin asks nowhere else.
+        self.contended(now);
+        if now - since < 3 * max {
             waiter.set((2 * budget).clamp(max / 4, max));
         } else {
             waiter.set(budget / 2);
@@ -84,6 +87,12 @@ impl WaitPolicy {
         if now >= self.next_sample.load(Ordering::Relaxed) {
             self.sample(now);
         }
+        self.was_contended()
+    }
+
+    /// The same, as of the last look at the machine's load.
+    #[inline]
+    fn was_contended(&self) -> bool {
         self.over.load(Ordering::Relaxed) >= AGREE
     }
 
@@ -117,17 +126,39 @@ impl Default for WaitPolicy {
 pub struct Waiter {
     /// Nanoseconds of spinning that recent waits have earned, plus one; 0 for a waiter that never waited.
     budget: AtomicU32,
+    /// How well short spins did while tasks outnumbered processors: failures less successes, bounded.
+    missed: AtomicU32,
 }
+
+/// Failures in a row that end short spins, but for one try in [`RETRY`] further ones.
+const MISSES: u32 = 8;
+const RETRY: u32 = 16;
 
 impl Waiter {
     /// A waiter that never waited.
     pub const fn new() -> Self {
-        Self { budget: AtomicU32::new(0) }
+        Self { budget: AtomicU32::new(0), missed: AtomicU32::new(0) }
     }
 
     /// Becomes a fresh waiter again.
     pub fn forget(&self) {
         self.budget.store(0, Ordering::Relaxed);
+        self.missed.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a short spin is worth trying where tasks outnumber processors.
+    fn tries_short(&self) -> bool {
+        let missed = self.missed.load(Ordering::Relaxed);
+        if missed < MISSES {
+            return true;
+        }
+        self.missed.store(if missed >= MISSES + RETRY { MISSES } else { missed + 1 }, Ordering::Relaxed);
+        missed >= MISSES + RETRY
+    }
+
+    fn short_spin(&self, paid: bool) {
+        let missed = self.missed.load(Ordering::Relaxed).min(MISSES);
+        self.missed.store(if paid { missed.saturating_sub(2) } else { missed + 1 }, Ordering::Relaxed);
     }
 
     fn budget(&self, max: u64) -> u64 {
@@ -150,6 +181,8 @@ pub struct Wait<'a> {
     limit: u64,
     looks: u32,
     cheap: bool,
+    /// Tasks outnumber processors, and this is a try all the same.
+    short: bool,
 }
 
 impl Wait<'_> {
@@ -158,6 +191,10 @@ impl Wait<'_> {
     #[inline]
     pub fn again(&mut self, peer: impl FnOnce() -> Peer) -> bool {
         self.looks += 1;
+        if self.looks == 1 && self.policy.was_contended() {
+            self.short = self.cheap && self.waiter.tries_short() && peer() != Peer::Here;
+            return self.short;
+        }
         if self.cheap && !self.looks.is_multiple_of(8) {
             core::hint::spin_loop();
             return true;
@@ -176,6 +213,10 @@ impl Wait<'_> {
         }
         if now < self.limit {
             return true;
+        }
+        if self.short {
+            self.waiter.short_spin(false);
+            return false;
         }
         if self.limit > self.start + BLIND_NS {
             return false;
@@ -196,6 +237,9 @@ impl Wait<'_> {
     /// Ends a wait that needed no sleep: it paid, so the waiter keeps what it needed twice over and lets the rest fade. A wait
     /// that slept ends with [`WaitPolicy::slept`].
     pub fn paid(self) {
+        if self.short {
+            self.waiter.short_spin(true);
+        }
         if self.start == 0 {
             return;
         }

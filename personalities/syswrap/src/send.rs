@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use madrigal_drivers::shm::arena::{LARGEST, UNIT};
 use madrigal_drivers::shm::layout::{fate, want};
-use madrigal_drivers::shm::ring::{CHUNK, Span, Trouble};
+use madrigal_drivers::shm::ring::{CHUNK, Sleeper, Span, Trouble};
 use madrigal_report::Reason;
 use madrigal_sys::{Errno, cpu, raw, time};
 
@@ -54,8 +54,8 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
 }
 
 enum Step {
-    /// So many bytes are published now; the flag says a doorbell is owed.
-    Put(usize, bool),
+    /// So many bytes are published now; this reader is to be woken.
+    Put(usize, Sleeper),
     Full,
     /// The kernel socket carries bytes (again).
     Plain,
@@ -75,9 +75,7 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
         };
         match step {
             Step::Put(n, bell) => {
-                if bell {
-                    v.ring(op.fd);
-                }
+                v.wake(op.fd, bell);
                 done += n;
                 if done == total {
                     return Some(Outcome::Done(done));
@@ -167,7 +165,7 @@ fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, 
     if v.s.session.producer.behind(v.out) {
         look_alive(v, fd);
     }
-    let (mut done, mut bell) = (0, false);
+    let (mut done, mut bell) = (0, Sleeper::Nobody);
     while done < left {
         let span = match space(v, fd, left - done) {
             Ok(span) => span,
@@ -179,7 +177,7 @@ fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, 
             break;
         }
         match v.s.session.producer.publish(v.out, &span, n) {
-            Ok(rings) => bell |= rings,
+            Ok(sleeper) => bell = bell.or(sleeper),
             Err(Trouble::Raced) => continue,
             Err(Trouble::Sealed) => break,
             Err(Trouble::Corrupt) => return Step::Broken,
@@ -341,9 +339,7 @@ pub(crate) fn file(
         };
         match step {
             Step::Put(n, bell) => {
-                if bell {
-                    v.ring(fd);
-                }
+                v.wake(fd, bell);
                 done += n;
             }
             Step::Plain if done == 0 => return None,

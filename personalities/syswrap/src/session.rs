@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use madrigal_drivers::shm::layout::{Block, Direction, SideLine, Slot, fate, state};
-use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
+use madrigal_drivers::shm::ring::{Consumer, Memory, Producer, Sleeper};
 use madrigal_report::{Path, Reason};
 use madrigal_sys::{Errno, cpu, raw, time};
 
@@ -272,6 +272,27 @@ impl View<'_> {
             self.ring_now(fd);
         }
         self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes whoever a publication found armed. Of all connections of a sleeping event set only one rings: see [`Sleeper::Set`].
+    pub(crate) fn wake(&self, fd: c_int, sleeper: Sleeper) {
+        if sleeper == Sleeper::Nobody {
+            return;
+        }
+        // SYNC: as in `ring`. The set's word is taken inside: who takes it is sure to ring.
+        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+        let ours = self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        if ours && self.is_due(sleeper) {
+            self.ring_now(fd);
+        }
+        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_due(&self, sleeper: Sleeper) -> bool {
+        let (Sleeper::Set(index), Some(lease)) = (sleeper, self.s.session.lease()) else { return true };
+        let word = lease.arena().sleep_word(1 - self.s.session.side(), index);
+        // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
+        word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
     }
 
     fn ring_now(&self, fd: c_int) {

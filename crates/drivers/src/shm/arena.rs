@@ -32,7 +32,7 @@ const SLOTS: usize = (BLOCKS_AT - HEADER) / SLOT_BYTES;
 const SLOT_STEP: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"madrigal");
 /// Version of everything in [`super::layout`] and of the header below.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NAME: &CStr = c"madrigal-arena";
 
 #[repr(C)]
@@ -45,7 +45,16 @@ struct Header {
     _pad: AtomicU32,
     /// One bit a unit: lent.
     units: [AtomicU64; UNITS / 64],
+    /// Event sets asleep, of the connecting and of the accepting process.
+    asleep: [[SleepWord; SLEEP_WORDS]; 2],
 }
+
+/// 1 while a thread is asleep on an event set: whoever takes it owes a doorbell, on any connection of that set.
+#[repr(align(64))]
+struct SleepWord(AtomicU32);
+
+/// Event sets of a process that have a word.
+pub const SLEEP_WORDS: usize = 64;
 
 /// One mapped arena. Slots and memory obtained from it are valid until it is dropped.
 pub struct Arena {
@@ -101,6 +110,13 @@ impl Arena {
     /// Binds the arena to the accepting process `who`.
     pub fn bind(&self, who: u64) {
         self.header().bound.store(who, Ordering::Release);
+    }
+
+    /// The word of event set `index` of `side` (0 connecting, 1 accepting), as a direction armed with [`Sleeper::Set`] names it.
+    ///
+    /// [`Sleeper::Set`]: super::ring::Sleeper::Set
+    pub fn sleep_word(&self, side: usize, index: u32) -> &AtomicU32 {
+        &self.header().asleep[side & 1][index as usize % SLEEP_WORDS].0
     }
 
     /// The memory rings lie in.

@@ -11,7 +11,7 @@ use super::arena::{LARGEST, UNIT};
 use super::express::{self, Message};
 use super::layout::{Block, POSITION, fate, want};
 use super::link::Side;
-use super::ring::{CHUNK, Consumer, Memory, Producer, Span, Trouble};
+use super::ring::{CHUNK, Consumer, Memory, Producer, Sleeper, Span, Trouble};
 
 /// How long the reader of an answer holds back. Looking takes the line away from the peer that is about to write it, and an answer
 /// cannot be there before the line went there and back; posting the read took part of that time already.
@@ -98,8 +98,8 @@ impl Tx {
             let n = span.len().min(CHUNK).min(total - done);
             gather(bufs, done, &span, n);
             match self.producer.publish(self.side.out(), &span, n) {
-                Ok(false) => {}
-                Ok(true) => self.side.ring(),
+                Ok(Sleeper::Nobody) => {}
+                Ok(_) => self.side.ring(),
                 Err(trouble) => return self.trouble(trouble),
             }
             done += n;

@@ -70,7 +70,7 @@ pub struct ReaderLine {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct WakeLine {
-    /// Set by the reader before it may sleep; the writer takes it and owes a doorbell.
+    /// Set by the reader before it may sleep (a [`super::ring::Sleeper`]); the writer takes it and owes a doorbell.
     pub armed: AtomicU32,
     /// Set by the writer before it sleeps for space ([`want`]); the reader takes it and owes a doorbell.
     pub want: AtomicU32,

@@ -12,6 +12,9 @@
 //! `tail`; the writer publishes `tail` and then looks at `armed`; all four are sequentially consistent, so one of them sees the
 //! other. `want` is the same handshake for a writer that waits for space.
 //!
+//! A thread asleep on many connections at once needs one doorbell, not one from each: it arms them with the number of a word that
+//! says whether it still sleeps ([`Sleeper::Set`]), and of all writers only the one that takes that word rings.
+//!
 //! Nothing read from the peer's lines is trusted: positions are bounded by the ring's size, blocks by the arena's.
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
@@ -48,6 +51,46 @@ impl Memory {
     fn block(&self, word: u64) -> Result<(*mut u8, usize), Trouble> {
         let block = Block::unpack(word, self.len).ok_or(Trouble::Corrupt)?;
         Ok((self.base.wrapping_add(block.offset), block.size))
+    }
+}
+
+/// Who may be asleep behind an armed direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleeper {
+    /// Nobody: no doorbell.
+    Nobody,
+    /// A thread that looks at this connection: it gets a doorbell.
+    Own,
+    /// An event set that looks at everything it holds once it wakes: it gets a doorbell from whoever finds its word set, and takes
+    /// it ([`super::arena::Arena::sleep_word`]).
+    Set(u32),
+}
+
+impl Sleeper {
+    fn code(self) -> u32 {
+        match self {
+            Sleeper::Nobody => 0,
+            Sleeper::Own => 1,
+            Sleeper::Set(index) => index.saturating_add(2),
+        }
+    }
+
+    fn from_code(code: u32) -> Self {
+        match code {
+            0 => Sleeper::Nobody,
+            1 => Sleeper::Own,
+            n => Sleeper::Set(n - 2),
+        }
+    }
+
+    /// Who is to be woken after two publications.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Sleeper::Nobody, one) | (one, Sleeper::Nobody) => one,
+            (one, other) if one == other => one,
+            _ => Sleeper::Own,
+        }
     }
 }
 
@@ -205,8 +248,8 @@ impl Producer {
         self.unread(dir, mem).map_or(true, |used| used < limit)
     }
 
-    /// Publishes `n` bytes copied into `span`. `Ok(true)`: the reader may sleep, and the caller owes it a doorbell.
-    pub fn publish(&self, dir: &Direction, span: &Span, n: usize) -> Result<bool, Trouble> {
+    /// Publishes `n` bytes copied into `span`. The reader that may sleep is owed a doorbell by the caller.
+    pub fn publish(&self, dir: &Direction, span: &Span, n: usize) -> Result<Sleeper, Trouble> {
         let new = span.at + n as u64;
         // SYNC: SeqCst, so that this store and the look at `armed` keep their order; pairs with `Consumer::arm`. Release part pairs
         // with the Acquire of `tail` in `Consumer::data`.
@@ -216,7 +259,10 @@ impl Producer {
             Err(_) if self.tail.load(Ordering::Relaxed) != span.at => return Err(Trouble::Raced),
             Err(_) => return Err(Trouble::Corrupt),
         }
-        Ok(dir.wake.armed.load(Ordering::SeqCst) != 0 && dir.wake.armed.swap(0, Ordering::SeqCst) != 0)
+        if dir.wake.armed.load(Ordering::SeqCst) == 0 {
+            return Ok(Sleeper::Nobody);
+        }
+        Ok(Sleeper::from_code(dir.wake.armed.swap(0, Ordering::SeqCst)))
     }
 
     /// Announces that we are about to sleep for space. Returns true when there is no need: look again.
@@ -324,8 +370,13 @@ impl Consumer {
 
     /// Announces that we may sleep from now on. Returns true when there is something to look at instead.
     pub fn arm(&self, dir: &Direction) -> bool {
+        self.arm_for(dir, Sleeper::Own)
+    }
+
+    /// [`Consumer::arm`] for a sleeper of any kind. A set's word is set before its directions are armed.
+    pub fn arm_for(&self, dir: &Direction, sleeper: Sleeper) -> bool {
         // SYNC: SeqCst store then SeqCst look at `tail`; pairs with `Producer::publish`.
-        dir.wake.armed.store(1, Ordering::SeqCst);
+        dir.wake.armed.store(sleeper.code(), Ordering::SeqCst);
         dir.w.tail.load(Ordering::SeqCst) != dir.r.head.load(Ordering::Relaxed)
     }
 

@@ -141,7 +141,7 @@ impl Polled {
 
     /// Counts a thread about to sleep; true if it must not.
     pub(crate) fn begin_sleep(&self) -> bool {
-        let sleepers = Sleepers::on(self.set, 0);
+        let sleepers = Sleepers::on(self.index, self.set, 1);
         let ready = sleepers.nested_ready || any_ready(self.index, self.set);
         core::mem::forget(sleepers);
         ready
@@ -149,6 +149,6 @@ impl Polled {
 
     /// The thread is back.
     pub(crate) fn end_sleep(&self) {
-        Sleepers::off(self.set, 0);
+        Sleepers::off(self.set, 1);
     }
 }

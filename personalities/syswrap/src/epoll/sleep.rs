@@ -5,11 +5,15 @@
 
 use core::sync::atomic::Ordering;
 
+use madrigal_drivers::shm::arena::SLEEP_WORDS;
+use madrigal_drivers::shm::ring::Sleeper;
+
 use super::list::active;
 use super::nested::nested_in;
 use super::{Set, ready};
 use crate::process::report;
 use crate::session::{self, View, phase};
+use crate::sock::Sock;
 
 /// A sleep is cut after this long, and the rings looked at: the net below the token rule.
 pub(super) const CUT_NS: u64 = 1_000_000_000;
@@ -27,13 +31,13 @@ pub(super) struct Sleepers<'a> {
 }
 
 impl<'a> Sleepers<'a> {
-    pub(super) fn on(set: &'a Set, depth: usize) -> Self {
+    pub(super) fn on(index: u32, set: &'a Set, depth: usize) -> Self {
         // SYNC: SeqCst, before anything is armed; pairs with the looks at `sleepers` in `note`, `modify_adopted`, `drop_members`.
-        set.sleepers.fetch_add(1, Ordering::SeqCst);
-        let full = arm_all(set);
+        let others = set.sleepers.fetch_add(1, Ordering::SeqCst);
+        let full = arm_all(index, set, others == 0 && depth == 0);
         let mut this = Self { set, depth, nested_ready: false, full };
         for inner in nested_in(set).filter(|_| depth < DEPTH) {
-            let deeper = Self::on(inner.1, depth + 1);
+            let deeper = Self::on(inner.0, inner.1, depth + 1);
             this.full |= deeper.full;
             this.nested_ready |= deeper.nested_ready || any_ready(inner.0, inner.1);
             core::mem::forget(deeper);
@@ -55,19 +59,33 @@ impl Drop for Sleepers<'_> {
     }
 }
 
-/// Arms every active member of a set; true if one of them is a sender that found its ring full.
-fn arm_all(set: &Set) -> bool {
+/// Arms every active member of a set; true if one of them is a sender that found its ring full. A thread that is the only one
+/// asleep there, and looks at everything when it wakes, needs one doorbell from each process it hears of.
+fn arm_all(index: u32, set: &Set, alone: bool) -> bool {
     let _lock = set.lock.lock();
     let mut full = false;
+    let one_bell = alone && (index as usize) < SLEEP_WORDS && set.watched.load(Ordering::Relaxed) == 0;
     for (_, s, member) in active(set).filter(|(_, _, member)| member.has(super::bit::ADOPTED)) {
         let Some(v) = session::view(s) else { continue };
         if s.session.rx() == phase::RING {
-            let _ = View::CONSUMER.arm(v.inn);
+            let _ = View::CONSUMER.arm_for(v.inn, if one_bell { sleeper(s, index) } else { Sleeper::Own });
             v.pay_space(member.fd.load(Ordering::Relaxed));
         }
         full |= s.session.full_since.load(Ordering::Relaxed) != 0;
     }
     full
+}
+
+/// Who sleeps behind a member of set `index`: the set, unless others wait for the same socket in their own way.
+fn sleeper(s: &Sock, index: u32) -> Sleeper {
+    let shared = s.sleepers.load(Ordering::SeqCst) > 0 || s.members.iter().filter(|m| m.is_used()).count() > 1;
+    let Some(lease) = s.session.lease().filter(|_| !shared) else { return Sleeper::Own };
+    let word = lease.arena().sleep_word(s.session.side(), index);
+    if word.load(Ordering::SeqCst) == 0 {
+        // SYNC: SeqCst, before anything is armed with it; pairs with `View::wake`.
+        word.store(1, Ordering::SeqCst);
+    }
+    Sleeper::Set(index)
 }
 
 /// Whether epoll_wait(2) on this set would return something, without consuming it: for a set polled or nested in another.

@@ -21,8 +21,9 @@ const KERNEL_NS: u64 = 50_000;
 const KERNEL_ANSWERS: u32 = 64;
 /// The kernel is asked this often while nothing answers.
 const KERNEL_IDLE_NS: u64 = 10_000;
-/// Doorbells of one socket that are left in the kernel until it is asleep or they are so many.
-const BELLS: u64 = 64;
+/// Doorbells that may lie unread in a socket. Nobody acknowledges small segments at once unless they are read, and a sender with ten
+/// of them on their way (its first congestion window; four while BBR probes) waits for the acknowledgement timer: 40 ms.
+const BELLS: u64 = 3;
 
 /// How long a wait may last, and the program's signal mask while it sleeps.
 #[derive(Clone, Copy)]
@@ -191,7 +192,6 @@ impl<'a> Waiting<'a> {
         if shared {
             let _ = View::CONSUMER.arm(v.inn);
         }
-        // Old doorbells are taken out now and then, so that the socket's buffer never fills (a full one reports no new edge).
         if v.bells_due() >= BELLS
             && let Some(_lock) = s.rlock.try_lock()
         {
@@ -250,7 +250,7 @@ impl<'a> Waiting<'a> {
     /// Arms every active member (of nested sets too) and sleeps in the kernel, at most until the cut.
     fn sleep(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let left = self.limits.left().unwrap_or(u64::MAX);
-        let sleepers = Sleepers::on(self.set, 0);
+        let sleepers = Sleepers::on(self.index, self.set, 0);
         let n = self.collect(out);
         if n > 0 {
             return Ok(n);
@@ -265,7 +265,7 @@ impl<'a> Waiting<'a> {
             return Ok(n);
         }
         let n = self.collect(out);
-        if n > 0 && !sleepers.full && cut == CUT_NS {
+        if n > 0 && !sleepers.full {
             note_missed();
         }
         Ok(n)
