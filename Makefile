@@ -1,0 +1,59 @@
+# What a clone needs to be built, tried, tested, measured and installed. `make help` lists it.
+PREFIX ?= /usr/local
+DESTDIR ?=
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+BIN := $(DESTDIR)$(PREFIX)/bin
+LIB := $(DESTDIR)$(PREFIX)/lib
+SHARE := $(DESTDIR)$(PREFIX)/share
+
+# Where rustup puts cargo, in case it was installed just now.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := build
+.PHONY: help setup build test check demo bench install uninstall clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: ## install what building and testing need, where that can be done
+	@tools/setup
+
+build: ## build the command and the library it preloads, side by side in target/release
+	@command -v cargo >/dev/null || tools/setup
+	cargo build --release
+	@# A link, so that whatever cargo builds next is what is used.
+	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
+
+test: setup build ## run every test; what cannot run here says `skipped` and why
+	cargo test --workspace
+	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench; else echo 'skipped: no python3 for the tests of bench'; fi
+
+check: setup ## what must hold before a change is merged: format, lints, tests, documentation
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(MAKE) test
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+demo: build ## an unmodified redis plain and under Madrigal, and which path it took (half a minute)
+	@command -v redis-benchmark >/dev/null || tools/setup
+	@MADRIGAL=$(RELEASE)/madrigal demo/run.py
+
+bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
+	bench/run.py $(BENCH)
+
+install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
+	@test -x $(RELEASE)/madrigal || $(MAKE) build
+	install -d $(BIN) $(LIB) $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
+	install -m 755 $(RELEASE)/madrigal $(BIN)/madrigal
+	install -m 755 $(RELEASE)/libmadrigal_syswrap.so $(LIB)/libmadrigal-syswrap.so
+	$(RELEASE)/madrigal man $(SHARE)/man/man1
+	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
+	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
+
+uninstall: ## remove what install put there
+	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
+	rm -f $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
+
+clean: ## remove what was built
+	cargo clean
