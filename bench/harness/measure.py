@@ -102,23 +102,21 @@ class Side:
         return Child([*self.space.enter, *as_user(user), *self.wrap_server, *argv], self.folder / log, cwd=self.folder)
 
     def client(self, argv: Sequence[str], server: Child, user: str | None = None, seconds: float = 60.0) -> str:
-        """Runs a client of this side to its end. Reports of the server (of the client, if the server has none) are sampled."""
-        watched = server.pid if self.wrap_server else None
+        """Runs a client of this side to its end. The reports of both ends are sampled, of those that are wrapped."""
+        watched = [server.pid] if self.wrap_server else []
 
-        def sample(client: int) -> None:
-            pid = watched or client
-            self.traffic.sample([pid, *processes.descendants(pid)])
+        def sample(*pids: int, count: bool = True) -> None:
+            for pid in pids:
+                self.traffic.sample([pid, *processes.descendants(pid)], count)
 
-        wrapped = bool(self.wrap_client)
-        if wrapped and watched:
-            self.traffic.sample([watched, *processes.descendants(watched)], count=False)
+        sample(*watched, count=False)
         command = [*self.space.enter, *as_user(user), *self.wrap_client, *argv]
+        sampler = (lambda client: sample(client, *watched)) if self.wrap_client else None
         try:
-            text = processes.run(command, seconds, sample if wrapped else None, cwd=self.folder)
+            text = processes.run(command, seconds, sampler, cwd=self.folder)
         except processes.Failed as failure:
             raise processes.Failed(f"{self.label}: {failure}") from None
-        if wrapped and watched:
-            sample(watched)
+        sample(*watched)
         return text
 
     def tool(self, argv: Sequence[str], user: str | None = None) -> str:
