@@ -7,13 +7,14 @@
     bench/run.py --programs DIR         each script of DIR, plain and with WRAP, in pairs
     bench/run.py --command 'ab ...'     any command, plain and wrapped, in pairs
 
-Build first: cargo build --release.
+Build first: cargo build --release
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -26,6 +27,8 @@ from typing import Iterator
 from harness import builds, machine, namespaces, noise, output, processes, programs
 from harness.measure import Plan, Result
 from rows import all_rows
+
+SCRATCH = "madrigal-bench."
 
 
 def main() -> int:
@@ -41,6 +44,7 @@ def main() -> int:
     if unknown:
         print(f"no such row: {', '.join(unknown)}; --list names them", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     try:
@@ -116,7 +120,8 @@ def _plan(options: argparse.Namespace) -> Iterator[Plan]:
     """What to measure with; takes everything away at the end, however that comes."""
     processes.become_reaper()
     with ExitStack() as stack:
-        scratch = Path(tempfile.mkdtemp(prefix="madrigal-bench."))
+        processes.remove_stale_folders(SCRATCH)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}."))
         scratch.chmod(0o755)
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         spaces = namespaces.make_all(options.congestion)

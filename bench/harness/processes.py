@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Callable, Sequence
@@ -115,6 +117,14 @@ def stop_all() -> None:
                 return
         except ChildProcessError:
             return
+
+
+def remove_stale_folders(prefix: str) -> None:
+    """Removes the folders PREFIX + PID + ... that a killed harness left in the folder for temporary files."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = folder.name[len(prefix):].partition(".")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def descendants(pid: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import sys
 import time
 from contextlib import ExitStack
@@ -66,18 +66,15 @@ class VLinkLatency:
     figures: Sequence[Figure] = (Figure("VLink over shm against a bare cache line", "ns", 1 / 2.5, lower_is_better=True),)
 
     def measure(self, plan: Plan) -> list[Result]:
-        """The example `pingpong` measures both in each of its runs."""
-        program = builds.TARGET / "release" / "examples" / "pingpong"
+        """`madrigal perf vlink` measures both in each of its runs, round by round."""
+        program = builds.TARGET / "release" / "madrigal"
         if not program.exists():
-            raise Failed("needs `cargo build --release -p madrigal --example pingpong`")
+            raise Failed("needs `cargo build --release`")
         bare, ours = [], []
         for _ in range(plan.runs):
-            text = processes.run([str(program), "8", "50000" if plan.quick else "200000", "shm"])
-            found = re.search(r": ([0-9.]+) ns one way.* bare line ([0-9.]+) ns", text)
-            if not found:
-                raise Failed(f"pingpong printed no latency: {text[-200:]}")
-            ours.append(float(found[1]))
-            bare.append(float(found[2]))
+            found = json.loads(processes.run([str(program), "perf", "vlink", "--json"]))
+            ours.append(found["link_ns"])
+            bare.append(found["bare_ns"])
         return [Result(self.figures[0], bare, ours, "none")]
 
 
