@@ -14,10 +14,10 @@ use super::link::Side;
 use super::ring::{CHUNK, Consumer, Memory, Producer, Sleeper, Span, Trouble};
 
 /// How long the reader of an answer holds back. Looking takes the line away from the peer that is about to write it, and an answer
-/// cannot be there before the line went there and back; posting the read took part of that time already.
-const ANSWER_NS: u64 = 30;
+/// cannot be there before the line went there and back; posting the read took most of that time already.
+const ANSWER_NS: u64 = 10;
 /// One in so many answers is looked for at once all the same, ...
-const PROBE_EVERY: u32 = 16;
+const PROBE_EVERY: u32 = 64;
 /// ... and if it was there, so are probably this many after it.
 const EAGER: u32 = 64;
 /// A ring that was full this often is too small for what it carries.
@@ -29,7 +29,10 @@ pub(super) fn ends(side: &Arc<Side>) -> Ends {
     let producer = Producer::default();
     producer.open(side.out(), side.small_block());
     let tx = Tx { side: Arc::clone(side), memory, producer, grow: Grow::Never, full: 0 };
-    Ends::Bytes(Box::new(Rx { side: Arc::clone(side), memory, taken: 0, answers: 0, eager: 0 }), Box::new(tx))
+    Ends::Bytes(
+        Box::new(Rx { side: Arc::clone(side), memory, taken: 0, answers: 0, eager: 0, likely: false }),
+        Box::new(tx),
+    )
 }
 
 /// The writing end.
@@ -186,6 +189,8 @@ struct Rx {
     answers: u32,
     /// Answers still to be looked for at once.
     eager: u32,
+    /// The next look comes after having held back: it probably finds the answer.
+    likely: bool,
 }
 
 impl Watched for Rx {
@@ -205,6 +210,7 @@ impl Watched for Rx {
         self.side.asked.store(false, Ordering::Relaxed);
         self.answers = self.answers.wrapping_add(1);
         if self.eager == 0 && !self.answers.is_multiple_of(PROBE_EVERY) {
+            self.likely = true;
             return ANSWER_NS;
         }
         self.eager = if self.stirred() { EAGER } else { 0 };
@@ -217,6 +223,10 @@ impl ByteRx for Rx {
     fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError> {
         if buf.is_empty() {
             return Ok(Read::Bytes(0));
+        }
+        if self.likely {
+            self.likely = false;
+            self.side.back_lane().claim();
         }
         // Before the looks: what was sent before the peer went is still found by them.
         let gone = self.side.is_gone();

@@ -11,6 +11,7 @@
 //! writer to the ring.
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use madrigal_sys::cpu;
 
 /// The longest message of a lane, in bytes.
 pub const LONGEST: usize = 24;
@@ -89,11 +90,10 @@ impl Lane {
             let word = from.try_into().map(u64::from_ne_bytes).unwrap_or_else(|_| part(from));
             to.store(word, Ordering::Relaxed);
         }
-        // SYNC: Release pairs with `message`.
-        self.word.store((tail & POSITION) << 8 | len as u64, Ordering::Release);
-        // SYNC: the message is published before `armed` is looked at; pairs with the fence in `stirred_after_arm`.
-        fence(Ordering::SeqCst);
-        armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::SeqCst) != 0
+        // SYNC: SeqCst, so that the message is published before `armed` is looked at; pairs with the fence in `stirred_after_arm`. The
+        // Release part pairs with `message`. An exchange costs half of a store and a fence.
+        self.word.swap((tail & POSITION) << 8 | len as u64, Ordering::SeqCst);
+        armed.load(Ordering::SeqCst) != 0 && armed.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Reader: the message in the lane. To be asked after the ring's tail was read: a message put before bytes of the ring is seen
@@ -103,6 +103,13 @@ impl Lane {
         // SYNC: Acquire pairs with `put`.
         let word = self.word.load(Ordering::Acquire);
         (word != 0).then(|| Message { at: word >> 8, len: (word as u8 as usize).min(LONGEST) })
+    }
+
+    /// Reader: asks for the line, to read the message and to put an answer beside it. Worth it if there probably is one: then the
+    /// line moves once instead of twice.
+    #[inline]
+    pub fn claim(&self) {
+        cpu::claim(self);
     }
 
     /// Reader: copies the bytes of the message from `offset` on into `buf`; returns how many.
@@ -131,7 +138,7 @@ impl Lane {
 
     /// Reader: whether there is a message, asked after the reader armed itself.
     pub fn stirred_after_arm(&self) -> bool {
-        // SYNC: `armed` was stored before this look; pairs with the fence in `put`.
+        // SYNC: `armed` was stored before this look; pairs with the exchange in `put`.
         fence(Ordering::SeqCst);
         self.word.load(Ordering::Relaxed) != 0
     }
