@@ -1,7 +1,8 @@
 //! Measurements between two processes: a ping-pong over a VLink, against the fastest two processors can exchange anything at all.
 //!
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
-//! on every machine and under every load. The caller's program is its own peer: it is started once more, and its `main` must begin
+//! on every machine and under every load. How far a line is from both processors depends on where it lies in the cache, by up to a
+//! third; so each round has a line and a link of its own. The caller's program is its own peer: it is started once more, and its `main` must begin
 //! with [`child`].
 //!
 //! ```no_run
@@ -24,21 +25,30 @@ use std::process::{Child, Command};
 
 use madrigal_base::config::Settings;
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os, ReadError, WriteError};
+use madrigal_base::locator::Locator;
 use madrigal_drivers::shm::arena::Arena;
-use madrigal_links::VLink;
+use madrigal_links::{Acceptor, VLink};
 use madrigal_sys::{process, time};
 
 use crate::{Runtime, StartError};
 
 /// How often the whole is repeated; the report gives medians.
-pub const ROUNDS: usize = 9;
+pub const ROUNDS: usize = 25;
 
 /// Tells a started copy what to do.
 const ASKED: &str = "_MADRIGAL_PERF_PEER";
 /// How long the copy may take to start and connect.
 const START_NS: u64 = 15_000_000_000;
-/// How many looks at the bare line between two looks whether the peer lives.
-const LOOKS: u32 = 1 << 22;
+/// A round ends after this time even if not all its exchanges were done, ...
+const ROUND_NS: u64 = 200_000_000;
+/// ... looked at once in so many exchanges.
+const LATE_EVERY: u32 = 64;
+/// Looks at the bare line before it is somebody else's turn, and the root of those between two looks whether the peer lives.
+const LOOKS: u32 = 1 << 11;
+/// A bare line that takes longer is not waited for by two running processors.
+const QUIET_NS: f64 = 1_000.0;
+/// Set on the bare line with the last question.
+const LAST: u64 = 1 << 63;
 
 /// What was measured: one-way nanoseconds of a message, half of a ping-pong.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,7 +57,7 @@ pub struct Report {
     pub method: String,
     /// Bytes of a message.
     pub size: usize,
-    /// Ping-pongs a round.
+    /// Ping-pongs a round, at most.
     pub iterations: u32,
     /// One round each, the VLink's.
     pub link_ns: Vec<f64>,
@@ -70,6 +80,12 @@ impl Report {
     pub fn ratio(&self) -> f64 {
         self.link() / self.bare()
     }
+
+    /// Whether both processes had a processor of their own nearly all the time. If not, the figures say how busy the machine was, and
+    /// nothing else.
+    pub fn is_quiet(&self) -> bool {
+        self.bare() < QUIET_NS
+    }
 }
 
 impl fmt::Display for Report {
@@ -87,7 +103,8 @@ impl fmt::Display for Report {
             self.ratio(),
             self.link_ns.len(),
             self.iterations,
-        )
+        )?;
+        if self.is_quiet() { Ok(()) } else { f.write_str("; the machine was busy") }
     }
 }
 
@@ -150,16 +167,17 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
         job.iterations,
         acceptor.locator()
     );
-    arena.take_slot().map_err(os)?;
+    for _ in 0..ROUNDS {
+        arena.take_slot().map_err(os)?;
+    }
     let mut peer = Peer::start(&told)?;
-    let mut accept = acceptor.accept();
-    let Poll::Ready(link) = accept.wait_until(Some(time::now_ns() + START_NS)) else { return Err(PerfError::Gone) };
-    let link = link?;
-    let line = &arena.slot(0).ok_or(PerfError::Gone)?.stage;
+    let mut links = (0..ROUNDS).map(|_| accept(&acceptor)).collect::<Result<Vec<_>, _>>()?;
+    links.sort_by_key(|(round, _)| *round);
     let mut report = Report { method: method.to_owned(), size: job.size, iterations, link_ns: vec![], bare_ns: vec![] };
-    for round in 1..=ROUNDS {
-        report.bare_ns.push(job.timed(|| job.bare(line, round, 0, || peer.is_alive()))?);
-        report.link_ns.push(job.timed(|| job.ping(&link))?);
+    for (round, (_, link)) in links.iter().enumerate() {
+        let line = line(&arena, round)?;
+        report.bare_ns.push(job.ask_bare(line, || peer.is_alive())?);
+        report.link_ns.push(job.ask(link)?);
     }
     Ok(report)
 }
@@ -172,21 +190,41 @@ pub fn child() -> Result<bool, PerfError> {
     let words: Vec<&str> = told.split(' ').collect();
     let [pid, fd, id, size, iterations, to] = words[..] else { return Err(unclear()) };
     let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
-    let job = Job { size: number(size)? as usize, iterations: number(iterations)? as u32 };
+    let job = Job { size: (number(size)? as usize).max(1), iterations: number(iterations)? as u32 };
     let (parent, arena_fd) = (number(pid)? as u32, number(fd)? as i32);
     let arena = Arena::attach_from(parent, arena_fd, number(id)?).map_err(os)?;
-    let line = &arena.slot(0).ok_or(PerfError::Gone)?.stage;
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
     let runtime = Runtime::with_settings(&Settings::default())?;
-    let link = runtime.connect(&to.parse().map_err(|_| unclear())?).wait()?;
-    for round in 1..=ROUNDS {
-        job.bare(line, round, 1, || process::alive(parent, born))?;
-        job.pong(&link)?;
+    let to = to.parse().map_err(|_| unclear())?;
+    let links = (0..ROUNDS as u8).map(|round| connect(&runtime, &to, round)).collect::<Result<Vec<_>, _>>()?;
+    for (round, link) in links.iter().enumerate() {
+        job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
+        job.answer(link)?;
     }
     Ok(true)
 }
 
-/// What both sides do in a round.
+/// A link, and the round it is for: links need not be accepted in the order they were made.
+fn accept(acceptor: &Acceptor) -> Result<(u8, VLink), PerfError> {
+    let deadline = Some(time::now_ns() + START_NS);
+    let Poll::Ready(link) = acceptor.accept().wait_until(deadline) else { return Err(PerfError::Gone) };
+    let link = link?;
+    let Poll::Ready(round) = link.read(vec![0]).wait_until(deadline) else { return Err(PerfError::Gone) };
+    Ok((*round?.bytes().first().ok_or(PerfError::Gone)?, link))
+}
+
+fn connect(runtime: &Runtime, to: &Locator, round: u8) -> Result<VLink, PerfError> {
+    let link = runtime.connect(to).wait()?;
+    link.write(vec![round]).wait()?;
+    Ok(link)
+}
+
+/// The bare line of a round.
+fn line(arena: &Arena, round: usize) -> Result<&AtomicU64, PerfError> {
+    Ok(&arena.slot(round as u32).ok_or(PerfError::Gone)?.stage)
+}
+
+/// What both sides do in a round. The side that asks ends it, early on a machine that is too busy.
 #[derive(Clone, Copy)]
 struct Job {
     size: usize,
@@ -194,61 +232,69 @@ struct Job {
 }
 
 impl Job {
-    /// Nanoseconds one way of a round.
-    fn timed(self, round: impl FnOnce() -> Result<(), PerfError>) -> Result<f64, PerfError> {
+    /// Nanoseconds one way of a round of `exchange`s, which are told whether they are the last.
+    fn timed(self, mut exchange: impl FnMut(bool) -> Result<(), PerfError>) -> Result<f64, PerfError> {
         let begun = time::now_ns();
-        round()?;
-        Ok((time::now_ns() - begun) as f64 / (2.0 * f64::from(self.iterations)))
+        let mut done = 0;
+        loop {
+            done += 1;
+            let late = done % LATE_EVERY == 0 && time::now_ns() > begun + ROUND_NS;
+            let last = late || done >= self.iterations;
+            exchange(last)?;
+            if last {
+                return Ok((time::now_ns() - begun) as f64 / (2.0 * f64::from(done)));
+            }
+        }
     }
 
-    /// Counts on one cache line in turn with the peer; `side` 0 begins.
-    fn bare(self, line: &AtomicU64, round: usize, side: u64, mut alive: impl FnMut() -> bool) -> Result<(), PerfError> {
-        let mut wait_for = |value: u64| {
-            let mut looks = 0u32;
-            while line.load(Ordering::Acquire) != value {
-                core::hint::spin_loop();
-                looks += 1;
-                if looks.is_multiple_of(LOOKS) && !alive() {
-                    return Err(PerfError::Gone);
-                }
+    fn ask_bare(self, line: &AtomicU64, mut alive: impl FnMut() -> bool) -> Result<f64, PerfError> {
+        let mut count = 0;
+        self.timed(|last| {
+            count += 2;
+            line.store((count - 1) | if last { LAST } else { 0 }, Ordering::Release);
+            wait_for(line, count, &mut alive).map(drop)
+        })
+    }
+
+    fn answer_bare(self, line: &AtomicU64, mut alive: impl FnMut() -> bool) -> Result<(), PerfError> {
+        let mut count = 0;
+        loop {
+            count += 2;
+            let asked = wait_for(line, count - 1, &mut alive)?;
+            line.store(count, Ordering::Release);
+            if asked & LAST != 0 {
+                return Ok(());
             }
+        }
+    }
+
+    fn ask(self, link: &VLink) -> Result<f64, PerfError> {
+        let (mut out, mut back) = (vec![0; self.size], vec![0; self.size]);
+        self.timed(|last| {
+            out[0] = u8::from(last);
+            out = link.write(core::mem::take(&mut out)).wait()?;
+            back = self.read(link, core::mem::take(&mut back))?.0;
             Ok(())
-        };
-        let base = (round as u64) << 32;
-        for k in (0..2 * u64::from(self.iterations)).step_by(2) {
-            if side == 1 {
-                wait_for(base + k + 1)?;
+        })
+    }
+
+    fn answer(self, link: &VLink) -> Result<(), PerfError> {
+        let (mut out, mut back) = (vec![0; self.size], vec![0; self.size]);
+        loop {
+            let last;
+            (back, last) = self.read(link, back)?;
+            out = link.write(out).wait()?;
+            if last {
+                return Ok(());
             }
-            line.store(base + k + 1 + side, Ordering::Release);
-            if side == 0 {
-                wait_for(base + k + 2)?;
-            }
         }
-        Ok(())
     }
 
-    fn ping(self, link: &VLink) -> Result<(), PerfError> {
-        let mut buffers = (vec![7; self.size], vec![0; self.size]);
-        for _ in 0..self.iterations {
-            buffers.0 = link.write(buffers.0).wait()?;
-            buffers.1 = self.read(link, buffers.1)?;
-        }
-        Ok(())
-    }
-
-    fn pong(self, link: &VLink) -> Result<(), PerfError> {
-        let mut buffers = (vec![7; self.size], vec![0; self.size]);
-        for _ in 0..self.iterations {
-            buffers.1 = self.read(link, buffers.1)?;
-            buffers.0 = link.write(buffers.0).wait()?;
-        }
-        Ok(())
-    }
-
-    /// Reads one message; the buffer comes back.
+    /// Reads one message; the buffer comes back, and whether the message says that it is the last.
     #[inline]
-    fn read(self, link: &VLink, buf: Vec<u8>) -> Result<Vec<u8>, PerfError> {
+    fn read(self, link: &VLink, buf: Vec<u8>) -> Result<(Vec<u8>, bool), PerfError> {
         let mut filled = link.read(buf).wait()?;
+        let last = filled.buf[0] != 0;
         let mut done = filled.len;
         while done < self.size {
             if filled.len == 0 {
@@ -259,7 +305,27 @@ impl Job {
             done += filled.len;
         }
         filled.buf.resize(self.size, 0);
-        Ok(filled.buf)
+        Ok((filled.buf, last))
+    }
+}
+
+/// Looks at the bare line until it holds `count`; what it holds besides.
+fn wait_for(line: &AtomicU64, count: u64, alive: &mut impl FnMut() -> bool) -> Result<u64, PerfError> {
+    let mut looks = 0u32;
+    loop {
+        let seen = line.load(Ordering::Acquire);
+        if seen & !LAST == count {
+            return Ok(seen);
+        }
+        core::hint::spin_loop();
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            // On a busy machine both may share a processor.
+            std::thread::yield_now();
+            if looks.is_multiple_of(LOOKS * LOOKS) && !alive() {
+                return Err(PerfError::Gone);
+            }
+        }
     }
 }
 
