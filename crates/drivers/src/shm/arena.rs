@@ -16,6 +16,7 @@ use madrigal_sys::{Errno, process};
 
 use super::layout::{Block, SLOT_BYTES, Slot, small_ring};
 use super::ring::Memory;
+use super::units::Units;
 
 /// Bytes of an arena; sparse.
 pub const ARENA_BYTES: usize = 256 << 20;
@@ -43,8 +44,7 @@ struct Header {
     bound: AtomicU64,
     version: AtomicU32,
     _pad: AtomicU32,
-    /// One bit a unit: lent.
-    units: [AtomicU64; UNITS / 64],
+    units: Units<{ UNITS / 64 }>,
     /// Event sets asleep, of the connecting and of the accepting process.
     asleep: [[SleepWord; SLEEP_WORDS]; 2],
 }
@@ -193,28 +193,14 @@ impl Arena {
 
     /// Borrows a block of `size` bytes ([`UNIT`] or [`LARGEST`]); its pages are real. `None`: no room, stay with what there is.
     pub fn take_block(&self, size: usize) -> Option<Block> {
-        let count = size / UNIT;
-        let ones = (1u64 << count) - 1;
-        for (w, word) in self.header().units.iter().enumerate() {
-            for first in (0..64).step_by(count) {
-                let mask = ones << first;
-                if word.load(Ordering::Relaxed) & mask != 0 {
-                    continue;
-                }
-                if word.fetch_or(mask, Ordering::AcqRel) & mask != 0 {
-                    // The peer took part of it in the same moment. Bits it had are still its own; ours overlap until it gives
-                    // them back, which costs room and nothing else.
-                    continue;
-                }
-                let block = Block { offset: BLOCKS_AT + (w * 64 + first) * UNIT, size };
-                if self.map.reserve(block.offset, size).is_ok() {
-                    return Some(block);
-                }
-                self.give_block(block);
-                return None;
-            }
+        let units = &self.header().units;
+        let first = units.take(size / UNIT)?;
+        let block = Block { offset: BLOCKS_AT + first * UNIT, size };
+        if self.map.reserve(block.offset, size).is_err() {
+            units.give(first, size / UNIT);
+            return None;
         }
-        None
+        Some(block)
     }
 
     /// Gives a borrowed block back and its memory to the system. Blocks that are small rings are ignored.
@@ -223,11 +209,7 @@ impl Arena {
             return;
         }
         self.map.give_back(block.offset, block.size);
-        let unit = (block.offset - BLOCKS_AT) / UNIT;
-        let mask = ((1u64 << (block.size / UNIT)) - 1) << (unit % 64);
-        if let Some(word) = self.header().units.get(unit / 64) {
-            word.fetch_and(!mask, Ordering::AcqRel);
-        }
+        self.header().units.give((block.offset - BLOCKS_AT) / UNIT, block.size / UNIT);
     }
 
     fn header(&self) -> &Header {
@@ -236,7 +218,7 @@ impl Arena {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -16,3 +16,4 @@ mod hello;
 pub mod layout;
 mod link;
 pub mod ring;
+mod units;
