@@ -391,5 +391,7 @@ impl Consumer {
     }
 }
 
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
 #[cfg(test)]
 mod tests;
