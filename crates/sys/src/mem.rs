@@ -137,12 +137,15 @@ pub fn open_peer_memfd(pid: u32, fd: RawFd, len: usize, writable: bool) -> Resul
     }
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let file = rustix::fs::open(path.as_c_str(), access | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
-    if stat.st_size as u64 != len as u64 || !sealed {
-        return Err(Errno::INVAL);
-    }
+    check_sealed(&file, len)?;
     Ok(file)
+}
+
+/// Checks that a descriptor is a file of exactly `len` bytes, sealed at that size. `EINVAL`: it is not, or has no seals.
+pub fn check_sealed(fd: impl AsFd, len: usize) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(&fd)?;
+    let sealed = rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::GROW);
+    if stat.st_size as u64 == len as u64 && sealed { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Moves a descriptor of ours to a high number, out of the way of programs that count on small ones; keeps close-on-exec.

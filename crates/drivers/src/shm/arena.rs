@@ -78,8 +78,10 @@ impl Arena {
         Ok((arena, fd))
     }
 
-    /// Maps the arena `id` from a descriptor received from the peer. `EINVAL`: it is not that arena, or of another version.
+    /// Maps the arena `id` from a descriptor received from the peer. `EINVAL`: it is not that arena, or of another version, or a file
+    /// that could become shorter.
     pub fn attach(fd: impl AsFd, id: u64) -> Result<Self, Errno> {
+        mem::check_sealed(&fd, ARENA_BYTES)?;
         let arena = Self::from_map(SharedMap::map(fd, ARENA_BYTES, true)?, id);
         let header = arena.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC

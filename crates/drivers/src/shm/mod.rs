@@ -13,6 +13,8 @@ pub(crate) mod driver;
 mod ends;
 pub mod express;
 mod hello;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod hostile;
 pub mod layout;
 mod link;
 pub mod ring;
