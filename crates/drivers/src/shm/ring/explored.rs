@@ -231,3 +231,34 @@ fn the_express_line_keeps_its_place_in_the_stream() {
         writer.join().unwrap();
     });
 }
+
+/// A thread asleep on two connections by one word: it is woken whichever of them has bytes.
+#[test]
+fn an_event_set_is_never_forgotten() {
+    explore(|| {
+        let rings = [Arc::new(Ring::new()), Arc::new(Ring::new())];
+        rings.iter().for_each(|ring| _ = ring.rx.arm_for(&ring.dir, Sleeper::Nobody));
+        let word = Arc::new(AtomicU32::new(0));
+        let (bell, bells) = channel();
+        let writers = rings.each_ref().map(|ring| {
+            let (ring, word, bell) = (Arc::clone(ring), Arc::clone(&word), bell.clone());
+            thread::spawn(move || {
+                let (span, n) = ring.fill(b"x").unwrap();
+                let sleeper = ring.tx.publish(&ring.dir, &span, n).unwrap();
+                if sleeper == Sleeper::Set(0) && word.swap(0, Ordering::SeqCst) == 1 {
+                    bell.send(()).unwrap();
+                }
+            })
+        });
+        let mut read = 0;
+        while read < 2 {
+            read += rings.iter().map(|ring| ring.read(&mut [0; 9]).unwrap().0).sum::<usize>();
+            word.store(1, Ordering::SeqCst);
+            let stirred = rings.each_ref().map(|ring| ring.rx.arm_for(&ring.dir, Sleeper::Set(0)));
+            if read < 2 && stirred == [false; 2] {
+                bells.recv().unwrap();
+            }
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
