@@ -240,7 +240,7 @@ pub fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
             return value;
         }
         assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
-        net::nap(5);
+        net::nap(1);
     }
 }
 
