@@ -5,7 +5,7 @@ use std::io::Write as _;
 use madrigal::perf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    if perf::child()? {
+    if perf::peer()? {
         return Ok(());
     }
     let word = |n: usize, default: &str| std::env::args().nth(n).unwrap_or(default.to_owned());

@@ -3,13 +3,13 @@
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
 //! on every machine and under every load. How far a line is from both processors depends on where it lies in the cache, by up to a
 //! third; so each round has a line and a link of its own. The caller's program is its own peer: it is started once more, and its `main` must begin
-//! with [`child`].
+//! with [`peer`].
 //!
 //! ```no_run
 //! use madrigal::perf;
 //!
 //! fn main() -> Result<(), perf::PerfError> {
-//!     if perf::child()? {
+//!     if perf::peer()? {
 //!         return Ok(());
 //!     }
 //!     println!("{}", perf::vlink("shm", 8, 100_000)?);
@@ -184,7 +184,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
 
 /// To be called first in `main` of a program that measures: does the peer's part if this process was started for it. True: it was,
 /// and the program should end.
-pub fn child() -> Result<bool, PerfError> {
+pub fn peer() -> Result<bool, PerfError> {
     let Ok(told) = std::env::var(ASKED) else { return Ok(false) };
     let unclear = || PerfError::Told(told.clone());
     let words: Vec<&str> = told.split(' ').collect();
