@@ -113,7 +113,8 @@ fn a_directory_that_cannot_be_written() {
 #[test]
 fn a_full_directory() {
     let scratch = Scratch::new();
-    let fill = "mount -t tmpfs -o size=2m,mode=700 none \"$1\"; dd if=/dev/zero of=\"$1/fill\" bs=4k 2>/dev/null || true";
+    let fill =
+        "mount -t tmpfs -o size=2m,mode=700 none \"$1\"; dd if=/dev/zero of=\"$1/fill\" bs=4k 2>/dev/null || true";
     if let Some(text) = mounted(&scratch, fill) {
         assert_reason(&text, &[Reason::DirFull]);
     }
@@ -216,7 +217,9 @@ fn another_user_cannot_look_in() {
     assert_eq!(names.len(), 1, "{names:?}");
     assert_eq!(mode(scratch.shared().join(&names[0])), 0o600);
     // Neither the directory nor the descriptors that hold arenas and reports.
-    for path in [scratch.shared(), format!("/proc/{}/fd", server.pid()).into(), format!("/proc/{}/fd", client.pid()).into()] {
+    for path in
+        [scratch.shared(), format!("/proc/{}/fd", server.pid()).into(), format!("/proc/{}/fd", client.pid()).into()]
+    {
         let look = Command::new("ls").arg(&path).uid(NOBODY).gid(NOBODY).output().unwrap();
         assert!(!look.status.success(), "another user sees {path:?}");
     }
