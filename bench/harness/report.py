@@ -25,6 +25,10 @@ class Traffic:
         self.reports = 0
         self._last: dict[tuple[int, int], tuple[int, int, int]] = {}
 
+    def clear(self) -> None:
+        """Forgets what was added, but not where the counters stand."""
+        self.ring = self.tcp = self.bells = self.reports = 0
+
     def sample(self, pids: Iterable[int], count: bool = True) -> None:
         """Adds what moved since the last sample; `count=False` only remembers where the counters stand."""
         for pid in pids:
