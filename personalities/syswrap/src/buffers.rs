@@ -52,6 +52,15 @@ impl<'a> Buffers<'a> {
         })
     }
 
+    /// Copies from the beginning of the buffers to `to`, at most `limit` bytes; returns how many.
+    pub(crate) fn copy_to(&self, to: *mut u8, limit: usize) -> usize {
+        self.each(0, limit, |ptr, copied, n| {
+            // SAFETY: the program vouches for its buffers; `to` is our own memory with room for `limit` bytes.
+            unsafe { core::ptr::copy_nonoverlapping(ptr, to.wrapping_add(copied), n) };
+            n
+        })
+    }
+
     /// Calls `f(address, offset so far, length)` for the pieces from `skip` bytes on, until `limit` bytes are through.
     fn each(&self, mut skip: usize, limit: usize, mut f: impl FnMut(*mut u8, usize, usize) -> usize) -> usize {
         let mut done = 0;

@@ -9,7 +9,7 @@ use madrigal_sys::raw;
 use crate::session::{self, View, phase};
 use crate::sock::{self, SOCKS, Sock, flag, mode};
 use crate::table::{self, Kind, Word};
-use crate::{epoll, holders, upgrade};
+use crate::{epoll, holders, leave, upgrade};
 
 /// Forgets `fd`, just before the kernel closes it.
 pub(crate) fn forget(fd: c_int) {
@@ -98,12 +98,18 @@ fn end_session(s: &Sock, fd: c_int, sole: bool) {
         let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
         return;
     }
+    let guard = s.wlock.lock();
+    if !guard.nested() && s.session.tx() == phase::RING {
+        s.session.producer.seal(v.out);
+        leave::take_back(&v, fd);
+    }
+    drop(guard);
     v.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
     if s.session.rx() == phase::RING
         && let Some(_lock) = s.rlock.try_lock()
     {
         // An unread doorbell would make the kernel send a reset we do not mean.
-        let _ = v.swallow(fd);
+        v.swallow_any(fd);
     }
 }
 

@@ -9,8 +9,9 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use madrigal_drivers::shm::layout::{flush, state};
+use madrigal_drivers::shm::layout::{fate, flush, state};
 use madrigal_drivers::shm::ring::Trouble;
+use madrigal_netaccess::wait::Peer;
 use madrigal_report::Reason;
 use madrigal_sys::{Errno, process, raw, tcp, time};
 
@@ -49,10 +50,14 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         finish_receiving(&v, fd, hand_back);
         // Before we wait for a peer that leaves in the same moment, let it go on.
         v.inn.wake.flush.store(flush::DONE, Ordering::SeqCst);
+        if reason == Reason::HalfClosed {
+            take_back(&v, fd);
+        }
         close_sending(&v, reason);
     }
     epoll::stir(s);
     session::retire(s, fd);
+    crate::send::send_deferred(s, fd);
 }
 
 /// Ends our sending direction and seals the other. Under the send lock.
@@ -63,8 +68,10 @@ pub(crate) fn finish_sending(v: &View<'_>, fd: c_int, reason: Reason) {
 
 /// Seals both directions: nothing is added to either ring from now on.
 fn seal(v: &View<'_>, fd: c_int) {
-    if v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out) {
-        // A peer that sleeps, for bytes or for space, has to notice: no doorbell can come after this.
+    let there = v.inn.w.fate.load(Ordering::Acquire) == fate::OPEN && !v.ended();
+    if there && v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out) {
+        // A peer that sleeps, for bytes or for space, has to notice: no doorbell can come after this. (A peer that is gone would
+        // answer it with a reset, which belongs to the program's next send.)
         v.ring(fd);
     }
     View::CONSUMER.seal(v.inn);
@@ -81,6 +88,42 @@ fn close_sending(v: &View<'_>, reason: Reason) {
     v.out.w.state.store(state::DONE, Ordering::SeqCst);
     v.s.session.tx.store(phase::DONE, Ordering::SeqCst);
     session::tell_back(v.s, reason);
+}
+
+/// How long a reader that is at it may take before [`take_back`].
+const READER_NS: u64 = 20_000;
+
+/// Our direction is sealed and its end follows: what the peer has not read yet goes by the kernel, in front of the end. Whoever
+/// reads the peer's socket after it, and knows nothing of rings, could not get it any more. Under the send lock.
+pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
+    let (out, producer) = (v.out, &v.s.session.producer);
+    if v.s.session.tx() != phase::RING || v.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || v.ended() {
+        return;
+    }
+    if out.wake.armed.load(Ordering::Relaxed) == 0 && v.peer_is() == Peer::Elsewhere {
+        let end = time::now_ns() + READER_NS;
+        while producer.unread(out, &v.mem).is_ok_and(|n| n > 0) && time::now_ns() < end {
+            core::hint::spin_loop();
+        }
+    }
+    wait_until(|| out.w.ringing.load(Ordering::SeqCst) == 0);
+    let room = || raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) / 2;
+    let unsent = raw::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
+    let Ok(unread) = producer.unread(out, &v.mem) else { return };
+    if unread as i64 > i64::from(room() - unsent) {
+        let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(unsent + unread as c_int));
+    }
+    if unread == 0 || unread as i64 > i64::from(room() - unsent) {
+        return;
+    }
+    // Nobody else consumes these bytes once this succeeds: they are as good as unpublished, and lie still in our own block.
+    let Ok(Some(span)) = producer.take_back(out, &v.mem) else { return };
+    for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
+        // SAFETY: bytes this process published in a block it still holds.
+        let bytes = unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) };
+        let _ = send_all(fd, bytes);
+        v.s.count_kernel(len, true);
+    }
 }
 
 /// While the peer puts unread bytes of ours back into its socket, nothing may be sent behind them.
@@ -110,9 +153,10 @@ fn wait_until(done: impl Fn() -> bool) -> bool {
     true
 }
 
-fn nap(ns: u64) {
+/// Sleeps; false when a signal handler ran.
+pub(crate) fn nap(ns: u64) -> bool {
     // SAFETY: no descriptors and no mask: only a sleep.
-    let _ = unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), core::ptr::null()) };
+    unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), core::ptr::null()) }.is_ok()
 }
 
 /// The direction we receive in has been sealed. Under both locks.
@@ -153,7 +197,7 @@ fn swallow_all(v: &View<'_>, fd: c_int) {
     let end = time::now_ns() + DEADLINE_NS;
     while v.bells_due() > 0 && !v.ended() && time::now_ns() < end {
         let before = v.bells_due();
-        let _ = v.swallow(fd);
+        v.swallow_any(fd);
         if v.bells_due() == before {
             nap(20_000);
         }
@@ -166,7 +210,7 @@ fn put_back(v: &View<'_>, fd: c_int, kernel: u64) -> Result<(), Errno> {
     let peer = peer_socket(v)?;
     let aside = if v.s.session.rx() == phase::READY { set_aside(v, fd, kernel)? } else { Aside::default() };
     swallow_all(v, fd);
-    send_all(&peer, aside.bytes())?;
+    send_all(peer.as_raw_fd(), aside.bytes())?;
     loop {
         let span = match View::CONSUMER.data(v.inn, &v.mem) {
             Ok(span) if !span.is_empty() => span,
@@ -174,7 +218,7 @@ fn put_back(v: &View<'_>, fd: c_int, kernel: u64) -> Result<(), Errno> {
         };
         for (ptr, len) in span.pieces() {
             // SAFETY: published ring bytes, which stay until they are consumed below; the peer may spoil them, for itself alone.
-            send_all(&peer, unsafe {
+            send_all(peer.as_raw_fd(), unsafe {
                 core::slice::from_raw_parts(ptr.cast_const(), if ptr.is_null() { 0 } else { len })
             })?;
         }
@@ -227,7 +271,7 @@ fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
         match unsafe { raw::recv(fd, memory.add(aside.len).cast(), size - aside.len, libc::MSG_DONTWAIT) } {
             Ok(0) => break,
             Ok(n) => aside.len += n,
-            Err(Errno::AGAIN | Errno::INTR) => nap(20_000),
+            Err(Errno::AGAIN | Errno::INTR) => _ = nap(20_000),
             Err(e) => return Err(e),
         }
     }
@@ -236,12 +280,12 @@ fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
     Ok(aside)
 }
 
-fn send_all(peer: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<(), Errno> {
     let end = time::now_ns() + DEADLINE_NS;
     while !bytes.is_empty() {
-        match raw::send_bytes(peer.as_raw_fd(), bytes) {
+        match raw::send_bytes(fd, bytes) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
-            Err(Errno::AGAIN | Errno::INTR) if time::now_ns() < end => nap(50_000),
+            Err(Errno::AGAIN | Errno::INTR) if time::now_ns() < end => _ = nap(50_000),
             Err(e) => return Err(e),
         }
     }

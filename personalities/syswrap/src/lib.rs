@@ -21,6 +21,7 @@
 mod arenas;
 mod buffers;
 mod close;
+mod defer;
 mod epoll;
 mod fork;
 mod holders;

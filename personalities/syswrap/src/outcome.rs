@@ -15,6 +15,22 @@ pub(crate) enum Outcome {
     Pass,
     /// The same, for a call that may sleep long; then tell [`crate::plain::after_sleep`].
     Sleep(Ticket),
+    /// Sleep in the C library, where a thread can be cancelled, until the socket has something to tell; then
+    /// [`crate::recv::woken`], and the logic again.
+    Await(Nap),
+    /// A point where a thread can be cancelled; then the logic again.
+    Again,
+}
+
+/// A receive about to sleep for a ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Nap {
+    /// The socket, held until the thread is back.
+    pub(crate) sock: u32,
+    /// When the wait began.
+    pub(crate) since: u64,
+    /// Nanoseconds it may last, 0 for ever.
+    pub(crate) left: u64,
 }
 
 /// A blocking call handed to the C library.

@@ -11,9 +11,9 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, fd_s
 use madrigal_netaccess::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, raw, time};
 
-use crate::epoll::{self, Limits, Polled};
+use crate::epoll::{self, Limits};
 use crate::process::POLICY;
-use crate::session::{self, View, phase};
+use crate::session::{self, Me, View, phase};
 use crate::sock::{self, Ref, mode};
 use crate::table::{self, Kind};
 use crate::{plain, send, slab};
@@ -54,17 +54,29 @@ std::thread_local! {
         const { Memory { waiter: Waiter::new(), answers: Cell::new(0), kernel_at: Cell::new(0) } };
 }
 
-/// poll(2). `None`: nothing of ours among the descriptors, or no ring and no reason to spin: call the C library.
-pub(crate) fn poll(fds: &mut [pollfd], limits: Limits) -> Option<Result<usize, Errno>> {
-    if !fds.iter().any(|p| table::get(p.fd).is_some_and(|w| w.kind() != Kind::Foreign)) {
-        return None;
-    }
+/// How a poll(2) ended.
+pub(crate) enum Polled {
+    /// Nothing of ours among the descriptors, or no ring and no reason to spin: call the C library.
+    Pass,
+    Done(Result<usize, Errno>),
+    /// A point where a thread can be cancelled; then poll again.
+    Again,
+}
+
+/// Whether `fd` is something whose waits are ours.
+#[inline]
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    table::get(fd).is_some_and(|w| w.kind() != Kind::Foreign)
+}
+
+/// poll(2) with something of ours among the descriptors.
+pub(crate) fn poll(fds: &mut [pollfd], limits: Limits) -> Polled {
     if !fds.iter().any(|p| has_ring(p.fd)) {
-        return MEMORY.with(|memory| spin_plain(fds, limits, &memory.waiter));
+        return MEMORY.with(|memory| spin_plain(fds, limits, &memory.waiter)).map_or(Polled::Pass, Polled::Done);
     }
     let mut small = [const { None }; SMALL];
-    let mut places = Scratch::new(&mut small, fds.len(), || None)?;
-    Some(MEMORY.with(|memory| Poll { fds, limits, memory }.run(places.of())))
+    let Some(mut places) = Scratch::new(&mut small, fds.len(), || None) else { return Polled::Pass };
+    MEMORY.with(|memory| Poll { fds, limits, memory }.run(places.of()))
 }
 
 fn has_ring(fd: c_int) -> bool {
@@ -108,7 +120,7 @@ pub(crate) fn after_sleep(since: u64) {
 /// What stands behind a descriptor of the set, held for the time of the call.
 enum Place {
     Sock(Ref),
-    Set(Polled),
+    Set(epoll::Polled),
 }
 
 /// Room for `n` values: on the stack, or in a mapping of its own.
@@ -162,7 +174,7 @@ struct Poll<'a> {
 }
 
 impl Poll<'_> {
-    fn run(&mut self, places: &mut [Option<Place>]) -> Result<usize, Errno> {
+    fn run(&mut self, places: &mut [Option<Place>]) -> Polled {
         for (p, place) in self.fds.iter().zip(places.iter_mut()) {
             *place = match table::get(p.fd).map(|w| w.kind()) {
                 Some(Kind::Socket) => sock::enter(p.fd).filter(|s| s.mode() == mode::SESSION).map(Place::Sock),
@@ -170,17 +182,15 @@ impl Poll<'_> {
                 _ => None,
             };
         }
-        loop {
-            let (n, since) = self.spin(places)?;
-            if n > 0 || self.limits.left() == Some(0) {
-                return Ok(n);
-            }
-            let result = self.sleep(places);
-            POLICY.slept(&self.memory.waiter, since);
-            match result? {
-                0 if self.limits.left() != Some(0) => {}
-                n => return Ok(n),
-            }
+        let since = match self.spin(places) {
+            Ok((0, since)) if self.limits.left() != Some(0) => since,
+            other => return Polled::Done(other.map(|(n, _)| n)),
+        };
+        let result = self.sleep(places);
+        POLICY.slept(&self.memory.waiter, since);
+        match result {
+            Ok(0) if self.limits.left() != Some(0) => Polled::Again,
+            other => Polled::Done(other),
         }
     }
 
@@ -190,9 +200,12 @@ impl Poll<'_> {
         if n > 0 && !self.memory.kernel_due() {
             return Ok((n, 0));
         }
-        let n = self.look(places, Some(0))?;
-        if n > 0 || self.limits.end == Some(0) {
-            return Ok((n, 0));
+        // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
+        if self.limits.end == Some(0) || !places.iter().all(is_in_ring) {
+            let n = self.look(places, Some(0))?;
+            if n > 0 || self.limits.end == Some(0) {
+                return Ok((n, 0));
+            }
         }
         let mut wait = POLICY.begin(&self.memory.waiter, true);
         let (mut asked, mut looks) = (0, 0u32);
@@ -280,6 +293,10 @@ impl Poll<'_> {
     }
 }
 
+fn is_in_ring(place: &Option<Place>) -> bool {
+    matches!(place, Some(Place::Sock(s)) if s.session.rx() == phase::RING && s.session.tx() == phase::RING)
+}
+
 /// What the kernel is asked for on behalf of a ring socket.
 fn kernel_events(s: &Ref, wanted: i16) -> i16 {
     let out = if s.session.tx() == phase::RING { 0 } else { wanted & POLLOUT };
@@ -322,7 +339,7 @@ fn begin_sleep(fds: &[pollfd], places: &[Option<Place>]) -> bool {
                     && let Some(v) = session::view(s)
                 {
                     if let Some(_lock) = s.rlock.try_lock() {
-                        let _ = v.swallow(p.fd);
+                        v.swallow(p.fd, Me::Reader);
                     }
                     let stirred = View::CONSUMER.arm(v.inn) && View::CONSUMER.waiting(v.inn) > 0;
                     stop |= stirred && p.events & POLLIN != 0;
@@ -392,36 +409,33 @@ unsafe fn put(set: *mut fd_set, fd: usize, on: bool) {
     *word = *word & !(1 << (fd % WORD)) | usize::from(on) << (fd % WORD);
 }
 
-/// select(2). `None`: no ring among the descriptors: call the C library.
+/// select(2).
 ///
 /// # Safety
 /// The sets are null or have room for `n` bits, as select(2) asks.
-pub(crate) unsafe fn select(n: usize, sets: Sets, limits: Limits) -> Option<Result<usize, Errno>> {
+pub(crate) unsafe fn select(n: usize, sets: Sets, limits: Limits) -> Polled {
     // SAFETY: `fd` is below `n`.
     let wanted = |fd: usize| unsafe {
         let bit = |set, event| if holds(set, fd) { event } else { 0 };
         bit(sets.read, POLLIN) | bit(sets.write, POLLOUT) | bit(sets.except, POLLPRI)
     };
-    let ours = |fd: usize| table::get(fd as c_int).is_some_and(|w| w.kind() != Kind::Foreign);
-    if !(0..n).any(|fd| ours(fd) && wanted(fd) != 0) {
-        return None;
+    if !(0..n).any(|fd| is_ours(fd as c_int) && wanted(fd) != 0) {
+        return Polled::Pass;
     }
     let count = (0..n).filter(|&fd| wanted(fd) != 0).count();
     let none = pollfd { fd: -1, events: 0, revents: 0 };
     let mut small = [none; SMALL];
-    let mut scratch = Scratch::new(&mut small, count, || none)?;
+    let Some(mut scratch) = Scratch::new(&mut small, count, || none) else { return Polled::Pass };
     let flat = scratch.of();
     for (p, fd) in flat.iter_mut().zip((0..n).filter(|&fd| wanted(fd) != 0)) {
         *p = pollfd { fd: fd as c_int, events: wanted(fd), revents: 0 };
     }
-    let result = poll(flat, limits)?;
-    Some(result.and_then(|_| {
-        if flat.iter().any(|p| p.revents & POLLNVAL != 0) {
-            return Err(Errno::BADF);
-        }
+    match poll(flat, limits) {
+        Polled::Done(Ok(_)) if flat.iter().any(|p| p.revents & POLLNVAL != 0) => Polled::Done(Err(Errno::BADF)),
         // SAFETY: every descriptor is below `n`.
-        Ok(flat.iter().map(|p| unsafe { write_back(sets, p) }).sum())
-    }))
+        Polled::Done(Ok(_)) => Polled::Done(Ok(flat.iter().map(|p| unsafe { write_back(sets, p) }).sum())),
+        other => other,
+    }
 }
 
 /// Writes the answer for one descriptor into the sets; returns how many bits it has there.

@@ -1,5 +1,6 @@
 //! Receiving: kernel bytes up to the switch, then the ring, then kernel bytes again.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
@@ -9,21 +10,51 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, cpu, raw, time};
 
 use crate::buffers::Buffers;
-use crate::outcome::Outcome;
+use crate::outcome::{Nap, Outcome};
 use crate::process::POLICY;
-use crate::session::{self, View, phase};
+use crate::session::{self, Me, View, phase};
 use crate::sock::{self, Sock, flag, mode};
-use crate::{plain, upgrade};
+use crate::{leave, plain, upgrade};
 
 /// One receive, whichever function the program called.
 pub(crate) struct Receive<'a> {
-    pub(crate) fd: c_int,
-    pub(crate) buffers: Buffers<'a>,
-    pub(crate) flags: c_int,
+    fd: c_int,
+    buffers: Buffers<'a>,
+    flags: c_int,
+    /// Bytes received so far (`MSG_WAITALL`).
+    done: Cell<usize>,
+    /// When `SO_RCVTIMEO` ends the call, once it waits; 0 before.
+    deadline: Cell<u64>,
+}
+
+impl<'a> Receive<'a> {
+    pub(crate) fn new(fd: c_int, buffers: Buffers<'a>, flags: c_int) -> Self {
+        Self { fd, buffers, flags, done: Cell::new(0), deadline: Cell::new(0) }
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// The end of the call: what it has, or else this.
+    pub(crate) fn end(&self, otherwise: Result<usize, Errno>) -> Outcome {
+        if self.done.get() > 0 { Outcome::Done(self.done.get()) } else { otherwise.into() }
+    }
+
+    fn is_peek(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    /// Whether it waits for all it asked for.
+    fn is_whole(&self) -> bool {
+        self.flags & libc::MSG_WAITALL != 0
+    }
 }
 
 /// Flags that ask the kernel for something no ring has.
 const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// Between looks where no doorbell can tell.
+const PEEK_NAP_NS: u64 = 100_000;
 
 /// Receives; `call(extra_flags)` makes the program's own call on the kernel socket.
 pub(crate) fn receive(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
@@ -36,9 +67,16 @@ pub(crate) fn receive(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Er
     }
     loop {
         if s.mode() == mode::SESSION
-            && let Some(result) = in_session(&s, op)
+            && let Some(outcome) = in_session(&s, op)
         {
-            return result.into();
+            if let Outcome::Await(_) = outcome {
+                // Given up in `woken`. A thread cancelled in between never does: the object is lost, nothing else.
+                core::mem::forget(s);
+            }
+            return outcome;
+        }
+        if let Some(e) = owed_error(&s) {
+            return Outcome::Fail(e);
         }
         let nonblocking = plain::nonblocking(&s, op.flags);
         let spin = op.flags & libc::MSG_WAITALL == 0;
@@ -63,40 +101,64 @@ enum Look {
     End(Result<usize, Errno>),
 }
 
+/// An error a look of ours has taken from the kernel, while the session lasted.
+pub(crate) fn owed_error(s: &Sock) -> Option<Errno> {
+    if s.error.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let code = s.error.swap(0, Ordering::Relaxed);
+    (code != 0).then(|| Errno::from_raw_os_error(code as i32))
+}
+
 /// Receives in session mode; `None` when the kernel socket carries everything.
-fn in_session(s: &Sock, op: &Receive<'_>) -> Option<Result<usize, Errno>> {
+fn in_session(s: &Sock, op: &Receive<'_>) -> Option<Outcome> {
     let v = session::view(s)?;
     let total = op.buffers.total();
-    let whole = op.flags & libc::MSG_WAITALL != 0 && op.flags & libc::MSG_PEEK == 0;
-    let mut done = 0;
-    let mut deadline = None;
     loop {
         let step = {
             let _lock = s.rlock.lock();
-            take(&v, op, done)
+            take(&v, op, op.done.get())
         };
-        let result = match step {
+        match step {
+            Step::Took(n) if op.is_peek() => {
+                let enough = n == total || !op.is_whole() || v.ended() || plain::nonblocking(s, op.flags);
+                if enough || !await_more(&v, op, n) {
+                    return Some(Outcome::Done(n));
+                }
+            }
             Step::Took(n) => {
                 v.pay_space(op.fd);
-                done += n;
-                if done == total || !whole { Some(Ok(done)) } else { None }
+                op.done.set(op.done.get() + n);
+                if op.done.get() == total || !op.is_whole() {
+                    return Some(op.end(Ok(0)));
+                }
             }
             Step::Plain => {
                 session::retire(s, op.fd);
                 // With part of a MSG_WAITALL in hand the rest is for the next call, as after a signal.
-                return if done > 0 { Some(Ok(done)) } else { None };
+                return if op.done.get() > 0 { Some(op.end(Ok(0))) } else { None };
             }
-            Step::End(result) => Some(if done > 0 { Ok(done) } else { result }),
-            Step::Empty if plain::nonblocking(s, op.flags) => Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) }),
-            Step::Empty => match await_data(&v, op.fd, &mut deadline) {
-                Ok(()) => None,
-                Err(e) => Some(if done > 0 { Ok(done) } else { Err(e) }),
-            },
-        };
-        if result.is_some() {
-            return result;
+            Step::End(result) => return Some(op.end(result)),
+            Step::Empty if plain::nonblocking(s, op.flags) => return Some(op.end(Err(Errno::AGAIN))),
+            Step::Empty => {
+                if let Some(outcome) = await_data(&v, op) {
+                    return Some(outcome);
+                }
+            }
         }
     }
+}
+
+/// Waits until more than `n` bytes can be peeked at; false when that cannot be.
+fn await_more(v: &View<'_>, op: &Receive<'_>, n: usize) -> bool {
+    let end = time::now_ns() + if v.s.has(flag::RCVTIMEO) { timeout(op.fd, libc::SO_RCVTIMEO) } else { u64::MAX / 4 };
+    while v.s.session.rx() == phase::RING && View::CONSUMER.waiting(v.inn) <= n as u64 {
+        let _ = v.check_open(op.fd, false);
+        if v.ended() || v.s.session.producer.is_sealed(v.inn) || time::now_ns() > end || !leave::nap(PEEK_NAP_NS) {
+            return false;
+        }
+    }
+    true
 }
 
 enum Step {
@@ -253,7 +315,7 @@ fn look_drained(v: &View<'_>, fd: c_int) -> Look {
 /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
 fn look_sealed(v: &View<'_>, fd: c_int) -> Look {
     let last = v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.inn.w.ringing.load(Ordering::SeqCst) == 0;
-    let _ = v.swallow(fd);
+    v.swallow_any(fd);
     if last && v.bells_due() == 0 {
         v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
         crate::leave::peer_left(v, fd);
@@ -272,29 +334,72 @@ fn corrupt(v: &View<'_>, fd: c_int) -> Look {
     Look::End(Err(Errno::CONNRESET))
 }
 
-/// Waits until a look is worth it. `EAGAIN` when `SO_RCVTIMEO` passes, `EINTR` when a handler without `SA_RESTART` ran.
-fn await_data(v: &View<'_>, fd: c_int, deadline: &mut Option<u64>) -> Result<(), Errno> {
+/// Waits until a look is worth it (`None`), or says how the call sleeps or ends.
+fn await_data(v: &View<'_>, op: &Receive<'_>) -> Option<Outcome> {
     let in_ring = v.s.session.rx() == phase::RING;
     let mut wait = POLICY.begin(&v.s.rx_wait, in_ring);
     loop {
-        v.pay_space(fd);
-        if stirred(v, fd) {
+        v.pay_space(op.fd);
+        if stirred(v, op.fd) {
             wait.paid();
-            return Ok(());
+            return None;
         }
         if v.s.has(flag::CLOSED) {
-            return Err(Errno::INTR);
+            return Some(op.end(Err(Errno::INTR)));
         }
         if !wait.again(|| v.peer_is()) {
             break;
         }
     }
     let since = wait.since();
+    let mut left = 0;
+    if v.s.has(flag::RCVTIMEO) {
+        if op.deadline.get() == 0 {
+            op.deadline.set(since + timeout(op.fd, libc::SO_RCVTIMEO));
+        }
+        left = op.deadline.get().saturating_sub(time::now_ns());
+        if left == 0 {
+            return Some(op.end(Err(Errno::AGAIN)));
+        }
+    }
     v.s.sleepers.fetch_add(1, Ordering::SeqCst);
-    let result = if prepare_sleep(v, fd) { Ok(()) } else { sleep(v, fd, since, deadline) };
-    v.s.sleepers.fetch_sub(1, Ordering::SeqCst);
-    POLICY.slept(&v.s.rx_wait, since);
-    result
+    if prepare_sleep(v, op.fd) {
+        v.s.sleepers.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    Some(Outcome::Await(Nap { sock: v.s.index(), since, left }))
+}
+
+/// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
+/// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
+pub(crate) fn woken(op: &Receive<'_>, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
+    let s = sock::by_index(nap.sock)?;
+    s.sleepers.fetch_sub(1, Ordering::SeqCst);
+    POLICY.slept(&s.rx_wait, nap.since);
+    let ended = result == Ok(0);
+    let outcome = match result {
+        Ok(0) if nap.left > 0 => Some(op.end(Err(Errno::AGAIN))),
+        Err(Errno::INTR) => Some(op.end(Err(Errno::INTR))),
+        Err(Errno::AGAIN) | Ok(1..) if nap.left == 0 => None,
+        Ok(_) | Err(Errno::AGAIN) => {
+            if let Some(v) = session::view(&s) {
+                if ended {
+                    v.saw_end()
+                } else {
+                    let _ = v.check_open(op.fd, true);
+                }
+            }
+            None
+        }
+        Err(e) => {
+            if let Some(v) = session::view(&s) {
+                v.saw_error(e);
+            }
+            None
+        }
+    };
+    s.unhold();
+    outcome
 }
 
 /// Whether there may be something to take.
@@ -319,8 +424,11 @@ fn prepare_sleep(v: &View<'_>, fd: c_int) -> bool {
     if v.s.session.rx() != phase::RING {
         return v.s.session.rx() != phase::READY;
     }
-    if let Some(_lock) = v.s.rlock.try_lock() {
-        let _ = v.swallow(fd);
+    if let Some(_lock) = v.s.rlock.try_lock()
+        && !v.swallow(fd, Me::Reader)
+    {
+        // The doorbell is for another thread, which is about to run.
+        return leave::nap(PEEK_NAP_NS);
     }
     (View::CONSUMER.arm(v.inn) && !waiting_for_seal(v))
         || View::CONSUMER.owes_space(v.inn) && {
@@ -329,42 +437,21 @@ fn prepare_sleep(v: &View<'_>, fd: c_int) -> bool {
         }
 }
 
-/// Sleeps in the kernel until a doorbell, a byte or the end comes. Without a time-out this is a receive that looks at one byte
-/// and leaves it: unlike poll(2) the kernel restarts or ends it as the interrupted handler's `SA_RESTART` says.
-fn sleep(v: &View<'_>, fd: c_int, since: u64, deadline: &mut Option<u64>) -> Result<(), Errno> {
-    if !v.s.has(flag::RCVTIMEO) {
-        return match raw::peek(fd, 0) {
-            Ok(0) => {
-                v.saw_end();
-                Ok(())
-            }
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(Errno::INTR) => Err(Errno::INTR),
-            Err(e) => {
-                v.saw_error(e);
-                Ok(())
-            }
-        };
-    }
-    let end = *deadline.get_or_insert_with(|| since + timeout(fd, libc::SO_RCVTIMEO));
-    let left = end.saturating_sub(time::now_ns());
-    if left == 0 {
-        return Err(Errno::AGAIN);
-    }
-    let mut poll = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    // SAFETY: no mask.
-    match unsafe { raw::ppoll(&mut poll, Some(time::timespec(left)), core::ptr::null()) } {
-        Ok(0) => Err(Errno::AGAIN),
-        Ok(_) => v.check_open(fd, true),
-        Err(e) => Err(e),
-    }
-}
-
 /// A socket time-out in nanoseconds; very long when none is set.
 pub(crate) fn timeout(fd: c_int, name: c_int) -> u64 {
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let set = raw::sockopt(fd, libc::SOL_SOCKET, name, &mut tv).is_ok() && (tv.tv_sec, tv.tv_usec) != (0, 0);
     if set { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 } else { u64::MAX / 4 }
+}
+
+/// Takes out the doorbells in front of whatever the kernel socket holds, if the ring is drained.
+pub(crate) fn clear_bells(s: &Sock, fd: c_int) -> Option<usize> {
+    let v = session::view(s)?;
+    if s.session.rx() == phase::RING && View::CONSUMER.waiting(v.inn) == 0 {
+        let _lock = s.rlock.try_lock()?;
+        v.swallow_any(fd);
+    }
+    None
 }
 
 /// Bytes a receive would find now: `FIONREAD` across kernel and ring.

@@ -1,5 +1,6 @@
 //! Sending: into the kernel until the switch, then into the ring, growing it as the traffic earns, then into the kernel again.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
@@ -12,21 +13,42 @@ use madrigal_sys::{Errno, cpu, raw, time};
 use crate::buffers::Buffers;
 use crate::outcome::Outcome;
 use crate::process::POLICY;
-use crate::session::{self, View, phase};
+use crate::session::{self, Me, View, phase};
 use crate::sock::{self, Sock, flag, mode};
 use crate::{leave, plain, recv, upgrade};
 
 /// One send, whichever function the program called.
 pub(crate) struct Send<'a> {
-    pub(crate) fd: c_int,
-    pub(crate) buffers: Buffers<'a>,
-    pub(crate) flags: c_int,
+    fd: c_int,
+    buffers: Buffers<'a>,
+    flags: c_int,
+    progress: Progress,
+}
+
+/// How far a call is that may wait several times.
+#[derive(Default)]
+struct Progress {
+    done: Cell<usize>,
+    /// When `SO_SNDTIMEO` ends the call, once it waits; 0 before.
+    deadline: Cell<u64>,
+}
+
+impl<'a> Send<'a> {
+    pub(crate) fn new(fd: c_int, buffers: Buffers<'a>, flags: c_int) -> Self {
+        Self { fd, buffers, flags, progress: Progress::default() }
+    }
+
+    /// The end of the call: what it has sent, or else this.
+    fn end(&self, otherwise: Outcome) -> Outcome {
+        let done = self.progress.done.get();
+        if done > 0 { Outcome::Done(done) } else { otherwise }
+    }
 }
 
 /// A sender whose reader takes nothing for this long goes back to TCP, which has megabytes of buffers of its own.
 pub(crate) const STALL_NS: u64 = 50_000_000;
 /// How long a full ring is left alone between looks when no doorbell can come.
-const PATIENCE_NS: u64 = 1_000_000;
+const PATIENCE_NS: u64 = 100_000;
 /// Sends that found the ring full before it grows to the largest size.
 const FULLS_TO_GROW: u32 = 4;
 
@@ -44,6 +66,9 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
             && let Some(outcome) = in_session(&s, op)
         {
             return outcome;
+        }
+        if let Some(e) = recv::owed_error(&s) {
+            return Outcome::Fail(e);
         }
         let nonblocking = plain::nonblocking(&s, op.flags);
         match plain::send(s, op.fd, nonblocking, &call) {
@@ -66,38 +91,75 @@ enum Step {
 fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
     let v = session::view(s)?;
     let total = op.buffers.total();
-    let mut done = 0;
-    let mut deadline = None;
     loop {
+        let done = op.progress.done.get();
         let step = {
-            let _lock = s.wlock.lock();
+            let guard = s.wlock.lock();
+            if guard.nested() {
+                // We are a signal handler on top of a send of the same thread.
+                return Some(match s.deferred.keep(&op.buffers) {
+                    0 => Outcome::Fail(Errno::AGAIN),
+                    n => Outcome::Done(n),
+                });
+            }
             put(&v, op.fd, total - done, |span, from, limit| op.buffers.drain(done + from, span, limit))
         };
         match step {
-            Step::Put(n, bell) => {
-                v.wake(op.fd, bell);
-                done += n;
-                if done == total {
-                    return Some(Outcome::Done(done));
+            Step::Put(n, sleeper) => {
+                v.wake(op.fd, sleeper);
+                op.progress.done.set(done + n);
+                if done + n == total || !s.deferred.is_empty() {
+                    send_deferred(s, op.fd);
+                    return Some(op.end(Outcome::Done(0)));
                 }
             }
             Step::Plain => {
                 session::retire(s, op.fd);
                 return if done > 0 { Some(rest_by_kernel(s, op, done)) } else { None };
             }
-            Step::Broken => return Some(broken(op, done)),
+            Step::Broken => return Some(op.end(broken(op.flags))),
             Step::Full if plain::nonblocking(s, op.flags) => {
                 v.note_full();
                 // Leave word, so that the reader rings for the space.
                 if !v.s.session.producer.want(v.out, &v.mem, wanted(&v)) {
-                    return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(Errno::AGAIN) });
+                    return Some(op.end(Outcome::Fail(Errno::AGAIN)));
                 }
             }
-            Step::Full => {
-                if let Err(e) = await_space(&v, op.fd, &mut deadline) {
-                    return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(e) });
-                }
+            Step::Full => match await_space(&v, op.fd, &op.progress.deadline) {
+                Ok(Waited::Looked) => {}
+                Ok(Waited::Slept) => return Some(Outcome::Again),
+                Err(e) => return Some(op.end(Outcome::Fail(e))),
+            },
+        }
+    }
+}
+
+/// Sends what a signal handler left while its thread was sending. What finds no room now goes with the next send.
+pub(crate) fn send_deferred(s: &Sock, fd: c_int) {
+    while let Some((ptr, n)) = s.deferred.waiting() {
+        let piece = [libc::iovec { iov_base: ptr.cast(), iov_len: n }];
+        let bytes = Buffers::of(&piece);
+        let Some(v) = session::view(s).filter(|_| s.mode() == mode::SESSION) else {
+            // SAFETY: bytes of our own page.
+            let sent = unsafe { raw::send(fd, ptr.cast(), n, libc::MSG_NOSIGNAL) };
+            s.deferred.sent(sent.unwrap_or(n));
+            continue;
+        };
+        let step = {
+            let guard = s.wlock.lock();
+            if guard.nested() {
+                return;
             }
+            put(&v, fd, n, |span, from, limit| bytes.drain(from, span, limit))
+        };
+        match step {
+            Step::Put(n, sleeper) => {
+                v.wake(fd, sleeper);
+                s.deferred.sent(n);
+            }
+            Step::Plain => session::retire(s, fd),
+            Step::Broken => s.deferred.sent(n),
+            Step::Full => return,
         }
     }
 }
@@ -131,11 +193,8 @@ fn rest_by_kernel(s: &Sock, op: &Send<'_>, mut done: usize) -> Outcome {
 }
 
 /// The peer is gone: what a send on such a TCP socket gives.
-fn broken(op: &Send<'_>, done: usize) -> Outcome {
-    if done > 0 {
-        return Outcome::Done(done);
-    }
-    if op.flags & libc::MSG_NOSIGNAL == 0 {
+fn broken(flags: c_int) -> Outcome {
+    if flags & libc::MSG_NOSIGNAL == 0 {
         raw::raise(libc::SIGPIPE);
     }
     Outcome::Fail(Errno::PIPE)
@@ -253,8 +312,15 @@ fn look_alive(v: &View<'_>, fd: c_int) {
     }
 }
 
+/// How a wait for space went.
+#[derive(PartialEq, Eq)]
+enum Waited {
+    Looked,
+    Slept,
+}
+
 /// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal.
-fn await_space(v: &View<'_>, fd: c_int, deadline: &mut Option<u64>) -> Result<(), Errno> {
+fn await_space(v: &View<'_>, fd: c_int, deadline: &Cell<u64>) -> Result<Waited, Errno> {
     let mut wait = POLICY.begin(&v.s.tx_wait, true);
     let ready = || {
         v.s.session.producer.has_room(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) || v.ended()
@@ -262,7 +328,7 @@ fn await_space(v: &View<'_>, fd: c_int, deadline: &mut Option<u64>) -> Result<()
     loop {
         if ready() {
             wait.paid();
-            return Ok(());
+            return Ok(Waited::Looked);
         }
         if v.s.has(flag::CLOSED) {
             return Err(Errno::BADF);
@@ -272,18 +338,22 @@ fn await_space(v: &View<'_>, fd: c_int, deadline: &mut Option<u64>) -> Result<()
         }
     }
     let since = wait.since();
-    let end = if v.s.has(flag::SNDTIMEO) {
-        *deadline.get_or_insert_with(|| since + recv::timeout(fd, libc::SO_SNDTIMEO))
-    } else {
-        u64::MAX
-    };
-    let result = sleep_for_space(v, fd, since, end);
+    let mut end = u64::MAX;
+    if v.s.has(flag::SNDTIMEO) {
+        if deadline.get() == 0 {
+            deadline.set(since + recv::timeout(fd, libc::SO_SNDTIMEO));
+        }
+        end = deadline.get();
+    }
+    v.note_wait();
+    let result = sleep_for_space(v, fd, end);
     POLICY.slept(&v.s.tx_wait, since);
-    result
+    result.map(|()| Waited::Slept)
 }
 
-fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), Errno> {
+fn sleep_for_space(v: &View<'_>, fd: c_int, end: u64) -> Result<(), Errno> {
     v.s.sleepers.fetch_add(1, Ordering::SeqCst);
+    v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
     let result = (|| {
         if v.s.session.producer.want(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) {
             return Ok(());
@@ -292,18 +362,16 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), 
         if now >= end {
             return Err(Errno::AGAIN);
         }
-        if now > since + STALL_NS {
+        if v.is_stalled() {
             // The lock is ours to take: we are outside it.
             leave::leave(v.s, fd, Reason::Stalled, false);
             return Ok(());
         }
-        let in_ring = v.s.session.rx() == phase::RING;
-        if in_ring && let Some(_lock) = v.s.rlock.try_lock() {
-            let _ = v.swallow(fd);
-        }
-        // Kernel bytes not read yet would make POLLIN true for ever.
-        let events = if in_ring { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
-        let patience = if in_ring { STALL_NS } else { PATIENCE_NS };
+        let heard =
+            v.s.session.rx() == phase::RING && v.s.rlock.try_lock().is_some_and(|_lock| v.swallow(fd, Me::Writer));
+        // Kernel bytes not read yet, or a doorbell left for another thread, would make POLLIN true for ever.
+        let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
+        let patience = if heard { STALL_NS } else { PATIENCE_NS };
         let mut poll = [libc::pollfd { fd, events, revents: 0 }];
         // SAFETY: no mask.
         let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), core::ptr::null()) }?;
@@ -312,6 +380,7 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, since: u64, end: u64) -> Result<(), 
         }
         Ok(())
     })();
+    v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
     v.s.sleepers.fetch_sub(1, Ordering::SeqCst);
     result
 }
@@ -324,12 +393,15 @@ pub(crate) fn file(
     total: usize,
 ) -> Option<Outcome> {
     let v = session::view(s)?;
-    let (mut done, mut deadline) = (0, None);
+    let (mut done, deadline) = (0, Cell::new(0));
     while done < total {
         // Nothing more comes from the file: its end, or an error.
         let mut over = None;
         let step = {
-            let _lock = s.wlock.lock();
+            let guard = s.wlock.lock();
+            if guard.nested() {
+                return Some(Outcome::Fail(Errno::INTR));
+            }
             put(&v, fd, total - done, |span, from, limit| {
                 let (ptr, room) = span.pieces()[0];
                 let got = if room > 0 { read(ptr, room.min(limit), done + from) } else { return 0 };
@@ -340,6 +412,7 @@ pub(crate) fn file(
         match step {
             Step::Put(n, bell) => {
                 v.wake(fd, bell);
+                send_deferred(s, fd);
                 done += n;
             }
             Step::Plain if done == 0 => return None,
@@ -357,7 +430,7 @@ pub(crate) fn file(
                 return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(Errno::AGAIN) });
             }
             Step::Full => {
-                if let Err(e) = await_space(&v, fd, &mut deadline) {
+                if let Err(e) = await_space(&v, fd, &deadline) {
                     return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(e) });
                 }
             }

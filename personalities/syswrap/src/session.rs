@@ -35,6 +35,17 @@ const ASKED: u32 = 1 << 27;
 /// How long a nonblocking reader believes that a quiet kernel socket is still open.
 const TRUST_NS: u64 = 1_000_000;
 
+/// Who takes doorbells out of a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Me {
+    /// A thread that is not counted among the sleepers.
+    Awake,
+    /// One about to sleep for bytes.
+    Reader,
+    /// One about to sleep for space.
+    Writer,
+}
+
 /// This process's part of a session. All-zero: none.
 #[derive(Default)]
 pub(crate) struct Session {
@@ -64,7 +75,7 @@ pub(crate) struct Session {
     pub(crate) fulls: AtomicU32,
     /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
     pub(crate) refusals: AtomicU32,
-    /// Since when a nonblocking sender has found it full, 0 while it does not.
+    /// Since when a sender has found it full, 0 while it does not.
     pub(crate) full_since: AtomicU64,
 }
 
@@ -166,13 +177,34 @@ impl View<'_> {
         self.inn.w.bells.load(Ordering::Acquire).wrapping_sub(self.s.session.swallowed.load(Ordering::Relaxed))
     }
 
-    /// Takes doorbells out of the kernel socket. Only under the receive lock in phase RING, where nothing else can be in it: a
-    /// sender goes back to kernel bytes only after its last doorbell is counted. Whoever takes a doorbell puts the token back, if
-    /// somebody else may sleep on this socket (see [`crate::epoll`]).
-    pub(crate) fn swallow(&self, fd: c_int) -> Result<(), Errno> {
+    /// Takes doorbells out of the kernel socket, unless one of them is meant for a thread asleep on the socket that has what it
+    /// waits for: then it stays, and the answer is false. Only under the receive lock in phase RING, where nothing else can be in
+    /// the kernel's queue: a sender goes back to kernel bytes only after its last doorbell is counted. Whoever takes a doorbell
+    /// puts the token back, if somebody else may sleep on this socket (see [`crate::epoll`]).
+    pub(crate) fn swallow(&self, fd: c_int, me: Me) -> bool {
+        if self.bells_due() == 0 {
+            return true;
+        }
+        let mine = !self.is_for_another(me);
+        if mine {
+            self.swallow_any(fd);
+        }
+        mine
+    }
+
+    /// Whether a thread asleep on this socket, other than the caller, has what it waits for.
+    fn is_for_another(&self, me: Me) -> bool {
+        let writers = self.s.tx_sleepers.load(Ordering::SeqCst) - u32::from(me == Me::Writer);
+        let all = self.s.sleepers.load(Ordering::SeqCst) - u32::from(me != Me::Awake);
+        let room = || self.s.session.producer.has_room(self.out, &self.mem, crate::send::wanted(self));
+        all > writers && Self::CONSUMER.stirred(self.inn) || writers > 0 && room()
+    }
+
+    /// Takes doorbells out whoever they are for.
+    pub(crate) fn swallow_any(&self, fd: c_int) {
         let due = self.bells_due();
         if due == 0 {
-            return Ok(());
+            return;
         }
         match raw::discard(fd, usize::try_from(due.min(1 << 20)).unwrap_or(0)) {
             Ok(0) => self.saw_end(),
@@ -185,7 +217,6 @@ impl View<'_> {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => self.saw_error(e),
         }
-        Ok(())
     }
 
     /// Whether a thread other than this one may be asleep waiting for this socket.
@@ -198,12 +229,15 @@ impl View<'_> {
         self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
     }
 
-    /// The kernel reported an error, which it does once.
+    /// The kernel reported an error, which it does once. A close with unread doorbells makes it report a reset, and a crash too:
+    /// what counts is whether the other side left bytes unread.
     pub(crate) fn saw_error(&self, e: Errno) {
+        if e == Errno::CONNRESET && !self.is_reset_meant() {
+            return self.saw_end();
+        }
         self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
-        self.s
-            .kernel_events
-            .fetch_or((libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32 | ASKED, Ordering::Relaxed);
+        let bits = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
+        self.s.kernel_events.fetch_or(bits | ASKED, Ordering::Relaxed);
     }
 
     /// Whether the kernel socket has told of its end.
@@ -224,7 +258,9 @@ impl View<'_> {
             return Ok(());
         }
         self.s.session.checked_at.store(clock, Ordering::Relaxed);
-        self.swallow(fd)?;
+        if !self.swallow(fd, Me::Awake) {
+            return Ok(());
+        }
         match raw::peek(fd, libc::MSG_DONTWAIT) {
             Ok(0) => self.saw_end(),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -234,21 +270,31 @@ impl View<'_> {
     }
 
     /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
-    ///
-    /// A close with unread doorbells makes the kernel report a reset that the peer did not mean, and a crash too; what counts is
-    /// whether the other side left bytes unread (`fate`, or our ring).
     pub(crate) fn ending(&self) -> Result<usize, Errno> {
         let code = self.s.error.swap(0, Ordering::Relaxed);
         if code == 0 {
             return Ok(0);
         }
-        let error = Errno::from_raw_os_error(code as i32);
-        let meant = match self.inn.w.fate.load(Ordering::Acquire) {
+        // Told once, as the kernel does.
+        self.s.kernel_events.fetch_and(!(libc::EPOLLERR as u32), Ordering::Relaxed);
+        Err(Errno::from_raw_os_error(code as i32))
+    }
+
+    /// Whether a reset is one that the peer wanted us to see.
+    fn is_reset_meant(&self) -> bool {
+        match self.inn.w.fate.load(Ordering::Acquire) {
             fate::CLOSED => false,
             fate::RESET => true,
             _ => self.s.session.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0),
-        };
-        if error == Errno::CONNRESET && !meant { Ok(0) } else { Err(error) }
+        }
+    }
+
+    /// What poll(2) shows of the end: a reset that the peer did not mean looks like an end of stream.
+    pub(crate) fn end_events(&self) -> u32 {
+        let events =
+            self.s.kernel_events.load(Ordering::Relaxed) & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+        let unmeant = events & libc::EPOLLERR as u32 != 0 && self.inn.w.fate.load(Ordering::Acquire) == fate::CLOSED;
+        if unmeant { libc::EPOLLRDHUP as u32 } else { events }
     }
 
     /// Where the peer last ran, for the wait policy.
@@ -281,7 +327,8 @@ impl View<'_> {
         }
         // SYNC: as in `ring`. The set's word is taken inside: who takes it is sure to ring.
         self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
-        let ours = self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        let ours =
+            self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
         if ours && self.is_due(sleeper) {
             self.ring_now(fd);
         }
@@ -324,10 +371,15 @@ impl View<'_> {
     /// A nonblocking sender found the ring full.
     pub(crate) fn note_full(&self) {
         self.s.session.refusals.fetch_add(1, Ordering::Relaxed);
+        self.note_wait();
+    }
+
+    /// A sender begins to wait for space, if it did not before.
+    pub(crate) fn note_wait(&self) {
         let _ = self.s.session.full_since.compare_exchange(0, time::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether a nonblocking sender has found the ring full for so long that TCP's buffers should take over.
+    /// Whether a sender has found the ring full for so long that TCP's buffers should take over.
     pub(crate) fn is_stalled(&self) -> bool {
         let since = self.s.session.full_since.load(Ordering::Relaxed);
         since != 0 && time::now_ns() > since + crate::send::STALL_NS

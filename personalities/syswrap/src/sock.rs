@@ -11,6 +11,7 @@ use madrigal_netaccess::wait::Waiter;
 use madrigal_report::{Path, Reason, Record};
 use madrigal_sys::lock::Lock;
 
+use crate::defer::Deferred;
 use crate::epoll::Member;
 use crate::offers::Tuple;
 use crate::session::Session;
@@ -92,6 +93,8 @@ pub(crate) struct Sock {
     pub(crate) in_send: AtomicU32,
     /// Threads asleep on it, not counting those asleep on an event set.
     pub(crate) sleepers: AtomicU32,
+    /// Those of them that wait for space.
+    pub(crate) tx_sleepers: AtomicU32,
     /// `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR` once the kernel has said so.
     pub(crate) kernel_events: AtomicU32,
     /// How often the kernel reported anything for it through an event set.
@@ -108,6 +111,7 @@ pub(crate) struct Sock {
     pub(crate) tuple: Tuple,
     pub(crate) members: [Member; MEMBERS],
     pub(crate) session: Session,
+    pub(crate) deferred: Deferred,
 }
 
 // SAFETY: atomics and structs of atomics only; all-zero is a fresh socket.
@@ -195,6 +199,7 @@ impl Sock {
             &self.in_recv,
             &self.in_send,
             &self.sleepers,
+            &self.tx_sleepers,
             &self.kernel_events,
             &self.kernel_moves,
             &self.kernel_room,
@@ -216,6 +221,7 @@ impl Sock {
             member.clear();
         }
         self.session.clear();
+        self.deferred.clear();
         self.refs.store(1, Ordering::Release);
     }
 
@@ -294,7 +300,7 @@ impl Sock {
     pub(crate) fn after_fork(&self) {
         self.rlock.reset();
         self.wlock.reset();
-        for count in [&self.users, &self.in_recv, &self.in_send, &self.sleepers, &self.record_of] {
+        for count in [&self.users, &self.in_recv, &self.in_send, &self.sleepers, &self.tx_sleepers, &self.record_of] {
             count.store(0, Ordering::Relaxed);
         }
     }

@@ -233,6 +233,26 @@ impl Producer {
         self.look_at_head(dir, self.tail.load(Ordering::Relaxed), size)
     }
 
+    /// Takes everything back that the reader has not consumed, on a sealed direction: the reader finds it drained, and the bytes are
+    /// the caller's again. `None`: there was nothing.
+    pub fn take_back(&self, dir: &Direction, mem: &Memory) -> Result<Option<Span>, Trouble> {
+        let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        loop {
+            let head = dir.r.head.load(Ordering::SeqCst) & POSITION;
+            let used = tail.wrapping_sub(head);
+            match used {
+                0 => return Ok(None),
+                n if n > size as u64 => return Err(Trouble::Corrupt),
+                // SYNC: SeqCst against the reader's `advance`: one of the two exchanges fails, and a reader that copied tries again.
+                _ if dir.r.head.compare_exchange(head, tail, Ordering::SeqCst, Ordering::Relaxed).is_ok() => {
+                    return Ok(Some(Span::new(base, size, head, used as usize)));
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Whether there is what a sender that wanted `what` waits for.
     pub fn has_room(&self, dir: &Direction, mem: &Memory, what: u32) -> bool {
         match what {

@@ -27,6 +27,10 @@ pub(crate) fn control(
     };
     let member = s.members.iter().find(|m| m.is_in(index) && m.fd.load(Ordering::Relaxed) == fd);
     match (op, member, event) {
+        (EPOLL_CTL_MOD, Some(member), Some(event)) if member.has(bit::ADOPTED) && is_exclusive(member, event) => {
+            crate::outcome::set_errno(Errno::INVAL);
+            -1
+        }
         (EPOLL_CTL_ADD, Some(member), Some(event)) if member.has(bit::DETACHED) => {
             member.set_bit(bit::DETACHED, false);
             modify_adopted(set, &s, member, epfd, event)
@@ -59,6 +63,11 @@ pub(crate) fn control(
         }
         _ => call(),
     }
+}
+
+/// The kernel modifies no exclusive entry, and makes none exclusive.
+fn is_exclusive(member: &Member, event: epoll_event) -> bool {
+    (member.events.load(Ordering::Relaxed) | event.events) & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
 /// A descriptor that is no TCP socket of ours, or a set we do not know.

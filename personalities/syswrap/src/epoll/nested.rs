@@ -10,7 +10,7 @@ use super::list::activate;
 use super::ready::kernel_readiness;
 use super::sleep::{Sleepers, any_ready};
 use super::{ENDED, Member, READABLE, SETS, Set, bit, id, set_of};
-use crate::session;
+use crate::session::{self, Me};
 use crate::sock::{SOCKS, Sock};
 
 /// A set inside a set.
@@ -116,7 +116,7 @@ impl Polled {
             if let Some(v) = session::view(s).filter(|v| v.bells_due() > 0)
                 && let Some(_lock) = s.rlock.try_lock()
             {
-                let _ = v.swallow(member.fd.load(Ordering::Relaxed));
+                v.swallow(member.fd.load(Ordering::Relaxed), Me::Awake);
             }
             member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
             activate(self.set, id(s, m), member);

@@ -78,7 +78,7 @@ fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
         phase::READY if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL => switched_readiness(&v),
         _ => ask_once(told, bit::QUIET_IN, fd, asked),
     };
-    let ended = s.kernel_events.load(Ordering::Relaxed) & ENDED;
+    let ended = v.end_events();
     if ended != 0 {
         ready |= ended | READABLE | EPOLLRDHUP as u32;
     }
@@ -90,7 +90,7 @@ fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
 
 fn sealed_readiness(v: &View<'_>, fd: c_int) -> u32 {
     if let Some(_lock) = v.s.rlock.try_lock() {
-        let _ = v.swallow(fd);
+        v.swallow_any(fd);
     }
     let last = v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.inn.w.ringing.load(Ordering::SeqCst) == 0;
     if last && v.bells_due() == 0 { kernel_readiness(fd, READABLE | EPOLLRDHUP as u32) } else { 0 }

@@ -13,7 +13,7 @@ use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, Set, bit, by_key, id, set_of};
 use crate::process::POLICY;
 use crate::send;
-use crate::session::{self, View, phase};
+use crate::session::{self, Me, View, phase};
 use crate::sock::{Ref, mode};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
@@ -49,6 +49,8 @@ pub(crate) enum Waited {
     /// Nothing of ours in that set.
     Pass,
     Done(Result<usize, Errno>),
+    /// A point where a thread can be cancelled; then wait again.
+    Again,
     /// The kernel's set tells everything: let the C library sleep, since when we waited; then [`after_sleep`].
     Sleep(u64),
 }
@@ -195,25 +197,23 @@ impl<'a> Waiting<'a> {
         if v.bells_due() >= BELLS
             && let Some(_lock) = s.rlock.try_lock()
         {
-            let _ = v.swallow(member.fd.load(Ordering::Relaxed));
+            v.swallow(member.fd.load(Ordering::Relaxed), Me::Awake);
         }
     }
 
     fn spin_then_sleep(&self, out: &mut [epoll_event]) -> Waited {
-        loop {
-            let since = match self.spin(out) {
-                Ok(n) => return Waited::Done(n),
-                Err(since) => since,
-            };
-            if self.set.is_plain() {
-                return Waited::Sleep(since);
-            }
-            let result = self.sleep(out);
-            POLICY.slept(&self.set.waiter, since);
-            match result {
-                Ok(0) if self.limits.left() != Some(0) => {}
-                other => return Waited::Done(other),
-            }
+        let since = match self.spin(out) {
+            Ok(n) => return Waited::Done(n),
+            Err(since) => since,
+        };
+        if self.set.is_plain() {
+            return Waited::Sleep(since);
+        }
+        let result = self.sleep(out);
+        POLICY.slept(&self.set.waiter, since);
+        match result {
+            Ok(0) if self.limits.left() != Some(0) => Waited::Again,
+            other => Waited::Done(other),
         }
     }
 

@@ -5,11 +5,11 @@ use core::ptr;
 
 use libc::{iovec, mmsghdr, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{Errno, raw};
 
 use super::{finish, guarded, guarded_or, is_socket};
 use crate::buffers::Buffers;
-use crate::outcome::Outcome;
+use crate::outcome::{Nap, Outcome};
 use crate::recv::{self, Receive};
 use crate::send::{self, Send};
 use crate::{close, fork, leave, plain, real, sock, table};
@@ -20,17 +20,57 @@ const UNTOUCHED: c_int = c_int::MIN;
 #[inline]
 unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
     let piece = [iovec { iov_base: buf, iov_len: n }];
-    let op = Receive { fd, buffers: Buffers::of(&piece), flags };
+    let op = Receive::new(fd, Buffers::of(&piece), flags);
     // SAFETY: the program vouches for its buffer.
-    guarded(|| recv::receive(&op, |extra| unsafe { raw::recv(fd, buf, n, flags | extra) }))
+    received(&op, |extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
 }
 
 #[inline]
 unsafe fn transmit(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
     let piece = [iovec { iov_base: buf.cast_mut(), iov_len: n }];
-    let op = Send { fd, buffers: Buffers::of(&piece), flags };
+    let op = Send::new(fd, Buffers::of(&piece), flags);
     // SAFETY: the program vouches for its buffer.
-    guarded(|| send::send(&op, || unsafe { raw::send(fd, buf, n, flags) }))
+    sent(&op, || unsafe { raw::send(fd, buf, n, flags) })
+}
+
+/// A receive, with its sleeps where a thread can be cancelled: outside the panic guard, through which nothing may unwind.
+fn received(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+    loop {
+        match guarded(|| recv::receive(op, &call)) {
+            Outcome::Await(nap) => {
+                let result = sleep(op.fd(), nap);
+                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, nap, result)) {
+                    return outcome;
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Sleeps in the C library until `fd` has a byte, an end or an error.
+fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
+    let mut byte = 0u8;
+    let got = if nap.left == 0 {
+        // SAFETY: one byte of our own.
+        unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) }
+    } else {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
+        let left = madrigal_sys::time::timespec(nap.left);
+        // SAFETY: one entry and a time of our own, no mask.
+        unsafe { real::ppoll()(&raw mut poll, 1, &raw const left, ptr::null()) as ssize_t }
+    };
+    usize::try_from(got).map_err(|_| Errno::from_raw_os_error(crate::outcome::errno()))
+}
+
+/// A send; between its sleeps a thread can be cancelled.
+fn sent(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+    loop {
+        match guarded(|| send::send(op, &call)) {
+            Outcome::Again => super::cancellation_point(),
+            outcome => return outcome,
+        }
+    }
 }
 
 /// read(2)
@@ -139,13 +179,13 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
     if !is_socket(fd) || count <= 0 || buffers.total() == 0 {
         return real();
     }
-    let op = Receive { fd, buffers, flags: 0 };
+    let op = Receive::new(fd, buffers, 0);
     let call = |extra| {
         let mut msg = message(iov, count as usize);
         // SAFETY: see `read`.
         unsafe { raw::recvmsg(fd, &mut msg, extra) }
     };
-    finish(guarded(|| recv::receive(&op, call)), real)
+    finish(received(&op, call), real)
 }
 
 fn message(iov: *const iovec, count: usize) -> msghdr {
@@ -174,9 +214,9 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     // SAFETY: the program's own array.
     let Some(buffers) = (unsafe { Buffers::from_raw(header.msg_iov, header.msg_iovlen) }) else { return real() };
     let kept = core::mem::replace(&mut header.msg_flags, UNTOUCHED);
-    let op = Receive { fd, buffers, flags };
+    let op = Receive::new(fd, buffers, flags);
     // SAFETY: see `read`.
-    let outcome = guarded(|| recv::receive(&op, |extra| unsafe { raw::recvmsg(fd, msg, flags | extra) }));
+    let outcome = received(&op, |extra| unsafe { raw::recvmsg(fd, msg, flags | extra) });
     if header.msg_flags == UNTOUCHED {
         header.msg_flags = kept;
         if matches!(outcome, Outcome::Done(_)) {
@@ -279,10 +319,10 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
     if !is_socket(fd) || count <= 0 || buffers.total() == 0 {
         return real();
     }
-    let op = Send { fd, buffers, flags: 0 };
+    let op = Send::new(fd, buffers, 0);
     // SAFETY: see `read`.
     let call = || unsafe { raw::sendmsg(fd, &message(iov, count as usize), 0) };
-    finish(guarded(|| send::send(&op, call)), real)
+    finish(sent(&op, call), real)
 }
 
 /// sendmsg(2). A message that carries descriptors away makes plain sockets of them first.
@@ -309,9 +349,9 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
         guarded_or((), || kernel_only(fd));
         return real();
     }
-    let op = Send { fd, buffers, flags };
+    let op = Send::new(fd, buffers, flags);
     // SAFETY: see `read`.
-    finish(guarded(|| send::send(&op, || unsafe { raw::sendmsg(fd, msg, flags) })), real)
+    finish(sent(&op, || unsafe { raw::sendmsg(fd, msg, flags) }), real)
 }
 
 fn kernel_only(fd: c_int) {
@@ -403,7 +443,8 @@ unsafe fn send_file(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> 
             let at = if offset.is_null() { raw::seek(file, 0, libc::SEEK_CUR) } else { Ok(unsafe { *offset }) };
             let Ok(at) = at else { return Outcome::Pass };
             // SAFETY: `send::file` gives free ring space.
-            let read = |ptr: *mut u8, len: usize, from: usize| unsafe { raw::pread(file, ptr, len, at + from as off64_t) };
+            let read =
+                |ptr: *mut u8, len: usize, from: usize| unsafe { raw::pread(file, ptr, len, at + from as off64_t) };
             // 2 GiB less a page is what the kernel moves in one call.
             if let Some(outcome) = send::file(&s, out, read, n.min(0x7fff_f000)) {
                 if let Outcome::Done(sent) = outcome {

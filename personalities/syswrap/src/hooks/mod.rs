@@ -50,7 +50,7 @@ fn finish(outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_t {
     match outcome {
         Outcome::Done(n) => n as ssize_t,
         Outcome::Fail(e) => fail(e) as ssize_t,
-        Outcome::Pass => real(),
+        Outcome::Pass | Outcome::Await(_) | Outcome::Again => real(),
         Outcome::Sleep(ticket) => {
             let ret = real();
             plain::after_sleep(ticket, ret);
@@ -59,12 +59,17 @@ fn finish(outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_t {
     }
 }
 
+/// Where a thread that was cancelled ends.
+fn cancellation_point() {
+    // SAFETY: no arguments; it may unwind this thread, and no frame of ours above this one has anything to drop.
+    unsafe { pthread_testcancel() };
+}
+
 /// -1 and errno. A wait that was interrupted is where a cancelled thread ends.
 #[cold]
 fn fail(e: Errno) -> c_int {
     if e == Errno::INTR {
-        // SAFETY: no arguments; it may unwind this thread, and no frame of ours above this one has anything to drop.
-        unsafe { pthread_testcancel() };
+        cancellation_point();
     }
     set_errno(e);
     -1

@@ -30,6 +30,8 @@ const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 /// The same of level `IPPROTO_TCP` (linux/tcp.h).
 const KERNEL_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, TCP_INQ, libc::TCP_MD5SIG, TCP_FASTOPEN_CONNECT];
+/// ioctl of sockatmark(3) (asm-generic/sockios.h).
+const SIOCATMARK: c_ulong = 0x8905;
 const TCP_INQ: c_int = 36;
 const TCP_FASTOPEN_CONNECT: c_int = 30;
 
@@ -44,6 +46,10 @@ pub unsafe extern "C-unwind" fn getsockopt(
 ) -> c_int {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let result = unsafe { real::getsockopt()(fd, level, name, value, len) };
+    if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR && is_socket(fd) {
+        // SAFETY: the kernel has just written an int there; it may be unaligned.
+        unsafe { tell_error(fd, value.cast()) };
+    }
     if result == 0 && level == libc::IPPROTO_TCP && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) && is_socket(fd)
     {
         let kept = guarded_or(None, || {
@@ -63,6 +69,21 @@ pub unsafe extern "C-unwind" fn getsockopt(
         }
     }
     result
+}
+
+/// `SO_ERROR` of an error that a look of ours has taken from the kernel.
+///
+/// # Safety
+/// `value` points to an int.
+unsafe fn tell_error(fd: c_int, value: *mut c_int) {
+    // SAFETY: the caller's contract.
+    if unsafe { value.read_unaligned() } != 0 {
+        return;
+    }
+    if let Some(e) = guarded_or(None, || recv::owed_error(&*sock::enter(fd)?)) {
+        // SAFETY: the caller's contract.
+        unsafe { value.write_unaligned(e.raw_os_error() as c_int) };
+    }
 }
 
 /// setsockopt(2)
@@ -87,6 +108,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
             0
         }
     };
+    if (len as usize) < size_of::<c_int>() {
+        return real();
+    }
     let change = Change { fd, level, name, first: word(0), second: word(4), third: word(8) };
     if guarded_or(true, || before(&change)) {
         return 0;
@@ -161,6 +185,11 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: c_long) 
     match request {
         libc::FIONREAD if answer(session_of(fd, |s| recv::readable(s, fd))).is_some() => 0,
         libc::TIOCOUTQ if answer(session_of(fd, |s| Some(send::unread(s)? + kernel_unsent(fd)))).is_some() => 0,
+        SIOCATMARK => {
+            // Doorbells before the mark are no bytes of the program's.
+            guarded_or((), || _ = session_of(fd, |s| recv::clear_bells(s, fd)));
+            real()
+        }
         libc::FIONBIO => {
             let result = real();
             if result == 0 {

@@ -20,9 +20,14 @@ pub unsafe extern "C-unwind" fn vfork() -> pid_t {
 /// _Fork(3): no handlers run, so ours are called here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    guarded_or((), fork::before);
     // SAFETY: no arguments.
-    let pid = unsafe { real::_Fork()() };
+    forked(|| unsafe { real::_Fork()() })
+}
+
+/// A fork that runs no pthread_atfork(3) handlers.
+pub(super) fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
+    guarded_or((), fork::before);
+    let pid = fork();
     guarded_or((), if pid == 0 { fork::after_in_child } else { fork::after_in_parent });
     pid
 }

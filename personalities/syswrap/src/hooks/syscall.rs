@@ -1,6 +1,6 @@
 //! syscall(2): programs that make some socket calls by number (libuv, runtimes) go through the same hooks.
 
-use core::ffi::c_long;
+use core::ffi::{c_int, c_long};
 
 use madrigal_report::Reason;
 
@@ -56,7 +56,7 @@ unsafe fn data_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lon
 
 /// # Safety
 /// The arguments are those of system call `nr`.
-unsafe fn other_call(nr: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option<c_long> {
+unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_long> {
     let fd = a as i32;
     // SAFETY: the caller's contract.
     let result = unsafe {
@@ -82,6 +82,13 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option<c_lo
             libc::SYS_accept => fds::accept(fd, b as _, c as _),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => waits::epoll_wait(fd, b as _, c as _, d as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork | libc::SYS_vfork => {
+                processes::forked(|| c_int_of(real::syscall()(libc::SYS_fork, 0, 0, 0, 0, 0, 0)))
+            }
+            libc::SYS_clone if a as i32 & (libc::CLONE_VM | libc::CLONE_THREAD) == 0 => {
+                processes::forked(|| c_int_of(real::syscall()(nr, a, b, c, d, e, f)))
+            }
             libc::SYS_seccomp => {
                 processes::enter_sandbox();
                 return None;
@@ -95,4 +102,8 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option<c_lo
         }
     };
     Some(c_long::from(result))
+}
+
+fn c_int_of(result: c_long) -> c_int {
+    result as c_int
 }

@@ -8,7 +8,7 @@ use madrigal_sys::{Errno, time};
 
 use super::{fail, guarded_or};
 use crate::epoll::{self, Limits, Waited};
-use crate::poll::{self, Sets};
+use crate::poll::{self, Polled, Sets};
 use crate::{process, real, table};
 
 /// When a wait of `timeout` milliseconds ends.
@@ -47,38 +47,61 @@ fn answer(result: Result<usize, Errno>) -> c_int {
     }
 }
 
-/// Whether anything of ours exists in this process at all.
+/// Whether only the kernel may be asked.
 fn idle() -> bool {
     process::is_plain()
 }
 
-/// Runs our poll; `None`: the C library's, since when.
+/// Whether a poll(2) has something of ours among its descriptors.
+///
+/// # Safety
+/// `fds` points to `n` entries.
+#[inline]
+unsafe fn concerns_us(fds: *mut pollfd, n: nfds_t) -> bool {
+    if idle() || fds.is_null() || n == 0 || n > 1 << 20 {
+        return false;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { core::slice::from_raw_parts(fds, n as usize) }.iter().any(|p| poll::is_ours(p.fd))
+}
+
+/// Runs our poll; `None`: the C library's.
 ///
 /// # Safety
 /// `fds` points to `n` entries; the mask in `limits` is null or points to a signal set.
 unsafe fn run(fds: *mut pollfd, n: nfds_t, limits: Limits) -> Option<Result<usize, Errno>> {
-    if idle() || fds.is_null() || n == 0 || n > 1 << 20 {
-        return None;
-    }
     // SAFETY: the caller's contract.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
-    if !fds.iter().any(|p| table::get(p.fd).is_some()) {
-        return None;
+    again(|| poll::poll(fds, limits))
+}
+
+/// Polls until it is over; between its sleeps a thread can be cancelled.
+fn again(mut poll: impl FnMut() -> Polled) -> Option<Result<usize, Errno>> {
+    loop {
+        match guarded_or(Polled::Pass, &mut poll) {
+            Polled::Pass => return None,
+            Polled::Done(result) => return Some(result),
+            Polled::Again => super::cancellation_point(),
+        }
     }
-    guarded_or(None, || poll::poll(fds, limits))
 }
 
 /// poll(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
-    let limits = Limits { end: end_of_ms(timeout), mask: ptr::null() };
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
+    let real = || unsafe { real::poll()(fds, n, timeout) };
+    // SAFETY: see above.
+    if !unsafe { concerns_us(fds, n) } {
+        return real();
+    }
+    let limits = Limits { end: end_of_ms(timeout), mask: ptr::null() };
+    // SAFETY: see above.
     if let Some(result) = unsafe { run(fds, n, limits) } {
         return answer(result);
     }
     let since = time::now_ns();
-    // SAFETY: see above.
-    let result = unsafe { real::poll()(fds, n, timeout) };
+    let result = real();
     learn(timeout != 0, since);
     result
 }
@@ -112,7 +135,9 @@ pub unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: see `poll`.
-    if let Ok(end) = unsafe { end_of(timeout) }
+    if unsafe { concerns_us(fds, n) }
+        // SAFETY: see `poll`.
+        && let Ok(end) = unsafe { end_of(timeout) }
         // SAFETY: see `poll`.
         && let Some(result) = unsafe { run(fds, n, Limits { end, mask }) }
     {
@@ -202,7 +227,7 @@ unsafe fn run_select(n: c_int, sets: Sets, limits: Limits) -> Option<Result<usiz
         return None;
     }
     // SAFETY: the caller's contract.
-    guarded_or(None, || unsafe { poll::select(n as usize, sets, limits) })
+    again(|| unsafe { poll::select(n as usize, sets, limits) })
 }
 
 /// epoll_ctl(2)
@@ -259,6 +284,7 @@ unsafe fn wait_ms(
         match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
             Waited::Pass => return real(timeout),
             Waited::Done(result) => return answer(result),
+            Waited::Again => super::cancellation_point(),
             Waited::Sleep(since) => {
                 let left = limits.left().map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
                 let got = real(left);
@@ -291,6 +317,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
         match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
             Waited::Pass => return real(timeout),
             Waited::Done(result) => return answer(result),
+            Waited::Again => super::cancellation_point(),
             Waited::Sleep(since) => {
                 let left = limits.left().map(time::timespec);
                 let got = real(left.as_ref().map_or(ptr::null(), ptr::from_ref));
