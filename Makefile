@@ -26,14 +26,14 @@ build: ## build the command and the library it preloads, side by side in target/
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
 
 test: setup build ## run every test; what cannot run here says `skipped` and why
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench; else echo 'skipped: no python3 for the tests of bench'; fi
 
 check: setup ## what must hold before a change is merged: format, lints, tests, documentation
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(MAKE) test
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
 demo: build ## an unmodified redis plain and under Madrigal, and which path it took (half a minute)
 	@command -v redis-benchmark >/dev/null || tools/setup

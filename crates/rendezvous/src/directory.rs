@@ -12,12 +12,15 @@ use madrigal_sys::Errno;
 use madrigal_sys::mem::SharedMap;
 use madrigal_sys::process::StackPath;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RawDir};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::table::{BYTES, MAGIC, Table};
 use crate::users::{Seen, USER_BYTES, USERS, namespace};
 
 /// Every table's name begins with this; the network namespace follows.
 const PREFIX: &str = "offers-";
+/// A name on which the `shm` driver listens ends with this.
+const LISTENER: &str = ".sock";
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How often a file that others remove in the same moment is made again.
 const TRIES: u32 = 20;
@@ -111,17 +114,26 @@ impl Directory {
         checked
     }
 
-    /// Removes tables none of whose users lives; returns how many.
+    /// Removes what dead processes left: tables none of whose users lives, and names of listeners that are gone; returns how many.
     pub fn tidy(&self) -> usize {
         let (mut removed, here) = (0, namespace());
-        self.each(|name| removed += usize::from(remove_unused(&self.file(format_args!("{name}")), here)));
+        self.each(|dir, name| {
+            let file = self.file(format_args!("{name}"));
+            removed += usize::from(match () {
+                () if name.starts_with(PREFIX) => remove_unused(&file, here),
+                () => name.ends_with(LISTENER) && remove_deaf(dir, &file),
+            });
+        });
         removed
     }
 
     /// The tables there are, with their living users.
     pub fn tables(&self) -> Vec<TableFile> {
         let (mut tables, here) = (Vec::new(), namespace());
-        self.each(|name| {
+        self.each(|_, name| {
+            if !name.starts_with(PREFIX) {
+                return;
+            }
             let Ok(fd) = open_existing(&self.file(format_args!("{name}"))) else { return };
             let mut users = Vec::new();
             each_user(&fd, |user| {
@@ -177,7 +189,8 @@ impl Directory {
         if written.is_err() { StackPath::empty() } else { path }
     }
 
-    fn each(&self, mut see: impl FnMut(&str)) {
+    /// Shows every name in it.
+    fn each(&self, mut see: impl FnMut(&OwnedFd, &str)) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.judge().is_err() {
             return;
@@ -186,8 +199,8 @@ impl Directory {
         let mut buf = [MaybeUninit::uninit(); 2048];
         let mut entries = RawDir::new(&dir, &mut buf);
         while let Some(Ok(entry)) = entries.next() {
-            if let Some(name) = entry.file_name().to_str().ok().filter(|n| n.starts_with(PREFIX)) {
-                see(name);
+            if let Ok(name) = entry.file_name().to_str() {
+                see(&dir, name);
             }
         }
     }
@@ -249,6 +262,21 @@ fn remove_unused(file: &StackPath, here: u32) -> bool {
         !used
     });
     !used && rustix::fs::unlink(file.as_c_str()).is_ok()
+}
+
+/// Removes the name of a listener that is gone. Listeners come into being under the directory's lock, so none is taken for dead.
+fn remove_deaf(dir: &OwnedFd, file: &StackPath) -> bool {
+    if !lock_briefly(dir) {
+        return false;
+    }
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let nobody = SocketAddrUnix::new(file.as_c_str()).is_ok_and(|address| {
+        let asked = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        asked.is_ok_and(|socket| rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED))
+    });
+    let removed = nobody && rustix::fs::unlink(file.as_c_str()).is_ok();
+    let _ = rustix::fs::flock(dir, FlockOperation::Unlock);
+    removed
 }
 
 /// Shows every user that stands in a table's file, until `see` has seen enough. Read in small pieces: the stack may be that of a

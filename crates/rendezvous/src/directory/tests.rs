@@ -105,6 +105,20 @@ fn a_file_that_was_never_finished_is_tidied() {
 }
 
 #[test]
+fn names_of_listeners_that_are_gone_are_tidied_and_others_are_not() {
+    let place = Place::new("deaf");
+    assert_eq!(place.directory().make(), Ok(true));
+    let listen = |name: &str| std::os::unix::net::UnixListener::bind(place.0.join(name)).unwrap();
+    drop(listen("gone.sock"));
+    let there = listen("there.sock");
+    std::fs::write(place.0.join("notes"), b"").unwrap();
+    assert_eq!((place.directory().tidy(), place.files()), (1, 2));
+    drop(there);
+    assert_eq!((place.directory().tidy(), place.files()), (1, 1));
+    std::fs::remove_file(place.0.join("notes")).unwrap();
+}
+
+#[test]
 fn a_removed_file_of_the_same_name_is_not_mistaken_for_ours() {
     let place = Place::new("twin");
     let directory = place.directory();
