@@ -46,7 +46,8 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         v.inn.wake.flush.store(flush::BUSY, Ordering::SeqCst);
         seal(&v, fd);
         // A thread asleep on the socket hears of bytes in the kernel only.
-        let hand_back = hand_back || s.sleepers.load(Ordering::SeqCst) > 0;
+        let readers = s.sleepers.load(Ordering::SeqCst) - s.tx_sleepers.load(Ordering::SeqCst);
+        let hand_back = hand_back || readers > 0;
         finish_receiving(&v, fd, hand_back);
         // Before we wait for a peer that leaves in the same moment, let it go on.
         v.inn.wake.flush.store(flush::DONE, Ordering::SeqCst);

@@ -75,6 +75,10 @@ pub(crate) fn receive(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Er
             }
             return outcome;
         }
+        if op.done.get() > 0 {
+            // The session ended while the call waited: the rest is for the next one.
+            return op.end(Ok(0));
+        }
         if let Some(e) = owed_error(&s) {
             return Outcome::Fail(e);
         }

@@ -67,6 +67,10 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
         {
             return outcome;
         }
+        if op.progress.done.get() > 0 {
+            // The session ended while the call waited.
+            return rest_by_kernel(&s, op, op.progress.done.get());
+        }
         if let Some(e) = recv::owed_error(&s) {
             return Outcome::Fail(e);
         }

@@ -269,6 +269,10 @@ fn may_reach(pid: u32, peer: &madrigal_drivers::shm::layout::SideLine) -> bool {
 }
 
 fn start(s: &Sock, fd: c_int) {
+    if s.record().is_none() {
+        // Inherited: the record is in the parent's report.
+        s.relist(fd);
+    }
     let nodelay = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
     s.session.nodelay.store(nodelay as u32, Ordering::Relaxed);
     let nonblock = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK != 0);

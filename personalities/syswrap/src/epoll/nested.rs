@@ -9,7 +9,7 @@ use super::adopt::watch;
 use super::list::activate;
 use super::ready::kernel_readiness;
 use super::sleep::{Sleepers, any_ready};
-use super::{ENDED, Member, READABLE, SETS, Set, bit, id, set_of};
+use super::{ENDED, Member, READABLE, SETS, Set, bit, descriptor_of, id, set_of};
 use crate::session::{self, Me};
 use crate::sock::{SOCKS, Sock};
 
@@ -93,6 +93,51 @@ pub(crate) fn polled(fd: c_int) -> Option<Polled> {
     Some(Polled { fd, index, set })
 }
 
+/// Whether the kernel's report of a nested set, with this data, is about something the program would find there.
+pub(super) fn is_meant(outer: &Set, data: u64) -> bool {
+    let nested = outer.nested.iter().find(|n| n.set.load(Ordering::Acquire) != 0 && n.data.load(Ordering::Relaxed) == data);
+    let Some(index) = nested.and_then(|n| n.set.load(Ordering::Acquire).checked_sub(1)) else { return true };
+    let (Some(inner), Some(fd)) = (SETS.get(index), descriptor_of(index)) else { return true };
+    inner.is_plain() || is_ready(fd, index, inner)
+}
+
+/// Whether epoll_wait(2) on a set would return something.
+///
+/// The kernel's own list may hold reports of our registrations, which only epoll_wait(2) consumes: doorbells are taken out, which
+/// makes them void, and what remains is a real event or costs the program one fruitless epoll_wait(2).
+fn is_ready(fd: c_int, index: u32, set: &Set) -> bool {
+    if any_ready(index, set) {
+        return true;
+    }
+    if kernel_readiness(fd, READABLE) == 0 {
+        return false;
+    }
+    for (s, m, member) in members(index) {
+        if let Some(v) = session::view(s).filter(|v| v.bells_due() > 0)
+            && let Some(_lock) = s.rlock.try_lock()
+        {
+            v.swallow(member.fd.load(Ordering::Relaxed), Me::Awake);
+        }
+        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        activate(set, id(s, m), member);
+    }
+    if kernel_readiness(fd, READABLE) == 0 {
+        return any_ready(index, set);
+    }
+    for (s, _, member) in members(index) {
+        let events = kernel_readiness(member.fd.load(Ordering::Relaxed), READABLE | EPOLLRDHUP as u32);
+        s.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
+    }
+    true
+}
+
+/// The members of a set whose registration is ours.
+fn members(index: u32) -> impl Iterator<Item = (&'static Sock, usize, &'static Member)> {
+    let all = SOCKS.all().filter(|(_, s)| s.refs.load(Ordering::Relaxed) > 0);
+    all.flat_map(|(_, s)| s.members.iter().enumerate().map(move |(m, member)| (s, m, member)))
+        .filter(move |(_, _, member)| member.is_in(index) && member.has(bit::ADOPTED))
+}
+
 /// An epoll descriptor inside a poll(2).
 pub(crate) struct Polled {
     fd: c_int,
@@ -102,41 +147,8 @@ pub(crate) struct Polled {
 
 impl Polled {
     /// Whether epoll_wait(2) on it would return something.
-    ///
-    /// The kernel's own list may hold reports of our registrations, which only epoll_wait(2) consumes: doorbells are taken out,
-    /// which makes them void, and what remains is a real event or costs the program one fruitless epoll_wait(2).
     pub(crate) fn ready(&self) -> bool {
-        if any_ready(self.index, self.set) {
-            return true;
-        }
-        if kernel_readiness(self.fd, READABLE) == 0 {
-            return false;
-        }
-        for (s, m, member) in self.members() {
-            if let Some(v) = session::view(s).filter(|v| v.bells_due() > 0)
-                && let Some(_lock) = s.rlock.try_lock()
-            {
-                v.swallow(member.fd.load(Ordering::Relaxed), Me::Awake);
-            }
-            member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
-            activate(self.set, id(s, m), member);
-        }
-        if kernel_readiness(self.fd, READABLE) == 0 {
-            return any_ready(self.index, self.set);
-        }
-        for (s, _, member) in self.members() {
-            let events = kernel_readiness(member.fd.load(Ordering::Relaxed), READABLE | EPOLLRDHUP as u32);
-            s.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
-        }
-        true
-    }
-
-    /// Its members whose registration is ours.
-    fn members(&self) -> impl Iterator<Item = (&'static Sock, usize, &'static Member)> {
-        let index = self.index;
-        let all = SOCKS.all().filter(|(_, s)| s.refs.load(Ordering::Relaxed) > 0);
-        all.flat_map(|(_, s)| s.members.iter().enumerate().map(move |(m, member)| (s, m, member)))
-            .filter(move |(_, _, member)| member.is_in(index) && member.has(bit::ADOPTED))
+        is_ready(self.fd, self.index, self.set)
     }
 
     /// Counts a thread about to sleep; true if it must not.

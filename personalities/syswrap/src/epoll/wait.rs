@@ -8,7 +8,7 @@ use madrigal_netaccess::wait::Peer;
 use madrigal_sys::{Errno, raw, time};
 
 use super::list::{activate, collect};
-use super::nested::collect_nested;
+use super::nested::{self, collect_nested};
 use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, Set, bit, by_key, id, set_of};
 use crate::process::POLICY;
@@ -151,10 +151,11 @@ impl<'a> Waiting<'a> {
         for i in 0..got {
             let event = out[i];
             match by_key(event.u64) {
-                None => {
+                None if nested::is_meant(self.set, event.u64) => {
                     out[kept] = event;
                     kept += 1;
                 }
+                None => {}
                 Some(Some((s, m))) => self.note(&s, m, event.events),
                 Some(None) => {}
             }
