@@ -61,7 +61,10 @@ Examples:
 
 /// `madrigal exec`.
 #[derive(Args)]
-#[command(after_help = EXEC_HELP)]
+#[command(
+    after_help = EXEC_HELP,
+    override_usage = "madrigal exec [-v] [--only PORTS] [--methods LIST] -- PROGRAM [ARGUMENTS]..."
+)]
 pub(crate) struct Exec {
     /// Say on standard error what is run and what is set
     #[arg(short, long)]
