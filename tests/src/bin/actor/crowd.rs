@@ -32,13 +32,29 @@ pub(crate) fn echo(listener: &OwnedFd) {
                 continue;
             }
             match net::recv(fd, &mut buf, libc::MSG_DONTWAIT) {
-                Ok(n @ 1..) => net::send_all(fd, &buf[..n]),
+                Ok(n @ 1..) if answer(fd, &buf[..n]) => {}
                 Err(libc::EAGAIN) => {}
                 // SAFETY: the connection is over; the number is ours.
                 _ => drop(unsafe { OwnedFd::from_raw_fd(fd) }),
             }
         }
     }
+}
+
+/// Sends it all back; false when the peer is gone, or takes nothing for long.
+fn answer(fd: i32, mut bytes: &[u8]) -> bool {
+    let mut naps = 0;
+    while !bytes.is_empty() && naps < 1000 {
+        match net::send(fd, bytes, libc::MSG_DONTWAIT) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(libc::EAGAIN) => {
+                naps += 1;
+                net::nap(1);
+            }
+            Err(_) => return false,
+        }
+    }
+    bytes.is_empty()
 }
 
 /// Gives up the user for another.

@@ -3,6 +3,7 @@
 //! A server writes its port to a file; every role ends with one line on standard output that says how its connection ended.
 
 mod crowd;
+mod hostile;
 mod stream;
 
 use std::net::SocketAddr;
@@ -33,6 +34,11 @@ fn main() {
         // Clients in numbers.
         ["many", port, count, file] => crowd::many(address(port), number(count), file),
         ["bomb", port, children, each] => crowd::bomb(address(port), number(children), number(each)),
+        // Hostile peers.
+        ["echo-threads", file] => hostile::echo_threads(&listen(file)),
+        ["noise", port] => hostile::noise(address(port)),
+        ["good", port, file] => hostile::good(address(port), file),
+        ["foreign", count] => hostile::foreign(number(count)),
         ["files", limit] => crowd::until_no_more_files(number(limit)),
         _ => panic!("unknown role {words:?}"),
     }

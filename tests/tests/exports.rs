@@ -1,0 +1,95 @@
+//! What the library shows to the loader, and what its hooks cost on descriptors that are none of its business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use madrigal_tests::host::{self, How, Scratch};
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
+
+/// Names defined in a shared library, without versions; `None`: no nm here.
+fn defined(library: &Path) -> Option<BTreeSet<String>> {
+    let out = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().ok()?;
+    let text = String::from_utf8(out.stdout).ok()?;
+    let names = text.lines().filter_map(|l| l.split_whitespace().nth(2));
+    Some(names.map(|n| n.split('@').next().unwrap_or(n).to_owned()).collect())
+}
+
+/// Names of the hooks in the sources: exported functions, and entries of the tables that make more of them.
+fn hooks() -> BTreeSet<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../personalities/syswrap/src/hooks");
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(dir).expect("the hooks") {
+        let text = std::fs::read_to_string(entry.expect("a file").path()).expect("a source file");
+        let mut exported = false;
+        for line in text.lines().map(str::trim) {
+            exported |= line.contains("#[unsafe(no_mangle)]");
+            if let Some((_, rest)) = line.split_once("fn ").filter(|_| exported) {
+                names.insert(rest.split('(').next().unwrap_or(rest).to_owned());
+                exported = false;
+            }
+            if let Some((name, rest)) =
+                line.split_once(": before_").filter(|(n, r)| !n.contains(' ') && r.contains('{'))
+            {
+                let _ = rest;
+                names.insert(name.to_owned());
+            }
+        }
+    }
+    names.into_iter().filter(|n| !n.starts_with('$')).collect()
+}
+
+/// The C library this test runs with.
+fn c_library() -> Option<std::path::PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|l| l.ends_with("libc.so.6"))?;
+    line.split_whitespace().last().map(Into::into)
+}
+
+#[test]
+fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
+    let (Some(ours), Some(libc)) = (defined(host::library()), c_library().and_then(|p| defined(&p))) else {
+        return host::skip("no nm, or no libc.so.6");
+    };
+    assert!(ours.len() > 60, "{ours:?}");
+    assert_eq!(ours, hooks(), "exported against written as hooks");
+    let strangers: Vec<_> = ours.difference(&libc).collect();
+    assert!(strangers.is_empty(), "not in the C library: {strangers:?}");
+}
+
+/// System calls of a run, by name.
+fn calls(how: How, count: &str) -> BTreeMap<String, i64> {
+    let scratch = Scratch::new();
+    let log = scratch.path().join("log");
+    let mut command = host::command(How::Plain, "strace", &scratch);
+    command.args(["-f", "-qq", "-o"]).arg(&log);
+    if how == How::Wrapped {
+        command.arg("-E").arg(format!("LD_PRELOAD={}", host::library().display()));
+    }
+    host::run(command.args([ACTOR, "foreign", count])).expect_success();
+    let mut counts = BTreeMap::new();
+    for line in std::fs::read_to_string(&log).expect("the trace").lines() {
+        let call = line.split_whitespace().nth(1).unwrap_or("").split('(').next().unwrap_or("");
+        *counts.entry(call.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn foreign_descriptors_cost_no_extra_system_call() {
+    if host::find_program("strace").is_none() {
+        return host::skip("no strace");
+    }
+    let more = |how| {
+        let (few, many) = (calls(how, "10"), calls(how, "210"));
+        let names: BTreeSet<&String> = few.keys().chain(many.keys()).collect();
+        let of = |c: &BTreeMap<String, i64>, n: &String| c.get(n).copied().unwrap_or(0);
+        let each = names.into_iter().map(|n| (n.clone(), of(&many, n) - of(&few, n)));
+        // Memory the C library asks for now and then is nobody's hook.
+        each.filter(|(n, d)| *d != 0 && n != "brk" && n != "mmap").collect::<BTreeMap<_, _>>()
+    };
+    let plain = more(How::Plain);
+    assert_eq!(plain.get("read"), Some(&400), "{plain:?}");
+    assert_eq!(more(How::Wrapped), plain);
+}
