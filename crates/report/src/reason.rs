@@ -84,8 +84,8 @@ reasons! {
     EventSet = 26, "event-set", "the socket is in an epoll set that other processes share, or in too many sets";
     /// The peer wrote nonsense.
     Corrupt = 27, "corrupt", "the other end wrote impossible values into the shared segment";
-    /// Bytes could not be handed back if that became necessary.
-    NoHandBack = 28, "no-hand-back", "this kernel does not let the two programs hand bytes back (ptrace_scope): sysctl kernel.yama.ptrace_scope=0";
+    /// Bytes could not be handed back when that became necessary.
+    NoHandBack = 28, "no-hand-back", "unread bytes could not be put back into the socket for a reader that is not under madrigal: the connection was reset";
     /// Not a fully open connection.
     NotOpen = 29, "not-open", "the connection is not open in both directions";
     /// The process forked while the connection was in shared memory.

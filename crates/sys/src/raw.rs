@@ -274,6 +274,15 @@ pub unsafe fn pread(fd: c_int, buf: *mut u8, len: usize, offset: i64) -> Result<
     check(unsafe { syscall6(libc::SYS_pread64, [fd as usize, buf as usize, len, offset as usize, 0, 0]) })
 }
 
+/// Ends a TCP connection with a reset: connect(2) with `AF_UNSPEC`. The descriptor stays.
+pub fn disconnect(fd: c_int) {
+    // SAFETY: an all-zero sockaddr is valid; its family 0 is AF_UNSPEC.
+    let addr: libc::sockaddr = unsafe { core::mem::zeroed() };
+    let len = size_of::<libc::sockaddr>();
+    // SAFETY: the address is ours and lives through the call. Whether it worked shows on the socket.
+    let _ = check(unsafe { syscall6(libc::SYS_connect, [fd as usize, (&raw const addr) as usize, len, 0, 0, 0]) });
+}
+
 /// lseek(2).
 pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
     // SAFETY: no memory is passed.

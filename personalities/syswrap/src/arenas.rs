@@ -43,8 +43,6 @@ pub(crate) struct Lease {
     /// The other process.
     peer_pid: AtomicU32,
     peer_start: AtomicU64,
-    /// 1 once bytes were proven to be returnable to the peer's sockets, 2 if they are not.
-    hand_back: AtomicU32,
     arena: core::cell::UnsafeCell<MaybeUninit<Arena>>,
 }
 
@@ -103,14 +101,6 @@ impl Lease {
     pub(crate) fn peer_alive(&self) -> bool {
         let pid = self.peer_pid();
         pid == 0 || process::alive(pid, self.peer_start.load(Ordering::Relaxed))
-    }
-
-    /// Whether bytes can be put into the peer's sockets on its behalf; `test` finds out once.
-    pub(crate) fn can_hand_back(&self, test: impl FnOnce() -> bool) -> bool {
-        if self.hand_back.load(Ordering::Relaxed) == 0 {
-            self.hand_back.store(if test() { 1 } else { 2 }, Ordering::Relaxed);
-        }
-        self.hand_back.load(Ordering::Relaxed) == 1
     }
 
     /// Ends a session: its slot is free once the peer has left it too.
@@ -206,7 +196,7 @@ fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
     unsafe { (*lease.arena.get()).write(arena) };
     lease.index.store(index, Ordering::Relaxed);
     lease.fd.store(-1, Ordering::Relaxed);
-    for field in [&lease.sessions, &lease.port, &lease.lingering, &lease.peer_pid, &lease.hand_back] {
+    for field in [&lease.sessions, &lease.port, &lease.lingering, &lease.peer_pid] {
         field.store(0, Ordering::Relaxed);
     }
     lease.state.store(as_state, Ordering::Release);

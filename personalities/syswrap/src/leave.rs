@@ -50,11 +50,11 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         let hand_back = hand_back || readers > 0;
         finish_receiving(&v, fd, hand_back);
         // Before we wait for a peer that leaves in the same moment, let it go on.
-        v.inn.wake.flush.store(flush::DONE, Ordering::SeqCst);
+        let _ = v.inn.wake.flush.compare_exchange(flush::BUSY, flush::DONE, Ordering::SeqCst, Ordering::Relaxed);
         if reason == Reason::HalfClosed {
             take_back(&v, fd);
         }
-        close_sending(&v, reason);
+        close_sending(&v, fd, reason);
     }
     epoll::stir(s);
     session::retire(s, fd);
@@ -64,27 +64,34 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
 /// Ends our sending direction and seals the other. Under the send lock.
 pub(crate) fn finish_sending(v: &View<'_>, fd: c_int, reason: Reason) {
     seal(v, fd);
-    close_sending(v, reason);
+    close_sending(v, fd, reason);
 }
 
 /// Seals both directions: nothing is added to either ring from now on.
 fn seal(v: &View<'_>, fd: c_int) {
     let there = v.inn.w.fate.load(Ordering::Acquire) == fate::OPEN && !v.ended();
-    if there && v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out) {
-        // A peer that sleeps, for bytes or for space, has to notice: no doorbell can come after this. (A peer that is gone would
-        // answer it with a reset, which belongs to the program's next send.)
-        v.ring(fd);
-    }
+    let rings = there && v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out);
+    // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
+    v.out.w.ringing.fetch_add(1, Ordering::SeqCst);
     View::CONSUMER.seal(v.inn);
     v.s.session.producer.seal(v.out);
+    if rings {
+        // A peer that sleeps, for bytes or for space, has to notice: this is the last doorbell. (A peer that is gone would answer it
+        // with a reset, which belongs to the program's next send.)
+        v.ring_now(fd);
+    }
+    v.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Says how many doorbells there were; the kernel carries what we send from now on.
-fn close_sending(v: &View<'_>, reason: Reason) {
+fn close_sending(v: &View<'_>, fd: c_int, reason: Reason) {
     if v.s.session.tx() == phase::DONE {
         return;
     }
     await_flush(v);
+    if v.out.wake.flush.load(Ordering::SeqCst) == flush::WANTED {
+        take_back(v, fd);
+    }
     wait_until(|| v.out.w.ringing.load(Ordering::SeqCst) == 0);
     v.out.w.state.store(state::DONE, Ordering::SeqCst);
     v.s.session.tx.store(phase::DONE, Ordering::SeqCst);
@@ -182,8 +189,13 @@ fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
     }
     let mixed = v.s.session.rx() == phase::READY && (v.bells_due() > 0 || residue > 0);
     if mixed || hand_back && residue > 0 {
-        // An error here means the peer is gone, and with it what it had not sent.
-        let _ = put_back(v, fd, end.wrapping_sub(pos));
+        match peer_socket(v) {
+            Ok(peer) => _ = put_back(v, fd, &peer, end.wrapping_sub(pos)),
+            // The peer is gone, and with it what it had not sent.
+            Err(_) if v.ended() || process::start_time(v.peer.pid.load(Ordering::Relaxed)).is_none() => {}
+            Err(_) if mixed => give_up(v, fd),
+            Err(_) => ask_back(v, fd),
+        }
     }
     if v.s.session.rx() == phase::READY && v.bells_due() == 0 && View::CONSUMER.waiting(v.inn) == 0 {
         v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
@@ -205,10 +217,27 @@ fn swallow_all(v: &View<'_>, fd: c_int) {
     }
 }
 
+/// We may not touch the peer's socket (ptrace_scope, a container): it takes its unread bytes back itself and sends them by the kernel,
+/// as soon as one of its threads looks at the connection; the seal's doorbell has woken it.
+fn ask_back(v: &View<'_>, fd: c_int) {
+    v.inn.wake.flush.store(flush::WANTED, Ordering::SeqCst);
+    let done = || v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.ended();
+    if !wait_until(done) && View::CONSUMER.waiting(v.inn) > 0 {
+        return give_up(v, fd);
+    }
+    swallow_all(v, fd);
+}
+
+/// Bytes would be lost: the connection is reset instead, which everybody sees.
+fn give_up(v: &View<'_>, fd: c_int) {
+    v.s.set_never(Reason::NoHandBack);
+    raw::disconnect(fd);
+    v.saw_end();
+}
+
 /// Puts what is unread back into our own kernel queue, through a copy of the peer's socket: `kernel` data bytes that stand before
 /// the doorbells, then the ring. Under both locks; the peer sends nothing meanwhile (`flush`).
-fn put_back(v: &View<'_>, fd: c_int, kernel: u64) -> Result<(), Errno> {
-    let peer = peer_socket(v)?;
+fn put_back(v: &View<'_>, fd: c_int, peer: &OwnedFd, kernel: u64) -> Result<(), Errno> {
     let aside = if v.s.session.rx() == phase::READY { set_aside(v, fd, kernel)? } else { Aside::default() };
     swallow_all(v, fd);
     send_all(peer.as_raw_fd(), aside.bytes())?;

@@ -342,7 +342,8 @@ impl View<'_> {
         word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
     }
 
-    fn ring_now(&self, fd: c_int) {
+    /// Sends a doorbell. Only while counted in `ringing`.
+    pub(crate) fn ring_now(&self, fd: c_int) {
         self.out.w.bells.fetch_add(1, Ordering::SeqCst);
         if let Some(record) = self.s.record() {
             record.bells.store(record.bells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

@@ -12,7 +12,6 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
-use std::os::fd::AsRawFd;
 
 use madrigal_drivers::shm::layout::{Slot, stage, state};
 use madrigal_report::{Path, Reason};
@@ -255,17 +254,6 @@ pub(crate) fn begin(s: &Sock, fd: c_int) {
     lease.set_peer(slot.side[1].pid.load(Ordering::Relaxed));
     lease.hide();
     start(s, fd);
-    let peer = &slot.side[1];
-    if !lease.can_hand_back(|| may_reach(peer.pid.load(Ordering::Relaxed), peer)) {
-        s.set_never(Reason::NoHandBack);
-        crate::leave::leave(s, fd, Reason::NoHandBack, false);
-    }
-}
-
-/// Whether bytes could be put into the peer's socket, should it become necessary: tried once on each pair of processes.
-fn may_reach(pid: u32, peer: &madrigal_drivers::shm::layout::SideLine) -> bool {
-    let copy = proc::steal_fd(pid, peer.fd.load(Ordering::Relaxed) as i32);
-    copy.is_ok_and(|fd| tcp::cookie(fd.as_raw_fd()) == Ok(peer.cookie.load(Ordering::Relaxed)))
 }
 
 fn start(s: &Sock, fd: c_int) {
@@ -336,7 +324,7 @@ fn attach(s: &Sock, fd: c_int, offer: &Offer, lease: &'static Lease) -> Option<(
     let client = &slot.side[0];
     let fresh = slot.stage.load(Ordering::Acquire) == offered
         && client.nonce.load(Ordering::Relaxed) == offer.nonce.load(Ordering::Relaxed);
-    if !fresh || !lease.can_hand_back(|| may_reach(client.pid.load(Ordering::Relaxed), client)) {
+    if !fresh {
         return None;
     }
     introduce(slot, 1, fd)?;

@@ -86,6 +86,8 @@ pub mod flush {
     pub const BUSY: u32 = 1;
     /// Done.
     pub const DONE: u32 = 2;
+    /// The reader may not do it itself: the writer has to take its bytes back and send them by the kernel.
+    pub const WANTED: u32 = 3;
 }
 
 /// What a writer without space waits for, in `WakeLine::want`.

@@ -95,7 +95,8 @@ pub(crate) fn polled(fd: c_int) -> Option<Polled> {
 
 /// Whether the kernel's report of a nested set, with this data, is about something the program would find there.
 pub(super) fn is_meant(outer: &Set, data: u64) -> bool {
-    let nested = outer.nested.iter().find(|n| n.set.load(Ordering::Acquire) != 0 && n.data.load(Ordering::Relaxed) == data);
+    let nested =
+        outer.nested.iter().find(|n| n.set.load(Ordering::Acquire) != 0 && n.data.load(Ordering::Relaxed) == data);
     let Some(index) = nested.and_then(|n| n.set.load(Ordering::Acquire).checked_sub(1)) else { return true };
     let (Some(inner), Some(fd)) = (SETS.get(index), descriptor_of(index)) else { return true };
     inner.is_plain() || is_ready(fd, index, inner)

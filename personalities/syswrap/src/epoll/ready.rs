@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
-use madrigal_drivers::shm::layout::{SEALED, state, want};
+use madrigal_drivers::shm::layout::{SEALED, flush, state, want};
 use madrigal_report::Reason;
 use madrigal_sys::{raw, time};
 
@@ -89,6 +89,10 @@ fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
 }
 
 fn sealed_readiness(v: &View<'_>, fd: c_int) -> u32 {
+    if v.out.wake.flush.load(Ordering::Relaxed) == flush::WANTED {
+        // The other end waits for what we have in the ring.
+        leave::peer_left(v, fd);
+    }
     if let Some(_lock) = v.s.rlock.try_lock() {
         v.swallow_any(fd);
     }
