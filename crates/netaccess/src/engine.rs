@@ -17,7 +17,7 @@ mod sleep;
 mod timers;
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::os::fd::OwnedFd;
+use madrigal_sys::fd::Fd;
 use std::sync::{Arc, Mutex};
 
 use madrigal_sys::{Errno, time};
@@ -41,8 +41,8 @@ const KERNEL_EVERY: u32 = 32;
 
 /// The engine of a process or runtime.
 pub struct Engine {
-    epoll: OwnedFd,
-    bell: OwnedFd,
+    epoll: Fd,
+    bell: Fd,
     classes: Classes,
     table: Mutex<Table>,
     timers: Timers,
@@ -55,8 +55,8 @@ pub struct Engine {
 impl Engine {
     /// A new engine: an epoll, a doorbell, and nothing to do.
     pub fn new() -> Result<Arc<Self>, Errno> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let bell = Fd::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Arc::new(Self {
             epoll,

@@ -25,7 +25,8 @@ fn quota() -> Option<u32> {
 
 /// How many tasks want a processor right now on the whole machine, this one included (`/proc/loadavg`, proc(5)).
 pub fn runnable() -> Option<u32> {
-    let file = rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = crate::fd::Fd::from(file.ok()?);
     let mut buf = [0u8; 64];
     let n = rustix::io::read(&file, &mut buf[..]).ok()?;
     let text = core::str::from_utf8(buf.get(..n)?).ok()?;

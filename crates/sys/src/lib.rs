@@ -7,6 +7,7 @@
 
 pub mod brief;
 pub mod cpu;
+pub mod fd;
 pub mod lock;
 pub mod mem;
 pub mod process;

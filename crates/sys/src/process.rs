@@ -50,7 +50,7 @@ pub fn own_pid() -> u32 {
 
 /// Reads a small `/proc` file into `buf`; returns what was read.
 pub fn read_small<'b>(path: &CStr, buf: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = crate::fd::Fd::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
     let n = rustix::io::read(&file, &mut *buf)?;
     Ok(&buf[..n])
 }

@@ -5,8 +5,9 @@
 
 mod pipe;
 
+use madrigal_sys::fd::Fd;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
@@ -126,11 +127,11 @@ fn pair(name: &Locator) -> Result<(Endpoint, Endpoint), Errno> {
 }
 
 /// The doorbell of one side.
-struct Bell(OwnedFd);
+struct Bell(Fd);
 
 impl Bell {
     fn new() -> Result<Self, Errno> {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(|fd| Self(fd.into()))
     }
 
     fn ring(&self) {

@@ -11,6 +11,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsFd, OwnedFd};
 
+use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::{Errno, process};
 
@@ -92,7 +93,7 @@ impl Arena {
 
     /// Opens descriptor `fd` of process `pid` and maps it as arena `id`.
     pub fn attach_from(pid: u32, fd: i32, id: u64) -> Result<Self, Errno> {
-        Self::attach(mem::open_peer_memfd(pid, fd, ARENA_BYTES, true)?, id)
+        Self::attach(Fd::from(mem::open_peer_memfd(pid, fd, ARENA_BYTES, true)?), id)
     }
 
     fn from_map(map: SharedMap, id: u64) -> Self {

@@ -1,6 +1,6 @@
 //! The shared directory: where listeners of one user are found by name. Only its owner may enter it.
 
-use std::os::fd::OwnedFd;
+use madrigal_sys::fd::Fd;
 
 use madrigal_sys::{Errno, process};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -29,7 +29,7 @@ impl From<Errno> for BindError {
 
 /// A listening socket and its name, which is removed on drop.
 pub(super) struct Bound {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Fd,
     path: String,
     file: (u64, u64),
     pid: u32,
@@ -81,7 +81,7 @@ pub(super) fn bind(directory: &str, name: &str) -> Result<Bound, BindError> {
 }
 
 /// Connects to whoever listens as `name`. `ENOENT`, `ECONNREFUSED`: nobody. `EAGAIN`: too many wait there.
-pub(super) fn connect(directory: &str, name: &str) -> Result<OwnedFd, Errno> {
+pub(super) fn connect(directory: &str, name: &str) -> Result<Fd, Errno> {
     let address = SocketAddrUnix::new(path_of(directory, name).as_str())?;
     let socket = socket()?;
     rustix::net::connect(&socket, &address)?;
@@ -98,9 +98,9 @@ impl Drop for Bound {
     }
 }
 
-fn open(directory: &str) -> Result<OwnedFd, BindError> {
+fn open(directory: &str) -> Result<Fd, BindError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(directory, flags, Mode::empty())?;
+    let fd = Fd::from(rustix::fs::open(directory, flags, Mode::empty())?);
     let stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
     let own = rustix::process::geteuid().as_raw();
     if stat.st_uid != own {
@@ -115,7 +115,7 @@ fn open(directory: &str) -> Result<OwnedFd, BindError> {
     Ok(fd)
 }
 
-fn lock_exclusively(directory: &OwnedFd) -> Result<(), Errno> {
+fn lock_exclusively(directory: &Fd) -> Result<(), Errno> {
     for _ in 0..TRIES {
         match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) => rustix::thread::sched_yield(),
@@ -125,9 +125,9 @@ fn lock_exclusively(directory: &OwnedFd) -> Result<(), Errno> {
     Err(Errno::AGAIN)
 }
 
-fn socket() -> Result<OwnedFd, Errno> {
+fn socket() -> Result<Fd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map(Fd::from)
 }
 
 fn path_of(directory: &str, name: &str) -> String {

@@ -4,8 +4,9 @@
 //! by all connections to it), takes a slot of it, and passes the arena's descriptor and the slot's number over the socket; from then
 //! on the socket carries nothing but doorbells, and its end is the end of the connection.
 
+use madrigal_sys::fd::Fd;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
@@ -41,7 +42,7 @@ impl Driver for Shm {
     fn usable(&self, place: &Place) -> Result<(), String> {
         directory::check(&place.directory)?;
         let made = madrigal_sys::mem::sealed_memfd(c"madrigal-probe", 4096);
-        made.map(drop).map_err(|errno| format!("no shared memory can be made: {}", os(errno)))
+        made.map(|fd| drop(Fd::from(fd))).map_err(|errno| format!("no shared memory can be made: {}", os(errno)))
     }
 
     fn address_for(&self, name: &str) -> Option<Locator> {
@@ -81,7 +82,7 @@ impl Driver for Shm {
 }
 
 /// Makes our side of a connection over a fresh socket, and tells the peer.
-fn introduce(socket: OwnedFd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint, Errno> {
+fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint, Errno> {
     let shared = Known::arena_for(peer, name)?;
     let slot = shared.take_slot()?;
     let arena = Arc::clone(&shared);
@@ -97,16 +98,16 @@ fn introduce(socket: OwnedFd, peer: u32, name: &str, to: &Locator) -> Result<End
 }
 
 /// What a listener sleeps on: its socket, and connections whose hello has not come.
-struct Desk(OwnedFd);
+struct Desk(Fd);
 
 impl Desk {
-    fn new(socket: &OwnedFd) -> Result<Self, Errno> {
-        let desk = Self(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    fn new(socket: &Fd) -> Result<Self, Errno> {
+        let desk = Self(epoll::create(epoll::CreateFlags::CLOEXEC)?.into());
         desk.watch(socket)?;
         Ok(desk)
     }
 
-    fn watch(&self, socket: &OwnedFd) -> Result<(), Errno> {
+    fn watch(&self, socket: &Fd) -> Result<(), Errno> {
         epoll::add(&self.0, socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
 }
@@ -122,7 +123,7 @@ impl Signal for Desk {
 struct ShmListener {
     bound: Bound,
     desk: Arc<Desk>,
-    halfway: Vec<OwnedFd>,
+    halfway: Vec<Fd>,
     at: Locator,
 }
 
@@ -130,7 +131,7 @@ impl Listener for ShmListener {
     fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
-            match rustix::net::accept_with(&self.bound.socket, flags) {
+            match rustix::net::accept_with(&self.bound.socket, flags).map(Fd::from) {
                 Ok(socket) if !same_user(&socket) => {}
                 Ok(socket) => match self.greet(socket) {
                     Some(endpoint) => return Ok(Some(endpoint)),
@@ -162,7 +163,7 @@ impl Listener for ShmListener {
 
 impl ShmListener {
     /// Hears the hello of a connection; without one it waits among the halfway ones.
-    fn greet(&mut self, socket: OwnedFd) -> Option<Endpoint> {
+    fn greet(&mut self, socket: Fd) -> Option<Endpoint> {
         match hello::hear(&socket) {
             Heard::Whole(hello, arena) => accepted(socket, hello, arena, &self.at),
             Heard::Bad => None,
@@ -180,7 +181,7 @@ impl ShmListener {
 }
 
 /// Makes the accepting side of a connection. `None`: the arena is not what it should be; the peer sees us close.
-fn accepted(socket: OwnedFd, hello: Hello, arena: OwnedFd, at: &Locator) -> Option<Endpoint> {
+fn accepted(socket: Fd, hello: Hello, arena: Fd, at: &Locator) -> Option<Endpoint> {
     let (pid, _) = raw::peer_credentials(socket.as_raw_fd()).ok()?;
     let peer = Locator::name(NAME, &format!("pid-{pid}")).unwrap_or_else(|_| at.clone());
     let shared = Known::attached(hello.arena, arena)?;
@@ -215,7 +216,7 @@ impl Known {
         Ok(shared)
     }
 
-    fn attached(id: u64, fd: OwnedFd) -> Option<Arc<Shared>> {
+    fn attached(id: u64, fd: Fd) -> Option<Arc<Shared>> {
         let mut known = Self::lock();
         if let Some(shared) = known.attached.get(&id).and_then(Weak::upgrade) {
             return Some(shared);
@@ -227,7 +228,7 @@ impl Known {
     }
 }
 
-fn same_user(socket: &OwnedFd) -> bool {
+fn same_user(socket: &Fd) -> bool {
     raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, uid)| uid == own_uid())
 }
 

@@ -1,7 +1,8 @@
 //! The one message of a connection's set-up: which arena, which slot, and the arena's descriptor beside it.
 
+use madrigal_sys::fd::Fd;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use madrigal_sys::Errno;
 use rustix::net::{
@@ -20,7 +21,7 @@ pub(super) struct Hello {
 /// What came of reading a hello.
 pub(super) enum Heard {
     /// It is complete.
-    Whole(Hello, OwnedFd),
+    Whole(Hello, Fd),
     /// Nothing yet.
     NotYet,
     /// No hello of ours will come.
@@ -72,7 +73,7 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut fd = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            fd = fds.into_iter().next();
+            fd = fds.into_iter().next().map(Fd::from);
         }
     }
     match (Hello::from_bytes(&bytes), fd) {

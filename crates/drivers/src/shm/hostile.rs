@@ -2,8 +2,9 @@
 //! Nothing panics, nothing outside the mapping is touched (it would fault), and what is no hello is refused.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use madrigal_sys::fd::Fd;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use madrigal_base::locator::Locator;
@@ -23,9 +24,10 @@ use super::link::{Shared, Side};
 const HEADER: usize = 64 << 10;
 const WORD: usize = size_of::<AtomicU64>();
 
-fn sockets() -> (OwnedFd, OwnedFd) {
+fn sockets() -> (Fd, Fd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    (near.into(), far.into())
 }
 
 /// Our side of a connection, and all the peer has: the memory and the other socket.
@@ -35,7 +37,7 @@ struct Attacked {
     side: Arc<Side>,
     memory: SharedMap,
     slot: usize,
-    socket: Option<OwnedFd>,
+    socket: Option<Fd>,
 }
 
 impl Attacked {
@@ -148,8 +150,8 @@ proptest! {
 #[test]
 fn an_arena_that_could_be_cut_short_is_refused() {
     let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
-    let unsealed = rustix::fs::memfd_create("madrigal-arena", flags).unwrap();
-    let refused = |fd: &OwnedFd| Arena::attach(fd.as_fd(), 1).err();
+    let unsealed = Fd::from(rustix::fs::memfd_create("madrigal-arena", flags).unwrap());
+    let refused = |fd: &Fd| Arena::attach(fd.as_fd(), 1).err();
     assert_eq!(refused(&unsealed), Some(Errno::INVAL), "empty: the first look would fault");
     rustix::fs::ftruncate(&unsealed, ARENA_BYTES as u64).unwrap();
     assert_eq!(refused(&unsealed), Some(Errno::INVAL), "its owner may still shrink it");

@@ -2,7 +2,8 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use madrigal_sys::fd::Fd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use madrigal_base::locator::Locator;
@@ -19,7 +20,7 @@ use super::ring::Memory;
 pub(super) struct Shared {
     pub(super) arena: Arena,
     /// The descriptor a peer maps it by; only in the process that made it.
-    pub(super) fd: Option<OwnedFd>,
+    pub(super) fd: Option<Fd>,
     /// Slots whose connecting side (we) left first: free once the other side left too.
     leaving: Mutex<Vec<u32>>,
 }
@@ -28,7 +29,7 @@ impl Shared {
     /// An arena of our own, to be handed to a peer.
     pub(super) fn create() -> Result<Self, Errno> {
         let (arena, fd) = Arena::create()?;
-        Ok(Self { arena, fd: Some(fd), leaving: Mutex::default() })
+        Ok(Self { arena, fd: Some(fd.into()), leaving: Mutex::default() })
     }
 
     /// A peer's arena.
@@ -73,7 +74,7 @@ pub(super) struct Side {
     index: u32,
     /// 0: we connected; 1: we accepted.
     side: usize,
-    socket: OwnedFd,
+    socket: Fd,
     /// The socket is at its end: the peer closed or died.
     gone: AtomicBool,
     /// We wrote since we last read, so what comes next is an answer.
@@ -88,7 +89,7 @@ unsafe impl Sync for Side {}
 
 impl Side {
     /// The side that takes part in slot `index`. `None`: there is no such slot.
-    pub(super) fn new(shared: Arc<Shared>, index: u32, side: usize, socket: OwnedFd, peer: Locator) -> Option<Self> {
+    pub(super) fn new(shared: Arc<Shared>, index: u32, side: usize, socket: Fd, peer: Locator) -> Option<Self> {
         let slot = NonNull::from(shared.arena.slot(index)?);
         let (gone, asked) = (AtomicBool::new(false), AtomicBool::new(false));
         Some(Self { shared, slot, index, side, socket, gone, asked, peer })

@@ -5,7 +5,8 @@
 mod ends;
 
 use core::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use madrigal_sys::fd::Fd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
@@ -67,7 +68,7 @@ impl Driver for Tcp {
 }
 
 /// A socket, and how one waits for it.
-struct Socket(OwnedFd);
+struct Socket(Fd);
 
 impl Signal for Socket {
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -89,7 +90,7 @@ struct TcpListener {
 impl Listener for TcpListener {
     fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
         loop {
-            match rustix::net::accept_with(&self.socket.0, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            match rustix::net::accept_with(&self.socket.0, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).map(Fd::from) {
                 Ok(fd) => match peer_of(&fd) {
                     Some(peer) => return Ok(Some(endpoint(Arc::new(Socket(fd)), Locator::inet(NAME, peer)))),
                     None => continue,
@@ -143,11 +144,12 @@ fn endpoint(socket: Arc<Socket>, peer: Locator) -> Endpoint {
     Endpoint { ends, signal: socket, local: Locator::inet(NAME, local), peer }
 }
 
-fn socket(family: AddressFamily) -> Result<OwnedFd, Errno> {
+fn socket(family: AddressFamily) -> Result<Fd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+        .map(Fd::from)
 }
 
-fn bound(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+fn bound(address: SocketAddr) -> Result<(Fd, SocketAddr), Errno> {
     let socket = socket(family(address))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;

@@ -7,11 +7,11 @@ use std::sync::{OnceLock, Weak};
 use super::*;
 
 /// A descriptor to be reported by.
-struct Event(OwnedFd);
+struct Event(Fd);
 
 impl Event {
     fn new() -> Arc<Self> {
-        Arc::new(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()))
+        Arc::new(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap().into()))
     }
 
     fn ring(&self) {
