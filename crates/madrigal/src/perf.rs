@@ -84,13 +84,13 @@ impl Report {
     /// Whether both processes had a processor of their own nearly all the time. If not, the figures say how busy the machine was, and
     /// nothing else.
     pub fn is_quiet(&self) -> bool {
-        self.bare() < QUIET_NS
+        let steady = |all: &[f64]| median(all) < 2.0 * best(all);
+        self.bare() < QUIET_NS && steady(&self.bare_ns) && steady(&self.link_ns)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let best = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
         write!(
             f,
             "{} {} B: {:.0} ns one way (best {:.0}); bare line {:.0} ns (best {:.0}); ratio {:.2} ({} rounds of {})",
@@ -355,6 +355,10 @@ fn median(all: &[f64]) -> f64 {
     let mut sorted = all.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn best(all: &[f64]) -> f64 {
+    all.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 fn os(errno: madrigal_sys::Errno) -> PerfError {
