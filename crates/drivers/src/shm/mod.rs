@@ -2,7 +2,7 @@
 //!
 //! * [`layout`], [`arena`]: what lies where in shared memory, and who may use it;
 //! * [`ring`], [`express`]: how bytes pass, many or few;
-//! * [`driver`]: connections made of these, found through a Unix socket.
+//! * `driver`: connections made of these, found through a Unix socket.
 //!
 //! SysWrap uses all but the last under the TCP connections of unmodified programs.
 #![allow(unsafe_code)]
