@@ -182,14 +182,12 @@ fn rest_by_kernel(s: &Sock, op: &Send<'_>, mut done: usize) -> Outcome {
         // SAFETY: as above; the program vouches for its buffers.
         let sent = unsafe { raw::sendmsg(op.fd, &msg, op.flags | libc::MSG_NOSIGNAL) };
         s.in_send.fetch_sub(1, Ordering::SeqCst);
-        match sent {
-            Ok(n) => {
-                s.count_kernel(n, true);
-                done += n;
-            }
-            Err(_) => break,
-        }
-        if plain::nonblocking(s, op.flags) {
+        let Ok(n) = sent else { break };
+        s.count_kernel(n, true);
+        done += n;
+        // A blocking send that stops short was interrupted (or timed out), and says so by its count.
+        let asked: usize = pieces[..used].iter().map(|piece| piece.iov_len).sum();
+        if n < asked || plain::nonblocking(s, op.flags) {
             break;
         }
     }
