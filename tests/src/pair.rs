@@ -129,6 +129,11 @@ pub fn why(fd: impl Fd) -> Option<Reason> {
     with_record(fd, |r| Reason::from_code(r.reason.load(Ordering::Relaxed)))?
 }
 
+/// How often `fd` moved into rings.
+pub fn moves(fd: impl Fd) -> u32 {
+    with_record(fd, |r| r.moves.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
 /// Wake-ups this process lost so far; 0 in a plain process.
 pub fn missed_bells() -> u64 {
     Report::of(std::process::id()).map_or(0, |r| r.missed_bells().load(Ordering::Relaxed))
