@@ -242,6 +242,16 @@ fn close(index: u32, lease: &Lease) {
     LEASES.put(index);
 }
 
+/// The program is out of descriptors: gives up those of arenas that offers stand for. True if there was one.
+pub(crate) fn give_up_fds() -> bool {
+    let mut any = false;
+    for (_, lease) in LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MADE) {
+        any |= lease.shown_fd().is_some();
+        lease.hide();
+    }
+    any
+}
+
 /// The lease with this index.
 pub(crate) fn by_index(index: u32) -> Option<&'static Lease> {
     LEASES.get(index)

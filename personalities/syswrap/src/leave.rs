@@ -19,8 +19,12 @@ use crate::session::{self, View, phase};
 use crate::sock::{Sock, mode};
 use crate::{epoll, upgrade};
 
-/// How long the peer is waited for where it must finish something first.
+/// How long something is waited for that comes as soon as other threads run.
 const DEADLINE_NS: u64 = 15_000_000_000;
+/// How long, in a connection's whole life, its peer may keep us waiting while we leave.
+const PEER_NS: u64 = 2_000_000_000;
+/// Unread bytes that are surely put back into a socket at once.
+const SMALL: u64 = 32 << 10;
 
 /// Leaves the session, if there is one, and never moves again.
 pub(crate) fn leave_for_good(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
@@ -47,7 +51,9 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         seal(&v, fd);
         // A thread asleep on the socket hears of bytes in the kernel only.
         let readers = s.sleepers.load(Ordering::SeqCst) - s.tx_sleepers.load(Ordering::SeqCst);
-        let hand_back = hand_back || readers > 0;
+        // A forked child goes on with the ring, as we do; but should it become another program, little is left to hand back then.
+        let little = reason != Reason::Forked || View::CONSUMER.waiting(v.inn) <= SMALL;
+        let hand_back = hand_back && little || readers > 0;
         finish_receiving(&v, fd, hand_back);
         // Before we wait for a peer that leaves in the same moment, let it go on.
         let _ = v.inn.wake.flush.compare_exchange(flush::BUSY, flush::DONE, Ordering::SeqCst, Ordering::Relaxed);
@@ -72,7 +78,7 @@ fn seal(v: &View<'_>, fd: c_int) {
     let there = v.inn.w.fate.load(Ordering::Acquire) == fate::OPEN && !v.ended();
     let rings = there && v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out);
     // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
-    v.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+    v.begin_ringing();
     View::CONSUMER.seal(v.inn);
     v.s.session.producer.seal(v.out);
     if rings {
@@ -80,7 +86,7 @@ fn seal(v: &View<'_>, fd: c_int) {
         // with a reset, which belongs to the program's next send.)
         v.ring_now(fd);
     }
-    v.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+    v.end_ringing();
 }
 
 /// Says how many doorbells there were; the kernel carries what we send from now on.
@@ -88,11 +94,11 @@ fn close_sending(v: &View<'_>, fd: c_int, reason: Reason) {
     if v.s.session.tx() == phase::DONE {
         return;
     }
-    await_flush(v);
+    await_flush(v, fd);
     if v.out.wake.flush.load(Ordering::SeqCst) == flush::WANTED {
         take_back(v, fd);
     }
-    wait_until(|| v.out.w.ringing.load(Ordering::SeqCst) == 0);
+    wait_until(DEADLINE_NS, || v.s.session.ringing.load(Ordering::SeqCst) == 0);
     v.out.w.state.store(state::DONE, Ordering::SeqCst);
     v.s.session.tx.store(phase::DONE, Ordering::SeqCst);
     session::tell_back(v.s, reason);
@@ -114,7 +120,7 @@ pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
             core::hint::spin_loop();
         }
     }
-    wait_until(|| out.w.ringing.load(Ordering::SeqCst) == 0);
+    wait_until(DEADLINE_NS, || v.s.session.ringing.load(Ordering::SeqCst) == 0);
     let room = || raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0) / 2;
     let unsent = raw::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
     let Ok(unread) = producer.unread(out, &v.mem) else { return };
@@ -135,23 +141,37 @@ pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
 }
 
 /// While the peer puts unread bytes of ours back into its socket, nothing may be sent behind them.
-fn await_flush(v: &View<'_>) {
-    if v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY {
-        return;
+fn await_flush(v: &View<'_>, fd: c_int) {
+    if v.out.wake.flush.load(Ordering::SeqCst) == flush::BUSY {
+        let peer = v.peer.pid.load(Ordering::Relaxed);
+        await_peer(v, fd, || {
+            v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none()
+        });
     }
-    let peer = v.peer.pid.load(Ordering::Relaxed);
-    wait_until(|| v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none());
 }
 
-/// Waits for something another thread or process is about to do; true if it came within the deadline.
-fn wait_until(done: impl Fn() -> bool) -> bool {
+/// Waits for what the peer is about to do. A connection whose peer takes too long over such things in total, stopped or hostile, is
+/// as good as reset: false.
+fn await_peer(v: &View<'_>, fd: c_int, done: impl Fn() -> bool) -> bool {
+    let waited = &v.s.session.waited;
+    let (begin, patience) = (time::now_ns(), PEER_NS.saturating_sub(waited.load(Ordering::Relaxed)));
+    let came = wait_until(patience, done);
+    waited.fetch_add(time::now_ns() - begin, Ordering::Relaxed);
+    if !came {
+        crate::recv::spoil(v, fd);
+    }
+    came
+}
+
+/// Waits for something another thread or process is about to do; true if it came in time.
+fn wait_until(patience: u64, done: impl Fn() -> bool) -> bool {
     for _ in 0..200 {
         if done() {
             return true;
         }
         core::hint::spin_loop();
     }
-    let end = time::now_ns() + DEADLINE_NS;
+    let end = time::now_ns() + patience;
     while !done() {
         if time::now_ns() > end {
             return false;
@@ -174,7 +194,7 @@ fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
         phase::KERNEL => return v.s.session.rx.store(phase::DONE, Ordering::SeqCst),
         _ => {}
     }
-    let quiet = wait_until(|| v.inn.w.ringing.load(Ordering::SeqCst) == 0);
+    let quiet = await_peer(v, fd, || v.inn.w.ringing.load(Ordering::SeqCst) == 0);
     if v.inn.w.state.load(Ordering::SeqCst) == state::KERNEL {
         // The writer never switched and cannot any more.
         return v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
@@ -190,7 +210,11 @@ fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
     let mixed = v.s.session.rx() == phase::READY && (v.bells_due() > 0 || residue > 0);
     if mixed || hand_back && residue > 0 {
         match peer_socket(v) {
-            Ok(peer) => _ = put_back(v, fd, &peer, end.wrapping_sub(pos)),
+            Ok(peer) => {
+                if put_back(v, fd, &peer, end.wrapping_sub(pos)).is_err() && !v.ended() {
+                    give_up(v, fd);
+                }
+            }
             // The peer is gone, and with it what it had not sent.
             Err(_) if v.ended() || process::start_time(v.peer.pid.load(Ordering::Relaxed)).is_none() => {}
             Err(_) if mixed => give_up(v, fd),
@@ -207,13 +231,11 @@ fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
 
 /// Takes every doorbell out: all have been sent, the last may still be on its way.
 fn swallow_all(v: &View<'_>, fd: c_int) {
-    let end = time::now_ns() + DEADLINE_NS;
-    while v.bells_due() > 0 && !v.ended() && time::now_ns() < end {
-        let before = v.bells_due();
-        v.swallow_any(fd);
-        if v.bells_due() == before {
-            nap(20_000);
-        }
+    if v.bells_due() > 0 && !v.ended() {
+        await_peer(v, fd, || {
+            v.swallow_any(fd);
+            v.bells_due() == 0 || v.ended()
+        });
     }
 }
 
@@ -222,7 +244,7 @@ fn swallow_all(v: &View<'_>, fd: c_int) {
 fn ask_back(v: &View<'_>, fd: c_int) {
     v.inn.wake.flush.store(flush::WANTED, Ordering::SeqCst);
     let done = || v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.ended();
-    if !wait_until(done) && View::CONSUMER.waiting(v.inn) > 0 {
+    if !wait_until(DEADLINE_NS, done) && View::CONSUMER.waiting(v.inn) > 0 {
         return give_up(v, fd);
     }
     swallow_all(v, fd);

@@ -343,6 +343,8 @@ fn begin_sleep(fds: &[pollfd], places: &[Option<Place>]) -> bool {
                     }
                     let stirred = View::CONSUMER.arm(v.inn) && View::CONSUMER.waiting(v.inn) > 0;
                     stop |= stirred && p.events & POLLIN != 0;
+                    // Asked for again: the answer may have been among the doorbells just taken out.
+                    stop |= p.events & POLLOUT != 0 && epoll::readiness(s, p.fd, POLLOUT as u32) & POLLOUT as u32 != 0;
                     v.pay_space(p.fd);
                 }
             }

@@ -168,6 +168,15 @@ pub(crate) fn yield_report_fd() {
     }
 }
 
+/// The program is out of descriptors: gives up the report's, which only serves to find it. True if there was one.
+pub(crate) fn give_up_report_fd() -> bool {
+    let fd = REPORT_FD.swap(-1, Ordering::Relaxed);
+    if fd >= 0 {
+        madrigal_sys::raw::close(fd);
+    }
+    fd >= 0
+}
+
 /// The child after fork(2): another process with a report of its own.
 pub(crate) fn after_fork() {
     REPORT_LOCK.reset();

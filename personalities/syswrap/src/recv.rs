@@ -328,14 +328,18 @@ fn look_sealed(v: &View<'_>, fd: c_int) -> Look {
     if v.ended() { Look::End(v.ending()) } else { Look::Empty }
 }
 
-/// The peer wrote nonsense: its stream ends here, as if it had reset the connection.
 fn corrupt(v: &View<'_>, fd: c_int) -> Look {
+    spoil(v, fd);
+    Look::End(Err(Errno::CONNRESET))
+}
+
+/// The peer wrote nonsense: its stream ends here, as if it had reset the connection.
+pub(crate) fn spoil(v: &View<'_>, fd: c_int) {
     v.s.set_never(Reason::Corrupt);
     v.inn.w.fate.store(fate::RESET, Ordering::Relaxed);
     v.saw_error(Errno::CONNRESET);
     // The kernel tells the peer.
     let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
-    Look::End(Err(Errno::CONNRESET))
 }
 
 /// Waits until a look is worth it (`None`), or says how the call sleeps or ends.

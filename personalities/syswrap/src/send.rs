@@ -357,6 +357,9 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, end: u64) -> Result<(), Errno> {
     v.s.sleepers.fetch_add(1, Ordering::SeqCst);
     v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
     let result = (|| {
+        // Old doorbells go first: one that comes after the request below must be found by the sleep.
+        let heard =
+            v.s.session.rx() == phase::RING && v.s.rlock.try_lock().is_some_and(|_lock| v.swallow(fd, Me::Writer));
         if v.s.session.producer.want(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) {
             return Ok(());
         }
@@ -369,8 +372,6 @@ fn sleep_for_space(v: &View<'_>, fd: c_int, end: u64) -> Result<(), Errno> {
             leave::leave(v.s, fd, Reason::Stalled, false);
             return Ok(());
         }
-        let heard =
-            v.s.session.rx() == phase::RING && v.s.rlock.try_lock().is_some_and(|_lock| v.swallow(fd, Me::Writer));
         // Kernel bytes not read yet, or a doorbell left for another thread, would make POLLIN true for ever.
         let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
         let patience = if heard { STALL_NS } else { PATIENCE_NS };

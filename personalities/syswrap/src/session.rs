@@ -71,6 +71,10 @@ pub(crate) struct Session {
     checked_at: AtomicU64,
     /// Larger rings could not be had.
     pub(crate) no_room: AtomicU32,
+    /// Threads of ours between deciding on a doorbell and having sent it. The peer sees a copy (`WriterLine::ringing`).
+    pub(crate) ringing: AtomicU32,
+    /// Nanoseconds spent waiting for the peer to finish something.
+    pub(crate) waited: AtomicU64,
     /// How often the sender found the ring full.
     pub(crate) fulls: AtomicU32,
     /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
@@ -91,10 +95,11 @@ impl Session {
             &self.fulls,
             &self.refusals,
             &self.offer_looks,
+            &self.ringing,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.pos, &self.swallowed, &self.checked_at, &self.full_since] {
+        for word in [&self.pos, &self.swallowed, &self.checked_at, &self.full_since, &self.waited] {
             word.store(0, Ordering::Relaxed);
         }
         self.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -311,13 +316,13 @@ impl View<'_> {
     /// Rings the peer's doorbell: one byte on the kernel socket, counted before it is sent.
     pub(crate) fn ring(&self, fd: c_int) {
         // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count.
-        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+        self.begin_ringing();
         let ours =
             self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
         if ours {
             self.ring_now(fd);
         }
-        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+        self.end_ringing();
     }
 
     /// Wakes whoever a publication found armed. Of all connections of a sleeping event set only one rings: see [`Sleeper::Set`].
@@ -326,13 +331,13 @@ impl View<'_> {
             return;
         }
         // SYNC: as in `ring`. The set's word is taken inside: who takes it is sure to ring.
-        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+        self.begin_ringing();
         let ours =
             self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
         if ours && self.is_due(sleeper) {
             self.ring_now(fd);
         }
-        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+        self.end_ringing();
     }
 
     fn is_due(&self, sleeper: Sleeper) -> bool {
@@ -340,6 +345,17 @@ impl View<'_> {
         let word = lease.arena().sleep_word(1 - self.s.session.side(), index);
         // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
         word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// From now on a seal of ours waits for us, and a peer that sees it knows that a doorbell may follow.
+    pub(crate) fn begin_ringing(&self) {
+        self.s.session.ringing.fetch_add(1, Ordering::SeqCst);
+        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_ringing(&self) {
+        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+        self.s.session.ringing.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Sends a doorbell. Only while counted in `ringing`.

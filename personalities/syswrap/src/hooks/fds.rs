@@ -18,7 +18,7 @@ const SOCK_TYPE_MASK: c_int = 0xf;
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let forks = process::fork_count();
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
-    let fd = unsafe { real::socket()(domain, kind, protocol) };
+    let fd = with_descriptors(|| unsafe { real::socket()(domain, kind, protocol) });
     let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & SOCK_TYPE_MASK == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
@@ -33,6 +33,16 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
         guarded_or((), || close::forget(fd));
     }
     fd
+}
+
+/// A call that makes a descriptor: if the process has no number left, those we hold are given up first.
+fn with_descriptors(call: impl Fn() -> c_int) -> c_int {
+    let fd = call();
+    if fd >= 0 || crate::outcome::errno() != libc::EMFILE {
+        return fd;
+    }
+    let freed = guarded_or(false, || process::give_up_report_fd() | crate::arenas::give_up_fds());
+    if freed { call() } else { fd }
 }
 
 /// A descriptor made while a fork was under way may have a copy in the child that nobody counted.
@@ -88,7 +98,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
 pub unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let forks = guarded_or(1, || before_accept(fd));
     // SAFETY: see `socket`.
-    let new = unsafe { real::accept()(fd, addr, len) };
+    let new = with_descriptors(|| unsafe { real::accept()(fd, addr, len) });
     if new >= 0 {
         guarded_or((), || accepted(fd, new, false, forks));
     }
@@ -100,7 +110,7 @@ pub unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut
 pub unsafe extern "C-unwind" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let forks = guarded_or(1, || before_accept(fd));
     // SAFETY: see `socket`.
-    let new = unsafe { real::accept4()(fd, addr, len, flags) };
+    let new = with_descriptors(|| unsafe { real::accept4()(fd, addr, len, flags) });
     if new >= 0 {
         guarded_or((), || accepted(fd, new, flags & libc::SOCK_NONBLOCK != 0, forks));
     }
@@ -160,7 +170,7 @@ pub(super) fn adopt_connection(fd: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: see `socket`.
-    let new = unsafe { real::dup()(old) };
+    let new = with_descriptors(|| unsafe { real::dup()(old) });
     duplicated(old, new);
     new
 }
