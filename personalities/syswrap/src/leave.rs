@@ -143,10 +143,7 @@ pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
 /// While the peer puts unread bytes of ours back into its socket, nothing may be sent behind them.
 fn await_flush(v: &View<'_>, fd: c_int) {
     if v.out.wake.flush.load(Ordering::SeqCst) == flush::BUSY {
-        let peer = v.peer.pid.load(Ordering::Relaxed);
-        await_peer(v, fd, || {
-            v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY || process::start_time(peer).is_none()
-        });
+        await_peer(v, fd, || v.out.wake.flush.load(Ordering::SeqCst) != flush::BUSY);
     }
 }
 
@@ -155,7 +152,13 @@ fn await_flush(v: &View<'_>, fd: c_int) {
 fn await_peer(v: &View<'_>, fd: c_int, done: impl Fn() -> bool) -> bool {
     let waited = &v.s.session.waited;
     let (begin, patience) = (time::now_ns(), PEER_NS.saturating_sub(waited.load(Ordering::Relaxed)));
-    let came = wait_until(patience, done);
+    let looks = core::cell::Cell::new(0u32);
+    let gone = || {
+        looks.set(looks.get() + 1);
+        let late = looks.get() > 200 && looks.get().is_multiple_of(16);
+        late && process::start_time(v.peer.pid.load(Ordering::Relaxed)).is_none()
+    };
+    let came = wait_until(patience, || done() || gone());
     waited.fetch_add(time::now_ns() - begin, Ordering::Relaxed);
     if !came {
         crate::recv::spoil(v, fd);
