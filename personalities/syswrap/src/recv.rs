@@ -182,10 +182,17 @@ fn take(v: &View<'_>, op: &Receive<'_>, done: usize) -> Step {
                 Ok(n) => return Step::Took(n),
             },
             Look::Kernel(limit) => match take_kernel(v, op, done, limit) {
-                Ok(0) => v.saw_end(),
+                // Fewer kernel bytes than were announced: the peer died, and what follows them is lost with it.
+                Ok(0) if op.buffers.total() > done => {
+                    v.saw_end();
+                    return Step::End(v.ending());
+                }
                 Ok(n) => return Step::Took(n),
                 Err(Errno::AGAIN | Errno::INTR) => return Step::Empty,
-                Err(e) => v.saw_error(e),
+                Err(e) => {
+                    v.saw_error(e);
+                    return Step::End(v.ending());
+                }
             },
             Look::Plain => return Step::Plain,
             Look::Empty => return Step::Empty,
