@@ -130,7 +130,6 @@ fn open_files(pid: i32) -> usize {
 }
 
 #[test]
-#[ignore = "open: the report holds one descriptor"]
 fn descriptors_run_out_as_in_a_plain_program() {
     let scratch = Scratch::new();
     for limit in ["12", "13", "32", "33", "100"] {
