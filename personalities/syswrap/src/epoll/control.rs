@@ -111,6 +111,8 @@ fn add(
     if adopted {
         set.adopted.fetch_add(1, Ordering::AcqRel);
         activate(set, id(s, m), member);
+        // The first report may have woken a thread before it could know the member.
+        return stir_sleepers(set, s, m, epfd, fd);
     }
     result
 }
@@ -120,10 +122,15 @@ fn modify_adopted(set: &Set, s: &Ref, member: &Member, epfd: c_int, event: epoll
     member.ask(event);
     let Some(m) = s.members.iter().position(|x| core::ptr::eq(x, member)) else { return 0 };
     activate(set, id(s, m), member);
+    stir_sleepers(set, s, m, epfd, member.fd.load(Ordering::Relaxed))
+}
+
+/// Makes threads asleep on the set look at its active members again.
+fn stir_sleepers(set: &Set, s: &Ref, m: usize, epfd: c_int, fd: c_int) -> c_int {
     // SYNC: SeqCst with `sleep::Sleepers`: a sleeper counts itself and then looks at the list.
-    if set.sleepers.load(Ordering::SeqCst) > 0 {
-        // A modified entry that is writable, as this one always is, is reported at once.
-        return register(epfd, EPOLL_CTL_MOD, member.fd.load(Ordering::Relaxed), key(s, m));
+    if set.sleepers.load(Ordering::SeqCst) == 0 {
+        return 0;
     }
-    0
+    // A modified entry that is writable, as this one always is, is reported at once.
+    register(epfd, EPOLL_CTL_MOD, fd, key(s, m))
 }

@@ -9,12 +9,13 @@ use madrigal_sys::{Errno, raw, time};
 
 use super::list::{activate, collect};
 use super::nested::{self, collect_nested};
+use super::ready::kernel_readiness;
 use super::sleep::{CUT_NS, Sleepers, note_missed};
-use super::{ENDED, Set, bit, by_key, id, set_of};
+use super::{ENDED, READABLE, Set, bit, by_key, id, set_of};
 use crate::process::POLICY;
-use crate::send;
 use crate::session::{self, Me, View, phase};
 use crate::sock::{Ref, mode};
+use crate::{leave, send};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
 const KERNEL_NS: u64 = 50_000;
@@ -266,10 +267,17 @@ impl<'a> Waiting<'a> {
             return Ok(n);
         }
         let n = self.collect(out);
-        if n > 0 && !sleepers.full {
+        if n > 0 && !sleepers.full && !self.bell_comes() {
             note_missed();
         }
         Ok(n)
+    }
+}
+
+impl Waiting<'_> {
+    /// Whether the doorbell of what was found after a sleep that ended by itself is on its way.
+    fn bell_comes(&self) -> bool {
+        (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !leave::nap(100_000))
     }
 }
 
