@@ -128,13 +128,11 @@ fn garbage_in_an_arena_kills_no_thread() {
 }
 
 #[test]
-#[ignore = "open: a hostile peer makes its victim wait 15 seconds at a time"]
 fn an_event_loop_serves_on_after_garbage_in_an_arena() {
     survives("echo", true);
 }
 
 #[test]
-#[ignore = "open: a hostile peer makes its victim wait 15 seconds at a time"]
 fn threads_come_to_rest_after_garbage_in_an_arena() {
     survives("echo-threads", true);
 }

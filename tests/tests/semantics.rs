@@ -9,7 +9,6 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_semantics");
 const OPEN: &[(&str, &str)] = &[
     ("descriptors::close_under_blocked_reader", "a read under way ends with EBADF"),
     ("edges::edge_at_end", "the end is reported twice"),
-    ("receive::low_water", "now and then bytes below the mark and those above it part"),
 ];
 
 fn main() {

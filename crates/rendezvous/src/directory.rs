@@ -305,10 +305,12 @@ fn reason(e: Errno) -> Reason {
 
 /// The file's lock, which others hold only for microseconds; a stopped process must not stop us.
 fn lock_briefly(fd: &OwnedFd) -> bool {
-    for _ in 0..50 {
+    let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000 };
+    for i in 0..90 {
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return true,
-            Err(_) => rustix::thread::sched_yield(),
+            Err(_) if i < 50 => rustix::thread::sched_yield(),
+            Err(_) => _ = rustix::thread::nanosleep(&moment),
         }
     }
     false

@@ -19,7 +19,7 @@ static LOCK: Lock = Lock::new();
 static OWN_ENTRY: AtomicU32 = AtomicU32::new(0);
 /// How long a failure to map the table is believed before it is tried again.
 static RETRY_AT: AtomicU64 = AtomicU64::new(0);
-const RETRY_NS: u64 = 1_000_000_000;
+const RETRY_NS: u64 = 20_000_000;
 
 /// The table if it is mapped: for hot paths.
 #[inline]

@@ -239,7 +239,10 @@ impl Producer {
         let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let tail = self.tail.load(Ordering::Relaxed);
         loop {
-            let head = dir.r.head.load(Ordering::SeqCst) & POSITION;
+            let head = dir.r.head.load(Ordering::SeqCst);
+            if head > POSITION {
+                return Err(Trouble::Corrupt);
+            }
             let used = tail.wrapping_sub(head);
             match used {
                 0 => return Ok(None),
@@ -329,7 +332,10 @@ pub struct Consumer;
 impl Consumer {
     /// Published bytes not consumed yet, as pieces to copy from. `Err(Sealed)`: drained and sealed.
     pub fn data(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
-        let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
+        let head = dir.r.head.load(Ordering::Relaxed);
+        if head > POSITION {
+            return Err(Trouble::Corrupt);
+        }
         // SYNC: Acquire pairs with `Producer::publish`: bytes and block are those of this tail.
         let word = dir.w.tail.load(Ordering::Acquire);
         let used = (word & POSITION).wrapping_sub(head);
