@@ -4,6 +4,10 @@ use core::ffi::c_void;
 
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
+use madrigal_sys::raw;
+
+/// A copy so large that its target may well be fresh memory.
+const LARGE: usize = 128 << 10;
 
 /// Pieces of the program's memory.
 ///
@@ -39,6 +43,10 @@ impl<'a> Buffers<'a> {
     /// Copies bytes of a ring to `done` bytes into the buffers; returns how many fitted.
     pub(crate) fn fill(&self, done: usize, span: &Span) -> usize {
         self.each(done, span.len(), |ptr, at, n| {
+            if n >= LARGE {
+                // Fresh pages are made in one go: a fault for each costs as much as the copy.
+                raw::populate(ptr, n);
+            }
             // SAFETY: the program vouches for its buffers; the span is data of a ring under the receive lock.
             unsafe { span.copy_out(at, ptr, n) }
         })
