@@ -290,7 +290,9 @@ pub fn populate(ptr: *mut u8, len: usize) {
     let (from, to) = (ptr.addr().next_multiple_of(PAGE), (ptr.addr() + len) & !(PAGE - 1));
     if from < to {
         // SAFETY: changes no byte; an illegal range is refused.
-        let _ = check(unsafe { syscall6(libc::SYS_madvise, [from, to - from, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0]) });
+        let _ = check(unsafe {
+            syscall6(libc::SYS_madvise, [from, to - from, libc::MADV_POPULATE_WRITE as usize, 0, 0, 0])
+        });
     }
 }
 

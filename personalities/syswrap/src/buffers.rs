@@ -1,6 +1,7 @@
 //! The program's buffers: one or many pieces, as read(2), readv(2) and recvmsg(2) describe them.
 
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
@@ -41,10 +42,12 @@ impl<'a> Buffers<'a> {
     }
 
     /// Copies bytes of a ring to `done` bytes into the buffers; returns how many fitted.
-    pub(crate) fn fill(&self, done: usize, span: &Span) -> usize {
+    /// `last` remembers where a large copy went.
+    pub(crate) fn fill(&self, done: usize, span: &Span, last: &AtomicUsize) -> usize {
         self.each(done, span.len(), |ptr, at, n| {
-            if n >= LARGE {
-                // Fresh pages are made in one go: a fault for each costs as much as the copy.
+            if n >= LARGE && last.swap(ptr.addr(), Ordering::Relaxed) != ptr.addr() {
+                // Not the buffer of the last time, and so perhaps fresh pages: they are made in one go, for a fault for each costs as
+                // much as the copy.
                 raw::populate(ptr, n);
             }
             // SAFETY: the program vouches for its buffers; the span is data of a ring under the receive lock.

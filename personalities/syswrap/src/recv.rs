@@ -205,7 +205,7 @@ fn take_ring(v: &View<'_>, op: &Receive<'_>, done: usize, span: &Span) -> Result
     let n = if op.flags & libc::MSG_TRUNC != 0 {
         span.len().min(op.buffers.total() - done)
     } else {
-        op.buffers.fill(done, span)
+        op.buffers.fill(done, span, &v.s.session.large_at)
     };
     if op.flags & libc::MSG_PEEK == 0 {
         // Space is paid for by the caller, outside the lock.

@@ -9,7 +9,7 @@
 //! When both are DONE the session is over and the socket is an ordinary one, which may earn another session.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use madrigal_drivers::shm::layout::{Block, Direction, SideLine, Slot, fate, state};
 use madrigal_drivers::shm::ring::{Consumer, Memory, Producer, Sleeper};
@@ -75,6 +75,8 @@ pub(crate) struct Session {
     pub(crate) ringing: AtomicU32,
     /// Nanoseconds spent waiting for the peer to finish something.
     pub(crate) waited: AtomicU64,
+    /// Where the last large receive went.
+    pub(crate) large_at: AtomicUsize,
     /// How often the sender found the ring full.
     pub(crate) fulls: AtomicU32,
     /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
