@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_short};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// A count, or the error number.
@@ -202,6 +203,27 @@ pub fn send_all(fd: impl Fd, mut buf: &[u8]) {
         let n = send(fd, buf, 0).expect("send");
         buf = &buf[n..];
     }
+}
+
+/// The same in many sends: of one byte first, then of the sizes that `next` gives after each.
+pub fn send_in_pieces(fd: impl Fd, bytes: &[u8], next: impl Fn(usize) -> usize) {
+    let fd = fd.raw();
+    let (mut at, mut size) = (0, 1);
+    while at < bytes.len() {
+        let end = (at + size).min(bytes.len());
+        send_all(fd, &bytes[at..end]);
+        (at, size) = (end, next(size));
+    }
+}
+
+/// Sends `piece` on a non-blocking socket until there is no room for more; how many bytes went.
+pub fn fill(fd: impl Fd, piece: &[u8]) -> usize {
+    let fd = fd.raw();
+    let mut sent = 0;
+    while let Ok(n) = send(fd, piece, 0) {
+        sent += n;
+    }
+    sent
 }
 
 /// Reads exactly `n` bytes from a blocking socket.
@@ -446,6 +468,18 @@ pub fn on_signal(signal: c_int, handler: extern "C" fn(c_int), restart: bool) {
     action.sa_flags = if restart { libc::SA_RESTART } else { 0 };
     // SAFETY: a valid action; handlers given here only touch atomics or make async-signal-safe calls.
     done(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }).expect("sigaction");
+}
+
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+/// A handler that counts; see [`signals`].
+pub extern "C" fn count_signal(_: c_int) {
+    SIGNALS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// How often [`count_signal`] ran in this process.
+pub fn signals() -> u32 {
+    SIGNALS.load(Ordering::SeqCst)
 }
 
 /// A set of one signal.

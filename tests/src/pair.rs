@@ -69,6 +69,20 @@ impl Pair {
     }
 }
 
+/// Tells another process, through a pipe, where to connect.
+pub fn tell_port(pipe: &OwnedFd, addr: SocketAddr) {
+    assert_eq!(net::write(pipe, &addr.port().to_ne_bytes()), Ok(2));
+}
+
+/// Connects to where the pipe says; see [`tell_port`].
+pub fn client_told_by(pipe: &OwnedFd) -> OwnedFd {
+    let mut port = [0; 2];
+    assert_eq!(net::read(pipe, &mut port), Ok(2));
+    let mut addr = loopback();
+    addr.set_port(u16::from_ne_bytes(port));
+    net::client(addr)
+}
+
 /// Ping-pong rounds after which a connection must have moved.
 const ROUNDS: usize = 4000;
 

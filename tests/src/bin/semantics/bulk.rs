@@ -59,16 +59,12 @@ fn both_directions_64_mib() {
 fn across_processes_64_mib() {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let mut port = [0; 2];
-        assert_eq!(net::read(&out, &mut port), Ok(2));
-        let mut addr = pair::loopback();
-        addr.set_port(u16::from_ne_bytes(port));
-        let fd = net::client(addr);
+        let fd = pair::client_told_by(&out);
         both(|| send_stream(&fd, 3, 64 * MIB, 200_000), || check_stream(&fd, 4, 64 * MIB, 131_072));
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+    pair::tell_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     both(|| send_stream(&fd, 4, 64 * MIB, 77_777), || check_stream(&fd, 3, 64 * MIB, 1 << 20));
     assert_eq!(net::wait(child), 0);

@@ -1,7 +1,5 @@
 //! The end of a connection: half close, close, reset, broken pipe, and what each shows to poll(2).
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use libc::{
     ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SHUT_RD, SHUT_RDWR,
     SHUT_WR,
@@ -81,10 +79,7 @@ fn half_close_then_big_answer() {
 fn half_close_with_ring_full() {
     let p = Pair::warm();
     net::set_nonblocking(&p.s, true);
-    let mut sent = 0;
-    while let Ok(n) = send(&p.s, &[7; 10_000], 0) {
-        sent += n;
-    }
+    let sent = net::fill(&p.s, &[7; 10_000]);
     net::set_nonblocking(&p.s, false);
     shutdown(&p.c, SHUT_WR).unwrap();
     both(
@@ -139,36 +134,30 @@ fn shutdown_write_twice() {
     assert_eq!(shutdown(&p.s, SHUT_WR), Err(ENOTCONN));
 }
 
-static PIPES: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn pipe_broke(_: libc::c_int) {
-    PIPES.fetch_add(1, Ordering::SeqCst);
-}
-
 fn write_after_shutdown() {
     let p = Pair::warm();
-    net::on_signal(libc::SIGPIPE, pipe_broke, true);
+    net::on_signal(libc::SIGPIPE, net::count_signal, true);
     shutdown(&p.c, SHUT_WR).unwrap();
     assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
-    assert_eq!(PIPES.load(Ordering::SeqCst), 0, "MSG_NOSIGNAL");
+    assert_eq!(net::signals(), 0, "MSG_NOSIGNAL");
     assert_eq!(net::send_raw(&p.c, b"x", 0), Err(EPIPE));
-    assert_eq!(PIPES.load(Ordering::SeqCst), 1);
+    assert_eq!(net::signals(), 1);
     assert_eq!(net::writev(&p.c, &[b"a", b"b"]), Err(EPIPE));
-    assert_eq!(PIPES.load(Ordering::SeqCst), 2);
+    assert_eq!(net::signals(), 2);
 }
 
 fn sigpipe_by_write() {
     let p = Pair::warm();
-    net::on_signal(libc::SIGPIPE, pipe_broke, true);
+    net::on_signal(libc::SIGPIPE, net::count_signal, true);
     drop(p.s);
     await_events(&p.c, POLLRDHUP);
     // The first may still go out (and is answered by a reset), the second may not.
     let _ = net::write(&p.c, b"one");
     await_events(&p.c, POLLHUP | POLLERR);
-    let before = PIPES.load(Ordering::SeqCst);
+    let before = net::signals();
     assert!(matches!(net::write(&p.c, b"two"), Err(EPIPE | ECONNRESET)));
     assert_eq!(net::write(&p.c, b"three"), Err(EPIPE));
-    assert!(PIPES.load(Ordering::SeqCst) > before);
+    assert!(net::signals() > before);
 }
 
 fn linger_zero_resets() {

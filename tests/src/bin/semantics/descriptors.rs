@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EINTR, POLLIN, SIGUSR1};
 use madrigal_tests::net::{self, read, recv_exact, send_all};
@@ -134,16 +133,10 @@ fn dup2_over_ends_connection() {
     assert_eq!(recv_exact(&other.s, 3), b"old");
 }
 
-static HITS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn hit(_: libc::c_int) {
-    HITS.fetch_add(1, Ordering::SeqCst);
-}
-
 /// As the Java runtime closes a socket: shut down, put the end of a dead pair over it, signal the threads blocked on it.
 fn dup2_over_blocked_reader() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, false);
+    net::on_signal(SIGUSR1, net::count_signal, false);
     let (dead, other) = net::unix_pair();
     drop(other);
     let number = p.s.as_raw_fd();

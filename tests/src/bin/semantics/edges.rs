@@ -80,10 +80,7 @@ fn edge_out_after_full() {
     assert_eq!(set.wait(4, 5000), [(1, EPOLLOUT)]);
     assert_eq!(set.wait(4, 0), []);
     for _ in 0..5 {
-        let mut sent = 0;
-        while let Ok(n) = net::send(&p.c, &[1; 20_000], 0) {
-            sent += n;
-        }
+        let sent = net::fill(&p.c, &[1; 20_000]);
         both(
             || {
                 net::nap(10);
@@ -193,15 +190,7 @@ fn edge_stream_by_loop() {
     set.add(&p.s, EPOLLIN | EPOLLET, 1);
     let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i / 11) as u8).collect();
     both(
-        || {
-            let mut at = 0;
-            let mut size = 1;
-            while at < bytes.len() {
-                let end = (at + size).min(bytes.len());
-                send_all(&p.c, &bytes[at..end]);
-                (at, size) = (end, size * 5 % 7919 + 1);
-            }
-        },
+        || net::send_in_pieces(&p.c, &bytes, |size| size * 5 % 7919 + 1),
         || {
             let mut got = Vec::new();
             let mut b = vec![0; 4096];

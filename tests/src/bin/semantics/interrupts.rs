@@ -33,15 +33,10 @@ pub(crate) fn watchdog(seconds: u32) {
     unsafe { libc::alarm(seconds) };
 }
 
-static HITS: AtomicU32 = AtomicU32::new(0);
 static HANDLER_FD: AtomicI32 = AtomicI32::new(-1);
 
-extern "C" fn hit(_: libc::c_int) {
-    HITS.fetch_add(1, Ordering::SeqCst);
-}
-
-extern "C" fn hit_and_send(_: libc::c_int) {
-    HITS.fetch_add(1, Ordering::SeqCst);
+extern "C" fn count_and_send(signal: libc::c_int) {
+    net::count_signal(signal);
     let _ = net::send(HANDLER_FD.load(Ordering::SeqCst), b"s", 0);
 }
 
@@ -62,20 +57,20 @@ fn interrupting<T>(blocking: impl FnOnce() -> T, then: impl FnOnce() + Send) -> 
 
 fn recv_interrupted() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, false);
+    net::on_signal(SIGUSR1, net::count_signal, false);
     for _ in 0..3 {
         assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || {}), Err(EINTR));
     }
-    assert_eq!(HITS.load(Ordering::SeqCst), 3);
+    assert_eq!(net::signals(), 3);
     send_all(&p.c, b"x");
     assert_eq!(read(&p.s, &mut [0; 4]), Ok(1));
 }
 
 fn recv_restarts() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     let then = || {
-        while HITS.load(Ordering::SeqCst) == 0 {
+        while net::signals() == 0 {
             net::nap(1);
         }
         net::nap(20);
@@ -86,7 +81,7 @@ fn recv_restarts() {
 
 fn poll_interrupted() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, false);
+    net::on_signal(SIGUSR1, net::count_signal, false);
     let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
     assert_eq!(interrupting(|| net::poll_many(&mut set, -1), || {}), Err(EINTR));
     assert_eq!(interrupting(|| net::poll_many(&mut set, 50_000), || {}), Err(EINTR));
@@ -94,14 +89,14 @@ fn poll_interrupted() {
 
 fn poll_interrupted_despite_restart() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
     assert_eq!(interrupting(|| net::poll_many(&mut set, -1), || {}), Err(EINTR));
 }
 
 fn epoll_interrupted() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     let set = Set::new();
     set.add(&p.s, libc::EPOLLIN, 1);
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -114,7 +109,7 @@ fn epoll_interrupted() {
 
 fn select_interrupted() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     // SAFETY: an all-zero set is the empty set.
     let mut set: libc::fd_set = unsafe { std::mem::zeroed() };
     // SAFETY: a small descriptor.
@@ -129,7 +124,7 @@ fn select_interrupted() {
 
 fn send_interrupted() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, false);
+    net::on_signal(SIGUSR1, net::count_signal, false);
     let bytes = vec![3; 64 << 20];
     // Part of it went out: a count, not an error; when it is full: an error.
     let mut sent = 0;
@@ -151,7 +146,7 @@ fn send_interrupted() {
 
 fn mask_of_ppoll() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     net::mask(SIGUSR1, true);
     let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
     let mut open = net::signal_set(SIGUSR1);
@@ -162,14 +157,14 @@ fn mask_of_ppoll() {
         net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, ptr::null(), &raw const open) } as isize)
     };
     assert_eq!(interrupting(wait, || {}), Err(EINTR));
-    assert_eq!(HITS.load(Ordering::SeqCst), 1, "delivered inside the wait");
+    assert_eq!(net::signals(), 1, "delivered inside the wait");
     net::signal_thread(net::this_thread(), SIGUSR1);
-    assert_eq!(HITS.load(Ordering::SeqCst), 1, "blocked again outside");
+    assert_eq!(net::signals(), 1, "blocked again outside");
 }
 
 fn pending_signal_ends_ppoll() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     net::mask(SIGUSR1, true);
     net::signal_thread(net::this_thread(), SIGUSR1);
     let mut open = net::signal_set(SIGUSR1);
@@ -178,12 +173,12 @@ fn pending_signal_ends_ppoll() {
     let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
     // SAFETY: our own entry and mask.
     let n = net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, ptr::null(), &raw const open) } as isize);
-    assert_eq!((n, HITS.load(Ordering::SeqCst)), (Err(EINTR), 1));
+    assert_eq!((n, net::signals()), (Err(EINTR), 1));
 }
 
 fn mask_of_epoll_pwait() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     net::mask(SIGUSR1, true);
     let set = Set::new();
     set.add(&p.s, libc::EPOLLIN, 1);
@@ -197,13 +192,13 @@ fn mask_of_epoll_pwait() {
         net::count(n as isize)
     };
     assert_eq!(interrupting(wait, || {}), Err(EINTR));
-    assert_eq!(HITS.load(Ordering::SeqCst), 1);
+    assert_eq!(net::signals(), 1);
 }
 
 fn handler_uses_the_socket() {
     // A handler that sends on the very socket the thread is sending on.
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit_and_send, true);
+    net::on_signal(SIGUSR1, count_and_send, true);
     HANDLER_FD.store(p.c.as_raw_fd(), Ordering::SeqCst);
     let me = net::this_thread();
     let done = AtomicU32::new(0);
@@ -233,13 +228,13 @@ fn handler_uses_the_socket() {
         }
         net::shutdown(&p.c, libc::SHUT_WR).unwrap();
         let (signals, bytes) = reader.join().unwrap();
-        assert_eq!((signals, bytes), (HITS.load(Ordering::SeqCst) as usize, sent));
+        assert_eq!((signals, bytes), (net::signals() as usize, sent));
     });
 }
 
 fn interrupted_with_timeout() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, true);
+    net::on_signal(SIGUSR1, net::count_signal, true);
     net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(50_000)).unwrap();
     // signal(7): with a time-out set, SA_RESTART does not restart.
     assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || {}), Err(EINTR));
@@ -247,7 +242,7 @@ fn interrupted_with_timeout() {
 
 fn waitall_interrupted_keeps_part() {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, hit, false);
+    net::on_signal(SIGUSR1, net::count_signal, false);
     send_all(&p.c, b"part");
     let mut b = [0; 16];
     assert_eq!(interrupting(|| net::recv(&p.s, &mut b, libc::MSG_WAITALL), || {}), Ok(4));

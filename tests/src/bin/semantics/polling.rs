@@ -273,10 +273,7 @@ fn poll_many_rings() {
 fn poll_for_space() {
     let p = Pair::warm();
     net::set_nonblocking(&p.c, true);
-    let mut sent = 0;
-    while let Ok(n) = net::send(&p.c, &[1; 30_000], 0) {
-        sent += n;
-    }
+    let sent = net::fill(&p.c, &[1; 30_000]);
     both(
         || {
             net::nap(20);

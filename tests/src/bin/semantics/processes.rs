@@ -38,18 +38,14 @@ crate::checks![
 fn split(client: impl FnOnce(OwnedFd), server: impl FnOnce(&OwnedFd)) {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let mut port = [0; 2];
-        assert_eq!(net::read(&out, &mut port), Ok(2));
-        let mut addr = pair::loopback();
-        addr.set_port(u16::from_ne_bytes(port));
-        let fd = net::client(addr);
+        let fd = pair::client_told_by(&out);
         pair::warm_client(&fd);
         client(fd);
         assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
-    net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+    pair::tell_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     server(&fd);
@@ -437,7 +433,7 @@ fn exit_without_close() {
         let (out, input) = net::pipe();
         let pid = net::fork(|| {
             let (listener, addr) = net::listener(pair::loopback());
-            net::write(&input, &addr.port().to_ne_bytes()).unwrap();
+            pair::tell_port(&input, addr);
             let s = net::accept(&listener, 0).unwrap();
             pair::warm_server(&s);
             send_all(&s, &[7; 900]);
@@ -448,11 +444,7 @@ fn exit_without_close() {
                 _ => 0,
             }
         });
-        let mut port = [0; 2];
-        assert_eq!(net::read(&out, &mut port), Ok(2));
-        let mut addr = pair::loopback();
-        addr.set_port(u16::from_ne_bytes(port));
-        let c = net::client(addr);
+        let c = pair::client_told_by(&out);
         pair::warm_client(&c);
         assert_eq!(recv_up_to(&c, 5000), [7; 900]);
         assert_eq!(net::wait(pid), 0);

@@ -359,15 +359,7 @@ fn mixed_sizes_in_order() {
     let p = Pair::warm();
     let bytes: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     both(
-        || {
-            let mut at = 0;
-            let mut size = 1;
-            while at < bytes.len() {
-                let end = (at + size).min(bytes.len());
-                send_all(&p.c, &bytes[at..end]);
-                (at, size) = (end, size * 7 % 5003 + 1);
-            }
-        },
+        || net::send_in_pieces(&p.c, &bytes, |size| size * 7 % 5003 + 1),
         || {
             let (mut got, mut size) = (Vec::new(), 1);
             while got.len() < bytes.len() {

@@ -82,10 +82,7 @@ fn level_full_then_drained() {
     let set = Set::new();
     net::set_nonblocking(&p.c, true);
     set.add(&p.c, EPOLLOUT, 1);
-    let mut sent = 0;
-    while let Ok(n) = net::send(&p.c, &[1; 50_000], 0) {
-        sent += n;
-    }
+    let sent = net::fill(&p.c, &[1; 50_000]);
     assert_eq!(set.wait(4, 0), [], "full");
     both(|| late(|| assert_eq!(recv_exact(&p.s, sent).len(), sent)), || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)]));
     assert_eq!(net::send(&p.c, b"x", 0), Ok(1));

@@ -1,7 +1,5 @@
 //! Urgent data: it goes by the kernel, and the stream around it stays in order.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use libc::{MSG_OOB, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
 use madrigal_tests::pair::Pair;
@@ -41,26 +39,20 @@ fn urgent_inline() {
     assert_eq!(recv_exact(&p.s, 3), b"abc");
 }
 
-static SIGNALS: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn note(_: libc::c_int) {
-    SIGNALS.fetch_add(1, Ordering::SeqCst);
-}
-
 fn urgent_signal() {
     let p = Pair::warm();
-    net::on_signal(libc::SIGURG, note, true);
+    net::on_signal(libc::SIGURG, net::count_signal, true);
     net::fcntl(&p.s, libc::F_SETOWN, std::process::id() as i32).unwrap();
     assert_eq!(send(&p.c, b"!", MSG_OOB), Ok(1));
-    while SIGNALS.load(Ordering::SeqCst) == 0 {
+    while net::signals() == 0 {
         net::nap(1);
     }
-    net::on_signal(libc::SIGIO, note, true);
-    let before = SIGNALS.load(Ordering::SeqCst);
+    net::on_signal(libc::SIGIO, net::count_signal, true);
+    let before = net::signals();
     let flags = net::fcntl(&p.s, libc::F_GETFL, 0).unwrap();
     net::fcntl(&p.s, libc::F_SETFL, flags | libc::O_ASYNC).unwrap();
     send_all(&p.c, b"q");
-    while SIGNALS.load(Ordering::SeqCst) == before {
+    while net::signals() == before {
         net::nap(1);
     }
     assert_eq!(recv_exact(&p.s, 1), b"q");
