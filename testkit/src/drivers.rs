@@ -1,4 +1,6 @@
 //! The contracts of `netaccess::driver`, for any driver: endpoints, listeners and signals without engine or links.
+//!
+//! Features (docs/features.md): A4, A8, B3; over `loopback` B12.
 
 use std::io::IoSlice;
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 //!
 //! Both suites run once more, over every driver, in a process with a preloaded library that counts calls of the C library's I/O
 //! functions. Afterwards the same process calls each of these functions once, to show that they would have been counted.
+//!
+//! Features (docs/features.md): A1.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! Two processes: a bare ring with pipes for doorbells, and links over every method that leaves a process. Every byte is checked.
 //!
 //! The other process is this program, started once more with its task in the environment.
+//!
+//! Features (docs/features.md): B2, B3.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};

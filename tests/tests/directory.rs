@@ -1,4 +1,6 @@
 //! The shared directory missing, full, unsafe, stale, or another user's: connections work by TCP, and the reason is named.
+//!
+//! Features (docs/features.md): B16, B17.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt as _;

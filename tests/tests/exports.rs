@@ -1,4 +1,6 @@
 //! What the library shows to the loader, and what its hooks cost on descriptors that are none of its business.
+//!
+//! Features (docs/features.md): P2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! Processes killed at random moments: the survivor sees an exact prefix and a clean end, and nothing stays behind.
+//!
+//! Features (docs/features.md): P2.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
 //! Many connections, few descriptors, little memory, and no work for nothing.
+//!
+//! Features (docs/features.md): P2.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;

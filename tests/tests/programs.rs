@@ -2,6 +2,8 @@
 //!
 //! Each script in `programs/` names the programs it needs in its first line, uses the ports `$P1`, `$P2`, `$P3`, and prints what must
 //! not differ. Everything it starts is wrapped or plain as a whole.
+//!
+//! Features (docs/features.md): P2, P11 (`java`), B16 (`nats`, which is never wrapped).
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
 //! Socket behaviour in detail: every check of `semantics` in a process of its own, plain and wrapped.
+//!
+//! Features (docs/features.md): P2.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_tests::host::{self, How, Scratch};

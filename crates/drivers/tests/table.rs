@@ -1,4 +1,6 @@
 //! Every folder of a driver is in the table and has a page; nothing else is.
+//!
+//! Features (docs/features.md): A8.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! `madrigal exec` with real programs: what it says, what it sets, and that the program is none the wiser.
+//!
+//! Features (docs/features.md): P2; B16 for what cannot be wrapped.
 
 mod common;
 

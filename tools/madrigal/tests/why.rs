@@ -1,4 +1,6 @@
 //! `madrigal why` and `madrigal info` about real programs.
+//!
+//! Features (docs/features.md): B16.
 
 mod common;
 

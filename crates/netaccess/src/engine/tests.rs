@@ -1,4 +1,6 @@
 //! Tests of the engine with sources made of counters and eventfds.
+//!
+//! Features (docs/features.md): A1, A2, A5, A6, A9, A12.
 
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::os::fd::{AsFd, BorrowedFd};
