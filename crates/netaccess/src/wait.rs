@@ -187,7 +187,7 @@ pub struct Wait<'a> {
 
 impl Wait<'_> {
     /// Call after a look that found nothing: true to look again, false to sleep. Only every eighth cheap look is timed. `peer` is
-    /// asked once, when the blind spin ends.
+    /// asked once, when timing begins.
     #[inline]
     pub fn again(&mut self, peer: impl FnOnce() -> Peer) -> bool {
         self.looks += 1;
@@ -209,7 +209,7 @@ impl Wait<'_> {
             self.start = now;
             self.limit = now + BLIND_NS.min(max);
             let earned = self.cheap || self.waiter.budget(max) > BLIND_NS && !self.policy.contended(now);
-            return earned && self.limit > now;
+            return earned && self.limit > now && peer() != Peer::Here;
         }
         if now < self.limit {
             return true;
@@ -222,7 +222,7 @@ impl Wait<'_> {
             return false;
         }
         let budget = self.waiter.budget(max);
-        if budget <= BLIND_NS || peer() == Peer::Here || self.policy.contended(now) {
+        if budget <= BLIND_NS || self.policy.contended(now) {
             return false;
         }
         self.limit = self.start + budget.max(BLIND_NS + 1);

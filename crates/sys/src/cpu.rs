@@ -8,10 +8,31 @@ pub fn current() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// How many processors this process may use: its affinity mask, lowered by a cgroup v2 quota (`cpu.max`). At least 1.
+/// How many processors this process and those it talks to may use: its affinity mask, lowered by a cgroup v2 quota (`cpu.max`). At
+/// least 1. A process bound to a single processor says nothing about where its peers run: then all that are online count.
 pub fn usable() -> u32 {
-    let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count()).max(1);
+    let affinity = match rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count()) {
+        0 | 1 => online(),
+        n => n,
+    };
     quota().map_or(affinity, |q| q.min(affinity)).max(1)
+}
+
+/// Processors of the machine that are online; 1 if that cannot be known.
+fn online() -> u32 {
+    let mut buf = [0u8; 256];
+    let Ok(text) = crate::process::read_small(c"/sys/devices/system/cpu/online", &mut buf) else { return 1 };
+    count(core::str::from_utf8(text).unwrap_or("").trim())
+}
+
+/// Processors in a list such as `0-3,8`.
+fn count(list: &str) -> u32 {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let range = |text: &str| match text.split_once('-') {
+        Some((from, to)) => Some(number(to)?.checked_sub(number(from)?)? + 1),
+        None => number(text).map(|_| 1),
+    };
+    list.split(',').filter_map(range).sum::<u32>().max(1)
 }
 
 /// Whole processors granted by the cgroup v2 quota as seen from inside a container; `None` without one.
@@ -47,4 +68,15 @@ pub fn claim<T>(at: &T) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!((count("0"), count("0-1"), count("0-3,8,10-11"), count("nonsense")), (1, 2, 7, 1));
+        assert!(usable() >= 1 && online() >= 1);
+    }
 }

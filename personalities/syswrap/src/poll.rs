@@ -209,7 +209,7 @@ impl Poll<'_> {
         }
         let mut wait = POLICY.begin(&self.memory.waiter, true);
         let (mut asked, mut looks) = (0, 0u32);
-        while wait.again(|| Peer::Unknown) {
+        while wait.again(|| peer(places)) {
             looks += 1;
             let mut n = self.ask_rings(places);
             if n == 0 && looks.is_multiple_of(8) {
@@ -291,6 +291,15 @@ impl Poll<'_> {
         }
         result
     }
+}
+
+/// Where the peer of the first ring among them was last seen.
+fn peer(places: &[Option<Place>]) -> Peer {
+    let rings = places.iter().find_map(|place| match place {
+        Some(Place::Sock(s)) => session::view(s),
+        _ => None,
+    });
+    rings.map_or(Peer::Unknown, |v| v.peer_is())
 }
 
 fn is_in_ring(place: &Option<Place>) -> bool {

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use madrigal_drivers::shm::layout::state;
+use madrigal_netaccess::wait::Peer;
 
 use super::ready::{relieve, report_of};
 use super::{Member, Set, bit, member_of};
@@ -87,6 +88,15 @@ pub(super) fn collect(index: u32, set: &Set, out: &mut [epoll_event], round: u32
         relieve(&s, s.members[id as usize % MEMBERS].fd.load(Ordering::Relaxed));
     }
     n
+}
+
+/// Where the peer of a member that may have something to tell soon was last seen.
+pub(super) fn peer(set: &Set) -> Peer {
+    let guard = set.lock.lock();
+    if guard.nested() {
+        return Peer::Unknown;
+    }
+    active(set).next().and_then(|(_, s, _)| session::view(s)).map_or(Peer::Unknown, |v| v.peer_is())
 }
 
 fn walk(index: u32, set: &Set, out: &mut [epoll_event], round: u32) -> (usize, Option<u32>) {

@@ -4,10 +4,9 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLIN, EPOLLOUT, EPOLLPRI, epoll_event};
-use madrigal_netaccess::wait::Peer;
 use madrigal_sys::{Errno, raw, time};
 
-use super::list::{activate, collect};
+use super::list::{activate, collect, peer};
 use super::nested::{self, collect_nested};
 use super::ready::kernel_readiness;
 use super::sleep::{CUT_NS, Sleepers, note_missed};
@@ -226,7 +225,7 @@ impl<'a> Waiting<'a> {
         let mut wait = POLICY.begin(&self.set.waiter, rings);
         let mut asked = 0;
         let mut looks = 0u32;
-        while wait.again(|| Peer::Unknown) {
+        while wait.again(|| peer(self.set)) {
             looks += 1;
             let mut kernel = !rings;
             if rings && looks.is_multiple_of(8) {
