@@ -24,7 +24,6 @@
 //! process [serves](Runtime::serve) by every driver it may and hands out its [`Card`]; who has the card [dials](Runtime::dial), and
 //! [`Choice`] says why which path was taken.
 //!
-//! Personalities build on this crate only: [`shm`] and [`wait`] are what SysWrap shares with the drivers.
 #![forbid(unsafe_code)]
 
 mod card;

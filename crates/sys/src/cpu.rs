@@ -8,14 +8,10 @@ pub fn current() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
 
-/// How many processors this process and those it talks to may use: its affinity mask, lowered by a cgroup v2 quota (`cpu.max`). At
-/// least 1. A process bound to a single processor says nothing about where its peers run: then all that are online count.
+/// How many processors this process and those it talks to may use, to be held against [`runnable`]: all that are online, unless a
+/// cgroup v2 quota (`cpu.max`) grants less than two. An affinity mask says nothing about where the peers run. At least 1.
 pub fn usable() -> u32 {
-    let affinity = match rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count()) {
-        0 | 1 => online(),
-        n => n,
-    };
-    quota().map_or(affinity, |q| q.min(affinity)).max(1)
+    if quota().is_some_and(|q| q < 2) { 1 } else { online() }
 }
 
 /// Processors of the machine that are online; 1 if that cannot be known.

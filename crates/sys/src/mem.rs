@@ -82,13 +82,12 @@ impl SharedMap {
         Some(unsafe { &*ptr })
     }
 
-    /// Makes the pages of a range exist, so that later stores cannot fail.
+    /// Makes the pages of a range exist, so that later stores cannot fail. `ENOSYS` before Linux 5.14.
     pub fn reserve(&self, offset: usize, size: usize) -> Result<(), Errno> {
         let ptr = self.at(offset, size).ok_or(Errno::INVAL)?;
         // SAFETY: inside our own mapping; populating changes no byte.
         match unsafe { rustix::mm::madvise(ptr.cast(), size, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 pages come on first touch; such kernels account tmpfs pages the same way.
-            Err(Errno::INVAL) => Ok(()),
+            Err(Errno::INVAL) => Err(Errno::NOSYS),
             done => done,
         }
     }

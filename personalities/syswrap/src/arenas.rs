@@ -38,6 +38,8 @@ pub(crate) struct Lease {
     port: AtomicU32,
     /// The memfd while an offer may need it (made arenas), -1 afterwards.
     fd: AtomicI32,
+    /// That file's number, by which the descriptor is known to be still ours.
+    inode: AtomicU64,
     /// Slots this side has left but the peer has not.
     lingering: AtomicU32,
     /// The other process.
@@ -80,7 +82,8 @@ impl Lease {
     /// The peer has mapped it: nobody else needs to find it.
     pub(crate) fn hide(&self) {
         let fd = self.fd.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
+        // The program may have closed it, and opened something of its own under the number.
+        if fd >= 0 && inode(fd) == self.inode.load(Ordering::Relaxed) {
             raw::close(fd);
         }
     }
@@ -186,7 +189,9 @@ fn make(port: u16) -> Result<&'static Lease, Reason> {
     })?;
     let lease = open(arena, state::MADE).ok_or(Reason::NoMemory)?;
     lease.port.store(u32::from(port), Ordering::Relaxed);
-    lease.fd.store(mem::move_high(fd).into_raw_fd(), Ordering::Relaxed);
+    let fd = mem::move_high(fd).into_raw_fd();
+    lease.inode.store(inode(fd), Ordering::Relaxed);
+    lease.fd.store(fd, Ordering::Relaxed);
     Ok(lease)
 }
 
@@ -207,15 +212,17 @@ fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
 pub(crate) enum Unmapped {
     /// The peer shows no descriptor and we do not have it.
     Unknown,
-    /// It may not be opened, or is not what it should be.
+    /// It may not be opened.
     Refused,
+    /// It could not be had this time.
+    NotNow,
 }
 
 /// Arena `id` of process `pid`, mapped now if it shows it as descriptor `fd`. A session is counted.
 pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lease, Unmapped> {
     let guard = LOCK.lock();
     if guard.nested() {
-        return Err(Unmapped::Refused);
+        return Err(Unmapped::NotNow);
     }
     let mapped = LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MAPPED);
     for (index, lease) in mapped {
@@ -228,8 +235,11 @@ pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lea
         }
     }
     let fd = fd.ok_or(Unmapped::Unknown)?;
-    let arena = Arena::attach_from(pid, fd, id).map_err(|_| Unmapped::Refused)?;
-    let lease = open(arena, state::MAPPED).ok_or(Unmapped::Refused)?;
+    let arena = Arena::attach_from(pid, fd, id).map_err(|e| match e {
+        Errno::ACCESS | Errno::PERM => Unmapped::Refused,
+        _ => Unmapped::NotNow,
+    })?;
+    let lease = open(arena, state::MAPPED).ok_or(Unmapped::NotNow)?;
     lease.set_peer(pid);
     lease.sessions.fetch_add(1, Ordering::AcqRel);
     Ok(lease)
@@ -240,6 +250,12 @@ fn close(index: u32, lease: &Lease) {
     // SAFETY: the lease was open, so the arena was written; it has no session, so nobody looks at it; LOCK keeps others out.
     unsafe { (*lease.arena.get()).assume_init_drop() };
     LEASES.put(index);
+}
+
+fn inode(fd: i32) -> u64 {
+    // SAFETY: the descriptor is only looked at.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
 }
 
 /// The program is out of descriptors: gives up those of arenas that offers stand for. True if there was one.

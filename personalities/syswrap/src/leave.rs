@@ -3,7 +3,7 @@
 //! Whatever a ring cannot carry (urgent data, stdio, splice, a forked or foreign holder, half close, a reader that stalls) ends in
 //! [`leave`]. Our sending direction is finished at once: the peer drains what was published and then finds our bytes in its kernel
 //! socket. Our receiving direction is sealed; what is left in the ring is read from there first, or, when somebody who knows
-//! nothing of rings will read the socket, put into the kernel's queue behind what is there ([`hand_back`]).
+//! nothing of rings will read the socket, put into the kernel's queue behind what is there ([`put_back`], [`ask_back`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, hand_back: bool) {
         v.inn.wake.flush.store(flush::BUSY, Ordering::SeqCst);
         seal(&v, fd);
         // A thread asleep on the socket hears of bytes in the kernel only.
-        let readers = s.sleepers.load(Ordering::SeqCst) - s.tx_sleepers.load(Ordering::SeqCst);
+        let readers = s.sleepers.load(Ordering::SeqCst).saturating_sub(s.tx_sleepers.load(Ordering::SeqCst));
         // A forked child goes on with the ring, as we do; but should it become another program, little is left to hand back then.
         let little = reason != Reason::Forked || View::CONSUMER.waiting(v.inn) <= SMALL;
         let hand_back = hand_back && little || readers > 0;
@@ -114,7 +114,7 @@ pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
     if v.s.session.tx() != phase::RING || v.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || v.ended() {
         return;
     }
-    if out.wake.armed.load(Ordering::Relaxed) == 0 && v.peer_is() == Peer::Elsewhere {
+    if out.wake.armed.load(Ordering::Relaxed) == 0 && v.reader_is() == Peer::Elsewhere {
         let end = time::now_ns() + READER_NS;
         while producer.unread(out, &v.mem).is_ok_and(|n| n > 0) && time::now_ns() < end {
             core::hint::spin_loop();

@@ -1,11 +1,11 @@
 //! SysWrap: unmodified socket programs over Madrigal.
 //!
 //! This library is preloaded into a program and stands in front of the C library's socket calls. Every TCP socket stays the real
-//! kernel socket it is; what changes is how long its waits look before they sleep (tier 1, [`plain`]), and, between two wrapped
-//! processes of one user on one host, the way its bytes take (tier 2: a ring in shared memory, [`session`]).
+//! kernel socket it is; what changes is how long its waits look before they sleep (tier 1, `plain`), and, between two wrapped
+//! processes of one user on one host, the way its bytes take (tier 2: a ring in shared memory, `session`).
 //!
 //! ```text
-//!  hooks/*       the exported names: a few lines each, ending in Outcome::{Done, Fail, Pass, Sleep}
+//!  hooks/*       the exported names: a few lines each, ending in an Outcome
 //!    |
 //!  recv send     data calls        epoll poll   waits         close fork     ends of descriptors, new processes
 //!    |    |                          |

@@ -299,7 +299,7 @@ fn peer(places: &[Option<Place>]) -> Peer {
         Some(Place::Sock(s)) => session::view(s),
         _ => None,
     });
-    rings.map_or(Peer::Unknown, |v| v.peer_is())
+    rings.map_or(Peer::Unknown, |v| v.writer_is())
 }
 
 fn is_in_ring(place: &Option<Place>) -> bool {

@@ -362,7 +362,7 @@ fn await_data(v: &View<'_>, op: &Receive<'_>) -> Option<Outcome> {
         if v.s.has(flag::CLOSED) {
             return Some(op.end(Err(Errno::INTR)));
         }
-        if !wait.again(|| v.peer_is()) {
+        if !wait.again(|| v.writer_is()) {
             break;
         }
     }

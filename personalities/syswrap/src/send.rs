@@ -335,7 +335,7 @@ fn await_space(v: &View<'_>, fd: c_int, deadline: &Cell<u64>) -> Result<Waited, 
         if v.s.has(flag::CLOSED) {
             return Err(Errno::BADF);
         }
-        if !wait.again(|| v.peer_is()) {
+        if !wait.again(|| v.reader_is()) {
             break;
         }
     }

@@ -13,10 +13,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use madrigal_drivers::shm::layout::{Block, Direction, SideLine, Slot, fate, state};
 use madrigal_drivers::shm::ring::{Consumer, Memory, Producer, Sleeper};
+use madrigal_netaccess::wait::Peer;
 use madrigal_report::{Path, Reason};
 use madrigal_sys::{Errno, cpu, raw, time};
 
 use crate::arenas::{self, Lease};
+use crate::epoll::Member;
 use crate::sock::{Sock, flag, mode};
 use crate::{epoll, holders};
 
@@ -189,20 +191,22 @@ impl View<'_> {
     /// the kernel's queue: a sender goes back to kernel bytes only after its last doorbell is counted. Whoever takes a doorbell
     /// puts the token back, if somebody else may sleep on this socket (see [`crate::epoll`]).
     pub(crate) fn swallow(&self, fd: c_int, me: Me) -> bool {
-        if self.bells_due() == 0 {
+        // Read before the check: a doorbell that comes after it stays.
+        let due = self.bells_due();
+        if due == 0 {
             return true;
         }
         let mine = !self.is_for_another(me);
         if mine {
-            self.swallow_any(fd);
+            self.discard(fd, due);
         }
         mine
     }
 
     /// Whether a thread asleep on this socket, other than the caller, has what it waits for.
     fn is_for_another(&self, me: Me) -> bool {
-        let writers = self.s.tx_sleepers.load(Ordering::SeqCst) - u32::from(me == Me::Writer);
-        let all = self.s.sleepers.load(Ordering::SeqCst) - u32::from(me != Me::Awake);
+        let writers = self.s.tx_sleepers.load(Ordering::SeqCst).saturating_sub(u32::from(me == Me::Writer));
+        let all = self.s.sleepers.load(Ordering::SeqCst).saturating_sub(u32::from(me != Me::Awake));
         let room = || self.s.session.producer.has_room(self.out, &self.mem, crate::send::wanted(self));
         all > writers && Self::CONSUMER.stirred(self.inn) || writers > 0 && room()
     }
@@ -210,9 +214,12 @@ impl View<'_> {
     /// Takes doorbells out whoever they are for.
     pub(crate) fn swallow_any(&self, fd: c_int) {
         let due = self.bells_due();
-        if due == 0 {
-            return;
+        if due > 0 {
+            self.discard(fd, due);
         }
+    }
+
+    fn discard(&self, fd: c_int, due: u64) {
         match raw::discard(fd, usize::try_from(due.min(1 << 20)).unwrap_or(0)) {
             Ok(0) => self.saw_end(),
             Ok(n) => {
@@ -304,15 +311,14 @@ impl View<'_> {
         if unmeant { libc::EPOLLRDHUP as u32 } else { events }
     }
 
-    /// Where the peer last ran, for the wait policy.
-    pub(crate) fn peer_is(&self) -> madrigal_netaccess::wait::Peer {
-        use madrigal_netaccess::wait::Peer;
-        let seen = self.inn.w.cpu.load(Ordering::Relaxed).max(self.out.r.cpu.load(Ordering::Relaxed));
-        match seen {
-            0 => Peer::Unknown,
-            n if n == cpu::current() + 1 => Peer::Here,
-            _ => Peer::Elsewhere,
-        }
+    /// Where the peer ran when it last sent, for those who wait for bytes.
+    pub(crate) fn writer_is(&self) -> Peer {
+        where_is(self.inn.w.cpu.load(Ordering::Relaxed))
+    }
+
+    /// Where the peer ran when it last read, for those who wait for space.
+    pub(crate) fn reader_is(&self) -> Peer {
+        where_is(self.out.r.cpu.load(Ordering::Relaxed))
     }
 
     /// Rings the peer's doorbell: one byte on the kernel socket, counted before it is sent.
@@ -410,7 +416,14 @@ impl View<'_> {
     }
 }
 
-use crate::epoll::Member;
+/// What a processor published in a direction's line, its number plus one, means to this thread.
+fn where_is(cpu_plus_one: u32) -> Peer {
+    match cpu_plus_one {
+        0 => Peer::Unknown,
+        n if n == cpu::current() + 1 => Peer::Here,
+        _ => Peer::Elsewhere,
+    }
+}
 
 /// Ends the session if both directions are over and nobody else is at it: the socket is an ordinary one again.
 pub(crate) fn retire(s: &Sock, fd: c_int) {

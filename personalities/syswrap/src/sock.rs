@@ -276,7 +276,7 @@ impl Sock {
     /// It will not move (again), for this reason; the first reason stays.
     pub(crate) fn set_never(&self, reason: Reason) {
         let _ = self.never.compare_exchange(0, reason as u32, Ordering::Relaxed, Ordering::Relaxed);
-        self.tell(Path::Tcp, Some(reason));
+        self.tell(Path::Tcp, self.never());
     }
 
     /// Becomes one end of a connection, listed for `madrigal why`.

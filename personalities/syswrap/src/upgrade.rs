@@ -306,6 +306,7 @@ fn accept(s: &Sock, fd: c_int, offer: &Offer) -> Result<(), u32> {
             offer.answer.store(process::id(), Ordering::Relaxed);
             offers::stage::OTHER_ARENA
         }
+        Unmapped::NotNow => offers::stage::FREE,
         Unmapped::Refused => {
             s.set_never(Reason::OtherUser);
             offers::stage::REFUSED

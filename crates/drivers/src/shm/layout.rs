@@ -48,7 +48,7 @@ pub struct WriterLine {
     pub state: AtomicU32,
     /// How many threads of this side are between deciding on a doorbell and having sent it.
     pub ringing: AtomicU32,
-    /// Processor this side last ran on.
+    /// Processor this side last ran on, plus one; 0 for unknown.
     pub cpu: AtomicU32,
     /// One of [`fate`], for the whole side.
     pub fate: AtomicU32,
@@ -62,7 +62,7 @@ pub struct ReaderLine {
     pub head: AtomicU64,
     /// The writer's nonce, once the reader handles doorbells on its kernel socket.
     pub ready: AtomicU64,
-    /// Processor this side last ran on.
+    /// Processor this side last ran on, plus one; 0 for unknown.
     pub cpu: AtomicU32,
 }
 

@@ -4,7 +4,7 @@
 //! * [`ring`], [`express`]: how bytes pass, many or few;
 //! * `driver`: connections made of these, found through a Unix socket.
 //!
-//! SysWrap uses all but the last under the TCP connections of unmodified programs.
+//! SysWrap uses layout, arena and ring under the TCP connections of unmodified programs.
 #![allow(unsafe_code)]
 
 pub mod arena;

@@ -79,8 +79,14 @@ pub(crate) fn restore(s: &Sock, _fd: c_int) {
         let _lock = set.lock.lock();
         let events = if member.has(bit::SPENT) { EPOLLONESHOT as u32 } else { member.events.load(Ordering::Relaxed) };
         if let Some(epfd) = epfd {
-            let events = events & !(libc::EPOLLEXCLUSIVE as u32);
-            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, member.data.load(Ordering::Relaxed));
+            let data = member.data.load(Ordering::Relaxed);
+            let _ = if events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+                // An entry becomes exclusive only as it is added.
+                raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
+                    .and_then(|()| raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data))
+            } else {
+                raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
+            };
         }
         deactivate(set, member);
         member.set_bit(bit::ADOPTED, false);

@@ -96,7 +96,7 @@ pub(super) fn peer(set: &Set) -> Peer {
     if guard.nested() {
         return Peer::Unknown;
     }
-    active(set).next().and_then(|(_, s, _)| session::view(s)).map_or(Peer::Unknown, |v| v.peer_is())
+    active(set).next().and_then(|(_, s, _)| session::view(s)).map_or(Peer::Unknown, |v| v.writer_is())
 }
 
 fn walk(index: u32, set: &Set, out: &mut [epoll_event], round: u32) -> (usize, Option<u32>) {

@@ -1,10 +1,10 @@
 //! Event sets: what epoll(7) would tell of sockets whose bytes travel in rings.
 //!
 //! The kernel's registration of a socket becomes ours while a session can receive doorbells: edge-triggered, all events, and a key
-//! of ours as data ([`adopt`]). Whatever it reports only puts the member on the set's *active list* ([`list`]); what the program is
-//! told is computed from ring and kernel state, by the rules of level, edge and one-shot triggering ([`ready`]). A member leaves
-//! the active list when its writer will ring and it has nothing to tell; before a thread sleeps on the set it arms the whole list
-//! ([`sleep`]).
+//! of ours as data ([`mod@adopt`]). Whatever it reports only puts the member on the set's *active list* ([`list`]); what the program is
+//! told is computed from ring and kernel state, by the rules of level, edge and one-shot triggering ([`ready`]). A member
+//! leaves a long active list once its writer will ring and it has had nothing to tell for a while; before a thread sleeps on the set
+//! it arms the whole list ([`sleep`]).
 //!
 //! ```text
 //!   control  epoll_ctl(2)         wait    epoll_wait(2): look, spin, sleep

@@ -130,7 +130,7 @@ impl<'a> Waiting<'a> {
 
     fn kernel_due(&self, answers: usize) -> bool {
         let seen = self.set.answers.fetch_add(answers as u32, Ordering::Relaxed);
-        seen >= KERNEL_ANSWERS && time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
+        seen >= KERNEL_ANSWERS || time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
     }
 
     /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says.

@@ -1,4 +1,4 @@
-//! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends in one of four ways.
+//! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends as an [`Outcome`] says.
 //!
 //! To add one: a line in [`crate::real`], a function here in the file of its kind, and a check in `tests/`. Hooks use the
 //! `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds through them.
