@@ -21,6 +21,8 @@ static OFF: AtomicU32 = AtomicU32::new(0);
 static PLAIN: AtomicBool = AtomicBool::new(false);
 /// Odd while a fork is under way; see [`fork_count`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
+/// See [`pace_ns`].
+static PACE_NS: AtomicU64 = AtomicU64::new(0);
 static ID: AtomicU64 = AtomicU64::new(0);
 static REPORT: AtomicPtr<Report> = AtomicPtr::new(core::ptr::null_mut());
 static REPORT_FD: AtomicI32 = AtomicI32::new(-1);
@@ -28,6 +30,7 @@ static REPORT_LOCK: Lock = Lock::new();
 
 /// Reads the configuration from the environment; called once, before any hook of this library runs.
 pub(crate) fn configure() {
+    learn_pace();
     if let Some(methods) = env(c"MADRIGAL_METHODS")
         && !method_allowed(methods, "shm")
     {
@@ -46,6 +49,35 @@ pub(crate) fn configure() {
             }
         }
     }
+}
+
+/// Programs that break when answers come too soon, and how soon is too soon. sockperf's ping-pong keeps a table with room for
+/// 600,000 round trips a second (`MPS_MAX_PP`) and one second more, and ends with an error when there are more.
+const TOO_FAST: &[(&str, u64)] = &[("sockperf", 900)];
+
+unsafe extern "C" {
+    /// The program's name without its folder (invocation_name(3)).
+    static program_invocation_short_name: *const core::ffi::c_char;
+}
+
+fn learn_pace() {
+    // SAFETY: the C library sets it before any constructor runs, to a string of the program's arguments.
+    let name = unsafe { program_invocation_short_name };
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: as above: null-terminated.
+    let name = unsafe { CStr::from_ptr(name) }.to_str();
+    if let Some((_, ns)) = TOO_FAST.iter().find(|(program, _)| name == Ok(program)) {
+        PACE_NS.store(*ns, Ordering::Relaxed);
+    }
+}
+
+/// Nanoseconds a client must let pass between its request and the answer, because it would break otherwise; 0 for all but a few
+/// programs.
+#[inline]
+pub(crate) fn pace_ns() -> u64 {
+    PACE_NS.load(Ordering::Relaxed)
 }
 
 /// An environment variable, as it was at start.

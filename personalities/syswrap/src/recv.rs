@@ -13,8 +13,8 @@ use crate::buffers::Buffers;
 use crate::outcome::{Nap, Outcome};
 use crate::process::POLICY;
 use crate::session::{self, Me, View, phase};
-use crate::sock::{self, Sock, flag, mode};
-use crate::{leave, plain, upgrade};
+use crate::sock::{self, Sock, flag, mode, role};
+use crate::{leave, plain, process, upgrade};
 
 /// One receive, whichever function the program called.
 pub(crate) struct Receive<'a> {
@@ -132,6 +132,9 @@ fn in_session(s: &Sock, op: &Receive<'_>) -> Option<Outcome> {
             }
             Step::Took(n) => {
                 v.pay_space(op.fd);
+                if process::pace_ns() != 0 {
+                    keep_pace(s);
+                }
                 op.done.set(op.done.get() + n);
                 if op.done.get() == total || !op.is_whole() {
                     return Some(op.end(Ok(0)));
@@ -150,6 +153,15 @@ fn in_session(s: &Sock, op: &Receive<'_>) -> Option<Outcome> {
                 }
             }
         }
+    }
+}
+
+/// Lets the time pass that the program needs between its request and the answer.
+#[cold]
+fn keep_pace(s: &Sock) {
+    let end = s.sent_at.load(Ordering::Relaxed) + process::pace_ns();
+    while s.role() == role::CLIENT && time::now_ns() < end {
+        core::hint::spin_loop();
     }
 }
 

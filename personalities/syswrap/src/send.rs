@@ -15,7 +15,7 @@ use crate::outcome::Outcome;
 use crate::process::POLICY;
 use crate::session::{self, Me, View, phase};
 use crate::sock::{self, Sock, flag, mode};
-use crate::{leave, plain, recv, upgrade};
+use crate::{leave, plain, process, recv, upgrade};
 
 /// One send, whichever function the program called.
 pub(crate) struct Send<'a> {
@@ -110,6 +110,9 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
         };
         match step {
             Step::Put(n, sleeper) => {
+                if process::pace_ns() != 0 {
+                    s.sent_at.store(time::now_ns(), Ordering::Relaxed);
+                }
                 v.wake(op.fd, sleeper);
                 op.progress.done.set(done + n);
                 if done + n == total || !s.deferred.is_empty() {

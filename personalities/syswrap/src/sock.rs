@@ -112,6 +112,8 @@ pub(crate) struct Sock {
     pub(crate) members: [Member; MEMBERS],
     pub(crate) session: Session,
     pub(crate) deferred: Deferred,
+    /// When it last sent through a ring, in programs that are too slow for rings ([`process::pace_ns`]).
+    pub(crate) sent_at: AtomicU64,
 }
 
 // SAFETY: atomics and structs of atomics only; all-zero is a fresh socket.
