@@ -47,7 +47,8 @@ impl WaitPolicy {
         Self {
             max_ns: AtomicU64::new(DEFAULT_MAX_NS),
             cpus: AtomicU32::new(0),
-            over: AtomicU32::new(0),
+            // The first sample decides alone: whoever spins on a busy machine at first stays where it pushed its peer away.
+            over: AtomicU32::new(AGREE - 1),
             next_sample: AtomicU64::new(0),
         }
     }
