@@ -93,7 +93,7 @@ impl WaitPolicy {
 
     /// The same, as of the last look at the machine's load.
     #[inline]
-    fn was_contended(&self) -> bool {
+    pub fn was_contended(&self) -> bool {
         self.over.load(Ordering::Relaxed) >= AGREE
     }
 

@@ -50,6 +50,20 @@ pub fn runnable() -> Option<u32> {
     text.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
+/// Moves the calling thread to processor `there`, if it may run on it, without binding it: the affinity mask is as before.
+pub fn visit(there: u32) {
+    let Ok(before) = rustix::thread::sched_getaffinity(None) else { return };
+    let place = there as usize;
+    if place >= rustix::thread::CpuSet::MAX_CPU || before.count() < 2 || !before.is_set(place) {
+        return;
+    }
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(place);
+    if rustix::thread::sched_setaffinity(None, &only).is_ok() {
+        let _ = rustix::thread::sched_setaffinity(None, &before);
+    }
+}
+
 /// Asks for the cache line `at` begins in, to be written soon. Only a hint, and nothing where the processor has none.
 #[inline]
 pub fn claim<T>(at: &T) {

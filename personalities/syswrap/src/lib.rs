@@ -27,6 +27,7 @@ mod fork;
 mod holders;
 mod hooks;
 mod leave;
+mod near;
 mod offers;
 mod outcome;
 mod plain;

@@ -14,7 +14,7 @@ use crate::outcome::{Nap, Outcome};
 use crate::process::POLICY;
 use crate::session::{self, Me, View, phase};
 use crate::sock::{self, Sock, flag, mode, role};
-use crate::{leave, plain, process, upgrade};
+use crate::{leave, near, plain, process, upgrade};
 
 /// One receive, whichever function the program called.
 pub(crate) struct Receive<'a> {
@@ -132,6 +132,7 @@ fn in_session(s: &Sock, op: &Receive<'_>) -> Option<Outcome> {
             }
             Step::Took(n) => {
                 v.pay_space(op.fd);
+                s.take_turn(false);
                 if process::pace_ns() != 0 {
                     keep_pace(s);
                 }
@@ -389,6 +390,7 @@ fn await_data(v: &View<'_>, op: &Receive<'_>) -> Option<Outcome> {
             return Some(op.end(Err(Errno::AGAIN)));
         }
     }
+    near::join(v);
     v.s.sleepers.fetch_add(1, Ordering::SeqCst);
     if prepare_sleep(v, op.fd) {
         v.s.sleepers.fetch_sub(1, Ordering::SeqCst);

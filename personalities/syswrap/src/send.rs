@@ -110,6 +110,7 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
         };
         match step {
             Step::Put(n, sleeper) => {
+                s.take_turn(true);
                 if process::pace_ns() != 0 {
                     s.sent_at.store(time::now_ns(), Ordering::Relaxed);
                 }

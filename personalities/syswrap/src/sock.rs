@@ -114,6 +114,8 @@ pub(crate) struct Sock {
     pub(crate) deferred: Deferred,
     /// When it last sent through a ring, in programs that are too slow for rings ([`process::pace_ns`]).
     pub(crate) sent_at: AtomicU64,
+    /// How often sends and receives have taken turns so far; the lowest bit says that a send was last.
+    pub(crate) turns: AtomicU32,
 }
 
 // SAFETY: atomics and structs of atomics only; all-zero is a fresh socket.
@@ -338,6 +340,14 @@ impl Sock {
         if let Some(record) = self.record() {
             add(if out { &record.shm_out } else { &record.shm_in }, n);
         }
+    }
+
+    /// Counts turns of sending and receiving.
+    #[inline]
+    pub(crate) fn take_turn(&self, sending: bool) {
+        let turns = self.turns.load(Ordering::Relaxed);
+        let in_turn = (turns & 1 == 0) == sending;
+        self.turns.store(if in_turn { turns.wrapping_add(1) } else { u32::from(sending) }, Ordering::Relaxed);
     }
 
     /// Frees the object once nobody uses it. Called with `CLOSED` set.

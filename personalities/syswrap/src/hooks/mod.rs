@@ -7,6 +7,7 @@
 
 mod data;
 mod fds;
+mod files;
 mod options;
 mod processes;
 mod stdio;

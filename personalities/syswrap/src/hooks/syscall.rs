@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_long};
 
 use madrigal_report::Reason;
 
-use super::{data, fds, guarded_or, options, processes, waits};
+use super::{data, fds, files, guarded_or, options, processes, waits};
 use crate::{process, real};
 
 /// syscall(2)
@@ -46,8 +46,8 @@ unsafe fn data_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lon
             libc::SYS_sendto => data::sendto(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
             libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
-            libc::SYS_sendfile => data::sendfile(fd, b as _, c as _, d as _) as c_long,
-            libc::SYS_splice => data::splice(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
+            libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_splice => files::splice(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_close => c_long::from(data::close(fd)),
             _ => return None,
         }
