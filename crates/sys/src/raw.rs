@@ -283,6 +283,14 @@ pub fn disconnect(fd: c_int) {
     let _ = check(unsafe { syscall6(libc::SYS_connect, [fd as usize, (&raw const addr) as usize, len, 0, 0, 0]) });
 }
 
+/// Whether the page `ptr` lies in has memory behind it: mincore(2). True also where that cannot be told.
+pub fn is_real(ptr: *const u8) -> bool {
+    let (page, mut answer) = (ptr.addr() & !4095, 1u8);
+    // SAFETY: the kernel writes one byte for one page, into our own variable.
+    let asked = check(unsafe { syscall6(libc::SYS_mincore, [page, 4096, (&raw mut answer).addr(), 0, 0, 0]) });
+    asked.is_err() || answer & 1 != 0
+}
+
 /// Makes the whole pages of `ptr[..len]` real that are not yet: madvise(2) with `MADV_POPULATE_WRITE` (Linux 5.14; before, they are
 /// made one by one as they are written). For memory about to be written from end to end.
 pub fn populate(ptr: *mut u8, len: usize) {

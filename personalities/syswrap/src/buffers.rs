@@ -45,9 +45,11 @@ impl<'a> Buffers<'a> {
     /// `last` remembers where a large copy went.
     pub(crate) fn fill(&self, done: usize, span: &Span, last: &AtomicUsize) -> usize {
         self.each(done, span.len(), |ptr, at, n| {
-            if n >= LARGE && last.swap(ptr.addr(), Ordering::Relaxed) != ptr.addr() {
-                // Not the buffer of the last time, and so perhaps fresh pages: they are made in one go, for a fault for each costs as
-                // much as the copy.
+            if n >= LARGE
+                && last.swap(ptr.addr(), Ordering::Relaxed) != ptr.addr()
+                && !raw::is_real(ptr.wrapping_add(n - 1))
+            {
+                // Fresh pages, made in one go: a fault for each costs as much as the copy.
                 raw::populate(ptr, n);
             }
             // SAFETY: the program vouches for its buffers; the span is data of a ring under the receive lock.
