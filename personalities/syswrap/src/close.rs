@@ -86,6 +86,9 @@ fn last_close(s: &Sock, fd: c_int) {
     s.set_flag(flag::CLOSED, true);
 }
 
+/// How long a doorbell under way is waited for.
+const RINGING_NS: u64 = 1_000_000;
+
 /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread.
 fn end_session(s: &Sock, fd: c_int, sole: bool) {
     let Some(v) = session::view(s) else { return };
@@ -98,17 +101,18 @@ fn end_session(s: &Sock, fd: c_int, sole: bool) {
         let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
         return;
     }
+    // First, so that the peer rings no more: a doorbell we leave unread would make the kernel send a reset we do not mean.
+    v.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
     let guard = s.wlock.lock();
     if !guard.nested() && s.session.tx() == phase::RING {
         s.session.producer.seal(v.out);
         leave::take_back(&v, fd);
     }
     drop(guard);
-    v.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
     if s.session.rx() == phase::RING
         && let Some(_lock) = s.rlock.try_lock()
     {
-        // An unread doorbell would make the kernel send a reset we do not mean.
+        leave::wait_until(RINGING_NS, || v.inn.w.ringing.load(Ordering::SeqCst) == 0);
         v.swallow_any(fd);
     }
 }

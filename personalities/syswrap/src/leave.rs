@@ -75,10 +75,9 @@ pub(crate) fn finish_sending(v: &View<'_>, fd: c_int, reason: Reason) {
 
 /// Seals both directions: nothing is added to either ring from now on.
 fn seal(v: &View<'_>, fd: c_int) {
-    let there = v.inn.w.fate.load(Ordering::Acquire) == fate::OPEN && !v.ended();
-    let rings = there && v.out.w.state.load(Ordering::SeqCst) == state::RING && !v.s.session.producer.is_sealed(v.out);
     // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
     v.begin_ringing();
+    let rings = v.may_ring() && !v.ended();
     View::CONSUMER.seal(v.inn);
     v.s.session.producer.seal(v.out);
     if rings {
@@ -167,7 +166,7 @@ fn await_peer(v: &View<'_>, fd: c_int, done: impl Fn() -> bool) -> bool {
 }
 
 /// Waits for something another thread or process is about to do; true if it came in time.
-fn wait_until(patience: u64, done: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(patience: u64, done: impl Fn() -> bool) -> bool {
     for _ in 0..200 {
         if done() {
             return true;

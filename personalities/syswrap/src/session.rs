@@ -325,8 +325,7 @@ impl View<'_> {
     pub(crate) fn ring(&self, fd: c_int) {
         // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count.
         self.begin_ringing();
-        let ours =
-            self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        let ours = self.may_ring();
         if ours {
             self.ring_now(fd);
         }
@@ -340,8 +339,7 @@ impl View<'_> {
         }
         // SYNC: as in `ring`. The set's word is taken inside: who takes it is sure to ring.
         self.begin_ringing();
-        let ours =
-            self.out.w.state.load(Ordering::SeqCst) == state::RING && !self.s.session.producer.is_sealed(self.out);
+        let ours = self.may_ring();
         if ours && self.is_due(sleeper) {
             self.ring_now(fd);
         }
@@ -353,6 +351,14 @@ impl View<'_> {
         let word = lease.arena().sleep_word(1 - self.s.session.side(), index);
         // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
         word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Whether a doorbell would be understood: not by a sealed direction, nor by a peer that closes. Only while counted in `ringing`.
+    pub(crate) fn may_ring(&self) -> bool {
+        // SYNC: SeqCst with `close::end_session`: a doorbell it does not wait for is one that is not sent.
+        self.out.w.state.load(Ordering::SeqCst) == state::RING
+            && !self.s.session.producer.is_sealed(self.out)
+            && self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
     }
 
     /// From now on a seal of ours waits for us, and a peer that sees it knows that a doorbell may follow.
