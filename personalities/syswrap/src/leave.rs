@@ -23,6 +23,8 @@ use crate::{epoll, upgrade};
 const DEADLINE_NS: u64 = 15_000_000_000;
 /// How long, in a connection's whole life, its peer may keep us waiting while we leave.
 const PEER_NS: u64 = 2_000_000_000;
+/// More than any socket's queues hold.
+const MOST_IN_KERNEL: usize = 64 << 20;
 /// Unread bytes that are surely put back into a socket at once.
 const SMALL: u64 = 32 << 10;
 
@@ -134,7 +136,9 @@ pub(crate) fn take_back(v: &View<'_>, fd: c_int) {
     for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
         // SAFETY: bytes this process published in a block it still holds.
         let bytes = unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) };
-        let _ = send_all(fd, bytes);
+        if send_all(fd, bytes) == Err(Errno::AGAIN) {
+            return give_up(v, fd);
+        }
         v.s.count_kernel(len, true);
     }
 }
@@ -246,7 +250,8 @@ fn swallow_all(v: &View<'_>, fd: c_int) {
 fn ask_back(v: &View<'_>, fd: c_int) {
     v.inn.wake.flush.store(flush::WANTED, Ordering::SeqCst);
     let done = || v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.ended();
-    if !wait_until(DEADLINE_NS, done) && View::CONSUMER.waiting(v.inn) > 0 {
+    wait_until(DEADLINE_NS, done);
+    if View::CONSUMER.waiting(v.inn) > 0 && !v.ended() {
         return give_up(v, fd);
     }
     swallow_all(v, fd);
@@ -270,15 +275,18 @@ fn put_back(v: &View<'_>, fd: c_int, peer: &OwnedFd, kernel: u64) -> Result<(), 
             Ok(span) if !span.is_empty() => span,
             _ => return Ok(()),
         };
+        // Ours first: the peer may take them back in the same moment, and a child of ours may read them. Nothing is added to a sealed
+        // ring, so the bytes stay where they are.
+        match View::CONSUMER.advance(v.inn, &span, span.len()) {
+            Ok(()) => {}
+            Err(Trouble::Raced) => continue,
+            Err(_) => return Err(Errno::CONNRESET),
+        }
         for (ptr, len) in span.pieces() {
-            // SAFETY: published ring bytes, which stay until they are consumed below; the peer may spoil them, for itself alone.
+            // SAFETY: bytes of a sealed ring; the peer may spoil them, for itself alone.
             send_all(peer.as_raw_fd(), unsafe {
                 core::slice::from_raw_parts(ptr.cast_const(), if ptr.is_null() { 0 } else { len })
             })?;
-        }
-        match View::CONSUMER.advance(v.inn, &span, span.len()) {
-            Ok(()) | Err(Trouble::Raced) => {}
-            Err(_) => return Err(Errno::CONNRESET),
         }
     }
 }
@@ -314,10 +322,12 @@ impl Drop for Aside {
 }
 
 fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
-    let size = usize::try_from(kernel).map_err(|_| Errno::INVAL)?;
-    if size == 0 {
+    if kernel == 0 {
         return Ok(Aside::default());
     }
+    // The peer's number: no socket holds as much as that.
+    let size = usize::try_from(kernel).ok().filter(|&size| size <= MOST_IN_KERNEL).ok_or(Errno::INVAL)?;
+    let end = time::now_ns() + PEER_NS;
     let memory = crate::slab::zeroed_pages(size).ok_or(Errno::NOMEM)?;
     let mut aside = Aside { memory: Some((memory, size)), len: 0 };
     while aside.len < size {
@@ -325,7 +335,7 @@ fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
         match unsafe { raw::recv(fd, memory.add(aside.len).cast(), size - aside.len, libc::MSG_DONTWAIT) } {
             Ok(0) => break,
             Ok(n) => aside.len += n,
-            Err(Errno::AGAIN | Errno::INTR) => _ = nap(20_000),
+            Err(Errno::AGAIN | Errno::INTR) if time::now_ns() < end => _ = nap(20_000),
             Err(e) => return Err(e),
         }
     }
@@ -335,7 +345,7 @@ fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
 }
 
 fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<(), Errno> {
-    let end = time::now_ns() + DEADLINE_NS;
+    let end = time::now_ns() + PEER_NS;
     while !bytes.is_empty() {
         match raw::send_bytes(fd, bytes) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),

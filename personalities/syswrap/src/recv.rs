@@ -53,6 +53,8 @@ impl<'a> Receive<'a> {
 
 /// Flags that ask the kernel for something no ring has.
 const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// How often a copy may be overtaken, by signal handlers and forked children.
+const RACES: u32 = 1000;
 /// Between looks where no doorbell can tell.
 const PEEK_NAP_NS: u64 = 100_000;
 
@@ -79,7 +81,7 @@ pub(crate) fn receive(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Er
             // The session ended while the call waited: the rest is for the next one.
             return op.end(Ok(0));
         }
-        if let Some(e) = owed_error(&s) {
+        if let Some(e) = s.owed_error() {
             return Outcome::Fail(e);
         }
         let nonblocking = plain::nonblocking(&s, op.flags);
@@ -103,15 +105,6 @@ enum Look {
     Empty,
     /// The end, or an error.
     End(Result<usize, Errno>),
-}
-
-/// An error a look of ours has taken from the kernel, while the session lasted.
-pub(crate) fn owed_error(s: &Sock) -> Option<Errno> {
-    if s.error.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    let code = s.error.swap(0, Ordering::Relaxed);
-    (code != 0).then(|| Errno::from_raw_os_error(code as i32))
 }
 
 /// Receives in session mode; `None` when the kernel socket carries everything.
@@ -170,7 +163,7 @@ fn keep_pace(s: &Sock) {
 fn await_more(v: &View<'_>, op: &Receive<'_>, n: usize) -> bool {
     let end = time::now_ns() + if v.s.has(flag::RCVTIMEO) { timeout(op.fd, libc::SO_RCVTIMEO) } else { u64::MAX / 4 };
     while v.s.session.rx() == phase::RING && View::CONSUMER.waiting(v.inn) <= n as u64 {
-        let _ = v.check_open(op.fd, false);
+        v.check_open(op.fd, false);
         if v.ended() || v.s.session.producer.is_sealed(v.inn) || time::now_ns() > end || !leave::nap(PEEK_NAP_NS) {
             return false;
         }
@@ -187,7 +180,7 @@ enum Step {
 
 /// Looks and takes what there is. Under the receive lock.
 fn take(v: &View<'_>, op: &Receive<'_>, done: usize) -> Step {
-    loop {
+    for _ in 0..RACES {
         match look(v, op.fd) {
             Look::Ring(span) => match take_ring(v, op, done, &span) {
                 Err(Trouble::Raced) => {}
@@ -211,7 +204,9 @@ fn take(v: &View<'_>, op: &Receive<'_>, done: usize) -> Step {
             Look::Empty => return Step::Empty,
             Look::End(result) => return Step::End(result),
         }
-    }
+    } // Nobody races us that often but a peer that writes where it has no business.
+    spoil(v, op.fd);
+    Step::End(Err(Errno::CONNRESET))
 }
 
 fn take_ring(v: &View<'_>, op: &Receive<'_>, done: usize, span: &Span) -> Result<usize, Trouble> {
@@ -325,9 +320,9 @@ fn look_ring(v: &View<'_>, fd: c_int) -> Look {
 /// The ring is empty and open: has the kernel socket ended?
 fn look_drained(v: &View<'_>, fd: c_int) -> Look {
     if !v.ended() {
-        let _ = v.check_open(fd, false);
+        v.check_open(fd, false);
     } else if !v.end_is_known() {
-        let _ = v.check_open(fd, true);
+        v.check_open(fd, true);
     }
     // What the peer published before it ended is read first.
     if View::CONSUMER.stirred(v.inn) {
@@ -415,7 +410,7 @@ pub(crate) fn woken(op: &Receive<'_>, nap: Nap, result: Result<usize, Errno>) ->
                 if ended {
                     v.saw_end()
                 } else {
-                    let _ = v.check_open(op.fd, true);
+                    v.check_open(op.fd, true);
                 }
             }
             None

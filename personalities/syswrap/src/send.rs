@@ -61,6 +61,9 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
         return Outcome::Pass;
     }
     upgrade::step(&s, op.fd);
+    if !s.deferred.is_empty() {
+        send_deferred(&s, op.fd);
+    }
     loop {
         if s.mode() == mode::SESSION
             && let Some(outcome) = in_session(&s, op)
@@ -71,7 +74,7 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
             // The session ended while the call waited.
             return rest_by_kernel(&s, op, op.progress.done.get());
         }
-        if let Some(e) = recv::owed_error(&s) {
+        if let Some(e) = s.owed_error() {
             return Outcome::Fail(e);
         }
         let nonblocking = plain::nonblocking(&s, op.flags);
@@ -142,30 +145,34 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
     }
 }
 
-/// Sends what a signal handler left while its thread was sending. What finds no room now goes with the next send.
+/// Sends what a signal handler left while its thread was sending. What finds no room now goes in front of the next send.
 pub(crate) fn send_deferred(s: &Sock, fd: c_int) {
     while let Some((ptr, n)) = s.deferred.waiting() {
         let piece = [libc::iovec { iov_base: ptr.cast(), iov_len: n }];
         let bytes = Buffers::of(&piece);
-        let Some(v) = session::view(s).filter(|_| s.mode() == mode::SESSION) else {
-            // SAFETY: bytes of our own page.
-            let sent = unsafe { raw::send(fd, ptr.cast(), n, libc::MSG_NOSIGNAL) };
-            s.deferred.sent(sent.unwrap_or(n));
-            continue;
-        };
-        let step = {
-            let guard = s.wlock.lock();
-            if guard.nested() {
-                return;
+        let step = match session::view(s).filter(|_| s.mode() == mode::SESSION) {
+            None => Step::Plain,
+            Some(v) => {
+                let guard = s.wlock.lock();
+                if guard.nested() {
+                    return;
+                }
+                put(&v, fd, n, |span, from, limit| bytes.drain(from, span, limit))
             }
-            put(&v, fd, n, |span, from, limit| bytes.drain(from, span, limit))
         };
         match step {
             Step::Put(n, sleeper) => {
-                v.wake(fd, sleeper);
+                if let Some(v) = session::view(s) {
+                    v.wake(fd, sleeper);
+                }
                 s.deferred.sent(n);
             }
-            Step::Plain => session::retire(s, fd),
+            // SAFETY: bytes of our own page.
+            Step::Plain => match unsafe { raw::send(fd, ptr.cast(), n, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) } {
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                // On an error the connection is gone, and the program hears of it from its own calls.
+                sent => s.deferred.sent(sent.unwrap_or(n)),
+            },
             Step::Broken => s.deferred.sent(n),
             Step::Full => return,
         }
@@ -314,7 +321,7 @@ fn look_alive(v: &View<'_>, fd: c_int) {
     if v.s.session.rx() == phase::RING
         && let Some(_lock) = v.s.rlock.try_lock()
     {
-        let _ = v.check_open(fd, false);
+        v.check_open(fd, false);
     }
 }
 

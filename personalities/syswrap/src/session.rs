@@ -265,22 +265,21 @@ impl View<'_> {
     }
 
     /// Asks the kernel socket, behind the doorbells, whether it is still open. At most once a millisecond unless `now`.
-    pub(crate) fn check_open(&self, fd: c_int, now: bool) -> Result<(), Errno> {
+    pub(crate) fn check_open(&self, fd: c_int, now: bool) {
         let clock = time::now_ns();
         let fresh = clock.saturating_sub(self.s.session.checked_at.load(Ordering::Relaxed)) < TRUST_NS;
         if fresh && !now && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN {
-            return Ok(());
+            return;
         }
         self.s.session.checked_at.store(clock, Ordering::Relaxed);
         if !self.swallow(fd, Me::Awake) {
-            return Ok(());
+            return;
         }
         match raw::peek(fd, libc::MSG_DONTWAIT) {
             Ok(0) => self.saw_end(),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => self.saw_error(e),
         }
-        Ok(())
     }
 
     /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
@@ -442,7 +441,7 @@ pub(crate) fn retire(s: &Sock, fd: c_int) {
     if s.has(flag::CORK) {
         let _ = raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &1);
     }
-    epoll::restore(s, fd);
+    epoll::restore(s);
     release(s);
     crate::upgrade::back_off(s);
     s.mode.store(mode::KERNEL, Ordering::Release);

@@ -342,6 +342,15 @@ impl Sock {
         }
     }
 
+    /// An error a look of ours has taken from the kernel, while the session lasted.
+    pub(crate) fn owed_error(&self) -> Option<madrigal_sys::Errno> {
+        if self.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let code = self.error.swap(0, Ordering::Relaxed);
+        (code != 0).then(|| madrigal_sys::Errno::from_raw_os_error(code as i32))
+    }
+
     /// Counts turns of sending and receiving.
     #[inline]
     pub(crate) fn take_turn(&self, sending: bool) {

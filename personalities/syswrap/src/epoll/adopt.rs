@@ -62,7 +62,7 @@ pub(super) fn register(epfd: c_int, op: c_int, fd: c_int, key: u64) -> c_int {
 }
 
 /// Gives every registration back to the program.
-pub(crate) fn restore(s: &Sock, _fd: c_int) {
+pub(crate) fn restore(s: &Sock) {
     for member in s.members.iter().filter(|m| m.is_used() && m.has(bit::ADOPTED)) {
         let index = member.set.load(Ordering::Relaxed) - 1;
         let Some(set) = SETS.get(index) else { continue };

@@ -80,7 +80,7 @@ unsafe fn tell_error(fd: c_int, value: *mut c_int) {
     if unsafe { value.read_unaligned() } != 0 {
         return;
     }
-    if let Some(e) = guarded_or(None, || recv::owed_error(&*sock::enter(fd)?)) {
+    if let Some(e) = guarded_or(None, || sock::enter(fd)?.owed_error()) {
         // SAFETY: the caller's contract.
         unsafe { value.write_unaligned(e.raw_os_error() as c_int) };
     }
