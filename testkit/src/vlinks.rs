@@ -1,5 +1,4 @@
 //! The promises of `VLink`, over any driver: posted operations, completion by descriptor and by handler.
-//!
 //! Features (docs/features.md): A1, A2, A6, A9, A13, B1, B2, B3; over `loopback` B12.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
