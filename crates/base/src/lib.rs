@@ -11,4 +11,5 @@ pub mod config;
 pub mod error;
 pub mod ids;
 pub mod locator;
+pub mod node;
 pub mod sync;

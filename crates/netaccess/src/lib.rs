@@ -1,9 +1,11 @@
 //! Layer 1, arbitration: who is polled how often, and how a waiter waits.
 //!
 //! * [`driver`]: the contracts a driver keeps;
+//! * [`message`]: the contract of drivers that carry messages among many nodes;
 //! * [`engine`]: turns all sources of a process, whichever layer or personality they belong to;
 //! * [`wait`]: spin or sleep.
 
 pub mod driver;
 pub mod engine;
+pub mod message;
 pub mod wait;

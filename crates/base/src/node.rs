@@ -1,0 +1,168 @@
+//! Nodes: the processes of a parallel job, and the addresses by which they reach each other.
+
+use core::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A process in a parallel job: 48 random bits, never 0. Whoever answers at an address must know it, so an address that several
+/// hosts have (the same bridge on each) is never taken for the peer's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(u64);
+
+impl NodeId {
+    /// Bits that count.
+    const MASK: u64 = (1 << 48) - 1;
+
+    /// Made of random bits; `None` where those that count are all 0.
+    pub fn new(random: u64) -> Option<Self> {
+        (random & Self::MASK != 0).then_some(Self(random & Self::MASK))
+    }
+
+    /// The number, below 2^48.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:012x}", self.0)
+    }
+}
+
+/// What others need to reach a node: who it is, and every address at which it may be found. All addresses share one port.
+///
+/// It travels as bytes through whatever brings a job's processes together, for instance an MPI launcher, so its form is fixed:
+/// the first 16 bytes look like a `sockaddr_in`, for those who can carry no more; further addresses follow.
+///
+/// ```text
+///   0 family (AF_INET, host order)   2 port (network order)   4 first IPv4 address or 0
+///   8 node id, 48 bits, little end first   14 channel, little end first
+///   16 further addresses: 4 and 4 bytes, or 6 and 16 bytes; 0 ends the list
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeAddress {
+    /// Who must answer.
+    pub id: NodeId,
+    /// Which of its endpoints is meant.
+    pub channel: u16,
+    /// The port of all addresses; 0 where it cannot be reached over a network.
+    pub port: u16,
+    /// Where it may be found, likeliest first.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Why bytes are no address of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len} bytes that are no address of a node")]
+pub struct NotAnAddress {
+    /// How many there were.
+    pub len: usize,
+}
+
+impl NodeAddress {
+    /// Bytes of the short form.
+    pub const SHORT: usize = 16;
+    /// Bytes of the long form.
+    pub const LONG: usize = 64;
+
+    /// The bytes, as many addresses as fit; `len` is [`Self::SHORT`] or [`Self::LONG`].
+    pub fn encode(&self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend(AF_INET.to_ne_bytes());
+        bytes.extend(self.port.to_be_bytes());
+        let first = self.addresses.iter().position(IpAddr::is_ipv4);
+        let v4 = first.map_or(Ipv4Addr::UNSPECIFIED, |i| match self.addresses[i] {
+            IpAddr::V4(a) => a,
+            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+        });
+        bytes.extend(v4.octets());
+        bytes.extend(&self.id.0.to_le_bytes()[..6]);
+        bytes.extend(self.channel.to_le_bytes());
+        let rest = self.addresses.iter().enumerate().filter(|&(i, _)| Some(i) != first);
+        for (_, address) in rest {
+            let (tag, octets) = match address {
+                IpAddr::V4(a) => (4, a.octets().to_vec()),
+                IpAddr::V6(a) => (6, a.octets().to_vec()),
+            };
+            if bytes.len() + 1 + octets.len() > len {
+                continue;
+            }
+            bytes.push(tag);
+            bytes.extend(octets);
+        }
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    /// Reads either form. Bytes behind the end of the list are ignored.
+    pub fn decode(bytes: &[u8]) -> Result<Self, NotAnAddress> {
+        let bad = NotAnAddress { len: bytes.len() };
+        let (head, mut rest) = bytes.split_at_checked(Self::SHORT).ok_or(bad)?;
+        let mut id = [0; 8];
+        id[..6].copy_from_slice(&head[8..14]);
+        let mut addresses = Vec::new();
+        let first = Ipv4Addr::new(head[4], head[5], head[6], head[7]);
+        if !first.is_unspecified() {
+            addresses.push(IpAddr::V4(first));
+        }
+        while let Some((&tag @ (4 | 6), behind)) = rest.split_first() {
+            let len = if tag == 4 { 4 } else { 16 };
+            let (octets, behind) = behind.split_at_checked(len).ok_or(bad)?;
+            addresses.push(match <[u8; 4]>::try_from(octets) {
+                Ok(v4) => IpAddr::V4(v4.into()),
+                Err(_) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(octets).map_err(|_| bad)?)),
+            });
+            rest = behind;
+        }
+        if u16::from_ne_bytes([head[0], head[1]]) != AF_INET {
+            return Err(bad);
+        }
+        Ok(Self {
+            id: NodeId::new(u64::from_le_bytes(id)).ok_or(bad)?,
+            channel: u16::from_le_bytes([head[14], head[15]]),
+            port: u16::from_be_bytes([head[2], head[3]]),
+            addresses,
+        })
+    }
+}
+
+const AF_INET: u16 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> NodeAddress {
+        NodeAddress {
+            id: NodeId::new(0x0102_0304_0506).unwrap(),
+            channel: 7,
+            port: 4711,
+            addresses: ["fd00::1", "10.0.0.1", "172.17.0.1", "192.168.0.9"].map(|a| a.parse().unwrap()).to_vec(),
+        }
+    }
+
+    #[test]
+    fn an_address_survives_its_bytes() {
+        let long = NodeAddress::decode(&address().encode(NodeAddress::LONG)).unwrap();
+        let order = ["10.0.0.1", "fd00::1", "172.17.0.1", "192.168.0.9"].map(|a| a.parse::<IpAddr>().unwrap());
+        assert_eq!(long, NodeAddress { addresses: order.to_vec(), ..address() });
+    }
+
+    #[test]
+    fn the_short_form_is_a_socket_address() {
+        let bytes = address().encode(NodeAddress::SHORT);
+        assert_eq!(bytes, [2, 0, 0x12, 0x67, 10, 0, 0, 1, 6, 5, 4, 3, 2, 1, 7, 0]);
+        let short = NodeAddress::decode(&bytes).unwrap();
+        assert_eq!(short, NodeAddress { addresses: vec!["10.0.0.1".parse().unwrap()], ..address() });
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let bytes = address().encode(NodeAddress::LONG);
+        for len in 0..NodeAddress::SHORT {
+            assert!(NodeAddress::decode(&bytes[..len]).is_err());
+        }
+        assert!(NodeAddress::decode(&bytes[..20]).is_err());
+        assert!(NodeAddress::decode(&[0; 64]).is_err());
+    }
+}

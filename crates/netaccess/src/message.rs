@@ -1,0 +1,188 @@
+//! The contract between the engine and drivers of *messages*: frames from any node of a job to any other.
+//!
+//! ```text
+//!   MessageDriver --open--> Port --link(address)--> Link    send(link, head, body)
+//!                             |--poll--> Sink: up, frame | place + landed, down
+//! ```
+//! A process has one [`Port`] per driver, whatever the number of its peers: a poll looks at one place. A frame is a head, which the
+//! layer above understands, and a body. Frames of one link arrive whole, once, and in the order they were sent.
+//!
+//! **Copies.** A body is taken from the sender's buffers when it is sent; what a link cannot take at once stays there, and the frame is
+//! continued later. A long body is received where the layer above wants it ([`Sink::place`]).
+//!
+//! **Threads.** A port is used by one thread at a time (`&mut self`); it starts none and never blocks.
+//!
+//! **Waiting.** Who polls needs nothing else. To sleep: [`Port::arm`] (true: look again instead), then poll the
+//! [`Port::descriptor`]s of all ports at most until the earliest [`Port::deadline`]; afterwards call [`Port::woken`] and poll.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use madrigal_base::node::{NodeAddress, NodeId};
+
+use crate::driver::{Facts, Place};
+use crate::wait::Peer;
+
+/// The longest head of a frame. A short frame is one whose body is at most [`Port::short`] bytes.
+pub const MAX_HEAD: usize = 64;
+
+/// A peer as one port knows it: an index, small and dense, never used again while the port lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Link(pub u32);
+
+/// A way to move messages between nodes.
+pub trait MessageDriver: Send + Sync {
+    /// Its name, as paths show it. Never changes.
+    fn name(&self) -> &'static str;
+
+    /// What it is. Never changes.
+    fn facts(&self) -> Facts;
+
+    /// Whether it can work here, else one sentence why not. Does not block; leaves nothing behind.
+    fn usable(&self, place: &Place) -> Result<(), String>;
+
+    /// Opens this process's place at it: from now on others can link to `me`, until the port is dropped. Does not block.
+    fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String>;
+}
+
+/// A process's place at a driver of messages. Dropping it closes every link; frames taken before are still delivered.
+pub trait Port: Send {
+    /// Adds to our own address what others need to reach this port.
+    fn publish(&self, address: &mut NodeAddress);
+
+    /// Begins to reach a node, or tells the link there already is, for instance because the peer was first. Does not block. The link
+    /// is usable once [`Sink::up`] told so; until then [`Port::send`] takes nothing. `Err`: one sentence why this driver will never
+    /// reach that node (another host, another user, nothing published).
+    fn link(&mut self, to: &NodeAddress) -> Result<Link, String>;
+
+    /// Sends the frame made of `head` (at most [`MAX_HEAD`] bytes) and the pieces of `body`, of which the first `skip` bytes of head
+    /// and body together were taken by earlier calls. Does not block; the buffers are the caller's again when it returns. Every piece
+    /// of `body` is passed again each time. Once a call took part of a frame, only the rest of it may be sent on that link; a short
+    /// frame is taken whole or not at all.
+    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError>;
+
+    /// Looks for frames, links that came up and links that went down, bounded work; returns how much there was. An idle look costs
+    /// no system call (a driver of descriptors makes one every so many looks, or when told by [`Port::woken`]). `sink` may not
+    /// be entered again from within.
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize;
+
+    /// Bodies up to this many bytes are short. Never changes.
+    fn short(&self) -> usize;
+
+    /// Copies from the memory of the peer straight to ours: from `remote` (address and length in the peer's process) to `local`,
+    /// the lengths being equal in sum. Blocks for as long as the copy takes. [`SingleCopy::No`] where the system forbids it or the driver
+    /// cannot: the caller sends frames instead. Both sides vouch for their pieces: the peer for `remote` until it is told that the
+    /// copy is over, the caller for `local` during the call.
+    fn pull(&mut self, _link: Link, _remote: &[(u64, usize)], _local: &[(u64, usize)]) -> SingleCopy {
+        SingleCopy::No
+    }
+
+    /// The same the other way: from `local` to `remote`.
+    fn push(&mut self, _link: Link, _local: &[(u64, usize)], _remote: &[(u64, usize)]) -> SingleCopy {
+        SingleCopy::No
+    }
+
+    /// Announces that nobody polls from now on until a descriptor is reported. True: there is something to look at; do not sleep.
+    fn arm(&mut self) -> bool;
+
+    /// The descriptor to poll for input, the same one for the life of the port; `None`: nothing ever comes by itself.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// To be called after a sleep, whatever ended it. Takes out what made the descriptor ready.
+    fn woken(&mut self);
+
+    /// When [`Port::poll`] must be called even if nothing comes (nanoseconds of the monotonic clock): an attempt that times out.
+    fn deadline(&self) -> Option<u64> {
+        None
+    }
+
+    /// Where the peer of a link was last seen running.
+    fn peer(&self, _link: Link) -> Peer {
+        Peer::Unknown
+    }
+
+    /// How the link goes, for people: for instance `10.0.0.1:4000 -> 10.0.0.2:4001`, or `inbox, single copy`; and candidates tried
+    /// and rejected, each with its reason.
+    fn explain(&self, link: Link) -> Explained;
+}
+
+/// What a port tells of a link.
+#[derive(Clone, Default, Debug)]
+pub struct Explained {
+    /// How it goes; empty while it is not up.
+    pub path: String,
+    /// What was tried and rejected: `(what, why)`.
+    pub rejected: Vec<(String, String)>,
+}
+
+/// What [`Port::send`] took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// Everything: the peer will get it unless the link goes down.
+    All,
+    /// So many bytes more, 0 where there is no room now or the link is not up yet.
+    Part(usize),
+}
+
+/// How a single copy ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SingleCopy {
+    /// Everything was copied.
+    Done,
+    /// It cannot be done on this link, ever: nothing was copied.
+    No,
+    /// The peer is gone or named memory it does not have; part may have been copied.
+    Failed,
+}
+
+/// Why a link is down. Nothing more is received or sent on it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nothing worked in time. Says which addresses were tried, and what each gave.
+    #[error("cannot reach node {node}: {tried}")]
+    Unreachable {
+        /// Whom.
+        node: NodeId,
+        /// Address by address.
+        tried: String,
+    },
+    /// The peer closed, died or was cut off.
+    #[error("node {node} is gone: {why}")]
+    Gone {
+        /// Who.
+        node: NodeId,
+        /// What showed it.
+        why: String,
+    },
+    /// The peer broke the protocol.
+    #[error("node {node} sent nonsense: {what}")]
+    Corrupt {
+        /// Who.
+        node: NodeId,
+        /// What it did.
+        what: String,
+    },
+}
+
+/// Where a long body goes: pieces of memory, each an address and a length.
+pub type Landing = Vec<(*mut u8, usize)>;
+
+/// The layer above, as a port sees it. It may not call the port from within.
+pub trait Sink {
+    /// A link is usable, by our wish or the peer's. The id was verified.
+    fn up(&mut self, link: Link, node: NodeId);
+
+    /// A link is down for good; told once.
+    fn down(&mut self, link: Link, why: LinkError);
+
+    /// A frame is here whole. The bytes are lent until this returns.
+    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]);
+
+    /// A frame's body of `len` bytes is on its way: appends to `landing`, which is empty, where it goes. The pieces must stay valid
+    /// until [`Sink::landed`] or [`Sink::down`] is told for this link. Pieces of less than `len` bytes in sum: the rest is thrown away.
+    fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing);
+
+    /// The body of the frame that was placed last on this link has arrived.
+    fn landed(&mut self, link: Link, head: &[u8]);
+}
