@@ -332,6 +332,12 @@ fn join(p: &mut pollfd, place: Option<&Place>) {
             let ended = p.revents & (POLLRDHUP | POLLHUP | POLLERR);
             s.kernel_events.fetch_or(ended as u16 as u32, Ordering::Relaxed);
             let ready = epoll::readiness(s, p.fd, p.events as u16 as u32) as i16;
+            if ready & POLLIN == 0
+                && p.revents & POLLIN != 0
+                && let Some(v) = session::view(s)
+            {
+                v.check_strays(p.fd);
+            }
             p.revents = (ready | p.revents & POLLPRI) & (p.events | POLLERR | POLLHUP);
         }
     }

@@ -340,6 +340,10 @@ fn look_sealed(v: &View<'_>, fd: c_int) -> Look {
         crate::leave::peer_left(v, fd);
         return Look::Plain;
     }
+    if !last && v.bells_due() == 0 {
+        // It died, or was spoilt, with the mark of a doorbell that it never sent.
+        v.check_open(fd, false);
+    }
     if v.ended() { Look::End(v.ending()) } else { Look::Empty }
 }
 
@@ -404,13 +408,20 @@ pub(crate) fn woken(op: &Receive<'_>, nap: Nap, result: Result<usize, Errno>) ->
     let outcome = match result {
         Ok(0) if nap.left > 0 => Some(op.end(Err(Errno::AGAIN))),
         Err(Errno::INTR) => Some(op.end(Err(Errno::INTR))),
-        Err(Errno::AGAIN) | Ok(1..) if nap.left == 0 => None,
+        Err(Errno::AGAIN) if nap.left == 0 => None,
+        Ok(1..) if nap.left == 0 => {
+            if let Some(v) = session::view(&s) {
+                v.check_strays(op.fd);
+            }
+            None
+        }
         Ok(_) | Err(Errno::AGAIN) => {
             if let Some(v) = session::view(&s) {
                 if ended {
                     v.saw_end()
                 } else {
                     v.check_open(op.fd, true);
+                    v.check_strays(op.fd);
                 }
             }
             None
