@@ -41,7 +41,8 @@ pub fn trials<C: 'static>(
 
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
-    Place { directory: format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid()) }
+    let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
+    Place { directory, ..Place::default() }
 }
 
 /// Removes what [`place`] may have left; for the end of a test program.

@@ -2,6 +2,8 @@
 //!
 //! Nothing here looks at the environment: callers pass the pairs they found.
 
+use crate::network::{Nets, Network};
+
 /// Every key's name begins with this.
 pub const PREFIX: &str = "MADRIGAL_";
 
@@ -43,6 +45,24 @@ pub const KEYS: &[Key] = &[
         default: "50",
         unit: "us",
         help: "The longest time a waiter looks again and again before it sleeps; 0 never spins.",
+    },
+    Key {
+        name: "MADRIGAL_PORTS",
+        default: "",
+        unit: "",
+        help: "Ports on which a process of a parallel job may be reached, such as `4000-4099`; empty for any.",
+    },
+    Key {
+        name: "MADRIGAL_NET",
+        default: "",
+        unit: "",
+        help: "Networks that may be used, such as `10.0.0.0/8,^docker0,ib*`; ^ means not; empty for all.",
+    },
+    Key {
+        name: "MADRIGAL_CONNECT_TIMEOUT",
+        default: "15",
+        unit: "s",
+        help: "How long a process tries to reach another before it says why it cannot.",
     },
 ];
 
@@ -94,6 +114,8 @@ pub struct Settings {
     pub dir: String,
     /// `MADRIGAL_SPIN_US`.
     pub spin_us: u32,
+    /// `MADRIGAL_PORTS`, `MADRIGAL_NET`, `MADRIGAL_CONNECT_TIMEOUT`.
+    pub network: Network,
 }
 
 impl Default for Settings {
@@ -103,6 +125,7 @@ impl Default for Settings {
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
+            network: Network::default(),
         }
     }
 }
@@ -132,8 +155,12 @@ impl Settings {
             "MADRIGAL_METHODS" => {
                 self.methods = Methods::parse(value).ok_or_else(|| bad("a list of methods such as shm,tcp or ^shm"))?;
             }
-            "MADRIGAL_ONLY" => {
-                self.only = Ports::parse(value).ok_or_else(|| bad("a list of ports such as 80,8000-8010"))?;
+            "MADRIGAL_ONLY" => self.only = Ports::parse(value).ok_or_else(|| bad(PORTS))?,
+            "MADRIGAL_PORTS" => self.network.ports = Ports::parse(value).ok_or_else(|| bad(PORTS))?,
+            "MADRIGAL_NET" => self.network.nets = Nets::parse(value).ok_or_else(|| bad(NETS))?,
+            "MADRIGAL_CONNECT_TIMEOUT" => {
+                let seconds = value.parse().ok().filter(|s| (1..=3600).contains(s));
+                self.network.connect_timeout = seconds.ok_or_else(|| bad("a number of seconds from 1 to 3600"))?;
             }
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
@@ -146,6 +173,9 @@ impl Settings {
         self.dir.replace("UID", &uid.to_string())
     }
 }
+
+const PORTS: &str = "a list of ports such as 80,8000-8010";
+const NETS: &str = "a list of networks such as 10.0.0.0/8,^docker0,ib*";
 
 fn absolute(text: &str) -> Option<String> {
     text.starts_with('/').then(|| text.to_owned())
@@ -167,6 +197,11 @@ impl Ports {
             return Some(Self::default());
         }
         text.split(',').map(range).collect::<Option<_>>().map(Self)
+    }
+
+    /// The ranges, as they were given; none where all are meant.
+    pub fn ranges(&self) -> &[(u16, u16)] {
+        &self.0
     }
 
     /// Whether the port is meant.
@@ -255,6 +290,9 @@ mod tests {
             ("MADRIGAL_ONLY", "80-70"),
             ("MADRIGAL_DIR", "relative"),
             ("MADRIGAL_SPIN_US", "-1"),
+            ("MADRIGAL_PORTS", "99999"),
+            ("MADRIGAL_NET", "10.0.0.0/99"),
+            ("MADRIGAL_CONNECT_TIMEOUT", "0"),
         ] {
             let (settings, errors) = Settings::from_pairs([(name, value)]);
             assert_eq!(settings, Settings::default());

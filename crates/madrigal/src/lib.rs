@@ -31,7 +31,7 @@ pub mod perf;
 mod runtime;
 
 pub use card::{Card, CardError};
-pub use madrigal_base::{config, error, ids, locator};
+pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 pub use madrigal_netaccess::{engine, wait};

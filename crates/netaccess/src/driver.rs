@@ -21,14 +21,17 @@ use std::sync::Arc;
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, ReadError, WriteError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::Locator;
+use madrigal_base::network::Network;
 
 use crate::wait::Peer;
 
 /// What a driver is told of where it runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Place {
     /// The directory through which processes of one user find each other; made by whoever needs it first.
     pub directory: String,
+    /// What the user wishes of the network.
+    pub network: Network,
 }
 
 /// What a driver is, apart from where it runs.
