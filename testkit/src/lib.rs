@@ -1,6 +1,7 @@
 //! Conformance suites: written once against a contract, run over everything that claims to keep it.
 //!
 //! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
+//! * [`ports`]: the contract of `netaccess::message`, for any `MessageDriver`;
 //! * [`vlinks`]: the promises of `VLink`, over any driver.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
@@ -8,11 +9,13 @@
 
 pub mod drivers;
 pub mod noise;
+pub mod ports;
 pub mod vlinks;
 pub mod watchdog;
 
 use libtest_mimic::{Failed, Trial};
 use madrigal_netaccess::driver::{Driver, Place};
+use madrigal_netaccess::message::MessageDriver;
 
 /// A trial of a suite: its name, and what it does with a driver.
 pub struct Case<C: 'static> {
@@ -28,15 +31,27 @@ pub fn trials<C: 'static>(
     cases: &'static [Case<C>],
     context: fn(&'static dyn Driver) -> C,
 ) -> Vec<Trial> {
-    let trial = |driver: &'static dyn Driver, case: &'static Case<C>| {
-        let name = format!("{}::{}", driver.name(), case.name);
-        Trial::test(name.clone(), move || {
-            let _dog = watchdog::Watchdog::set(&name);
-            (case.run)(&context(driver));
-            Ok::<(), Failed>(())
-        })
-    };
+    let trial = |driver, case: &'static Case<C>| trial(Driver::name(driver), case, move || context(driver));
     drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
+}
+
+/// The same for drivers of messages.
+pub fn message_trials<C: 'static>(
+    drivers: &[&'static dyn MessageDriver],
+    cases: &'static [Case<C>],
+    context: fn(&'static dyn MessageDriver) -> C,
+) -> Vec<Trial> {
+    let trial = |driver, case: &'static Case<C>| trial(MessageDriver::name(driver), case, move || context(driver));
+    drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
+}
+
+fn trial<C: 'static>(driver: &str, case: &'static Case<C>, context: impl FnOnce() -> C + Send + 'static) -> Trial {
+    let name = format!("{driver}::{}", case.name);
+    Trial::test(name.clone(), move || {
+        let _dog = watchdog::Watchdog::set(&name);
+        (case.run)(&context());
+        Ok::<(), Failed>(())
+    })
 }
 
 /// A place of this process's own, so that test runs do not meet.

@@ -1,9 +1,11 @@
 //! Layer 1: the drivers, and the table of them.
 //!
 //! To add a driver: a folder here, two lines in the table below, a page in `docs/drivers`. The conformance suite runs over every
-//! entry; a test fails if a folder is missing from the table or has no page.
+//! entry; a test fails if a folder is missing from the table or has no page. A driver that carries messages among many nodes too has
+//! a line in the second table, over which a suite of its own runs.
 
 use madrigal_netaccess::driver::Driver;
+use madrigal_netaccess::message::MessageDriver;
 
 mod loopback;
 pub mod shm;
@@ -15,4 +17,12 @@ pub static DRIVERS: &[&dyn Driver] = &[&loopback::Loopback, &shm::driver::Shm, &
 /// The driver of that name.
 pub fn driver(name: &str) -> Option<&'static dyn Driver> {
     DRIVERS.iter().copied().find(|driver| driver.name() == name)
+}
+
+/// Every driver of messages, nearest reach first.
+pub static MESSAGE_DRIVERS: &[&dyn MessageDriver] = &[&loopback::Loopback];
+
+/// The driver of messages of that name.
+pub fn message_driver(name: &str) -> Option<&'static dyn MessageDriver> {
+    MESSAGE_DRIVERS.iter().copied().find(|driver| driver.name() == name)
 }

@@ -32,7 +32,7 @@ mod runtime;
 
 pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
-pub use madrigal_drivers::{DRIVERS, driver, shm};
+pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, message_driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 pub use madrigal_netaccess::{engine, wait};
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};

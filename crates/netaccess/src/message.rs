@@ -19,6 +19,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_sys::piece::Piece;
 
 use crate::driver::{Facts, Place};
 use crate::wait::Peer;
@@ -165,8 +166,8 @@ pub enum LinkError {
     },
 }
 
-/// Where a long body goes: pieces of memory, each an address and a length.
-pub type Landing = Vec<(*mut u8, usize)>;
+/// Where a long body goes: pieces of lent memory ([`madrigal_sys::piece::scatter`] copies into them).
+pub type Landing = Vec<Piece>;
 
 /// The layer above, as a port sees it. It may not call the port from within.
 pub trait Sink {

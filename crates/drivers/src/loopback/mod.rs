@@ -3,6 +3,7 @@
 //! Each direction is a bounded queue of packets; a name is known to the whole process. Buffers of small packets are used again, so
 //! a steady exchange allocates nothing, and an idle connection holds no packet.
 
+mod messages;
 mod pipe;
 
 use madrigal_sys::fd::Fd;

@@ -1,0 +1,143 @@
+//! Pieces of memory that somebody lent: a pointer and a length, kept longer than a borrow can be, until an operation is over.
+//!
+//! [`Piece::lend`] is the one unsafe step: who lends vouches that the memory stays, and may be written where it is received into,
+//! until the operation it was lent to is over. Everything done with a piece afterwards is safe and checks its bounds.
+
+use core::ptr;
+use std::io::IoSlice;
+
+/// A piece of lent memory. Copies of it are the same memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a piece is an address and a length; who lent it vouches for the memory from whatever thread it is used.
+unsafe impl Send for Piece {}
+// SAFETY: as above; nothing in a piece changes.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// No memory at all.
+    pub const EMPTY: Self = Self { at: ptr::dangling_mut(), len: 0 };
+
+    /// Lends `len` bytes from `at`.
+    ///
+    /// # Safety
+    /// Until the operation this is lent to is over (completed, cancelled, or never begun), the bytes are readable, writable if the
+    /// operation writes to them, and nobody else writes to them, or reads them while the operation writes.
+    pub unsafe fn lend(at: *const u8, len: usize) -> Self {
+        Self { at: at.cast_mut(), len }
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub fn at(self) -> *mut u8 {
+        self.at
+    }
+
+    /// How many bytes it has.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The part of `len` bytes from `skip` on, cut to what there is.
+    #[inline]
+    #[must_use]
+    pub fn part(self, skip: usize, len: usize) -> Self {
+        let skip = skip.min(self.len);
+        Self { at: self.at.wrapping_add(skip), len: len.min(self.len - skip) }
+    }
+
+    /// The bytes, to be sent by a vectored call.
+    #[inline]
+    pub fn slice<'a>(self) -> IoSlice<'a> {
+        IoSlice::new(self.bytes())
+    }
+
+    /// The bytes, for as long as they are lent.
+    #[inline]
+    pub fn bytes<'a>(self) -> &'a [u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: readable and unwritten until the operation is over, by the promise of `lend`; whoever keeps pieces drops them then.
+        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    /// Copies `bytes` to its front, as many as fit; how many did.
+    #[inline]
+    pub fn fill(self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(self.len);
+        // SAFETY: `len` bytes are writable and ours by the promise of `lend`. The source may overlap only where a process sends to
+        // itself, which `copy` allows.
+        unsafe { ptr::copy(bytes.as_ptr(), self.at, len) };
+        len
+    }
+
+    /// Copies from its front into `bytes`, as many as there are; how many.
+    #[inline]
+    pub fn take(self, bytes: &mut [u8]) -> usize {
+        let len = bytes.len().min(self.len);
+        // SAFETY: `len` bytes are readable by the promise of `lend`, and `copy` allows overlap.
+        unsafe { ptr::copy(self.at, bytes.as_mut_ptr(), len) };
+        len
+    }
+}
+
+/// Copies `bytes` into memory made of pieces, from byte `skip` of them on; what does not fit is dropped. How many fitted.
+pub fn scatter(pieces: &[Piece], mut skip: usize, mut bytes: &[u8]) -> usize {
+    let all = bytes.len();
+    for piece in pieces {
+        if bytes.is_empty() {
+            break;
+        }
+        let done = piece.part(skip, usize::MAX).fill(bytes);
+        bytes = &bytes[done..];
+        skip = skip.saturating_sub(piece.len);
+    }
+    all - bytes.len()
+}
+
+/// The bytes of all pieces together.
+pub fn total(pieces: &[Piece]) -> usize {
+    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_stay_inside() {
+        let mut memory = [0u8; 10];
+        // SAFETY: `memory` outlives every use below and nobody else touches it.
+        let piece = unsafe { Piece::lend(memory.as_mut_ptr(), 10) };
+        assert_eq!(piece.part(8, 5).len(), 2);
+        assert_eq!(piece.part(20, 5).len(), 0);
+        assert_eq!(piece.part(8, 5).fill(b"abc"), 2);
+        assert_eq!(piece.part(7, 2).bytes(), b"\0a");
+        let mut back = [9; 4];
+        assert_eq!(piece.part(8, 9).take(&mut back), 2);
+        assert_eq!(&back, b"ab\x09\x09");
+        assert_eq!(Piece::EMPTY.bytes(), b"");
+    }
+
+    #[test]
+    fn scatters_from_the_middle_and_drops_the_rest() {
+        let (mut one, mut two) = ([0u8; 3], [0u8; 2]);
+        // SAFETY: both pieces are whole arrays of ours, used nowhere else before the assertions.
+        let to = unsafe { [Piece::lend(one.as_mut_ptr(), 3), Piece::EMPTY, Piece::lend(two.as_mut_ptr(), 2)] };
+        assert_eq!(total(&to), 5);
+        assert_eq!(scatter(&to, 2, b"xyz!"), 3);
+        assert_eq!((&one, &two), (b"\0\0x", b"yz"));
+    }
+}
