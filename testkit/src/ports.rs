@@ -204,7 +204,7 @@ fn learns(at: &Context) {
     assert_eq!(nodes[1].port.link(&to), Ok(links[1]));
     let to = nodes[1].address();
     assert_eq!(nodes[0].port.link(&to), Ok(links[0]));
-    for node in &mut *nodes {
+    for node in &mut nodes {
         node.poll();
     }
 }
