@@ -1,0 +1,15 @@
+//! Protocols as state machines: bytes and the time go in, bytes and a deadline come out. No unsafe code, no system call, no clock.
+//!
+//! * [`frame`]: how frames lie in a stream of bytes;
+//! * [`talk`]: two processes that meet on a connection prove to each other who they are;
+//! * [`race`]: every address of a peer is tried, until one answers or the time is over;
+//! * [`reach`]: the whole of it, for all peers of a process: of many connections between two processes exactly one is kept.
+//!
+//! Whoever owns sockets and a clock drives them (`drivers/tcp`), and so do the tests, with a virtual network and virtual time.
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod race;
+pub mod reach;
+mod siphash;
+pub mod talk;

@@ -1,0 +1,267 @@
+//! One peer, many addresses: all are tried, the likeliest a little earlier, again and again, until one answers or the time is over.
+//!
+//! Time counts only while somebody looks: a process that computes for a minute between two looks has spent a second of its patience.
+//! While an address is connected and merely nobody there has answered yet, patience is [`LONGER`] times as long: the kernel of the
+//! peer connects, the process may be computing.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use madrigal_base::error::Os;
+
+/// How much longer one waits for somebody who is connected and does not answer.
+pub const LONGER: u64 = 40;
+/// The next address is tried so much later than the one before, unless that one has failed.
+const STAGGER: u64 = 25 * MS;
+/// The longest time between two looks that counts.
+const ATTENTION: u64 = 1000 * MS;
+const MS: u64 = 1_000_000;
+
+/// Why an address did not do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The system said so.
+    System(Os),
+    /// Nothing came back.
+    Silent,
+    /// Somebody else answered, or closed when asked for the node.
+    OtherNode,
+    /// It is the peer, which kept another connection.
+    Lost,
+    /// The user does not want it.
+    NotWanted,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Connect to the address of that index.
+    Dial(usize),
+    /// Give up the attempt to connect to it.
+    Abandon(usize),
+    /// The time is over.
+    GiveUp,
+}
+
+/// The attempts to reach one peer.
+#[derive(Debug)]
+pub struct Race {
+    tries: Vec<Try>,
+    patience: u64,
+    spent: u64,
+    seen: u64,
+}
+
+#[derive(Debug)]
+struct Try {
+    to: SocketAddr,
+    state: State,
+    count: u32,
+    why: Option<Why>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Due(u64),
+    Dialing(u64),
+    Open,
+    Never,
+}
+
+impl Race {
+    /// Addresses, likeliest first, those the user does not want marked; `patience` in nanoseconds.
+    pub fn new(addresses: &[(SocketAddr, bool)], patience: u64, now: u64) -> Self {
+        let mut at = now;
+        let mut one = |&(to, wanted): &(SocketAddr, bool)| {
+            let state = if wanted { State::Due(at) } else { State::Never };
+            at += if wanted { STAGGER } else { 0 };
+            Try { to, state, count: 0, why: (!wanted).then_some(Why::NotWanted) }
+        };
+        Self { tries: addresses.iter().map(&mut one).collect(), patience, spent: 0, seen: now }
+    }
+
+    /// The next thing to do; to be asked until there is none. `hope`: the peer has begun to connect to us.
+    pub fn next(&mut self, now: u64, hope: bool) -> Option<Act> {
+        self.spent += now.saturating_sub(self.seen).min(ATTENTION);
+        self.seen = self.seen.max(now);
+        if self.spent >= self.limit(hope) {
+            return Some(Act::GiveUp);
+        }
+        for (i, one) in self.tries.iter_mut().enumerate() {
+            match one.state {
+                State::Due(at) if at <= now => {
+                    one.count += 1;
+                    one.state = State::Dialing(now);
+                    return Some(Act::Dial(i));
+                }
+                State::Dialing(since) if since + patience_of(one.count) <= now => {
+                    one.state = State::Due(now);
+                    one.why = Some(Why::Silent);
+                    return Some(Act::Abandon(i));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// When [`Race::next`] will have something to do if nothing happens.
+    pub fn deadline(&self, hope: bool) -> u64 {
+        let one = |one: &Try| match one.state {
+            State::Due(at) => Some(at),
+            State::Dialing(since) => Some(since + patience_of(one.count)),
+            State::Open | State::Never => None,
+        };
+        let over = self.seen + self.limit(hope).saturating_sub(self.spent).min(ATTENTION);
+        self.tries.iter().filter_map(one).fold(over, u64::min)
+    }
+
+    fn limit(&self, hope: bool) -> u64 {
+        let open = hope || self.tries.iter().any(|one| one.state == State::Open);
+        if open { self.patience.saturating_mul(LONGER) } else { self.patience }
+    }
+
+    /// The address of an index.
+    pub fn address(&self, i: usize) -> Option<SocketAddr> {
+        self.tries.get(i).map(|one| one.to)
+    }
+
+    /// A connection stands; whose it is must show.
+    pub fn connected(&mut self, i: usize) {
+        if let Some(one) = self.tries.get_mut(i) {
+            one.state = State::Open;
+        }
+    }
+
+    /// An attempt failed. It will be made again, a little later each time.
+    pub fn failed(&mut self, i: usize, why: Why, now: u64) {
+        let Some(one) = self.tries.get_mut(i) else { return };
+        let (first, most) = match why {
+            Why::System(os) if os.0 == REFUSED => (10 * MS, 500 * MS),
+            Why::System(_) | Why::Silent => (50 * MS, 1000 * MS),
+            Why::OtherNode | Why::Lost | Why::NotWanted => (200 * MS, 2000 * MS),
+        };
+        let later = first.saturating_mul(1 << one.count.saturating_sub(1).min(20)).min(most);
+        one.state = State::Due(now + later);
+        one.why = Some(why);
+        // Who has not been tried waits for nobody that failed.
+        if let Some(next) = self.tries.iter_mut().find(|one| one.count == 0 && one.state != State::Never) {
+            next.state = State::Due(now);
+        }
+    }
+
+    /// What was tried and gave nothing, with the reasons; `but`: the address that did. `over`: another path is up.
+    pub fn rejected(&self, but: Option<usize>, over: bool) -> Vec<(String, String)> {
+        let others = self.tries.iter().enumerate().filter(|&(i, _)| Some(i) != but);
+        others.map(|(_, one)| (one.to.to_string(), one.told(over))).collect()
+    }
+
+    /// Address by address, what it gave.
+    pub fn tried(&self) -> String {
+        let mut text = String::new();
+        for (address, why) in self.rejected(None, false) {
+            let _ = write!(text, "{address}: {why}; ");
+        }
+        let seconds = self.spent as f64 / 1e9;
+        let _ = write!(text, "and in {seconds:.1} s it did not connect to us");
+        text
+    }
+}
+
+impl Try {
+    fn told(&self, over: bool) -> String {
+        match (&self.why, self.state) {
+            (_, State::Open) if over => "slower than another path".to_owned(),
+            (_, State::Open) => {
+                "connected, but nothing was said: the process there is busy or stopped, or another program".to_owned()
+            }
+            (Some(Why::System(os)), _) => os.to_string(),
+            (Some(Why::Silent), _) | (None, State::Dialing(_)) if !over => {
+                format!("no answer, {} attempt{}", self.count, if self.count == 1 { "" } else { "s" })
+            }
+            (Some(Why::Silent), _) => "no answer".to_owned(),
+            (Some(Why::OtherNode), _) => "answered by another node".to_owned(),
+            (Some(Why::Lost), _) if over => "slower than another path".to_owned(),
+            (Some(Why::Lost), _) => "the node kept another connection".to_owned(),
+            (Some(Why::NotWanted), _) => "excluded by MADRIGAL_NET".to_owned(),
+            (None, State::Due(_)) => "not tried".to_owned(),
+            (None, _) => "slower than another path".to_owned(),
+        }
+    }
+}
+
+/// `ECONNREFUSED`: the host is there, the listener not yet.
+const REFUSED: i32 = 111;
+
+/// How long an attempt to connect may take; the kernel would ask again after a second at the earliest.
+fn patience_of(count: u32) -> u64 {
+    (400 * MS).wrapping_shl(count.saturating_sub(1).min(4)).min(4000 * MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: u64 = 15_000 * MS;
+
+    fn race(now: u64) -> Race {
+        let address = |text: &str| (text.parse().unwrap(), text != "10.0.0.3:1");
+        Race::new(&["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(address), PATIENCE, now)
+    }
+
+    fn all(race: &mut Race, now: u64) -> Vec<Act> {
+        std::iter::from_fn(|| race.next(now, false)).take(10).collect()
+    }
+
+    #[test]
+    fn the_second_address_waits_for_a_moment_or_a_failure() {
+        let mut slow = race(0);
+        assert_eq!(all(&mut slow, 0), [Act::Dial(0)]);
+        assert_eq!(slow.deadline(false), STAGGER);
+        assert_eq!(all(&mut slow, STAGGER), [Act::Dial(1)]);
+        let mut refused = race(0);
+        assert_eq!(all(&mut refused, 0), [Act::Dial(0)]);
+        refused.failed(0, Why::System(Os(REFUSED)), MS);
+        assert_eq!(all(&mut refused, MS), [Act::Dial(1)]);
+        assert_eq!(all(&mut refused, 11 * MS), [Act::Dial(0)]);
+    }
+
+    #[test]
+    fn it_ends_in_time_and_says_everything() {
+        let (mut race, mut now, mut dialed) = (race(7), 7, 0);
+        loop {
+            match all(&mut race, now)[..] {
+                [.., Act::GiveUp] => break,
+                ref acts => dialed += acts.iter().filter(|act| matches!(act, Act::Dial(_))).count(),
+            }
+            let next = race.deadline(false);
+            assert!(next > now, "{next} {now}");
+            now = next;
+        }
+        assert_eq!(now, 7 + PATIENCE);
+        assert!((8..20).contains(&dialed), "{dialed}");
+        let said = "10.0.0.1:1: no answer, 7 attempts; 10.0.0.2:1: no answer, 7 attempts; 10.0.0.3:1: excluded by MADRIGAL_NET; \
+                    and in 15.0 s it did not connect to us";
+        assert_eq!(race.tried(), said);
+    }
+
+    #[test]
+    fn time_counts_while_somebody_looks() {
+        let mut race = race(0);
+        all(&mut race, 0);
+        assert!(!all(&mut race, 100 * PATIENCE).contains(&Act::GiveUp));
+    }
+
+    #[test]
+    fn a_connection_without_an_answer_is_waited_for_longer() {
+        let mut race = race(0);
+        all(&mut race, 0);
+        race.connected(0);
+        let mut now = 0;
+        while !all(&mut race, now).contains(&Act::GiveUp) {
+            now = race.deadline(false);
+        }
+        assert_eq!(now, LONGER * PATIENCE);
+        assert!(race.tried().starts_with("10.0.0.1:1: connected, but nothing was said"));
+    }
+}
