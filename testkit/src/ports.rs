@@ -34,6 +34,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "heads_and_bodies_of_every_length", run: lengths },
     Case { name: "gathers_the_pieces_of_a_body", run: gathers },
     Case { name: "what_was_taken_is_delivered_before_the_end", run: the_end },
+    Case { name: "a_link_that_is_cut_is_silent", run: cut },
     Case { name: "a_link_that_is_full_takes_no_more_until_polled", run: back_pressure },
     Case { name: "what_was_not_placed_is_thrown_away", run: thrown_away },
     Case { name: "sleepers_are_woken", run: sleepers },
@@ -279,6 +280,17 @@ fn the_end(at: &Context) {
     assert_eq!(nodes[0].frames(links[1]).len(), sent as usize);
     assert!(matches!(nodes[0].told.down[&links[1]], LinkError::Gone { .. }));
     assert!(nodes[0].port.send(links[1], b"head", &[], 0).is_err());
+}
+
+fn cut(at: &Context) {
+    let (mut nodes, links) = at.pair();
+    send(&mut nodes, 0, links[0], b"before", &[b"a word"]);
+    nodes[1].port.cut(links[1]);
+    nodes[1].port.cut(links[1]);
+    until(&mut nodes, |nodes| nodes[0].told.down.contains_key(&links[0]));
+    assert!(nodes[1].frames(links[1]).is_empty() && !nodes[1].told.down.contains_key(&links[1]));
+    assert!(nodes[1].port.send(links[1], b"head", &[], 0).is_err());
+    assert!(nodes[0].port.send(links[0], b"head", &[], 0).is_err());
 }
 
 fn back_pressure(at: &Context) {

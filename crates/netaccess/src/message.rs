@@ -83,6 +83,11 @@ pub trait Port: Send {
         SingleCopy::No
     }
 
+    /// Ends a link: the peer broke the protocol of the layer above, or is not wanted any more. Nothing is received or sent on it from
+    /// now on, no memory that was placed for it is touched again, the peer is told that it is down, and [`Sink::down`] is not told
+    /// here. A link that is down already, or never was: nothing happens.
+    fn cut(&mut self, link: Link);
+
     /// Announces that nobody polls from now on until a descriptor is reported. True: there is something to look at; do not sleep.
     fn arm(&mut self) -> bool;
 

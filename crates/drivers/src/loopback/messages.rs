@@ -155,6 +155,11 @@ impl LoopbackPort {
     }
 
     fn deliver(&mut self, item: Item, sink: &mut dyn Sink) {
+        // What a node sent before it knew that its link was cut.
+        let was_cut = self.known.get(&item.from).is_some_and(|link| self.links[link.0 as usize].down);
+        if was_cut && !matches!(item.what, What::Hello) {
+            return;
+        }
         let link = self.link_of(item.from);
         self.tell_up(link, sink);
         match item.what {
@@ -249,6 +254,16 @@ impl Port for LoopbackPort {
 
     fn short(&self) -> usize {
         SHORT
+    }
+
+    fn cut(&mut self, link: Link) {
+        let Some(peer) = self.links.get_mut(link.0 as usize).filter(|peer| !peer.down) else { return };
+        peer.down = true;
+        if let Some(inbox) = peer.inbox.take()
+            && peer.id != self.me
+        {
+            inbox.add(Item { from: self.me, what: What::Bye });
+        }
     }
 
     fn arm(&mut self) -> bool {
