@@ -318,3 +318,25 @@ pub fn raise(signal: c_int) {
     // SAFETY: no pointers.
     let _ = unsafe { syscall6(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
 }
+
+/// A piece of memory of this or another process, as the kernel wants it (iovec(3type)).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Where it begins.
+    pub address: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// process_vm_readv(2), or process_vm_writev(2) where `write`: copies between pieces of ours and of process `pid`, in order, and
+/// returns how many bytes. The pieces of the other process are followed in its memory, where it must be allowed.
+///
+/// # Safety
+/// Each piece of `local` is valid: readable where `write`, else writable.
+pub unsafe fn process_vm(pid: u32, local: &[Piece], remote: &[Piece], write: bool) -> Result<usize, Errno> {
+    let nr = if write { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
+    let (here, there) = (local.as_ptr().addr(), remote.as_ptr().addr());
+    // SAFETY: the lists are ours and live through the call; their pieces are the caller's contract.
+    check(unsafe { syscall6(nr, [pid as usize, here, local.len(), there, remote.len(), 0]) })
+}

@@ -2,7 +2,8 @@
 //!
 //! * [`layout`], [`arena`]: what lies where in shared memory, and who may use it;
 //! * [`ring`], [`express`]: how bytes pass, many or few;
-//! * `driver`: connections made of these, found through a Unix socket.
+//! * `driver`: connections made of these, found through a Unix socket;
+//! * `inbox`: messages between many processes.
 //!
 //! SysWrap uses layout, arena and ring under the TCP connections of unmodified programs.
 #![allow(unsafe_code)]
@@ -15,6 +16,7 @@ pub mod express;
 mod hello;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod hostile;
+pub(crate) mod inbox;
 pub mod layout;
 mod link;
 pub mod ring;

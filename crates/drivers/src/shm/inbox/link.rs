@@ -1,0 +1,172 @@
+//! A linked peer: the pair, both directions, and how it is told that there is something.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::message::{Link, LinkError, Sent, Sink};
+use madrigal_netaccess::wait::Peer as Seen;
+use madrigal_sys::cpu;
+use madrigal_sys::fd::Fd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::copy;
+use super::greet::Greeting;
+use super::notice::{listen, owes};
+use super::pair::{HallMap, Pair};
+use super::reader::Reader;
+use super::writer::{Broken, Writer};
+
+/// What a doorbell is made of.
+const DING: [u8; 1] = [1];
+
+/// A node as this process knows it.
+pub(super) struct Peer {
+    pub(super) node: NodeId,
+    pub(super) phase: Phase,
+}
+
+/// How far a link is.
+pub(super) enum Phase {
+    /// The peer's waiting line was full.
+    Later,
+    /// Our greeting was told, and not answered yet.
+    Dialing { socket: Fd, pair: Pair },
+    /// Usable.
+    Up(Box<Up>),
+    /// Over.
+    Down(LinkError),
+}
+
+/// A usable link.
+pub(super) struct Up {
+    pair: Pair,
+    hall: HallMap,
+    /// Which bit of the peer's hall stands for the link.
+    slot: u32,
+    pub(super) socket: Fd,
+    side: usize,
+    writer: Writer,
+    reader: Reader,
+    /// The common line is ours to write.
+    turn: bool,
+    /// The port looks here by itself, ...
+    pub(super) watched: bool,
+    /// ... and found something lately.
+    pub(super) active: bool,
+    /// Something waits for room.
+    pub(super) blocked: bool,
+    /// Nothing more is to be read: the peer broke the protocol.
+    pub(super) broken: bool,
+    /// The peer's process, if its memory can be copied; else why not.
+    pub(super) copy: Result<u32, String>,
+}
+
+/// What a visit found.
+#[derive(Default)]
+pub(super) struct Visit {
+    /// How many frames were told.
+    pub(super) frames: usize,
+    /// What no honest peer does.
+    pub(super) nonsense: Option<&'static str>,
+}
+
+impl Up {
+    /// The link over `socket` to whom told `greeting`. `side`: 0 for who made the pair.
+    pub(super) fn new(socket: Fd, pair: Pair, hall: HallMap, side: usize, greeting: &Greeting) -> Self {
+        let pid = madrigal_sys::raw::peer_credentials(std::os::fd::AsRawFd::as_raw_fd(&socket)).map_or(0, |who| who.0);
+        Self {
+            pair,
+            hall,
+            slot: greeting.slot,
+            socket,
+            side,
+            writer: Writer::new(side),
+            reader: Reader::new(1 - side),
+            turn: side == 0,
+            watched: false,
+            active: false,
+            blocked: false,
+            broken: false,
+            copy: copy::probe(pid, greeting.nonce_at, greeting.nonce).map(|()| pid),
+        }
+    }
+
+    /// Sends as `Port::send` says.
+    #[inline]
+    pub(super) fn send(&mut self, head: &[u8], body: &[std::io::IoSlice<'_>], skip: usize) -> Result<Sent, Broken> {
+        let sent = self.writer.send(&self.pair, &mut self.turn, head, body, skip);
+        if owes(&self.pair.direction(self.side).wake.notice) {
+            self.notify();
+        }
+        sent
+    }
+
+    /// Takes up to `most` frames.
+    #[inline]
+    pub(super) fn visit(&mut self, link: Link, most: usize, sink: &mut dyn Sink) -> Visit {
+        let mut visit = Visit::default();
+        while visit.frames < most && !self.broken {
+            let Some(found) = self.reader.look(&self.pair, self.turn) else { break };
+            if let Err(what) = self.reader.take(&self.pair, &found, &mut self.turn, link, sink) {
+                self.broken = true;
+                visit.nonsense = Some(what);
+            }
+            visit.frames += 1;
+        }
+        if self.reader.gave_room {
+            self.reader.gave_room = false;
+            if owes(&self.pair.direction(1 - self.side).want.want) {
+                self.notify();
+            }
+        }
+        visit
+    }
+
+    /// Asks the peer for a notice of the next frame; true: there is one.
+    pub(super) fn listen(&mut self) -> bool {
+        let notice = &self.pair.direction(1 - self.side).wake.notice;
+        listen(notice, || self.reader.look(&self.pair, self.turn).is_some() && !self.broken)
+    }
+
+    /// Asks the peer for a notice of room; true: there is some.
+    pub(super) fn wait_for_room(&mut self) -> bool {
+        listen(&self.pair.direction(self.side).want.want, || self.writer.has_room(&self.pair))
+    }
+
+    /// Tells the peer that there is something.
+    #[cold]
+    fn notify(&self) {
+        if self.hall.get().post(self.slot) {
+            // Full means that it rings already; a peer that is gone needs no bell.
+            let _ = rustix::net::send(&self.socket, &DING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Takes doorbells out; true: the peer is gone.
+    pub(super) fn hush(&self) -> bool {
+        let mut bells = [0u8; 64];
+        loop {
+            match rustix::net::recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return true,
+                Ok((n, _)) if n == bells.len() => {}
+                Ok(_) | Err(Errno::AGAIN) => return false,
+                Err(Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// Where the peer last looked from.
+    pub(super) fn seen(&self) -> Seen {
+        match self.hall.get().cpu.0.load(core::sync::atomic::Ordering::Relaxed) {
+            0 => Seen::Unknown,
+            cpu if cpu == cpu::current() + 1 => Seen::Here,
+            _ => Seen::Elsewhere,
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

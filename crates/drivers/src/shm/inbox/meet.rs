@@ -1,0 +1,250 @@
+//! How links come about: dialling, answering, and both at once.
+//!
+//! A node listens on a Unix socket in the shared directory. Who dials makes the pair, and tells who it is; who answers checks user
+//! and id, and tells who it is in turn. Where both dial at once the attempt of the lower id counts: the lower one closes what the
+//! higher one dialled, and the higher one gives up its attempt for the one it finds in its own waiting line.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use madrigal_base::error::Os;
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::message::LinkError;
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{Errno, raw, time};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::SocketFlags;
+
+use super::super::directory;
+use super::greet::{self, ANSWERER, DIALER, Greeting, Heard};
+use super::link::{Peer, Phase, Up};
+use super::name_of;
+use super::pair::{HallMap, Pair};
+use super::port::{Event, Inbox, LOOK_NS};
+
+/// The socket on which nodes dial us.
+pub(super) const LISTENER: u64 = u64::MAX;
+/// Connections halfway have this and a serial number.
+const HALFWAY: u64 = 1 << 62;
+/// Beyond so many connections halfway the oldest is dropped.
+const MOST_HALFWAY: usize = 64;
+/// Descriptors looked at in one go.
+const EVENTS: usize = 32;
+/// What is told of a peer whose end of the socket is closed.
+const CLOSED: &str = "its process ended, or closed";
+
+impl Inbox {
+    /// Begins to link; the index of the link.
+    pub(super) fn dial(&mut self, node: NodeId) -> Result<u32, String> {
+        if node == self.me {
+            return Err("that is this process itself".to_owned());
+        }
+        let index = u32::try_from(self.peers.len()).map_err(|_| "too many links".to_owned())?;
+        let phase = self.call(node, index)?;
+        self.peers.push(Peer { node, phase });
+        self.known.insert(node, index);
+        Ok(index)
+    }
+
+    fn call(&mut self, node: NodeId, index: u32) -> Result<Phase, String> {
+        let told = |errno: Errno| Os(errno.raw_os_error()).to_string();
+        let socket = match directory::connect(&self.directory, &name_of(node)) {
+            Ok(socket) => socket,
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Err("no such node on this host".to_owned()),
+            Err(Errno::AGAIN) => {
+                self.next_look = self.next_look.min(time::now_ns() + LOOK_NS);
+                return Ok(Phase::Later);
+            }
+            Err(errno) => return Err(told(errno)),
+        };
+        let (_, owner) = raw::peer_credentials(socket.as_raw_fd()).map_err(told)?;
+        if owner != own_uid() {
+            return Err(format!("it belongs to user {owner}"));
+        }
+        let (pair, fd) = Pair::create().map_err(|errno| format!("no shared memory: {}", told(errno)))?;
+        for direction in [0, 1] {
+            pair.direction(direction).wake.notice.store(1, core::sync::atomic::Ordering::Release);
+        }
+        greet::tell(&socket, self.greeting(node, index), &[fd.as_fd(), self.hall_fd.as_fd()]).map_err(told)?;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(index.into()), EventFlags::IN).map_err(told)?;
+        Ok(Phase::Dialing { socket, pair })
+    }
+
+    fn greeting(&self, to: NodeId, slot: u32) -> Greeting {
+        Greeting { from: self.me, to, slot, nonce_at: self.nonce.address(), nonce: self.nonce.value() }
+    }
+
+    /// Looks at the descriptors: who dials, who answered, who rang, who is gone.
+    pub(super) fn look(&mut self) {
+        loop {
+            let mut events = [const { core::mem::MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+            let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else { break };
+            let count = events.len();
+            for event in events.iter() {
+                match event.data.u64() {
+                    LISTENER => self.answer_all(),
+                    key if key & HALFWAY != 0 => self.hear_halfway(key),
+                    index => self.reported(index as u32),
+                }
+            }
+            if count < EVENTS {
+                break;
+            }
+        }
+        self.call_again();
+    }
+
+    /// Attempts that found the waiting line full.
+    fn call_again(&mut self) {
+        if !self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later)) {
+            return;
+        }
+        for index in 0..self.peers.len() {
+            let Some(Peer { node, phase: Phase::Later }) = self.peers.get(index) else { continue };
+            let node = *node;
+            match self.call(node, index as u32) {
+                Ok(phase) => self.peers[index].phase = phase,
+                Err(tried) => {
+                    self.events.push_back(Event::Down(index as u32, LinkError::Unreachable { node, tried }));
+                }
+            }
+        }
+    }
+
+    /// Something is to be read on a link's socket.
+    fn reported(&mut self, index: u32) {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return };
+        let node = peer.node;
+        match &peer.phase {
+            Phase::Up(up) => {
+                if up.hush() {
+                    // Once is enough: the descriptor would be reported for ever.
+                    let _ = epoll::delete(&self.epoll, up.descriptor());
+                    self.events.push_back(Event::End(index, CLOSED.to_owned()));
+                }
+            }
+            Phase::Dialing { socket, .. } => match greet::hear(socket, ANSWERER) {
+                Heard::NotYet => {}
+                Heard::Whole(greeting, fds) if greeting.from == node && greeting.to == self.me => {
+                    self.answered(index, &greeting, &fds);
+                }
+                Heard::End => self.refused(index),
+                Heard::Whole(..) | Heard::Bad => self.give_up(index, "another node answered"),
+            },
+            Phase::Later | Phase::Down(_) => {}
+        }
+    }
+
+    fn answered(&mut self, index: u32, greeting: &Greeting, fds: &[Fd]) {
+        let Some(hall) = fds.first().and_then(|fd| HallMap::attach(fd).ok()) else {
+            return self.give_up(index, "its answer came without memory");
+        };
+        let Some(peer) = self.peers.get_mut(index as usize) else { return };
+        let Phase::Dialing { socket, pair } = core::mem::replace(&mut peer.phase, Phase::Later) else { return };
+        peer.phase = Phase::Up(Box::new(Up::new(socket, pair, hall, 0, greeting)));
+        self.events.push_back(Event::Up(index));
+    }
+
+    /// The peer closed instead of answering: because it dialled us itself, or because it is gone.
+    fn refused(&mut self, index: u32) {
+        self.answer_all();
+        if self.peers.get(index as usize).is_some_and(|peer| matches!(peer.phase, Phase::Dialing { .. })) {
+            self.give_up(index, "it closed before it answered");
+        }
+    }
+
+    fn give_up(&mut self, index: u32, why: &str) {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return };
+        if let Phase::Dialing { socket, .. } = &peer.phase {
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        let error = LinkError::Unreachable { node: peer.node, tried: format!("inbox: {why}") };
+        self.events.push_back(Event::Down(index, error));
+    }
+
+    /// Answers everybody who dials.
+    fn answer_all(&mut self) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        loop {
+            match rustix::net::accept_with(&self.bound.socket, flags).map(Fd::from) {
+                Ok(socket) => {
+                    if raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, uid)| uid == own_uid()) {
+                        self.hear(socket);
+                    }
+                }
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                // Nobody, or no descriptor for whoever it is.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Hears the greeting of who dialled; without one it waits among those halfway.
+    fn hear(&mut self, socket: Fd) {
+        match greet::hear(&socket, DIALER) {
+            Heard::Whole(greeting, fds) => self.answer(socket, &greeting, &fds),
+            Heard::End | Heard::Bad => {}
+            Heard::NotYet => {
+                if self.halfway.len() >= MOST_HALFWAY {
+                    self.halfway.remove(0);
+                }
+                self.serial += 1;
+                let key = HALFWAY | self.serial;
+                if epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN).is_ok() {
+                    self.halfway.push((key, socket));
+                }
+            }
+        }
+    }
+
+    fn hear_halfway(&mut self, key: u64) {
+        if let Some(at) = self.halfway.iter().position(|(halfway, _)| *halfway == key) {
+            let (_, socket) = self.halfway.remove(at);
+            let _ = epoll::delete(&self.epoll, &socket);
+            self.hear(socket);
+        }
+    }
+
+    /// Answers a node that dialled; closes the connection where it is not meant, or not wanted.
+    fn answer(&mut self, socket: Fd, greeting: &Greeting, fds: &[Fd]) {
+        let node = greeting.from;
+        if greeting.to != self.me || node == self.me {
+            return;
+        }
+        let index = match self.known.get(&node).copied() {
+            None => u32::try_from(self.peers.len()).unwrap_or(u32::MAX),
+            Some(index) => match self.peers.get(index as usize).map(|peer| &peer.phase) {
+                Some(Phase::Later) => index,
+                Some(Phase::Dialing { .. }) if node < self.me => index,
+                _ => return,
+            },
+        };
+        let [pair, hall] = fds else { return };
+        let (Ok(pair), Ok(hall)) = (Pair::attach(pair), HallMap::attach(hall)) else { return };
+        let answer = self.greeting(node, index);
+        let data = EventData::new_u64(index.into());
+        if greet::tell(&socket, answer, &[self.hall_fd.as_fd()]).is_err()
+            || epoll::add(&self.epoll, &socket, data, EventFlags::IN).is_err()
+        {
+            return;
+        }
+        let phase = Phase::Up(Box::new(Up::new(socket, pair, hall, 1, greeting)));
+        match self.peers.get_mut(index as usize) {
+            Some(peer) => {
+                if let Phase::Dialing { socket, .. } = &peer.phase {
+                    let _ = epoll::delete(&self.epoll, socket);
+                }
+                peer.phase = phase;
+            }
+            None => {
+                self.peers.push(Peer { node, phase });
+                self.known.insert(node, index);
+            }
+        }
+        self.events.push_back(Event::Up(index));
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}

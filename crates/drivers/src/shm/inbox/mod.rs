@@ -1,0 +1,82 @@
+//! Messages between processes of one user on one host.
+//!
+//! * `layout`, `pair`: what lies where in shared memory;
+//! * `writer`, `reader`, `bulk`: how frames pass in one direction;
+//! * `notice`: who is told that there is something, and woken;
+//! * `meet`, `greet`: how two processes become linked;
+//! * `link`, `port`: one link, and all of a process;
+//! * `copy`: from memory to memory by one system call.
+//!
+//! Every linked pair has rings of its own, so that no peer can hold up or spoil what others send; a process looks at those of few
+//! peers that sent lately, and at one word in which all others leave a notice.
+
+mod bulk;
+mod copy;
+mod greet;
+mod layout;
+mod link;
+mod meet;
+mod notice;
+mod pair;
+mod port;
+mod reader;
+mod writer;
+
+use madrigal_base::error::Os;
+use madrigal_base::ids::Reach;
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::driver::{Facts, Place};
+use madrigal_netaccess::message::{MessageDriver, Port};
+use madrigal_sys::Errno;
+use madrigal_sys::fd::Fd;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::directory::{self, BindError};
+
+/// The driver of messages.
+pub(crate) struct ShmMessages;
+
+impl MessageDriver for ShmMessages {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { reach: Reach::Host, one_user: true, takes: "the id of a node" }
+    }
+
+    fn usable(&self, place: &Place) -> Result<(), String> {
+        directory::check(&place.directory)?;
+        let made = madrigal_sys::mem::sealed_memfd(c"madrigal-probe", 4096);
+        made.map(|fd| drop(Fd::from(fd))).map_err(|errno| format!("no shared memory can be made: {}", sentence(errno)))
+    }
+
+    fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
+        directory::sweep_old(&place.directory, PREFIX);
+        let bound = directory::bind(&place.directory, &name_of(me)).map_err(|error| match error {
+            BindError::InUse => format!("another process is node {me}"),
+            BindError::Unfit(why) => why,
+            BindError::Os(errno) => format!("{}: {}", place.directory, sentence(errno)),
+        })?;
+        let hall = pair::HallMap::create().map_err(|errno| format!("no shared memory: {}", sentence(errno)))?;
+        let made = || -> Result<Fd, Errno> {
+            let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+            epoll::add(&epoll, &bound.socket, EventData::new_u64(meet::LISTENER), EventFlags::IN)?;
+            Ok(epoll)
+        };
+        let epoll = made().map_err(|errno| sentence(errno).to_string())?;
+        Ok(Box::new(port::Inbox::new(me, place.directory.clone(), bound, epoll, hall)))
+    }
+}
+
+/// Names of nodes begin with this.
+const PREFIX: &str = "node-";
+
+/// The name by which a node listens.
+fn name_of(node: NodeId) -> String {
+    format!("{PREFIX}{node}")
+}
+
+fn sentence(errno: Errno) -> Os {
+    Os(errno.raw_os_error())
+}

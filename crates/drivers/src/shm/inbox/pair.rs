@@ -1,0 +1,123 @@
+//! The memory two linked processes share: made by the side that dials, sealed at its size, mapped by both.
+
+use core::ptr::NonNull;
+use std::os::fd::AsFd;
+
+use madrigal_sys::Errno;
+use madrigal_sys::fd::Fd;
+use madrigal_sys::mem::{self, SharedMap};
+
+use super::bulk::Ring;
+use super::layout::{Cells, Direction, FIRST_BYTES, HALL_BYTES, Hall, Lines, PAIR_BYTES, cells_at};
+
+/// A mapped pair. The peer may change any byte of it at any time.
+pub(super) struct Pair {
+    map: SharedMap,
+    lines: NonNull<Lines>,
+    cells: [NonNull<Cells>; 2],
+}
+
+// SAFETY: the pointers are into the map, which we own, and to atomics only.
+unsafe impl Send for Pair {}
+
+impl Pair {
+    /// A new one, whose lines and cells exist, and the descriptor by which the peer maps it.
+    pub(super) fn create() -> Result<(Self, Fd), Errno> {
+        let fd = Fd::from(mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES)?);
+        let pair = Self::map(&fd)?;
+        pair.map.reserve(0, FIRST_BYTES)?;
+        Ok((pair, fd))
+    }
+
+    /// The peer's. `EINVAL`: a file of another size, or one that could become shorter.
+    pub(super) fn attach(fd: impl AsFd) -> Result<Self, Errno> {
+        mem::check_sealed(&fd, PAIR_BYTES)?;
+        let pair = Self::map(fd)?;
+        // The peer did so, if it is honest.
+        pair.map.reserve(0, FIRST_BYTES)?;
+        Ok(pair)
+    }
+
+    fn map(fd: impl AsFd) -> Result<Self, Errno> {
+        let map = SharedMap::map(fd, PAIR_BYTES, true)?;
+        // SAFETY: atomics only; the references become pointers that are followed while `self`, which owns the map, lives.
+        let lines = NonNull::from(unsafe { map.shared::<Lines>(0) }.ok_or(Errno::INVAL)?);
+        // SAFETY: as above.
+        let cells = [0, 1].map(|direction| unsafe { map.shared::<Cells>(cells_at(direction)) });
+        let [Some(there), Some(back)] = cells else { return Err(Errno::INVAL) };
+        Ok(Self { map, lines, cells: [there.into(), back.into()] })
+    }
+
+    /// The lines.
+    #[inline]
+    pub(super) fn lines(&self) -> &Lines {
+        // SAFETY: points into the map, which lives as long as `self`; atomics only.
+        unsafe { self.lines.as_ref() }
+    }
+
+    /// The lines of a direction.
+    #[inline]
+    pub(super) fn direction(&self, direction: usize) -> &Direction {
+        &self.lines().directions[direction & 1]
+    }
+
+    /// The cells of a direction.
+    #[inline]
+    pub(super) fn cells(&self, direction: usize) -> &Cells {
+        // SAFETY: points into the map, which lives as long as `self`; atomics only.
+        unsafe { self.cells[direction & 1].as_ref() }
+    }
+
+    /// Bytes of a bulk ring.
+    #[inline]
+    pub(super) fn bulk(&self, ring: Ring, direction: usize, at: usize, len: usize) -> Option<*mut u8> {
+        self.map.at(ring.offset(direction) + at, len)
+    }
+
+    /// Makes the pages of a bulk ring exist.
+    pub(super) fn reserve(&self, ring: Ring, direction: usize) -> Result<(), Errno> {
+        self.map.reserve(ring.offset(direction), ring.size())
+    }
+
+    /// Gives the pages of a bulk ring back that nobody uses any more.
+    pub(super) fn give_back(&self, ring: Ring, direction: usize) {
+        self.map.give_back(ring.offset(direction), ring.size());
+    }
+}
+
+/// A mapped hall, our own or a peer's.
+pub(super) struct HallMap {
+    hall: NonNull<Hall>,
+    _map: SharedMap,
+}
+
+// SAFETY: the pointer is into the map, which we own, and to atomics only.
+unsafe impl Send for HallMap {}
+
+impl HallMap {
+    /// A new one, and the descriptor by which peers map it.
+    pub(super) fn create() -> Result<(Self, Fd), Errno> {
+        let fd = Fd::from(mem::sealed_memfd(c"madrigal-hall", HALL_BYTES)?);
+        Ok((Self::map(&fd)?, fd))
+    }
+
+    /// A peer's. `EINVAL`: a file of another size, or one that could become shorter.
+    pub(super) fn attach(fd: impl AsFd) -> Result<Self, Errno> {
+        mem::check_sealed(&fd, HALL_BYTES)?;
+        Self::map(fd)
+    }
+
+    fn map(fd: impl AsFd) -> Result<Self, Errno> {
+        let map = SharedMap::map(fd, HALL_BYTES, true)?;
+        map.reserve(0, HALL_BYTES)?;
+        // SAFETY: atomics only; the reference becomes a pointer that is followed while `self`, which owns the map, lives.
+        let hall = NonNull::from(unsafe { map.shared::<Hall>(0) }.ok_or(Errno::INVAL)?);
+        Ok(Self { hall, _map: map })
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> &Hall {
+        // SAFETY: points into the map, which lives as long as `self`; atomics only.
+        unsafe { self.hall.as_ref() }
+    }
+}

@@ -1,0 +1,419 @@
+//! The port: which links it looks at by itself, of which it is told, and what it tells the layer above.
+
+use core::sync::atomic::Ordering;
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_netaccess::message::{Explained, Link, LinkError, Port, Sent, SingleCopy, Sink};
+use madrigal_netaccess::wait::Peer as Seen;
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{cpu, time};
+
+use super::super::directory::Bound;
+use super::copy::{self, Nonce};
+use super::layout::{BITS, CELLS};
+use super::link::{Peer, Phase, Up};
+use super::pair::HallMap;
+use super::writer::{Broken, SHORT};
+
+/// Links the port looks at by itself; of all others it is told.
+const WATCHED: usize = 8;
+/// Frames taken from a link before it is the next one's turn.
+const BUDGET: usize = 16;
+/// One look in so many asks the clock ...
+const CLOCK_EVERY: u32 = 32;
+/// ... whether it is time to look at the descriptors (nanoseconds): for who wants to link, and who is gone.
+pub(super) const LOOK_NS: u64 = 200_000;
+/// A watched link that was silent for so many of those is watched no more.
+const SILENT: u32 = 64;
+
+/// What is to be told or done at the next poll.
+pub(super) enum Event {
+    /// A link is up.
+    Up(u32),
+    /// A link may have frames though no notice is due.
+    Visit(u32),
+    /// A peer is gone: its last frames, then the end.
+    End(u32, String),
+    /// A link is down.
+    Down(u32, LinkError),
+}
+
+/// A process's place.
+pub(super) struct Inbox {
+    pub(super) me: NodeId,
+    pub(super) directory: String,
+    pub(super) bound: Bound,
+    pub(super) epoll: Fd,
+    pub(super) hall: HallMap,
+    pub(super) hall_fd: Fd,
+    pub(super) nonce: Nonce,
+    pub(super) peers: Vec<Peer>,
+    pub(super) known: HashMap<NodeId, u32>,
+    /// Connections whose greeting has not come.
+    pub(super) halfway: Vec<(u64, Fd)>,
+    pub(super) serial: u64,
+    pub(super) events: VecDeque<Event>,
+    /// When to look at the descriptors next.
+    pub(super) next_look: u64,
+    watched: [u32; WATCHED],
+    watching: usize,
+    /// Links on which something waits for room.
+    blocked: Vec<u32>,
+    looks: u32,
+    rounds: u32,
+}
+
+impl Inbox {
+    pub(super) fn new(me: NodeId, directory: String, bound: Bound, epoll: Fd, hall: (HallMap, Fd)) -> Self {
+        Self {
+            me,
+            directory,
+            bound,
+            epoll,
+            hall: hall.0,
+            hall_fd: hall.1,
+            nonce: Nonce::new(),
+            peers: Vec::new(),
+            known: HashMap::new(),
+            halfway: Vec::new(),
+            serial: 0,
+            events: VecDeque::new(),
+            next_look: 0,
+            watched: [0; WATCHED],
+            watching: 0,
+            blocked: Vec::new(),
+            looks: 0,
+            rounds: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn up(&mut self, index: u32) -> Option<&mut Up> {
+        match &mut self.peers.get_mut(index as usize)?.phase {
+            Phase::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+
+    /// Takes frames of a link.
+    #[inline]
+    fn visit(&mut self, index: u32, most: usize, sink: &mut dyn Sink) -> usize {
+        let Some(up) = self.up(index) else { return 0 };
+        let visit = up.visit(Link(index), most, sink);
+        up.active |= visit.frames > 0;
+        if let Some(what) = visit.nonsense {
+            self.break_off(index, what);
+        }
+        visit.frames
+    }
+
+    #[cold]
+    fn break_off(&mut self, index: u32, what: &str) {
+        let Some(peer) = self.peers.get(index as usize) else { return };
+        let error = LinkError::Corrupt { node: peer.node, what: what.to_owned() };
+        self.events.push_back(Event::Down(index, error));
+    }
+
+    /// What happened since the last poll, and links that have something though nobody looks at them.
+    #[cold]
+    fn collect(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut done = 0;
+        for _ in 0..self.events.len() {
+            let Some(event) = self.events.pop_front() else { break };
+            done += self.handle(event, sink);
+        }
+        let mut slots = Vec::new();
+        self.hall.get().take(|slot| slots.push(slot));
+        for slot in slots {
+            let links = (slot as usize..self.peers.len()).step_by(BITS);
+            for index in links {
+                // A notice may be about room, which is work to be done too.
+                done += 1 + self.visit(index as u32, BUDGET, sink);
+                self.settle(index as u32);
+            }
+        }
+        done
+    }
+
+    fn handle(&mut self, event: Event, sink: &mut dyn Sink) -> usize {
+        match event {
+            Event::Up(index) => {
+                if let Some(Peer { node, phase: Phase::Up(_) }) = self.peers.get(index as usize) {
+                    sink.up(Link(index), *node);
+                    self.events.push_back(Event::Visit(index));
+                }
+            }
+            Event::Visit(index) => {
+                let frames = self.visit(index, BUDGET, sink);
+                self.settle(index);
+                return frames;
+            }
+            Event::End(index, why) => {
+                // No more than this can be in the pair.
+                self.visit(index, CELLS + 1, sink);
+                if let Some(peer) = self.peers.get(index as usize) {
+                    let node = peer.node;
+                    self.finish(index, LinkError::Gone { node, why }, sink);
+                }
+            }
+            Event::Down(index, why) => self.finish(index, why, sink),
+        }
+        1
+    }
+
+    /// A link is over; tells it.
+    fn finish(&mut self, index: u32, why: LinkError, sink: &mut dyn Sink) {
+        if self.end(index, &why) {
+            sink.down(Link(index), why);
+        }
+    }
+
+    /// Ends a link; false: there is none.
+    fn end(&mut self, index: u32, why: &LinkError) -> bool {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return false };
+        if matches!(peer.phase, Phase::Down(_)) {
+            return false;
+        }
+        let node = peer.node;
+        match core::mem::replace(&mut peer.phase, Phase::Down(why.clone())) {
+            Phase::Up(up) => drop(rustix::event::epoll::delete(&self.epoll, up.descriptor())),
+            Phase::Dialing { socket, .. } => drop(rustix::event::epoll::delete(&self.epoll, &socket)),
+            Phase::Later | Phase::Down(_) => {}
+        }
+        self.unwatch(index);
+        self.blocked.retain(|&blocked| blocked != index);
+        super::super::directory::sweep(&self.directory, &super::name_of(node));
+        true
+    }
+
+    /// From now on a link is watched, or we are told of what comes.
+    fn settle(&mut self, index: u32) {
+        let room = self.watching < WATCHED;
+        let Some(up) = self.up(index) else { return };
+        if up.watched {
+            return;
+        }
+        if room {
+            up.watched = true;
+            up.active = true;
+            self.watched[self.watching] = index;
+            self.watching += 1;
+        } else if up.listen() {
+            self.events.push_back(Event::Visit(index));
+        }
+    }
+
+    /// No longer watches a link.
+    fn unwatch(&mut self, index: u32) {
+        if let Some(at) = self.watched[..self.watching].iter().position(|&watched| watched == index) {
+            self.watching -= 1;
+            self.watched[at] = self.watched[self.watching];
+        }
+        if let Some(up) = self.up(index)
+            && up.watched
+        {
+            up.watched = false;
+            if up.listen() {
+                self.events.push_back(Event::Visit(index));
+            }
+        }
+    }
+
+    /// Once in a while: the clock, and what it says is due.
+    #[cold]
+    fn tick(&mut self) {
+        let now = time::now_ns();
+        if now < self.next_look {
+            return;
+        }
+        self.look();
+        self.next_look = now + LOOK_NS;
+        self.hall.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
+        self.rounds += 1;
+        if !self.rounds.is_multiple_of(SILENT) {
+            return;
+        }
+        let watched = self.watched;
+        for &index in watched.iter().take(self.watching) {
+            match self.up(index) {
+                Some(up) if up.active => up.active = false,
+                _ => self.unwatch(index),
+            }
+        }
+    }
+
+    /// What became of a send that was not all.
+    #[cold]
+    fn held_up(&mut self, index: u32, sent: Result<Sent, Broken>) -> Result<Sent, LinkError> {
+        let Some(peer) = self.peers.get_mut(index as usize) else { return Ok(Sent::Part(0)) };
+        let node = peer.node;
+        let Phase::Up(up) = &mut peer.phase else { return Ok(Sent::Part(0)) };
+        let error = match sent {
+            Ok(sent) => {
+                if !core::mem::replace(&mut up.blocked, true) {
+                    self.blocked.push(index);
+                }
+                return Ok(sent);
+            }
+            Err(Broken::Nonsense(what)) => LinkError::Corrupt { node, what: what.to_owned() },
+            Err(Broken::NoMemory) => {
+                LinkError::Gone { node, why: "this machine has no memory for its messages".to_owned() }
+            }
+        };
+        up.broken = true;
+        self.events.push_back(Event::Down(index, error.clone()));
+        Err(error)
+    }
+
+    /// Looks at the descriptors if that was not done lately, so that a number of a dead process is not used when it is another's.
+    fn refresh(&mut self) {
+        let now = time::now_ns();
+        if now >= self.next_look {
+            self.look();
+            self.next_look = now + LOOK_NS;
+        }
+    }
+
+    fn copy(&mut self, link: Link, local: &[(u64, usize)], remote: &[(u64, usize)], write: bool) -> SingleCopy {
+        self.refresh();
+        if self.events.iter().any(|event| matches!(event, Event::End(index, _) if *index == link.0)) {
+            return SingleCopy::Failed;
+        }
+        let Some(peer) = self.peers.get(link.0 as usize) else { return SingleCopy::No };
+        match &peer.phase {
+            Phase::Up(up) => match up.copy {
+                // SAFETY: the caller vouches for the local pieces (contract of `Port::pull` and `Port::push`).
+                Ok(pid) => unsafe { copy::copy(pid, local, remote, write) },
+                Err(_) => SingleCopy::No,
+            },
+            Phase::Down(_) => SingleCopy::Failed,
+            _ => SingleCopy::No,
+        }
+    }
+}
+
+impl Port for Inbox {
+    fn publish(&self, _address: &mut NodeAddress) {
+        // Who is on this host finds us by our id.
+    }
+
+    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+        if let Some(&index) = self.known.get(&to.id) {
+            return match self.peers.get(index as usize).map(|peer| &peer.phase) {
+                Some(Phase::Down(why)) => Err(why.to_string()),
+                _ => Ok(Link(index)),
+            };
+        }
+        self.dial(to.id).map(Link)
+    }
+
+    #[inline]
+    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+        let Some(peer) = self.peers.get_mut(link.0 as usize) else {
+            return Err(LinkError::Gone { node: self.me, why: "there is no such link".to_owned() });
+        };
+        match &mut peer.phase {
+            Phase::Up(up) => match up.send(head, body, skip) {
+                Ok(Sent::All) => Ok(Sent::All),
+                sent => self.held_up(link.0, sent),
+            },
+            Phase::Down(why) => Err(why.clone()),
+            Phase::Later | Phase::Dialing { .. } => Ok(Sent::Part(0)),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut done = 0;
+        if self.hall.get().has_notices() || !self.events.is_empty() {
+            done += self.collect(sink);
+        }
+        for i in 0..self.watching {
+            if let Some(&index) = self.watched.get(i) {
+                done += self.visit(index, BUDGET, sink);
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(CLOCK_EVERY) {
+            self.tick();
+        }
+        done
+    }
+
+    fn short(&self) -> usize {
+        SHORT
+    }
+
+    fn pull(&mut self, link: Link, remote: &[(u64, usize)], local: &[(u64, usize)]) -> SingleCopy {
+        self.copy(link, local, remote, false)
+    }
+
+    fn push(&mut self, link: Link, local: &[(u64, usize)], remote: &[(u64, usize)]) -> SingleCopy {
+        self.copy(link, local, remote, true)
+    }
+
+    fn cut(&mut self, link: Link) {
+        let Some(peer) = self.peers.get(link.0 as usize) else { return };
+        let why = LinkError::Gone { node: peer.node, why: "it was cut off here".to_owned() };
+        self.end(link.0, &why);
+    }
+
+    fn arm(&mut self) -> bool {
+        while self.watching > 0 {
+            self.unwatch(self.watched[self.watching - 1]);
+        }
+        while let Some(index) = self.blocked.pop() {
+            let Some(up) = self.up(index) else { continue };
+            if up.wait_for_room() {
+                up.blocked = false;
+                return true;
+            }
+            // Told by a notice; asked for again only after the next send that found no room.
+            up.blocked = false;
+        }
+        if !self.events.is_empty() || self.hall.get().sleep() {
+            self.hall.get().wake();
+            return true;
+        }
+        false
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn woken(&mut self) {
+        self.hall.get().wake();
+        self.look();
+        self.hall.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        let later = self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later));
+        later.then_some(self.next_look)
+    }
+
+    fn peer(&self, link: Link) -> Seen {
+        match self.peers.get(link.0 as usize).map(|peer| &peer.phase) {
+            Some(Phase::Up(up)) => up.seen(),
+            _ => Seen::Unknown,
+        }
+    }
+
+    fn explain(&self, link: Link) -> Explained {
+        let Some(peer) = self.peers.get(link.0 as usize) else { return Explained::default() };
+        let rejected = |what: &str, why: &str| vec![(what.to_owned(), why.to_owned())];
+        match &peer.phase {
+            Phase::Up(up) => match &up.copy {
+                Ok(_) => Explained { path: "inbox, single copy".to_owned(), rejected: Vec::new() },
+                Err(why) => Explained { path: "inbox".to_owned(), rejected: rejected("single copy", why) },
+            },
+            Phase::Down(why) => Explained { path: String::new(), rejected: rejected("inbox", &why.to_string()) },
+            Phase::Later => Explained { path: String::new(), rejected: rejected("inbox", "too many wait there") },
+            Phase::Dialing { .. } => Explained::default(),
+        }
+    }
+}
