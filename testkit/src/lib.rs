@@ -14,6 +14,7 @@ pub mod vlinks;
 pub mod watchdog;
 
 use libtest_mimic::{Failed, Trial};
+use madrigal_base::network::Network;
 use madrigal_netaccess::driver::{Driver, Place};
 use madrigal_netaccess::message::MessageDriver;
 
@@ -57,7 +58,9 @@ fn trial<C: 'static>(driver: &str, case: &'static Case<C>, context: impl FnOnce(
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
-    Place { directory, ..Place::default() }
+    // Where nobody is, a moment is enough to see it.
+    let network = Network { connect_timeout: 2, ..Network::default() };
+    Place { directory, network }
 }
 
 /// Removes what [`place`] may have left; for the end of a test program.

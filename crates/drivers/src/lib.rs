@@ -20,7 +20,7 @@ pub fn driver(name: &str) -> Option<&'static dyn Driver> {
 }
 
 /// Every driver of messages, nearest reach first.
-pub static MESSAGE_DRIVERS: &[&dyn MessageDriver] = &[&loopback::Loopback, &shm::inbox::ShmMessages];
+pub static MESSAGE_DRIVERS: &[&dyn MessageDriver] = &[&loopback::Loopback, &shm::inbox::ShmMessages, &tcp::Tcp];
 
 /// The driver of messages of that name.
 pub fn message_driver(name: &str) -> Option<&'static dyn MessageDriver> {

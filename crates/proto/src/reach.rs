@@ -241,11 +241,12 @@ impl Reach {
         self.actions.pop_front()
     }
 
-    /// The connection with that node has ended. It may come again, or be sought again.
+    /// The connection with that node has ended, or it is not wanted any more. It may come again, or be sought again.
     pub fn gone(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.up = false;
+            (peer.up, peer.race) = (false, None);
             peer.rejected.clear();
+            self.end_race(node);
         }
         self.forget(node);
     }

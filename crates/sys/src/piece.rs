@@ -5,6 +5,9 @@
 
 use core::ptr;
 use std::io::IoSlice;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use crate::{Errno, raw};
 
 /// A piece of lent memory. Copies of it are the same memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +110,41 @@ pub fn scatter(pieces: &[Piece], mut skip: usize, mut bytes: &[u8]) -> usize {
     all - bytes.len()
 }
 
+/// The most pieces received into at once.
+const AT_ONCE: usize = 64;
+
+/// Receives from a socket, without blocking, into memory made of pieces, from byte `skip` of them on, at most `limit` bytes; and what
+/// comes behind these into `tail`. If all pieces do not fit into one call nothing goes to the tail. `Ok(0)`: the end, or no room.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    pieces: &[Piece],
+    mut skip: usize,
+    limit: usize,
+    tail: &mut [u8],
+) -> Result<usize, Errno> {
+    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; AT_ONCE + 1];
+    let (mut used, mut left) = (0, limit);
+    for piece in pieces {
+        let part = piece.part(skip, left);
+        skip = skip.saturating_sub(piece.len);
+        if part.is_empty() || used == AT_ONCE {
+            continue;
+        }
+        list[used] = libc::iovec { iov_base: part.at.cast(), iov_len: part.len };
+        (used, left) = (used + 1, left - part.len);
+    }
+    if left == 0 {
+        list[used] = libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() };
+        used += 1;
+    }
+    // SAFETY: an all-zero header is valid: no name, no pieces, no control data.
+    let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+    header.msg_iov = list.as_mut_ptr();
+    header.msg_iovlen = used as _;
+    // SAFETY: every piece is writable by the promise of `lend`, and so is the tail; the list lives through the call.
+    unsafe { raw::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) }
+}
+
 /// The bytes of all pieces together.
 pub fn total(pieces: &[Piece]) -> usize {
     pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.len))
@@ -129,6 +167,23 @@ mod tests {
         assert_eq!(piece.part(8, 9).take(&mut back), 2);
         assert_eq!(&back, b"ab\x09\x09");
         assert_eq!(Piece::EMPTY.bytes(), b"");
+    }
+
+    #[test]
+    fn receives_behind_what_was_skipped_and_the_rest_into_the_tail() {
+        use std::io::Write as _;
+        use std::os::fd::AsFd as _;
+        let (mut from, to) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let (mut one, mut two, mut tail) = ([0u8; 3], [0u8; 4], [0u8; 4]);
+        // SAFETY: both pieces are whole arrays of ours, used nowhere else before the assertions.
+        let pieces = unsafe { [Piece::lend(one.as_mut_ptr(), 3), Piece::EMPTY, Piece::lend(two.as_mut_ptr(), 4)] };
+        assert_eq!(receive(to.as_fd(), &pieces, 2, 3, &mut tail), Err(Errno::AGAIN));
+        from.write_all(b"abcdef").expect("writes");
+        assert_eq!(receive(to.as_fd(), &pieces, 2, 3, &mut tail), Ok(6));
+        assert_eq!((&one, &two, &tail), (b"\0\0a", b"bc\0\0", b"def\0"));
+        from.write_all(b"ghi").expect("writes");
+        assert_eq!(receive(to.as_fd(), &pieces, 5, 9, &mut tail), Ok(2));
+        assert_eq!((&two, &tail), (b"bcgh", b"def\0"));
     }
 
     #[test]

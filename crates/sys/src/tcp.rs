@@ -14,7 +14,9 @@ const ESTABLISHED: u8 = 1;
 pub struct Info {
     pub state: u8,
     _bytes: [u8; 7],
-    _words: [u32; 24],
+    _words: [u32; 15],
+    pub rtt: u32,
+    _words2: [u32; 8],
     _rates: [u64; 2],
     pub bytes_acked: u64,
     pub bytes_received: u64,

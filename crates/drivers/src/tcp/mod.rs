@@ -1,8 +1,9 @@
-//! The `tcp` driver: streams of bytes between hosts, by the kernel's TCP.
+//! The `tcp` driver: streams of bytes between hosts, by the kernel's TCP; and messages over such streams ([`messages`]).
 //!
 //! Sockets are non-blocking, `TCP_NODELAY`, close-on-exec. Reads and writes are one system call each, writes gather.
 
 mod ends;
+mod messages;
 
 use core::net::SocketAddr;
 use madrigal_sys::fd::Fd;

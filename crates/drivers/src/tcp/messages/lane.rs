@@ -1,0 +1,427 @@
+//! A connection that is up: frames out and in.
+//!
+//! Out: a frame is one vectored send from the caller's memory. Of a short frame that the kernel takes in part the rest is copied and
+//! sent when there is room; a long one is continued by the caller. In: one read takes as many frames as have come; a frame cut off at
+//! the end of a read is kept; a long body is read straight to where it goes, and with its end the beginning of what follows.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd as _;
+
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, Sent, Sink};
+use madrigal_proto::frame::{self, Front, PREFIX};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{Errno, piece, raw};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::os::fd::AsRawFd as _;
+
+use super::super::os;
+
+/// Bodies up to this are sent whole and received with other frames.
+pub(super) const SHORT: usize = 16 << 10;
+/// How much is read at once where no long body is on its way.
+const AT_ONCE: usize = 64 << 10;
+/// The buffer of a port: what was cut off before, and a read.
+pub(super) const BUFFER: usize = PREFIX + MAX_HEAD + SHORT + AT_ONCE;
+/// How much is read where a long frame may come next, so that little of its body must be copied.
+const SIP: usize = PREFIX + MAX_HEAD;
+/// Frames that may be in between.
+const SIPS: u8 = 4;
+/// Bodies from this on are worth it.
+const BULK: u64 = 32 << 10;
+/// Reads in one visit.
+const READS: usize = 8;
+/// Frames up to this are copied to be sent: cheaper than a vector.
+const TINY: usize = 256;
+/// Pieces in one send.
+const PIECES: usize = 64;
+const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+/// One of them.
+pub(super) struct Lane {
+    pub(super) socket: Fd,
+    pub(super) node: NodeId,
+    /// The rest of a frame that was taken, and how much of it is sent.
+    rest: Vec<u8>,
+    rest_sent: usize,
+    /// The kernel had no room; it will tell.
+    pub(super) full: bool,
+    /// Sending failed: the link is down once what has come is read.
+    broken: Option<Errno>,
+    /// The beginning of a frame that has not come whole, and how much there must be to see more of it.
+    begun: Vec<u8>,
+    needs: usize,
+    long: Option<Long>,
+    landing: Landing,
+    sips: u8,
+    /// It is among those to be looked at.
+    pub(super) queued: bool,
+    /// The kernel told of an end: it must be read for.
+    pub(super) ending: bool,
+}
+
+/// A long body on its way in.
+struct Long {
+    head: [u8; MAX_HEAD],
+    head_len: usize,
+    /// Bytes that have not come.
+    left: usize,
+    /// Bytes in the landing.
+    at: usize,
+}
+
+/// What a visit found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Visit {
+    /// Frames and parts of frames.
+    pub(super) found: usize,
+    /// There may be more.
+    pub(super) again: bool,
+}
+
+impl Lane {
+    pub(super) fn new(socket: Fd, node: NodeId) -> Self {
+        Self {
+            socket,
+            node,
+            rest: Vec::new(),
+            rest_sent: 0,
+            full: false,
+            broken: None,
+            begun: Vec::new(),
+            needs: PREFIX,
+            long: None,
+            landing: Landing::new(),
+            sips: 0,
+            queued: false,
+            ending: false,
+        }
+    }
+
+    fn gone(&self, why: impl ToString) -> LinkError {
+        LinkError::Gone { node: self.node, why: why.to_string() }
+    }
+
+    /// Sends a frame or the rest of one ([`madrigal_netaccess::message::Port::send`]).
+    #[inline]
+    pub(super) fn send(&mut self, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+        if self.full || !self.rest.is_empty() || self.broken.is_some() {
+            self.flush();
+            if let Some(errno) = self.broken {
+                return Err(self.gone(os(errno)));
+            }
+            if self.full || !self.rest.is_empty() {
+                return Ok(Sent::Part(0));
+            }
+        }
+        let len = body.iter().map(|piece| piece.len()).sum::<usize>();
+        if skip > 0 {
+            return self.proceed(head.len(), body, skip, len);
+        }
+        let Some(prefix) = frame::prefix(head.len(), len as u64) else {
+            return Err(LinkError::Corrupt { node: self.node, what: "a frame too long for any stream".to_owned() });
+        };
+        let mut front = [0u8; PREFIX + MAX_HEAD + TINY];
+        let mut used = 0;
+        let mut put = |bytes: &[u8]| {
+            if let Some(place) = front.get_mut(used..used + bytes.len()) {
+                place.copy_from_slice(bytes);
+                used += bytes.len();
+            }
+        };
+        put(&prefix);
+        put(head);
+        if len <= TINY {
+            body.iter().for_each(|piece| put(piece));
+            let front = front.get(..used).unwrap_or_default();
+            let sent = self.taken(rustix::net::send(&self.socket, front, FLAGS))?;
+            return Ok(self.settle(front, &[], sent));
+        }
+        let front = front.get(..used).unwrap_or_default();
+        if len <= SHORT {
+            let sent = self.gather(front, body, 0)?;
+            return Ok(self.settle(front, body, sent));
+        }
+        let sent = self.gather(front, body, 0)?;
+        Ok(self.begin(front, body, sent, head.len() + len))
+    }
+
+    /// Of a short frame `sent` bytes went: the rest is kept.
+    #[inline]
+    fn settle(&mut self, front: &[u8], body: &[IoSlice<'_>], sent: usize) -> Sent {
+        let len = front.len() + body.iter().map(|piece| piece.len()).sum::<usize>();
+        if sent == len {
+            return Sent::All;
+        }
+        if sent == 0 {
+            return Sent::Part(0);
+        }
+        let mut skip = sent;
+        for piece in core::iter::once(front).chain(body.iter().map(|piece| &piece[..])) {
+            self.rest.extend(piece.get(skip..).unwrap_or_default());
+            skip = skip.saturating_sub(piece.len());
+        }
+        self.flush();
+        Sent::All
+    }
+
+    /// A long frame began with `sent` bytes, those of the front among them: a front that did not go whole is kept, and with it the
+    /// first byte of the body, so that the caller knows that it has begun.
+    fn begin(&mut self, front: &[u8], body: &[IoSlice<'_>], sent: usize, whole: usize) -> Sent {
+        if sent == 0 {
+            return Sent::Part(0);
+        }
+        let mut took = sent.saturating_sub(PREFIX);
+        if sent < front.len() {
+            self.rest.extend(front.get(sent..).unwrap_or_default());
+            self.rest.extend(body.iter().find_map(|piece| piece.first()));
+            took = front.len() - PREFIX + 1;
+            self.flush();
+        }
+        if took == whole { Sent::All } else { Sent::Part(took) }
+    }
+
+    /// Goes on with a long frame.
+    fn proceed(&mut self, head: usize, body: &[IoSlice<'_>], skip: usize, len: usize) -> Result<Sent, LinkError> {
+        let done = skip.saturating_sub(head);
+        let sent = self.gather(&[], body, done)?;
+        Ok(if done + sent == len { Sent::All } else { Sent::Part(sent) })
+    }
+
+    /// One vectored send of `front` and the pieces behind the first `skip` bytes of them.
+    fn gather(&mut self, front: &[u8], body: &[IoSlice<'_>], mut skip: usize) -> Result<usize, LinkError> {
+        let mut list = [IoSlice::new(&[]); PIECES];
+        let (mut used, mut whole) = (0, true);
+        for piece in core::iter::once(front).chain(body.iter().map(|piece| &piece[..])) {
+            let part = piece.get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(piece.len());
+            if part.is_empty() {
+                continue;
+            }
+            match list.get_mut(used) {
+                Some(place) => *place = IoSlice::new(part),
+                None => whole = false,
+            }
+            used += usize::from(whole);
+        }
+        let list = list.get(..used).unwrap_or_default();
+        self.taken(rustix::net::sendmsg(&self.socket, list, &mut SendAncillaryBuffer::default(), FLAGS))
+    }
+
+    /// How many bytes the kernel took; 0 where it has no room.
+    #[inline]
+    fn taken(&mut self, sent: Result<usize, Errno>) -> Result<usize, LinkError> {
+        match sent {
+            Ok(n) => Ok(n),
+            Err(Errno::AGAIN) => {
+                self.full = true;
+                Ok(0)
+            }
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
+            Err(errno) => {
+                self.broken = Some(errno);
+                Err(self.gone(os(errno)))
+            }
+        }
+    }
+
+    /// Sends what is left of a frame that was taken, if there is room; whether all is sent.
+    pub(super) fn flush(&mut self) -> bool {
+        while self.rest_sent < self.rest.len() && !self.full && self.broken.is_none() {
+            let rest = self.rest.get(self.rest_sent..).unwrap_or_default();
+            let sent = rustix::net::send(&self.socket, rest, FLAGS);
+            match self.taken(sent) {
+                Ok(n) if n > 0 => self.rest_sent += n,
+                _ => break,
+            }
+        }
+        if self.rest_sent >= self.rest.len() {
+            self.rest.clear();
+            self.rest_sent = 0;
+        }
+        self.rest.is_empty()
+    }
+
+    /// Whether sending has failed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Reads what has come and tells it, bounded. `Err`: that was all there will ever be.
+    pub(super) fn receive(&mut self, link: Link, buffer: &mut [u8], sink: &mut dyn Sink) -> Result<Visit, LinkError> {
+        let mut visit = Visit::default();
+        for _ in 0..READS {
+            let (asked, got) = match self.long.take() {
+                Some(long) => self.read_long(link, long, buffer, sink, &mut visit)?,
+                None => self.read_frames(link, buffer, sink, &mut visit)?,
+            };
+            // A read that gave less than it could found everything there was, but for an end of which we know.
+            if got == 0 || (got < asked && !self.ending) {
+                visit.again = false;
+                return Ok(visit);
+            }
+            visit.again = true;
+        }
+        Ok(visit)
+    }
+
+    /// What came of a read: bytes, 0 where there is nothing now.
+    #[inline]
+    fn came(&self, read: Result<usize, Errno>) -> Result<usize, LinkError> {
+        match read {
+            Ok(0) if self.long.is_some() || !self.begun.is_empty() => {
+                Err(self.gone("it closed the connection in the middle of a frame"))
+            }
+            Ok(0) => Err(self.gone("it closed the connection")),
+            Ok(n) => Ok(n),
+            Err(Errno::AGAIN | Errno::INTR) => match self.broken {
+                Some(errno) => Err(self.gone(os(errno))),
+                None => Ok(0),
+            },
+            Err(errno) => Err(self.gone(os(errno))),
+        }
+    }
+
+    /// Reads where no long body is on its way: what was asked for, and what came.
+    fn read_frames(
+        &mut self,
+        link: Link,
+        buffer: &mut [u8],
+        sink: &mut dyn Sink,
+        visit: &mut Visit,
+    ) -> Result<(usize, usize), LinkError> {
+        let begun = self.begun.len();
+        let most = if self.sips > 0 { SIP.max(self.needs) } else { begun + AT_ONCE };
+        if let Some(place) = buffer.get_mut(..begun) {
+            place.copy_from_slice(&self.begun);
+        }
+        let room = buffer.get_mut(begun..most).unwrap_or_default();
+        let asked = room.len();
+        let got = self.came(rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT).map(|(n, _)| n))?;
+        if got > 0 {
+            self.begun.clear();
+            self.cut(link, buffer.get(..begun + got).unwrap_or_default(), sink, visit)?;
+        }
+        Ok((asked, got))
+    }
+
+    /// Tells the frames that lie one after the other in `bytes`, and keeps what is left.
+    fn cut(&mut self, link: Link, mut bytes: &[u8], sink: &mut dyn Sink, visit: &mut Visit) -> Result<(), LinkError> {
+        loop {
+            let front = frame::front(bytes, SHORT)
+                .map_err(|nonsense| LinkError::Corrupt { node: self.node, what: nonsense.to_string() })?;
+            let behind = bytes.get(front.taken()..).unwrap_or_default();
+            match front {
+                Front::More(needs) => {
+                    self.needs = needs;
+                    self.begun.extend(bytes);
+                    return Ok(());
+                }
+                Front::Whole { head, body } => {
+                    self.sips = self.sips.saturating_sub(1);
+                    visit.found += 1;
+                    sink.frame(link, head, body);
+                    bytes = behind;
+                }
+                Front::Long { head, len } => {
+                    visit.found += 1;
+                    let Some(rest) = self.place(link, head, len, behind, sink)? else { return Ok(()) };
+                    bytes = rest;
+                }
+            }
+        }
+    }
+
+    /// Begins with a long body, of which the first bytes are here; gives what lies behind it if it is here whole.
+    fn place<'a>(
+        &mut self,
+        link: Link,
+        head: &[u8],
+        len: u64,
+        bytes: &'a [u8],
+        sink: &mut dyn Sink,
+    ) -> Result<Option<&'a [u8]>, LinkError> {
+        let Ok(left) = usize::try_from(len) else {
+            let what = format!("a body of {len} bytes");
+            return Err(LinkError::Corrupt { node: self.node, what });
+        };
+        self.sips = if len >= BULK { SIPS } else { self.sips.saturating_sub(1) };
+        self.landing.clear();
+        sink.place(link, head, left, &mut self.landing);
+        let (here, behind) = bytes.split_at(left.min(bytes.len()));
+        piece::scatter(&self.landing, 0, here);
+        if here.len() == left {
+            sink.landed(link, head);
+            return Ok(Some(behind));
+        }
+        let mut long = Long { head: [0; MAX_HEAD], head_len: head.len(), left: left - here.len(), at: here.len() };
+        if let Some(place) = long.head.get_mut(..head.len()) {
+            place.copy_from_slice(head);
+        }
+        self.long = Some(long);
+        Ok(None)
+    }
+
+    /// Reads the rest of a long body, and a little of what comes behind it.
+    fn read_long(
+        &mut self,
+        link: Link,
+        mut long: Long,
+        buffer: &mut [u8],
+        sink: &mut dyn Sink,
+        visit: &mut Visit,
+    ) -> Result<(usize, usize), LinkError> {
+        let room = piece::total(&self.landing).saturating_sub(long.at);
+        let tail = buffer.get_mut(..SIP).unwrap_or_default();
+        let (asked, read) = if room == 0 {
+            (long.left, raw::discard(self.socket.as_raw_fd(), long.left))
+        } else {
+            let limit = room.min(long.left);
+            // Where the landing is too small nothing may be read behind it.
+            let tail = if limit < long.left { &mut tail[..0] } else { &mut *tail };
+            // Of too many pieces for one call nobody knows how much they would have taken.
+            let asked = if self.landing.len() > PIECES { 1 } else { limit + tail.len() };
+            (asked, piece::receive(self.socket.as_fd(), &self.landing, long.at, limit, tail))
+        };
+        let got = match read {
+            Ok(0) => Err(self.gone("it closed the connection in the middle of a frame")),
+            read => self.came(read),
+        }?;
+        let body = got.min(long.left);
+        (long.left, long.at) = (long.left - body, long.at + body);
+        visit.found += usize::from(got > 0);
+        if long.left > 0 {
+            self.long = Some(long);
+            return Ok((asked, got));
+        }
+        sink.landed(link, long.head.get(..long.head_len).unwrap_or_default());
+        self.cut(link, buffer.get(..got - body).unwrap_or_default(), sink, visit)?;
+        Ok((asked, got))
+    }
+
+    /// For the end: sends what was taken, says that no more comes, and drops what nobody will read. Whether the peer has everything.
+    pub(super) fn leave(&mut self, told: &mut bool) -> bool {
+        self.full = false;
+        if !self.flush() && self.broken.is_none() {
+            return false;
+        }
+        if !*told {
+            *told = true;
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+        }
+        let fd = self.socket.as_raw_fd();
+        // Closing with bytes unread would reset the connection, and what is on its way to the peer would be lost.
+        let unread = loop {
+            match raw::discard(fd, AT_ONCE) {
+                Ok(0) => break false,
+                Ok(_) => {}
+                Err(Errno::AGAIN) => break true,
+                Err(_) => return true,
+            }
+        };
+        !unread || raw::ioctl_int(fd, SIOCOUTQ).map_or(true, |left| left == 0)
+    }
+}
+
+/// How many bytes of a socket are not acknowledged (tcp(7)).
+const SIOCOUTQ: u64 = 0x5411;

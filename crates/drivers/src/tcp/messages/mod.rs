@@ -1,0 +1,45 @@
+//! The `tcp` driver of messages: frames between the processes of a job, one connection for each pair of them that talks.
+//!
+//! ```text
+//!   port --- entrance: door, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
+//!     |----- lane, lane, ...: a connection that is up (proto::frame)
+//!     '----- pace: when to look
+//! ```
+//! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
+//! so must who comes. Either side may open, and of several connections between two processes exactly one is kept.
+
+mod door;
+mod entrance;
+mod events;
+mod interfaces;
+mod lane;
+mod pace;
+mod port;
+
+use madrigal_base::ids::Reach;
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::driver::{Driver, Facts, Place};
+use madrigal_netaccess::message::{MessageDriver, Port};
+
+use super::{NAME, Tcp};
+
+impl MessageDriver for Tcp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { reach: Reach::Network, one_user: false, takes: "addresses and a port" }
+    }
+
+    fn usable(&self, place: &Place) -> Result<(), String> {
+        Driver::usable(self, place)
+    }
+
+    fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
+        // Where the kernel may not be asked for its addresses (a sandbox), the likely one must do.
+        let addresses =
+            interfaces::addresses(&place.network.nets).unwrap_or_else(|_| door::likely_address().into_iter().collect());
+        Ok(Box::new(port::TcpPort::new(me, &place.network, addresses)?))
+    }
+}

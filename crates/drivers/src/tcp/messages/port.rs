@@ -1,0 +1,371 @@
+//! A process's port: its door, its links, one epoll for all of them.
+
+use core::mem::MaybeUninit;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+
+use madrigal_base::network::Network;
+use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_netaccess::message::{Explained, Link, LinkError, Port, Sent, Sink};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{Errno, tcp, time};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+use super::super::{os, own, peer_of};
+use super::door::Door;
+use super::entrance::{Entrance, Outcome};
+use super::events::{self, Whom};
+use super::lane::{BUFFER, Lane, SHORT};
+use super::pace::Pace;
+
+/// Events taken at once.
+const EVENTS: usize = 64;
+/// Links visited in one poll.
+const VISITS: usize = 64;
+/// How long the end of a port may take to get rid of what was taken.
+const LEAVE_NS: u64 = 5_000_000_000;
+
+/// The port.
+pub(super) struct TcpPort {
+    me: NodeId,
+    network: Network,
+    addresses: Vec<IpAddr>,
+    epoll: Fd,
+    entrance: Entrance,
+    links: Vec<Peer>,
+    known: HashMap<NodeId, u32>,
+    /// Links on which something may have come.
+    ready: VecDeque<u32>,
+    buffer: Box<[u8]>,
+    pace: Pace,
+    /// A link that was full has room.
+    room: bool,
+}
+
+/// A peer: looked for while it has neither a lane nor an end.
+struct Peer {
+    node: NodeId,
+    lane: Option<Box<Lane>>,
+    end: Option<LinkError>,
+}
+
+impl TcpPort {
+    pub(super) fn new(me: NodeId, network: &Network, addresses: Vec<IpAddr>) -> Result<Self, String> {
+        let failed = |errno| format!("cannot watch sockets: {}", os(errno));
+        let door = Door::open(network)?;
+        let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
+        epoll::add(&epoll, &door.fd, events::token_of_door(), events::DOOR).map_err(failed)?;
+        let patience = u64::from(network.connect_timeout) * 1_000_000_000;
+        Ok(Self {
+            me,
+            network: network.clone(),
+            addresses,
+            epoll,
+            entrance: Entrance::new(me, door, patience),
+            links: Vec::new(),
+            known: HashMap::new(),
+            ready: VecDeque::new(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            pace: Pace::new(),
+            room: false,
+        })
+    }
+
+    fn lane(&mut self, link: u32) -> Option<&mut Lane> {
+        self.links.get_mut(link as usize)?.lane.as_deref_mut()
+    }
+
+    /// The link to a node: the one there is, or a new one.
+    fn link_of(&mut self, node: NodeId) -> u32 {
+        let next = self.links.len() as u32;
+        let link = *self.known.entry(node).or_insert(next);
+        if link == next {
+            self.links.push(Peer { node, lane: None, end: None });
+        }
+        link
+    }
+
+    /// Looks at everything there may be something at.
+    fn look(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.ready.is_empty() {
+            if let Some(hot) = self.pace.hot() {
+                let found = self.visit(hot, sink);
+                if found > 0 || !self.entrance.is_busy() {
+                    return found;
+                }
+            }
+            self.collect();
+        }
+        let mut found = 0;
+        for _ in 0..self.ready.len().min(VISITS) {
+            let Some(link) = self.ready.pop_front() else { break };
+            if let Some(lane) = self.lane(link) {
+                lane.queued = false;
+                found += self.visit(link, sink);
+            }
+        }
+        found + self.turn_entrance(sink)
+    }
+
+    /// Asks the kernel what has happened.
+    fn collect(&mut self) {
+        let mut space = [MaybeUninit::uninit(); EVENTS];
+        loop {
+            let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&Timespec::default())) else { return };
+            for event in &*events {
+                match events::whom(event.data) {
+                    Whom::Door => self.entrance.note(None),
+                    Whom::Half(key) => self.entrance.note(Some(key)),
+                    Whom::Link(link) => self.note(link, event.flags),
+                }
+            }
+            if events.len() < EVENTS {
+                return;
+            }
+        }
+    }
+
+    /// Something happened on a link.
+    fn note(&mut self, link: u32, flags: epoll::EventFlags) {
+        let Some(lane) = self.lane(link) else { return };
+        let mut room = false;
+        if lane.full && flags.intersects(epoll::EventFlags::OUT | events::END) {
+            lane.full = false;
+            lane.flush();
+            room = !lane.full;
+        }
+        lane.ending |= flags.intersects(events::END);
+        let come = flags.intersects(epoll::EventFlags::IN | events::END) || lane.is_broken();
+        if come && !core::mem::replace(&mut lane.queued, true) {
+            self.ready.push_back(link);
+        }
+        self.room |= room;
+    }
+
+    /// Reads what has come on a link.
+    fn visit(&mut self, link: u32, sink: &mut dyn Sink) -> usize {
+        let Some(lane) = self.links.get_mut(link as usize).and_then(|peer| peer.lane.as_deref_mut()) else { return 0 };
+        match lane.receive(Link(link), &mut self.buffer, sink) {
+            Ok(visit) => {
+                if visit.again && !core::mem::replace(&mut lane.queued, true) {
+                    self.ready.push_back(link);
+                }
+                if visit.found > 0 {
+                    self.pace.found(link);
+                }
+                visit.found
+            }
+            Err(why) => {
+                self.end(link, why, sink);
+                1
+            }
+        }
+    }
+
+    /// A link is down.
+    #[cold]
+    fn end(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
+        if self.close(link, why.clone()) {
+            sink.down(Link(link), why);
+        }
+    }
+
+    /// Ends a link, unless it has ended.
+    #[cold]
+    fn close(&mut self, link: u32, why: LinkError) -> bool {
+        let Some(peer) = self.links.get_mut(link as usize).filter(|peer| peer.end.is_none()) else { return false };
+        peer.lane = None;
+        peer.end = Some(why);
+        self.known.remove(&peer.node);
+        self.entrance.gone(&self.epoll, peer.node);
+        self.pace.forget(link);
+        self.pace.stir();
+        true
+    }
+
+    /// Does what is to be done for connections that are not up.
+    fn turn_entrance(&mut self, sink: &mut dyn Sink) -> usize {
+        let deadline = self.entrance.deadline();
+        if deadline.is_none() && !self.entrance.is_busy() {
+            return 0;
+        }
+        let now = time::now_ns();
+        if !self.entrance.is_busy() && deadline.is_some_and(|deadline| deadline > now) {
+            return 0;
+        }
+        self.entrance.turn(&self.epoll, now);
+        self.pace.stir();
+        let mut found = 0;
+        while let Some(outcome) = self.entrance.outcome() {
+            found += 1;
+            match outcome {
+                Outcome::Up(node, socket) => self.up(node, socket, sink),
+                Outcome::Unreachable(node, tried) => {
+                    let link = self.link_of(node);
+                    self.end(link, LinkError::Unreachable { node, tried }, sink);
+                }
+            }
+        }
+        found
+    }
+
+    fn up(&mut self, node: NodeId, socket: Fd, sink: &mut dyn Sink) {
+        let link = self.link_of(node);
+        let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
+        let mut lane = Box::new(Lane::new(socket, node));
+        // Frames may have come with the last words of the handshake.
+        lane.queued = true;
+        if let Some(peer) = self.links.get_mut(link as usize) {
+            peer.lane = Some(lane);
+        }
+        self.ready.push_back(link);
+        sink.up(Link(link), node);
+        if let Err(errno) = watched {
+            let why = format!("cannot watch its socket: {}", os(errno));
+            self.end(link, LinkError::Gone { node, why }, sink);
+        }
+    }
+
+    /// Where a node may be found, and whether the user wants to look there.
+    fn targets(&self, to: &NodeAddress) -> Vec<(SocketAddr, bool)> {
+        let mut targets: Vec<(SocketAddr, bool)> = Vec::new();
+        for &address in &to.addresses {
+            let target = SocketAddr::new(address, to.port);
+            if targets.iter().all(|(known, _)| *known != target) {
+                targets.push((target, !self.network.nets.refuses(address)));
+            }
+        }
+        targets
+    }
+}
+
+impl Port for TcpPort {
+    fn publish(&self, address: &mut NodeAddress) {
+        address.port = self.entrance.door.port;
+        let usable = self.addresses.iter().filter(|address| address.is_ipv4() || !self.entrance.door.v4_only);
+        for own in usable {
+            if !address.addresses.contains(own) {
+                address.addresses.push(*own);
+            }
+        }
+    }
+
+    fn link(&mut self, to: &NodeAddress) -> Result<Link, String> {
+        if to.id == self.me {
+            return Err("it is this process".to_owned());
+        }
+        if let Some(&link) = self.known.get(&to.id) {
+            return Ok(Link(link));
+        }
+        let targets = self.targets(to);
+        if to.port == 0 || targets.is_empty() {
+            return Err(format!("node {} has published no address", to.id));
+        }
+        let link = self.link_of(to.id);
+        self.entrance.seek(&self.epoll, to.id, &targets, time::now_ns());
+        self.pace.stir();
+        Ok(Link(link))
+    }
+
+    #[inline]
+    fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+        let Some(peer) = self.links.get_mut(link.0 as usize) else { return Ok(Sent::Part(0)) };
+        let Some(lane) = peer.lane.as_deref_mut() else {
+            return peer.end.clone().map_or(Ok(Sent::Part(0)), Err);
+        };
+        let sent = lane.send(head, body, skip);
+        if sent.is_err() && !core::mem::replace(&mut lane.queued, true) {
+            // What has come is read before the end is told.
+            self.ready.push_back(link.0);
+        }
+        self.pace.sent(link.0);
+        sent
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.ready.is_empty() && !self.pace.is_due() {
+            return 0;
+        }
+        self.room = false;
+        self.look(sink)
+    }
+
+    fn short(&self) -> usize {
+        SHORT
+    }
+
+    fn cut(&mut self, link: Link) {
+        if let Some(node) = self.links.get(link.0 as usize).map(|peer| peer.node) {
+            self.close(link.0, LinkError::Gone { node, why: "the link was cut here".to_owned() });
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.ready.is_empty() && !self.entrance.is_busy() {
+            self.collect();
+        }
+        let found = !self.ready.is_empty() || self.entrance.is_busy() || core::mem::take(&mut self.room);
+        if found {
+            self.pace.stir();
+        }
+        found
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn woken(&mut self) {
+        self.collect();
+        self.pace.stir();
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.entrance.deadline()
+    }
+
+    fn explain(&self, link: Link) -> Explained {
+        let Some(peer) = self.links.get(link.0 as usize) else { return Explained::default() };
+        let path = peer.lane.as_ref().map_or_else(String::new, |lane| path(&lane.socket));
+        Explained { path, rejected: self.entrance.rejected(peer.node) }
+    }
+}
+
+/// `10.0.0.1:4000 -> 10.0.0.2:4001, round trip 0.12 ms`.
+fn path(socket: &Fd) -> String {
+    let text = |address: Option<SocketAddr>| {
+        let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port()).to_string();
+        address.map_or_else(|| "?".to_owned(), canonical)
+    };
+    let (own, peer) = (text(own(socket)), text(peer_of(socket)));
+    match tcp::info(socket.as_raw_fd()) {
+        Ok(info) => format!("{own} -> {peer}, round trip {:.2} ms", f64::from(info.rtt) / 1000.0),
+        Err(_) => format!("{own} -> {peer}"),
+    }
+}
+
+impl Drop for TcpPort {
+    /// Frames that were taken are still delivered: waits, a little, for a peer whose system has not got them yet.
+    fn drop(&mut self) {
+        let lanes = self.links.iter_mut().filter_map(|peer| peer.lane.take());
+        let mut leaving: Vec<_> = lanes.map(|lane| (lane, false)).collect();
+        let until = time::now_ns() + LEAVE_NS;
+        loop {
+            leaving.retain_mut(|(lane, told)| !lane.leave(told));
+            if leaving.is_empty() || time::now_ns() >= until {
+                return;
+            }
+            let flags = |told| if told { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            let watched = leaving.iter().take(EVENTS);
+            let mut fds: Vec<_> = watched.map(|(lane, told)| PollFd::new(&lane.socket, flags(*told))).collect();
+            // An acknowledgement wakes nobody: look again soon.
+            match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
