@@ -1,0 +1,1 @@
+"""The parts of the MPI test bed: hosts, MPIs, programs, scenes, checks."""

@@ -1,0 +1,167 @@
+"""A check: one test program under one MPI in one scene over one provider, and what is to be expected of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bed import programs
+from bed.hosts import AGENT, Unable
+from bed.mpis import OURS, Job, Mpi
+from bed.scenes import Scene, World
+
+# Test and arguments; the number of ranks is the scene's unless it is given.
+TESTS: dict[str, tuple[list[str], int]] = {
+    "ring": (["ring"], 0), "ring8": (["ring", "100000"], 8), "exchange": (["exchange"], 0), "storm": (["storm", "600"], 0),
+    "mixed": (["mixed", "12"], 0), "probe": (["probe", "8"], 0), "cancel": (["cancel"], 0), "truncate": (["truncate"], 0),
+    "self": (["self"], 0), "threads": (["threads"], 0), "colls": (["colls", "2"], 0), "comms": (["comms"], 0),
+    "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
+    "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
+    "idle": (["idle", "3"], 2), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
+}
+HARD = ("ring", "mixed", "colls")
+LIMIT_S = 60.0
+BLOCKED_S = 20.0
+IDLE_PERCENT = 1.0
+GONE_S = 2.0
+HOLD_S = 4.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a check."""
+
+    scene: str
+    mpi: str
+    test: str
+    result: str
+    reason: str
+    seconds: float
+    figures: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """How baselines name it."""
+        return f"{self.scene} {self.mpi} {self.test}"
+
+    def line(self) -> str:
+        """One line of the table."""
+        return f"{self.scene:<13} {self.mpi:<9} {self.test:<11} {self.result:<8} {self.seconds:6.1f} s  {self.reason}".rstrip()
+
+
+def tests_of(scene: Scene) -> list[str]:
+    """The tests that run in a scene unless some are named."""
+    if scene.blocked:
+        return ["ring"]
+    if scene.hard:
+        return list(HARD)
+    return list(TESTS)
+
+
+def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outcome:
+    """One check. Afterwards nothing of it runs any more."""
+    began = time.monotonic()
+
+    def outcome(result: str, reason: str = "", figures: tuple[str, ...] = ()) -> Outcome:
+        return Outcome(scene.name, mpi.name, test, result, reason, time.monotonic() - began, figures)
+
+    if mpi.missing:
+        return outcome("skipped", mpi.missing)
+    try:
+        job = _job(world, scene, mpi, test, provider)
+    except Unable as why:
+        return outcome("skipped", str(why))
+    log = world.folder / "log"
+    head = world.hosts[scene.head or scene.blocks[0][0]]
+    code = head.run(mpi.command(job), BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
+    seconds = time.monotonic() - began
+    text = log.read_text(errors="replace")
+    reason = _judge(scene, mpi, test, provider, job, code, text, seconds)
+    if not reason and code is not None:
+        reason = _left(world)
+    if reason and not reason.startswith("skipped"):
+        _keep(log, f"{provider}.{scene.name}.{mpi.name}.{test}.log")
+    world.reset()
+    figures = tuple(re.findall(r"^figure (.*)$", text, re.MULTILINE))
+    if reason.startswith("skipped"):
+        return outcome("skipped", reason[9:], figures)
+    return outcome("FAILED" if reason else "pass", reason or "; ".join(figures[-1:]), figures)
+
+
+def _job(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Job:
+    words, wanted = TESTS[test]
+    program = [programs.bed(mpi), *words]
+    if scene.refuse:
+        program.insert(0, programs.refuse())
+    if test.startswith("kill"):
+        program[:0] = [programs.hold(), f"{HOLD_S:.0f}"]
+    blocks = list(scene.blocks)
+    if wanted and wanted != scene.ranks:
+        share = max(wanted // len(blocks), 1)
+        blocks = [(host, share) for host, _ in blocks][:wanted]
+        blocks[-1] = (blocks[-1][0], wanted - share * (len(blocks) - 1))
+    return Job(program, blocks, provider, AGENT, world.folder / "machines")
+
+
+def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int | None, text: str, seconds: float) -> str:
+    """What is wrong, or nothing."""
+    if code is None:
+        return f"not done after {seconds:.0f} s: {_told(text)}"
+    if scene.blocked:
+        if code == 0:
+            return "no error"
+        if provider == OURS and not ("h1" in text and "h2" in text and "10.77.0." in text):
+            return f"the error does not name the pair and what was tried: {_told(text)}"
+        return ""
+    if test.startswith("kill"):
+        return _judge_kill(mpi, job, code, text)
+    if skipped := re.search(r"^skipped \S+ (.*)$", text, re.MULTILINE):
+        return f"skipped: {skipped[1]}"
+    if code != 0 or not re.search(rf"^ok \S+ {job.ranks}$", text, re.MULTILINE):
+        return f"ended with {code}: {_told(text)}"
+    if provider == OURS:
+        if not re.search(r"^loaded .*libmadrigal-fi", text, re.MULTILINE):
+            return "our provider was not loaded"
+        if test == "idle" and (used := re.search(r"figure idle percent ([0-9.]+)", text)) and float(used[1]) >= IDLE_PERCENT:
+            return f"an idle rank uses {used[1]} % of a processor"
+    return ""
+
+
+def _judge_kill(mpi: Mpi, job: Job, code: int, text: str) -> str:
+    """Every survivor learnt of it by an error, in time; or the launcher ended them (`hold` deceives those with an inherited PMI only)."""
+    told = re.findall(r"figure kill rank (\d+) code (\d+) seconds ([0-9.]+)", text)
+    if any(wrong == "0" for _, wrong, _ in told):
+        return f"a rank received from a dead one: {_told(text)}"
+    late = [f"rank {rank} learnt of it after {seconds} s" for rank, _, seconds in told if float(seconds) > GONE_S]
+    if late:
+        return ", ".join(late)
+    if mpi.kind == "mpich" and len(told) < job.ranks - 1:
+        return f"{len(told)} of {job.ranks - 1} ranks learnt of it: {_told(text)}"
+    return "" if code != 0 or told else f"ended with {code}"
+
+
+def _left(world: World) -> str:
+    """What is left of it, after a while."""
+    deadline = time.monotonic() + 5
+    while (left := world.remains()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return f"left: {', '.join(left)[:200]}" if left else ""
+
+
+def _told(text: str) -> str:
+    """The line that says most, shortened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not re.fullmatch(r"[-=#* ]+", line.strip())]
+    for mark in ("FAILED", "adrigal", "Assert", "rror", "ailed", "signal"):
+        for line in lines:
+            if mark in line and not line.startswith("loaded"):
+                return line[:180]
+    return lines[-1][:180] if lines else "no output"
+
+
+def _keep(log: Path, name: str) -> None:
+    from bed.mpis import HOME
+    folder = HOME / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(log.read_bytes())

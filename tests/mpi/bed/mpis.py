@@ -1,0 +1,141 @@
+"""The MPIs: where each is, how to compile for it, and how to start ranks over a given provider of libfabric."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Sequence
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+HOME = TARGET / "mpi"
+OURS = "madrigal"
+
+
+@dataclass
+class Job:
+    """What to start: so many ranks of a program on each of some hosts."""
+
+    program: list[str]
+    blocks: list[tuple[str, int]]
+    provider: str
+    agent: Path
+    machines: Path
+    """A file that may be written for the launcher."""
+    environment: dict[str, str] = field(default_factory=dict)
+    oversubscribe: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """How many in all."""
+        return sum(count for _, count in self.blocks)
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One of them."""
+
+    name: str
+    kind: str
+    home: Path | None
+    launcher: str
+    compiler: str
+    variables: tuple[tuple[str, str], ...] = ()
+    abi: str = ""
+
+    @property
+    def missing(self) -> str:
+        """Why it cannot be used here, or nothing."""
+        if not shutil.which(self.launcher):
+            return f"no {self.launcher}: run tests/mpi/setup"
+        if not shutil.which(self.compiler):
+            return f"no {self.compiler}: run tests/mpi/setup"
+        return ""
+
+    def environment(self, provider: str) -> dict[str, str]:
+        """Variables that make it use a provider, and its ranks' own shared memory stand back."""
+        chosen = dict(self.variables)
+        if self.kind == "mpich":
+            chosen |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": provider}
+        elif self.kind == "impi":
+            chosen |= {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": provider}
+        if provider == OURS:
+            chosen["FI_PROVIDER_PATH"] = str(provider_folder())
+            chosen |= {name: value for name, value in os.environ.items() if name.startswith("MADRIGAL_") and "BED" not in name and "CAGE" not in name}
+        return chosen
+
+    def command(self, job: Job) -> str:
+        """A shell command that starts the job from one of its hosts (or a further one)."""
+        environment = {**self.environment(job.provider), **job.environment}
+        build = {"mpich": self._hydra, "impi": self._hydra, "openmpi": self._openmpi}[self.kind]
+        words = ["env", *(f"{name}={value}" for name, value in environment.items()), *build(job, environment)]
+        return shlex.join(words + job.program)
+
+    def _hydra(self, job: Job, environment: dict[str, str]) -> list[str]:
+        words = [self.launcher, "-n", str(job.ranks)]
+        exec_flag = "-launcher" if self.kind == "mpich" else "-bootstrap"
+        if len({host for host, _ in job.blocks}) > 1 or job.blocks[0][0] != "h1":
+            job.machines.write_text("".join(f"{host}:{count}\n" for host, count in job.blocks))
+            words += ["-machinefile", str(job.machines), exec_flag, "ssh", f"{exec_flag}-exec", str(job.agent)]
+        else:
+            words += [exec_flag, "fork"]
+        return words
+
+    def _openmpi(self, job: Job, environment: dict[str, str]) -> list[str]:
+        words = ["OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", self.launcher, "-n", str(job.ranks)]
+        words += ["--host", ",".join(f"{host}:{count}" for host, count in job.blocks)]
+        five = self.name != "openmpi4"
+        words += ["--prtemca", "plm_ssh_agent", str(job.agent), "--prtemca", "plm_ssh_no_tree_spawn", "1"] if five \
+            else ["--mca", "plm_rsh_agent", str(job.agent)]
+        words += ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+        if job.oversubscribe:
+            words += ["--map-by", ":OVERSUBSCRIBE"] if five else ["--oversubscribe"]
+        words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "opal_common_ofi_provider_include", job.provider,
+                  "--mca", "osc", "^sm", "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
+        for name in environment:
+            words += ["-x", name]
+        return words
+
+
+def provider_folder() -> Path:
+    """A folder that holds our provider and nothing else that libfabric would take for one."""
+    library = TARGET / "release" / "libmadrigal-fi.so"
+    built = library if library.exists() else TARGET / "release" / "libmadrigal_fi.so"
+    folder = HOME / "provider"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "libmadrigal-fi.so"
+    if not link.is_symlink() or os.readlink(link) != str(built):
+        fresh = link.with_suffix(f".{os.getpid()}")
+        fresh.symlink_to(built)
+        fresh.rename(link)
+    return folder
+
+
+def provider_missing(provider: str) -> str:
+    """Why a provider cannot be used, or nothing."""
+    if provider == OURS and not (provider_folder() / "libmadrigal-fi.so").exists():
+        return "no libmadrigal-fi.so in target/release: build personalities/ofi"
+    return ""
+
+
+def all_mpis() -> list[Mpi]:
+    """Those of the issue, whether they are here or not."""
+    def inside(folder: str, program: str) -> str:
+        return str(HOME / folder / "bin" / program)
+
+    def intel(name: str, libraries: Sequence[str] = ()) -> Mpi:
+        home = HOME / name
+        path = ":".join([str(home / "lib"), *libraries])
+        variables = (("I_MPI_ROOT", str(home)), ("LD_LIBRARY_PATH", path), ("I_MPI_PIN", "0"))
+        return Mpi(name, "impi", home, inside(name, "mpiexec.hydra"), inside("mpich", "mpicc"), variables, abi="mpich")
+
+    return [
+        Mpi("mpich", "mpich", HOME / "mpich", inside("mpich", "mpiexec"), inside("mpich", "mpicc"), abi="mpich"),
+        Mpi("openmpi4", "openmpi", None, "/usr/bin/mpirun.openmpi", "/usr/bin/mpicc.openmpi", abi="openmpi4"),
+        Mpi("openmpi5", "openmpi", HOME / "openmpi5", inside("openmpi5", "mpirun"), inside("openmpi5", "mpicc"), abi="openmpi5"),
+        intel("impi16"),
+        intel("impi19"),
+    ]

@@ -1,0 +1,137 @@
+/* Collective operations and communicators. */
+#include "bed.h"
+
+static int compare(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* allreduce BYTES ROUNDS: right sums, and the median microseconds of one. */
+void test_allreduce(int count, char **arguments) {
+    int numbers = (int)(argument(arguments, 1, 8) / 8);
+    long rounds = argument(arguments, 2, 1000);
+    double *in = must_alloc((size_t)numbers * 8), *out = must_alloc((size_t)numbers * 8), *times = must_alloc((size_t)rounds * sizeof *times);
+    for (long round = -rounds / 10 - 1; round < rounds; round++) {
+        for (int i = 0; i < numbers; i++)
+            in[i] = rank + i + (double)round;
+        double begin = now();
+        MPI_Allreduce(in, out, numbers, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        if (round >= 0)
+            times[round] = now() - begin;
+        for (int i = 0; i < numbers; i += numbers > 64 ? 61 : 1)
+            CHECK(out[i] == ranks * (ranks - 1) / 2.0 + ranks * (i + (double)round), "sum %g at %d", out[i], i);
+    }
+    qsort(times, (size_t)rounds, sizeof *times, compare);
+    double sum = 0;
+    for (long i = 0; i < rounds; i++)
+        sum += times[i];
+    if (rank == 0)
+        printf("figure allreduce bytes %d ranks %d median_us %.3f mean_us %.3f\n", numbers * 8, ranks, 1e6 * times[rounds / 2],
+               1e6 * sum / (double)rounds);
+    free(in);
+    free(out);
+    free(times);
+    (void)count;
+}
+
+static void check_alltoallv(uint64_t seed) {
+    int *lengths = calloc((size_t)ranks * 4, sizeof *lengths), *from = lengths + ranks, *out_at = from + ranks, *in_at = out_at + ranks;
+    int out_all = 0, in_all = 0;
+    for (int peer = 0; peer < ranks; peer++) {
+        uint64_t there = seed + (uint64_t)(rank * 64 + peer), here = seed + (uint64_t)(peer * 64 + rank);
+        lengths[peer] = (int)some_length(&there, 70000);
+        from[peer] = (int)some_length(&here, 70000);
+        out_at[peer] = out_all;
+        in_at[peer] = in_all;
+        out_all += lengths[peer];
+        in_all += from[peer];
+    }
+    unsigned char *out = must_alloc((size_t)out_all), *in = must_alloc((size_t)in_all);
+    for (int peer = 0; peer < ranks; peer++)
+        fill(out + out_at[peer], (size_t)lengths[peer], (uint64_t)(rank * 64 + peer));
+    MPI_Alltoallv(out, lengths, out_at, MPI_BYTE, in, from, in_at, MPI_BYTE, MPI_COMM_WORLD);
+    for (int peer = 0; peer < ranks; peer++)
+        expect(in + in_at[peer], (size_t)from[peer], (uint64_t)(peer * 64 + rank), "alltoallv");
+    free(out);
+    free(in);
+    free(lengths);
+}
+
+static void check_bcast_and_gather(size_t length, int root) {
+    unsigned char *data = must_alloc(length), *all = must_alloc(length * (size_t)ranks);
+    if (rank == root)
+        fill(data, length, length);
+    MPI_Bcast(data, (int)length, MPI_BYTE, root, MPI_COMM_WORLD);
+    expect(data, length, length, "bcast");
+    fill(data, length, (uint64_t)rank);
+    MPI_Gather(data, (int)length, MPI_BYTE, all, (int)length, MPI_BYTE, root, MPI_COMM_WORLD);
+    for (int peer = 0; peer < ranks && rank == root; peer++)
+        expect(all + (size_t)peer * length, length, (uint64_t)peer, "gather");
+    memset(all, 0, length * (size_t)ranks);
+    MPI_Request request;
+    MPI_Iallgather(data, (int)length, MPI_BYTE, all, (int)length, MPI_BYTE, MPI_COMM_WORLD, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    for (int peer = 0; peer < ranks; peer++)
+        expect(all + (size_t)peer * length, length, (uint64_t)peer, "iallgather");
+    memset(data, 0, length);
+    MPI_Scatter(all, (int)length, MPI_BYTE, data, (int)length, MPI_BYTE, root, MPI_COMM_WORLD);
+    expect(data, length, (uint64_t)rank, "scatter");
+    free(data);
+    free(all);
+}
+
+/* Collectives of many sizes with every root. */
+void test_colls(int count, char **arguments) {
+    long rounds = argument(arguments, 1, 5);
+    for (long round = 0; round < rounds; round++) {
+        check_alltoallv((uint64_t)round);
+        for (int root = 0; root < ranks; root++)
+            for (size_t length = 1; length <= 300000; length *= 23)
+                check_bcast_and_gather(length, root);
+        int mine = rank + 1, sum;
+        MPI_Scan(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(sum == (rank + 1) * (rank + 2) / 2, "scan %d", sum);
+        long *parts = must_alloc((size_t)ranks * sizeof *parts), part;
+        for (int i = 0; i < ranks; i++)
+            parts[i] = rank * i;
+        MPI_Reduce_scatter_block(parts, &part, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(part == (long)rank * ranks * (ranks - 1) / 2, "reduce_scatter %ld", part);
+        free(parts);
+    }
+    (void)count;
+}
+
+/* Communicators keep their messages apart. */
+void test_comms(int count, char **arguments) {
+    enum { COPIES = 8 };
+    MPI_Comm copies[COPIES], half;
+    int values[COPIES], got[COPIES], peer = rank ^ 1;
+    for (int i = 0; i < COPIES; i++)
+        MPI_Comm_dup(MPI_COMM_WORLD, &copies[i]);
+    if (peer < ranks) {
+        MPI_Request requests[2 * COPIES];
+        for (int i = 0; i < COPIES; i++)
+            MPI_Irecv(&got[i], 1, MPI_INT, peer, 1, copies[i], &requests[i]);
+        for (int i = COPIES - 1; i >= 0; i--) {
+            values[i] = rank * 100 + i;
+            MPI_Isend(&values[i], 1, MPI_INT, peer, 1, copies[i], &requests[COPIES + i]);
+        }
+        MPI_Waitall(2 * COPIES, requests, MPI_STATUSES_IGNORE);
+        for (int i = 0; i < COPIES; i++)
+            CHECK(got[i] == peer * 100 + i, "%d by communicator %d", got[i], i);
+    }
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    int sum, size, place;
+    MPI_Comm_size(half, &size);
+    MPI_Comm_rank(half, &place);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, half);
+    int due = 0;
+    for (int i = rank % 2; i < ranks; i += 2)
+        due += i;
+    CHECK(sum == due, "sum %d of half", sum);
+    MPI_Comm_free(&half);
+    for (int i = 0; i < COPIES; i++)
+        MPI_Comm_free(&copies[i]);
+    (void)count;
+    (void)arguments;
+}

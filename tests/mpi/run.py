@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Runs unmodified MPIs over Madrigal's libfabric provider (or another), on hosts made of namespaces.
+
+    tests/mpi/run.py                     what continuous integration runs
+    tests/mpi/run.py --all               every MPI, scene and test
+    tests/mpi/run.py --scene two --mpi mpich,openmpi4 --test ring,win
+    tests/mpi/run.py --provider tcp --all --record     the baseline anew
+
+Needs tests/mpi/setup. What cannot run here is `skipped`, with the reason. Logs of failures: target/mpi/logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bed import baseline, checks
+from bed.hosts import Unable, enter_cage
+from bed.mpis import OURS, all_mpis, provider_missing
+from bed.scenes import SCENES, Scene, world_of
+
+LIGHT_MPIS = ("mpich", "openmpi4")
+LIGHT_SCENES = ("one", "two", "docker0", "blocked", "no-ptrace")
+LIGHT_TESTS = ("ring", "storm", "mixed", "probe", "truncate", "colls", "allreduce", "win", "kill")
+
+
+def main() -> int:
+    """Parses the command line, runs, and ends with a count."""
+    options = _parse()
+    if why := provider_missing(options.provider):
+        print(f"skipped: {why}")
+        return 0
+    try:
+        enter_cage()
+    except Unable as why:
+        print(f"skipped: {why}")
+        return 0
+    print(f"{'scene':<13} {'mpi':<9} {'test':<11} {'result':<8} {'time':>8}", flush=True)
+    outcomes = []
+    for scene in SCENES:
+        if options.scene is None or scene.name in options.scene:
+            outcomes += _run_scene(scene, options)
+    return _conclude(outcomes, options)
+
+
+def _run_scene(scene: Scene, options: argparse.Namespace) -> list[checks.Outcome]:
+    outcomes = []
+    names = [name for name in checks.tests_of(scene) if options.test is None or name in options.test]
+    if options.test and not names and not scene.blocked:
+        names = [name for name in checks.TESTS if name in options.test]
+    try:
+        with world_of(scene) as world:
+            for mpi in all_mpis():
+                if options.mpi and mpi.name not in options.mpi:
+                    continue
+                for name in names:
+                    outcome = checks.run(world, scene, mpi, name, options.provider)
+                    outcomes.append(outcome)
+                    print(outcome.line(), flush=True)
+                    hangs = scene.hard and outcome.reason.startswith("not done")
+                    if hangs or outcome.result == "skipped" and outcome.reason == mpi.missing:
+                        break
+    except Unable as why:
+        print(f"{scene.name:<13} skipped: {why}", flush=True)
+    return outcomes
+
+
+def _conclude(outcomes: list[checks.Outcome], options: argparse.Namespace) -> int:
+    stock = baseline.read("tcp")
+    failed = [outcome for outcome in outcomes if outcome.result == "FAILED"]
+    worse = [outcome for outcome in failed if stock.get(outcome.key) == "pass"]
+    count = sum(outcome.result == "pass" for outcome in outcomes)
+    print(f"\n{options.provider}: {count} passed, {len(failed)} failed ({len(worse)} of them pass over stock tcp), "
+          f"{len(outcomes) - count - len(failed)} skipped")
+    if options.record:
+        baseline.record("tcp", [(outcome.key, outcome.result) for outcome in outcomes],
+                        f"the stock provider `{options.provider}`: result, scene, MPI, test")
+        return 0
+    return 1 if (failed if options.provider == OURS else worse) else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda text: tuple(text.split(","))
+    parser.add_argument("--all", action="store_true", help="every MPI, scene and test")
+    parser.add_argument("--mpi", type=names, help="only these")
+    parser.add_argument("--scene", type=names, help="only these")
+    parser.add_argument("--test", type=names, help="only these")
+    parser.add_argument("--provider", default=OURS, help="of libfabric (madrigal)")
+    parser.add_argument("--record", action="store_true", help="write the results to baseline/")
+    options = parser.parse_args()
+    if not (options.all or options.mpi or options.scene or options.test):
+        options.mpi, options.scene, options.test = LIGHT_MPIS, LIGHT_SCENES, LIGHT_TESTS
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

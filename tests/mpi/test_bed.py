@@ -1,0 +1,61 @@
+"""Tests of the parts of the test bed that could hide a failure. Run: python3 -m unittest discover tests/mpi"""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from bed import checks
+from bed.mpis import OURS, Job, all_mpis
+from bed.scenes import SCENES
+
+SCENE = {scene.name: scene for scene in SCENES}
+MPI = {mpi.name: mpi for mpi in all_mpis()}
+JOB = Job(["x"], [("h1", 4)], OURS, Path("agent"), Path("machines"))
+GOOD = "loaded /libmadrigal-fi.so\nok ring 4\n"
+
+
+def judge(text: str, test: str = "ring", code: int | None = 0, provider: str = OURS, scene: str = "one", mpi: str = "mpich") -> str:
+    return checks._judge(SCENE[scene], MPI[mpi], test, provider, JOB, code, text, 1.0)
+
+
+class Judging(unittest.TestCase):
+    def test_a_good_run_passes(self) -> None:
+        self.assertEqual(judge(GOOD), "")
+
+    def test_what_is_no_pass(self) -> None:
+        self.assertIn("not done", judge(GOOD, code=None))
+        self.assertIn("ended with 1", judge(GOOD, code=1))
+        self.assertIn("ended with 0", judge("loaded /libmadrigal-fi.so\nok ring 3\n"))
+        self.assertIn("not loaded", judge("loaded /libtcp-fi.so\nok ring 4\n"))
+        self.assertEqual(judge("loaded -\nok ring 4\n", provider="tcp"), "")
+
+    def test_an_idle_rank_must_sleep(self) -> None:
+        self.assertIn("99.9 %", judge("figure idle percent 99.9\n" + GOOD, "idle"))
+        self.assertEqual(judge("figure idle percent 0.2\n" + GOOD, "idle"), "")
+
+    def test_survivors_must_learn_of_a_death_in_time(self) -> None:
+        told = "".join(f"figure kill rank {rank} code 15 seconds {{}}\n" for rank in (0, 2, 3))
+        self.assertEqual(judge(told.format(0.1, 0.1, 0.2), "kill", 9), "")
+        self.assertIn("after 3.5", judge(told.format(0.1, 3.5, 0.2), "kill", 9))
+        self.assertIn("0 of 3", judge("", "kill", 9))
+        self.assertIn("from a dead one", judge("figure kill rank 0 code 0 seconds 0.1\n", "kill", 9))
+
+    def test_where_nothing_passes_an_error_names_the_pair(self) -> None:
+        self.assertEqual(judge("no error", code=0, scene="blocked"), "no error")
+        self.assertIn("does not name", judge("some error", code=1, scene="blocked"))
+        self.assertEqual(judge("madrigal: h1 cannot reach h2: tcp://10.77.0.3:1 timed out", code=1, scene="blocked"), "")
+
+
+class Tables(unittest.TestCase):
+    def test_every_scene_and_test_has_a_name_of_its_own_that_baselines_can_hold(self) -> None:
+        names = [scene.name for scene in SCENES]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertFalse([name for name in [*names, *checks.TESTS, *MPI] if " " in name])
+
+
+if __name__ == "__main__":
+    unittest.main()
