@@ -179,7 +179,7 @@ impl Try {
             (Some(Why::Silent), _) | (None, State::Dialing(_)) if !over => {
                 format!("no answer, {} attempt{}", self.count, if self.count == 1 { "" } else { "s" })
             }
-            (Some(Why::Silent), _) => "no answer".to_owned(),
+            (Some(Why::Silent), _) | (None, State::Dialing(_)) => "no answer before another path was up".to_owned(),
             (Some(Why::OtherNode), _) => "answered by another node".to_owned(),
             (Some(Why::Lost), _) if over => "slower than another path".to_owned(),
             (Some(Why::Lost), _) => "the node kept another connection".to_owned(),

@@ -27,11 +27,22 @@ pub(super) struct Pace {
     gap: u64,
     hot: Option<u32>,
     misses: u32,
+    looks: u32,
 }
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Self { eager: EAGER, polls: 0, stride: STRIDE, seen: 0, next: 0, gap: FIRST_GAP, hot: None, misses: 0 }
+        Self {
+            eager: EAGER,
+            polls: 0,
+            stride: STRIDE,
+            seen: 0,
+            next: 0,
+            gap: FIRST_GAP,
+            hot: None,
+            misses: 0,
+            looks: 0,
+        }
     }
 
     /// Whether this poll should look.
@@ -69,7 +80,9 @@ impl Pace {
     #[inline]
     pub(super) fn hot(&mut self) -> Option<u32> {
         self.misses += 1;
-        if self.misses > MISSES || self.misses.is_multiple_of(SCAN_EVERY) {
+        self.looks += 1;
+        if self.misses > MISSES || self.looks >= SCAN_EVERY {
+            self.looks = 0;
             return None;
         }
         self.hot
@@ -90,6 +103,13 @@ impl Pace {
             self.hot = Some(link);
         }
         self.misses = 0;
+        self.stir();
+    }
+
+    /// Something cannot be sent until the kernel tells that there is room: look at all sockets next.
+    #[inline]
+    pub(super) fn stuck(&mut self) {
+        self.looks = SCAN_EVERY;
         self.stir();
     }
 

@@ -280,7 +280,10 @@ impl Port for TcpPort {
             // What has come is read before the end is told.
             self.ready.push_back(link.0);
         }
-        self.pace.sent(link.0);
+        match sent {
+            Ok(Sent::Part(0)) => self.pace.stuck(),
+            _ => self.pace.sent(link.0),
+        }
         sent
     }
 
