@@ -8,6 +8,7 @@
 //! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
 
 pub mod drivers;
+pub mod hosts;
 pub mod noise;
 pub mod ports;
 pub mod vlinks;
