@@ -13,6 +13,8 @@
 mod bulk;
 mod copy;
 mod greet;
+#[cfg(all(test, not(feature = "shuttle"), not(miri)))]
+mod hostile;
 mod layout;
 mod link;
 mod meet;
