@@ -162,7 +162,7 @@ fn ask(driver: &str, size: usize, single: bool) {
     node.up();
     let body = vec![7u8; size];
     let (mut bare, mut port, mut stream, mut count) = (vec![], vec![], vec![], 0);
-    for (round, slot) in lines.iter().enumerate() {
+    for slot in &lines {
         let line = &arena.slot(*slot).expect("a slot").stage;
         bare.push(timed(BARE, |i| exchange(line, 2 * i + 1, 2 * i + 2)));
         port.push(timed(iterations, |_| {

@@ -95,22 +95,23 @@ pub(super) fn connect(directory: &str, name: &str) -> Result<Fd, Errno> {
     Ok(socket)
 }
 
-/// Removes `name` if whoever listened by it is dead.
-pub(super) fn sweep(directory: &str, name: &str) {
-    let Ok(lock) = open(directory) else { return };
-    sweep_path(&lock, &path_of(directory, name));
+/// Removes `name` if whoever listened by it is dead; false: somebody still listens.
+pub(super) fn sweep(directory: &str, name: &str) -> bool {
+    open(directory).map_or(true, |lock| sweep_path(&lock, &path_of(directory, name)))
 }
 
-fn sweep_path(directory: &Fd, path: &str) {
-    let Ok(address) = SocketAddrUnix::new(path) else { return };
+fn sweep_path(directory: &Fd, path: &str) -> bool {
+    let Ok(address) = SocketAddrUnix::new(path) else { return true };
     if lock_exclusively(directory).is_err() {
-        return;
+        return false;
     }
-    if socket().is_ok_and(|socket| rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)) {
+    let answer = socket().and_then(|socket| rustix::net::connect(&socket, &address));
+    if answer == Err(Errno::CONNREFUSED) {
         // A name that stays is removed by the next who finds it.
         let _ = rustix::fs::unlink(path);
     }
     let _ = rustix::fs::flock(directory, FlockOperation::Unlock);
+    !matches!(answer, Ok(()) | Err(Errno::AGAIN))
 }
 
 /// Removes names that begin with `prefix` and are not quite new, if whoever listened by them is dead; a few at once.
@@ -130,7 +131,7 @@ pub(super) fn sweep_old(directory: &str, prefix: &str) {
     // Whoever began just now is not asked: in a job of many, all begin together.
     let old = |path: &String| rustix::fs::lstat(path.as_str()).is_ok_and(|stat| stat.st_mtime + NEW_S < now);
     let paths = names.into_iter().map(|name| format!("{}/{name}", directory.trim_end_matches('/'))).filter(old);
-    paths.take(FEW).for_each(|path| sweep_path(&lock, &path));
+    paths.take(FEW).for_each(|path| _ = sweep_path(&lock, &path));
 }
 
 impl Drop for Bound {

@@ -29,6 +29,8 @@ const HALFWAY: u64 = 1 << 62;
 const MOST_HALFWAY: usize = 64;
 /// Descriptors looked at in one go.
 const EVENTS: usize = 32;
+/// How often the name of a peer that is gone is looked for; each time it takes twice as long, a second or so in all.
+const SWEEPS: u32 = 13;
 /// What is told of a peer whose end of the socket is closed.
 const CLOSED: &str = "its process ended, or closed";
 
@@ -91,7 +93,23 @@ impl Inbox {
                 break;
             }
         }
+        let now = time::now_ns();
+        self.next_look = now + LOOK_NS;
         self.call_again();
+        self.sweep(now);
+    }
+
+    /// Removes the names that peers which are gone left behind.
+    pub(super) fn sweep(&mut self, now: u64) {
+        let directory = &self.directory;
+        self.left.retain_mut(|left| {
+            if now < left.due {
+                return true;
+            }
+            left.due = now + (LOOK_NS << left.tries);
+            left.tries += 1;
+            !directory::sweep(directory, &name_of(left.node)) && left.tries < SWEEPS
+        });
     }
 
     /// Attempts that found the waiting line full.

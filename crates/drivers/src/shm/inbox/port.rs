@@ -41,6 +41,14 @@ pub(super) enum Event {
     Down(u32, LinkError),
 }
 
+/// A peer that is gone. A process that dies closes its links before it closes what it listens on.
+pub(super) struct Left {
+    pub(super) node: NodeId,
+    pub(super) tries: u32,
+    /// When to look for its name again.
+    pub(super) due: u64,
+}
+
 /// A process's place.
 pub(super) struct Inbox {
     pub(super) me: NodeId,
@@ -62,6 +70,8 @@ pub(super) struct Inbox {
     watching: usize,
     /// Links on which something waits for room.
     blocked: Vec<u32>,
+    /// Peers that are gone, and may have left their names.
+    pub(super) left: Vec<Left>,
     looks: u32,
     rounds: u32,
 }
@@ -85,6 +95,7 @@ impl Inbox {
             watched: [0; WATCHED],
             watching: 0,
             blocked: Vec::new(),
+            left: Vec::new(),
             looks: 0,
             rounds: 0,
         }
@@ -156,6 +167,8 @@ impl Inbox {
                 self.visit(index, CELLS + 1, sink);
                 if let Some(peer) = self.peers.get(index as usize) {
                     let node = peer.node;
+                    self.left.push(Left { node, tries: 0, due: 0 });
+                    self.sweep(time::now_ns());
                     self.finish(index, LinkError::Gone { node, why }, sink);
                 }
             }
@@ -177,7 +190,6 @@ impl Inbox {
         if matches!(peer.phase, Phase::Down(_)) {
             return false;
         }
-        let node = peer.node;
         match core::mem::replace(&mut peer.phase, Phase::Down(why.clone())) {
             Phase::Up(up) => drop(rustix::event::epoll::delete(&self.epoll, up.descriptor())),
             Phase::Dialing { socket, .. } => drop(rustix::event::epoll::delete(&self.epoll, &socket)),
@@ -185,7 +197,6 @@ impl Inbox {
         }
         self.unwatch(index);
         self.blocked.retain(|&blocked| blocked != index);
-        super::super::directory::sweep(&self.directory, &super::name_of(node));
         true
     }
 
@@ -230,7 +241,6 @@ impl Inbox {
             return;
         }
         self.look();
-        self.next_look = now + LOOK_NS;
         self.hall.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
         self.rounds += 1;
         if !self.rounds.is_multiple_of(SILENT) {
@@ -270,10 +280,8 @@ impl Inbox {
 
     /// Looks at the descriptors if that was not done lately, so that a number of a dead process is not used when it is another's.
     fn refresh(&mut self) {
-        let now = time::now_ns();
-        if now >= self.next_look {
+        if time::now_ns() >= self.next_look {
             self.look();
-            self.next_look = now + LOOK_NS;
         }
     }
 
@@ -393,7 +401,7 @@ impl Port for Inbox {
 
     fn deadline(&self) -> Option<u64> {
         let later = self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later));
-        later.then_some(self.next_look)
+        self.left.iter().map(|left| left.due).chain(later.then_some(self.next_look)).min()
     }
 
     fn peer(&self, link: Link) -> Seen {
