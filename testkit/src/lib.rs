@@ -1,5 +1,6 @@
 //! Conformance suites: written once against a contract, run over everything that claims to keep it.
 //!
+//! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `netaccess::message`, for any `MessageDriver`;
 //! * [`vlinks`]: the promises of `VLink`, over any driver.
@@ -7,7 +8,9 @@
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
 //! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
 
+pub mod awkward;
 pub mod drivers;
+pub mod endpoints;
 pub mod hosts;
 pub mod noise;
 pub mod ports;

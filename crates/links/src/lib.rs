@@ -17,20 +17,29 @@
 //!
 //! What a link costs: its two ends and two empty queues. A posted buffer is the link's until its operation completes; nothing else
 //! is kept per link.
-#![forbid(unsafe_code)]
+//!
+//! Beside it, for parallel programs: a [`Station`] holds a process's ports of messages, and an [`Endpoint`] sends, matches and receives
+//! messages and reaches the memory of any number of peers over them.
+#![deny(unsafe_code)]
 
 mod acceptor;
 pub mod adapter;
 mod connect;
 mod core;
+pub mod endpoint;
 mod half;
 mod lane;
+mod memory;
 mod op;
+mod slab;
+pub mod station;
 mod vlink;
 
 pub use acceptor::Acceptor;
 pub use adapter::Adapter;
 pub use connect::{connect, connect_with};
+pub use endpoint::Endpoint;
 pub use half::Filled;
 pub use op::{Handler, Op};
+pub use station::Station;
 pub use vlink::{ReadOp, VLink, WriteOp};

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod card;
+mod parallel;
 pub mod perf;
 mod runtime;
 
@@ -34,7 +35,9 @@ pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, message_driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
+pub use madrigal_links::{Endpoint, Station, endpoint, station as stations};
 pub use madrigal_netaccess::{engine, wait};
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
+pub use parallel::{station, station_with};
 pub use runtime::{Runtime, Server, StartError, Usable};

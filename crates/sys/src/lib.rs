@@ -15,5 +15,6 @@ pub mod process;
 pub mod raw;
 pub mod tcp;
 pub mod time;
+pub mod turn;
 
 pub use rustix::io::Errno;

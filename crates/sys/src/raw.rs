@@ -340,3 +340,21 @@ pub unsafe fn process_vm(pid: u32, local: &[Piece], remote: &[Piece], write: boo
     // SAFETY: the lists are ours and live through the call; their pieces are the caller's contract.
     check(unsafe { syscall6(nr, [pid as usize, here, local.len(), there, remote.len(), 0]) })
 }
+
+/// Sleeps until one of the descriptors can be read or hung up, a signal comes, or the time is over. Negative numbers are passed over.
+pub fn wait_readable(fds: &[c_int], timeout_ns: u64) {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 16];
+    let count = fds.len().min(polled.len());
+    for (place, fd) in polled.iter_mut().zip(fds.iter()) {
+        place.fd = *fd;
+    }
+    let timeout = crate::time::timespec(timeout_ns);
+    // SAFETY: no signal mask is given. An interrupted or failed sleep is a short one.
+    let _ = unsafe { ppoll(&mut polled[..count], Some(timeout), core::ptr::null()) };
+}
+
+/// Gives the processor to another task that wants it.
+#[inline]
+pub fn sched_yield() {
+    rustix::thread::sched_yield();
+}

@@ -1,0 +1,199 @@
+//! Endpoints: messages that are matched, and memory that can be reached, among any number of peers.
+//!
+//! * **Messages** go from one endpoint to another and are matched there by tag, or in order if they have none; messages of one pair
+//!   are matched in the order they were sent, whatever their size. A short one is sent at once, with its head, straight from the
+//!   sender's buffer; a long one is announced, and once its receive is known copied straight from buffer to buffer by a single copy, or,
+//!   where that cannot be, sent in chunks that let small messages pass.
+//! * **Memory** is exposed as regions with keys; peers put, get, and do atomic operations, without the owner asking for it (it must
+//!   make progress, unless single copies work).
+//! * **Completions** are taken by [`Endpoint::poll`]. Nothing blocks.
+//!
+//! A peer that is gone completes every operation to and from it with [`Status::Gone`]; receives from anybody stay.
+
+pub(crate) mod arrive;
+pub mod atomic;
+pub(crate) mod matching;
+mod post;
+pub(crate) mod remote;
+mod rma;
+pub(crate) mod state;
+pub(crate) mod types;
+pub(crate) mod wire;
+
+use std::sync::Arc;
+
+use madrigal_base::node::NodeAddress;
+use madrigal_netaccess::message::LinkError;
+use madrigal_sys::time;
+
+use crate::station::Station;
+pub use types::{
+    Atomic, Claim, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Receive, Region, Seen, Send,
+    Status, Wanted,
+};
+
+/// How long closing an endpoint waits for bodies that are just landing in its buffers.
+const CLOSE_NS: u64 = 2_000_000_000;
+
+/// A channel of a station: peers, messages, memory. May be used by several threads, one at a time inside.
+pub struct Endpoint {
+    station: Arc<Station>,
+    channel: u16,
+}
+
+impl Endpoint {
+    /// The most bytes that can be injected.
+    pub const INJECT: usize = 64 << 10;
+    /// The most bytes of a message.
+    pub const LONGEST: usize = 1 << 40;
+    /// The most bytes of the numbers of one atomic operation.
+    pub const ATOMIC: usize = remote::MAX_ATOMIC;
+
+    pub(crate) fn new(station: Arc<Station>, channel: u16) -> Self {
+        Self { station, channel }
+    }
+
+    /// The station it belongs to.
+    pub fn station(&self) -> &Arc<Station> {
+        &self.station
+    }
+
+    /// By which others reach it.
+    pub fn address(&self) -> NodeAddress {
+        NodeAddress { channel: self.channel, ..self.station.address().clone() }
+    }
+
+    /// The peer at that address: the same number each time. Nothing is sent yet.
+    pub fn peer(&self, at: &NodeAddress) -> PeerId {
+        let mut core = self.station.core();
+        let node = core.state.node(at.id);
+        let known = &mut core.state.nodes[node as usize];
+        // More addresses are better.
+        if known.address.as_ref().is_none_or(|known| known.addresses.len() < at.addresses.len()) {
+            known.address = Some(at.clone());
+        }
+        core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, at.channel))
+    }
+
+    /// Who a peer is: its node and channel, and addresses as far as they are known.
+    pub fn who(&self, peer: PeerId) -> Option<NodeAddress> {
+        let mut core = self.station.core();
+        let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
+        let node = &core.state.nodes[peer.node as usize];
+        let bare = NodeAddress { id: node.id, channel: 0, port: 0, addresses: Vec::new() };
+        Some(NodeAddress { channel: peer.channel, ..node.address.clone().unwrap_or(bare) })
+    }
+
+    /// Why a peer cannot be reached, or is gone; `None` while nothing is wrong.
+    pub fn why(&self, peer: PeerId) -> Option<LinkError> {
+        let mut core = self.station.core();
+        let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
+        core.state.nodes[peer.node as usize].why.clone()
+    }
+
+    /// Sends a message.
+    #[inline]
+    pub fn send(&self, send: &Send<'_>) -> Result<Posted, PostError> {
+        self.station.core().send(self.channel, send)
+    }
+
+    /// Posts a buffer for a message.
+    #[inline]
+    pub fn receive(&self, receive: &Receive<'_>) -> Result<(), PostError> {
+        self.station.core().receive(self.channel, receive)
+    }
+
+    /// The message a receive would get that were posted now; makes progress first.
+    pub fn peek(&self, wanted: &Wanted) -> Option<Seen> {
+        let mut core = self.station.core();
+        core.progress();
+        core.peek(self.channel, wanted).map(|(_, seen)| seen)
+    }
+
+    /// The same, and takes the message out, so that no receive gets it.
+    pub fn claim(&self, wanted: &Wanted) -> Option<(Seen, Claim)> {
+        let mut core = self.station.core();
+        core.progress();
+        core.claim(self.channel, wanted)
+    }
+
+    /// Receives a claimed message; of `receive`, buffers and token count.
+    pub fn receive_claimed(&self, claim: Claim, receive: &Receive<'_>) -> Result<(), PostError> {
+        self.station.core().receive_claimed(self.channel, &claim, receive)
+    }
+
+    /// Throws a claimed message away.
+    pub fn discard(&self, claim: Claim) -> Result<(), PostError> {
+        self.station.core().discard(self.channel, &claim)
+    }
+
+    /// Takes a posted receive back that got no message yet: it completes as [`Status::Canceled`]. False: there is none of that token.
+    pub fn cancel(&self, token: u64) -> bool {
+        self.station.core().cancel(self.channel, token)
+    }
+
+    /// Lets peers reach memory, through every endpoint of the same space.
+    ///
+    /// The memory must stay until [`Endpoint::withdraw`]. A region whose key is in use is refused.
+    pub fn expose(&self, region: Region) -> Result<(), ExposeError> {
+        self.station.core().expose(self.channel, region)
+    }
+
+    /// Ends that. [`PostError::Again`]: bytes are just landing there; make progress and try again.
+    pub fn withdraw(&self, key: u64) -> Result<(), PostError> {
+        self.station.core().withdraw(self.channel, key)
+    }
+
+    /// Puts bytes into a peer's memory.
+    pub fn put(&self, put: &Put<'_>) -> Result<Posted, PostError> {
+        self.station.core().put(self.channel, put)
+    }
+
+    /// Gets bytes of a peer's memory.
+    pub fn get(&self, get: &Get<'_>) -> Result<Posted, PostError> {
+        self.station.core().get(self.channel, get)
+    }
+
+    /// Does something to numbers in a peer's memory.
+    pub fn atomic(&self, atomic: &Atomic<'_>) -> Result<Posted, PostError> {
+        self.station.core().atomic(self.channel, atomic)
+    }
+
+    /// Tells what is over, one by one, after making progress if nothing is; how many there were. `tell` may use the endpoint.
+    #[inline]
+    pub fn poll(&self, tell: &mut impl FnMut(Completion)) -> usize {
+        let mut count = 0;
+        while let Some(completion) = self.next(count == 0) {
+            count += 1;
+            tell(completion);
+        }
+        count
+    }
+
+    /// The next completion; with `progress`, made if there was none.
+    #[inline]
+    pub fn next(&self, progress: bool) -> Option<Completion> {
+        let mut core = self.station.core();
+        let done = core.state.endpoint(self.channel)?.done.pop_front();
+        if done.is_some() || !progress {
+            return done;
+        }
+        core.progress();
+        core.state.endpoint(self.channel)?.done.pop_front()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let until = time::now_ns() + CLOSE_NS;
+        loop {
+            let mut core = self.station.core();
+            core.progress();
+            if core.close(self.channel, time::now_ns() >= until) {
+                return;
+            }
+            drop(core);
+            self.station.idle();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! What a station knows of one endpoint.
+
+use std::collections::{HashMap, VecDeque};
+
+use madrigal_netaccess::message::Link;
+use madrigal_sys::piece::Piece;
+
+use super::matching::Matching;
+use super::remote::Known;
+use super::types::{Completion, PeerId, Status};
+use super::wire::Message;
+use crate::memory::Pieces;
+use crate::slab::Key;
+use crate::station::state::State;
+
+/// An endpoint: its peers, what it waits for, what waits for it.
+pub(crate) struct EndpointState {
+    pub(crate) space: usize,
+    pub(crate) peers: Vec<Peer>,
+    known: HashMap<(u32, u16), PeerId>,
+    /// Tagged messages, and plain ones.
+    matching: [Matching<Target, Kept>; 2],
+    pub(crate) done: VecDeque<Completion>,
+    /// Regions of peers, by peer and key.
+    pub(crate) regions: HashMap<(PeerId, u64), Known>,
+}
+
+/// An endpoint somewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) node: u32,
+    pub(crate) channel: u16,
+}
+
+/// Where a message goes.
+pub(crate) enum Target {
+    One { pieces: Pieces, token: u64 },
+    Many(Key),
+}
+
+/// A buffer for many messages.
+pub(crate) struct Many {
+    pub(crate) piece: Piece,
+    pub(crate) used: usize,
+    /// It is closed when less is free.
+    pub(crate) least: usize,
+    pub(crate) token: u64,
+    /// Messages on their way into it.
+    pub(crate) open: usize,
+    pub(crate) closed: bool,
+}
+
+/// A message no receive took.
+pub(crate) struct Kept {
+    pub(crate) message: Message,
+    pub(crate) len: usize,
+    pub(crate) body: KeptBody,
+}
+
+pub(crate) enum KeptBody {
+    Whole(Vec<u8>),
+    /// It lies with the sender.
+    Announced(Lies),
+}
+
+/// Where an announced message lies: its sender's operation, its pieces, the link by which it told so.
+pub(crate) struct Lies {
+    pub(crate) op: u64,
+    pub(crate) remote: Vec<(u64, usize)>,
+    pub(crate) via: (usize, Link),
+}
+
+/// A receive that got its message: where it goes, and what is told when it is there.
+pub(crate) struct Matched {
+    pub(crate) pieces: Pieces,
+    /// Bytes that fit.
+    pub(crate) fits: usize,
+    pub(crate) completion: Completion,
+    pub(crate) many: Option<Key>,
+}
+
+impl EndpointState {
+    pub(crate) fn new(space: usize) -> Self {
+        Self {
+            space,
+            peers: Vec::new(),
+            known: HashMap::new(),
+            matching: [Matching::default(), Matching::default()],
+            done: VecDeque::new(),
+            regions: HashMap::new(),
+        }
+    }
+
+    /// The number of a peer, known from now on.
+    pub(crate) fn peer(&mut self, node: u32, channel: u16) -> PeerId {
+        *self.known.entry((node, channel)).or_insert_with(|| {
+            self.peers.push(Peer { node, channel });
+            PeerId(self.peers.len() as u32 - 1)
+        })
+    }
+
+    /// The peers that live in a node.
+    pub(crate) fn peers_at(&self, node: u32) -> Vec<PeerId> {
+        let all = self.peers.iter().enumerate();
+        all.filter(|(_, peer)| peer.node == node).map(|(i, _)| PeerId(i as u32)).collect()
+    }
+
+    #[inline]
+    pub(crate) fn matching(&mut self, tagged: bool) -> &mut Matching<Target, Kept> {
+        let [plain, with_tags] = &mut self.matching;
+        if tagged { with_tags } else { plain }
+    }
+}
+
+impl State {
+    /// The peer of an endpoint that a frame comes from.
+    #[inline]
+    pub(crate) fn sender(&mut self, node: u32, to: u16, from: u16) -> Option<PeerId> {
+        if let Some((ours, theirs, peer)) = self.nodes[node as usize].last
+            && (ours, theirs) == (to, from)
+        {
+            return Some(peer);
+        }
+        let peer = self.endpoint(to)?.peer(node, from);
+        self.nodes[node as usize].last = Some((to, from, peer));
+        Some(peer)
+    }
+
+    /// The receive a message goes into, if one is posted, made ready to take it.
+    #[inline]
+    pub(crate) fn match_message(
+        &mut self,
+        channel: u16,
+        from: PeerId,
+        message: &Message,
+        len: usize,
+    ) -> Option<Matched> {
+        let endpoint = self.endpoints.get_mut(usize::from(channel))?.as_deref_mut()?;
+        let matching = endpoint.matching(message.tagged);
+        let at = matching.wanted(from.0, message.tag)?;
+        if let Some(&mut Target::Many(key)) = matching.receive(at) {
+            let many = self.many.get(key)?;
+            let matched = many.next(key, from, message, len);
+            if many.closed {
+                matching.take_receive(at);
+            }
+            return Some(matched);
+        }
+        match matching.take_receive(at)? {
+            Target::One { pieces, token } => Some(matched(pieces, token, from, message, len)),
+            Target::Many(_) => None,
+        }
+    }
+
+    /// Takes back a posted receive; what it is to be told.
+    pub(crate) fn take_posted(
+        &mut self,
+        channel: u16,
+        tagged: bool,
+        from: Option<PeerId>,
+        meant: impl Fn(u64) -> bool,
+    ) -> Option<Completion> {
+        let endpoint = self.endpoints.get_mut(usize::from(channel))?.as_deref_mut()?;
+        let matching = endpoint.matching(tagged);
+        // Whether it is the one is asked of its token; that of a buffer of many lies elsewhere.
+        let tokens: Vec<_> = self.many.keys(|many| meant(many.token));
+        let at = matching.posted(from.map(|peer| peer.0), |target| match target {
+            Target::One { token, .. } => meant(*token),
+            Target::Many(key) => tokens.contains(key),
+        })?;
+        let (token, last) = match matching.take_receive(at)? {
+            Target::One { token, .. } => (token, true),
+            Target::Many(key) => {
+                let many = self.many.get(key)?;
+                many.closed = true;
+                let (token, last) = (many.token, many.open == 0);
+                if last {
+                    self.many.remove(key);
+                }
+                (token, last)
+            }
+        };
+        let mut completion = Completion::new(super::types::Kind::Received, token);
+        (completion.tagged, completion.last) = (tagged, last);
+        Some(completion)
+    }
+}
+
+impl Many {
+    /// Makes room for one message more, and closes if that was the last one.
+    pub(crate) fn next(&mut self, key: Key, from: PeerId, message: &Message, len: usize) -> Matched {
+        let piece = self.piece.part(self.used, len);
+        self.used += piece.len();
+        self.open += 1;
+        self.closed = self.piece.len() - self.used < self.least.max(1);
+        let matched = matched(Pieces::One(piece), self.token, from, message, len);
+        Matched { many: Some(key), ..matched }
+    }
+}
+
+/// A receive of one message.
+#[inline]
+pub(crate) fn matched(pieces: Pieces, token: u64, from: PeerId, message: &Message, len: usize) -> Matched {
+    let room = pieces.len();
+    let mut completion = Completion::received(token, from, message);
+    completion.at = pieces.at();
+    completion.len = len.min(room);
+    if len > room {
+        completion.status = Status::Truncated(len);
+    }
+    Matched { pieces, fits: len.min(room), completion, many: None }
+}

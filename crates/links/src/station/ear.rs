@@ -1,0 +1,131 @@
+//! What a port tells while it is polled.
+
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::message::{Landing, Link, LinkError, Sink};
+
+use super::state::{NOBODY, Placed, Route, State};
+use crate::endpoint::arrive::Came;
+use crate::endpoint::wire::{Seen, What};
+
+/// The state, as one port may talk to it.
+pub(crate) struct Ear<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) port: usize,
+}
+
+impl Ear<'_> {
+    /// Whose link that is; `None`: nobody's, or one that does not count any more.
+    #[inline]
+    fn node(&self, link: Link) -> Option<u32> {
+        let link = self.state.links.get(self.port)?.get(link.0 as usize)?;
+        let alive = link.up && link.node != NOBODY && self.state.nodes[link.node as usize].route != Route::Down;
+        alive.then_some(link.node)
+    }
+
+    #[inline]
+    fn came<'h>(&mut self, link: Link, head: &'h [u8]) -> Option<Came<'h>> {
+        let node = self.node(link)?;
+        let Some(head) = Seen::read(head) else {
+            self.state.corrupt(node, "a frame of no kind");
+            return None;
+        };
+        Some(Came { node, via: (self.port, link), head })
+    }
+
+    fn placed(&mut self, link: Link) -> Option<&mut Placed> {
+        Some(&mut self.state.links.get_mut(self.port)?.get_mut(link.0 as usize)?.placed)
+    }
+
+    fn look(&mut self, came: &Came<'_>, body: &[u8]) {
+        let state = &mut *self.state;
+        state.nodes[came.node as usize].received += 1;
+        let sense = match came.head.what {
+            What::Eager => state.eager(came, body),
+            What::Announce => state.announced(came, body),
+            What::Go => state.go(came),
+            What::Data => state.data(came, body),
+            What::End => state.ended(came),
+            What::Put => state.put(came, body),
+            What::Get => state.get(came),
+            What::Atomic => state.atomic(came, body),
+            What::Ask => state.ask(came),
+            What::Region => state.region(came),
+            What::Forget => state.forget(came),
+            What::Wrote => state.wrote(came),
+        };
+        if sense.is_none() {
+            state.corrupt(came.node, &format!("a frame that makes no sense: {:?}", came.head.what));
+        }
+    }
+}
+
+impl Sink for Ear<'_> {
+    fn up(&mut self, link: Link, node: NodeId) {
+        let node = self.state.node(node);
+        let port = self.port;
+        let Some(known) = self.state.link(port, link) else { return };
+        (known.node, known.up) = (node, true);
+        let peer = &mut self.state.nodes[node as usize];
+        peer.links.push((port, link));
+        if peer.route == Route::None || peer.route == (Route::Linking { port, link }) {
+            peer.route = Route::Up { port, link };
+            self.state.attend(node);
+        }
+    }
+
+    fn down(&mut self, link: Link, why: LinkError) {
+        let port = self.port;
+        let Some(known) = self.state.link(port, link) else { return };
+        let (node, was_up) = (known.node, known.up);
+        known.up = false;
+        let Some(peer) = self.state.nodes.get_mut(node as usize) else { return };
+        if was_up {
+            self.state.fail(node, why);
+        } else if peer.route == (Route::Linking { port, link }) {
+            // Another driver may do.
+            peer.route = Route::None;
+            peer.tried = port + 1;
+            peer.why = Some(why);
+            self.state.attend(node);
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
+        if let Some(came) = self.came(link, head) {
+            self.look(&came, body);
+        }
+    }
+
+    fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing) {
+        let Some(came) = self.came(link, head) else { return };
+        let state = &mut *self.state;
+        let placed = match came.head.what {
+            What::Eager => state.place_eager(&came, len, landing),
+            What::Data => state.place_data(&came, len, landing),
+            What::Put => state.place_put(&came, len, landing),
+            What::Announce | What::Atomic => state.place_any(len, landing),
+            _ => None,
+        };
+        match placed {
+            Some(placed) => drop(self.placed(link).map(|place| *place = placed)),
+            None => {
+                landing.clear();
+                state.corrupt(came.node, &format!("a body where none may be, or too long a one: {:?}", came.head.what));
+            }
+        }
+    }
+
+    fn landed(&mut self, link: Link, head: &[u8]) {
+        let placed = self.placed(link).map(core::mem::take).unwrap_or_default();
+        let Some(came) = self.came(link, head) else { return };
+        match placed {
+            Placed::Block(block) => self.look(&came, block.bytes()),
+            Placed::Receive(landed) => self.state.landed_receive(came.node, *landed),
+            Placed::Data { op, len } => self.state.landed_data(op, len),
+            Placed::Put { len, .. } => drop(self.state.landed_put(&came, Some(len))),
+            Placed::Nowhere if came.head.what == What::Put => drop(self.state.landed_put(&came, None)),
+            Placed::Nowhere => {}
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The station: a process's ports, the nodes it knows, and the progress of everything that is on its way.
+//!
+//! ```text
+//!   Endpoint (matching, memory) ..   Endpoint        channels of one station
+//!        \          |           /
+//!         Station: nodes, one route each; what waits for each; operations on their way
+//!        /          |          \
+//!    loopback      shm         tcp                  ports, nearest reach first
+//! ```
+//! A node is linked when something is first sent to it, by the first driver that can; if that fails, by the next. There is no thread:
+//! progress is made by whoever calls. Everything lies behind one lock that is a compare-exchange when nobody else wants it.
+
+pub(crate) mod ear;
+pub(crate) mod out;
+pub(crate) mod state;
+mod wait;
+
+use std::sync::Arc;
+
+use madrigal_base::ids::Reach;
+use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_netaccess::driver::Place;
+use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Port, SingleCopy};
+use madrigal_netaccess::wait::WaitPolicy;
+use madrigal_sys::turn::{Taken, Turn};
+
+use crate::endpoint::Endpoint;
+use crate::endpoint::state::EndpointState;
+use crate::endpoint::wire::Ended;
+use crate::slab::Key;
+use ear::Ear;
+use state::{Does, Op, Route, State, Take};
+pub(crate) use wait::Idle;
+
+/// Bodies up to this many bytes are sent without asking, inside a host and between hosts.
+const EAGER_NEAR: usize = 8 << 10;
+const EAGER_FAR: usize = 64 << 10;
+/// Bytes pulled in one go, so that other traffic does not wait for longer.
+const PULL: usize = 4 << 20;
+/// A port at which nothing came for so many looks is looked at less often while others are busy: ...
+const QUIET: u32 = 256;
+/// ... once in so many looks.
+const SELDOM: u32 = 16;
+
+/// What a station is made of.
+#[derive(Clone)]
+pub struct Options<'a> {
+    /// The drivers it may use, nearest reach first. One that reaches this process itself should be among them.
+    pub drivers: &'a [&'static dyn MessageDriver],
+    /// Where it runs.
+    pub place: Place,
+    /// The longest spin of a waiter, in nanoseconds.
+    pub max_spin_ns: u64,
+}
+
+/// Why there is no station.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No driver works here.
+    #[error("no driver of messages works here: {0}")]
+    NoDriver(String),
+    /// Every channel is in use.
+    #[error("all 65,536 channels are in use")]
+    NoChannel,
+}
+
+/// The ports of a process and all that goes over them.
+pub struct Station {
+    core: Turn<Core>,
+    policy: WaitPolicy,
+    address: NodeAddress,
+    refused: Vec<(String, String)>,
+}
+
+/// What the lock is for.
+pub(crate) struct Core {
+    pub(crate) ports: Vec<PortSlot>,
+    pub(crate) state: State,
+    pub(crate) idle: Idle,
+    turn: u32,
+    next_channel: u16,
+}
+
+pub(crate) struct PortSlot {
+    pub(crate) name: &'static str,
+    pub(crate) port: Box<dyn Port>,
+    /// Bodies up to this many bytes are sent without asking.
+    pub(crate) eager: usize,
+    /// Looks since something came.
+    quiet: u32,
+}
+
+/// A group of regions: keys are unique in it, and an endpoint gives access to those of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space(pub(crate) u32);
+
+/// A node as people want to know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reached {
+    /// Who.
+    pub node: NodeId,
+    /// The driver that carries what we send, and how; `None` while nothing does.
+    pub path: Option<(&'static str, String)>,
+    /// What was tried and rejected, and why.
+    pub rejected: Vec<(String, String)>,
+    /// Why it cannot be reached, or is gone.
+    pub why: Option<LinkError>,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received.
+    pub received: u64,
+}
+
+impl Station {
+    /// Opens every driver that works here.
+    pub fn open(options: &Options<'_>) -> Result<Arc<Self>, OpenError> {
+        let id = core::iter::repeat_with(madrigal_sys::process::random).find_map(NodeId::new);
+        let id = id.ok_or_else(|| OpenError::NoDriver("no random number".into()))?;
+        let (mut ports, mut refused) = (Vec::new(), Vec::new());
+        for driver in options.drivers {
+            let opened = driver.usable(&options.place).and_then(|()| driver.open(id, &options.place));
+            match opened {
+                Ok(port) => {
+                    let eager = if driver.facts().reach == Reach::Network { EAGER_FAR } else { EAGER_NEAR };
+                    let eager = eager.max(port.short());
+                    ports.push(PortSlot { name: driver.name(), port, eager, quiet: 0 });
+                }
+                Err(why) => refused.push((driver.name().to_owned(), why)),
+            }
+        }
+        if ports.is_empty() {
+            let text: Vec<_> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+            return Err(OpenError::NoDriver(text.join("; ")));
+        }
+        let mut address = NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
+        ports.iter().for_each(|slot| slot.port.publish(&mut address));
+        let state = State { links: ports.iter().map(|_| Vec::new()).collect(), ..State::default() };
+        let core = Core { ports, state, idle: Idle::default(), turn: 0, next_channel: 0 };
+        let policy = WaitPolicy::new();
+        policy.set_max_spin_ns(options.max_spin_ns);
+        Ok(Arc::new(Self { core: Turn::new(core), policy, address, refused }))
+    }
+
+    /// Who we are, and where we can be reached.
+    pub fn address(&self) -> &NodeAddress {
+        &self.address
+    }
+
+    /// Drivers that were not opened, and why.
+    pub fn refused(&self) -> &[(String, String)] {
+        &self.refused
+    }
+
+    /// A new group of regions.
+    pub fn space(&self) -> Space {
+        let spaces = &mut self.core().state.spaces;
+        spaces.push(std::collections::HashMap::new());
+        Space(spaces.len() as u32 - 1)
+    }
+
+    /// Opens an endpoint: a channel of its own, through which the regions of `space` can be reached.
+    pub fn endpoint(self: &Arc<Self>, space: Space) -> Result<Endpoint, OpenError> {
+        let mut core = self.core();
+        let channel = core.free_channel().ok_or(OpenError::NoChannel)?;
+        let endpoints = &mut core.state.endpoints;
+        if endpoints.len() <= usize::from(channel) {
+            endpoints.resize_with(usize::from(channel) + 1, || None);
+        }
+        endpoints[usize::from(channel)] = Some(Box::new(EndpointState::new(space.0 as usize)));
+        drop(core);
+        Ok(Endpoint::new(Arc::clone(self), channel))
+    }
+
+    /// Looks at every port, sends what waits; how much there was.
+    #[inline]
+    pub fn progress(&self) -> usize {
+        self.core().progress()
+    }
+
+    /// The nodes that were ever heard of.
+    pub fn reached(&self) -> Vec<Reached> {
+        let core = self.core();
+        core.state.nodes.iter().map(|node| core.describe(node)).collect()
+    }
+
+    #[inline]
+    pub(crate) fn core(&self) -> Taken<'_, Core> {
+        self.core.take()
+    }
+}
+
+impl Core {
+    /// A channel nobody has; those that were closed come last.
+    fn free_channel(&mut self) -> Option<u16> {
+        for _ in 0..=u16::MAX {
+            let channel = self.next_channel;
+            self.next_channel = channel.wrapping_add(1);
+            if self.state.endpoint(channel).is_none() {
+                return Some(channel);
+            }
+        }
+        None
+    }
+
+    fn describe(&self, node: &state::Node) -> Reached {
+        let mut reached = Reached {
+            node: node.id,
+            path: None,
+            rejected: node.rejected.clone(),
+            why: node.why.clone(),
+            sent: node.sent,
+            received: node.received,
+        };
+        if let Route::Up { port, link } | Route::Linking { port, link } = node.route {
+            let slot = &self.ports[port];
+            let explained = slot.port.explain(link);
+            reached.rejected.extend(explained.rejected);
+            reached.path = matches!(node.route, Route::Up { .. }).then_some((slot.name, explained.path));
+        }
+        reached
+    }
+
+    /// Finds a way to a node nobody has a way to: the nearest port that takes it.
+    pub(crate) fn link(&mut self, node: u32) {
+        let to = &mut self.state.nodes[node as usize];
+        let Some(address) = to.address.clone() else {
+            let why = LinkError::Unreachable { node: to.id, tried: "its address is not known".into() };
+            self.state.fail(node, why);
+            return;
+        };
+        while let Some(slot) = self.ports.get_mut(self.state.nodes[node as usize].tried) {
+            let to = &mut self.state.nodes[node as usize];
+            let port = to.tried;
+            match slot.port.link(&address) {
+                Ok(link) => {
+                    self.linked(node, port, link);
+                    return;
+                }
+                Err(why) => {
+                    to.rejected.push((slot.name.to_owned(), why));
+                    to.tried += 1;
+                }
+            }
+        }
+        let to = &mut self.state.nodes[node as usize];
+        let why = to.why.take().unwrap_or_else(|| {
+            let tried: Vec<_> = to.rejected.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+            LinkError::Unreachable { node: to.id, tried: tried.join("; ") }
+        });
+        self.state.fail(node, why);
+    }
+
+    fn linked(&mut self, node: u32, port: usize, link: Link) {
+        let Some(known) = self.state.link(port, link) else { return };
+        known.node = node;
+        let up = known.up;
+        self.state.nodes[node as usize].route =
+            if up { Route::Up { port, link } } else { Route::Linking { port, link } };
+        self.ports[port].quiet = 0;
+    }
+
+    /// See [`Station::progress`].
+    #[inline]
+    pub(crate) fn progress(&mut self) -> usize {
+        self.turn = self.turn.wrapping_add(1);
+        let mut count = 0;
+        let mut busy = false;
+        for port in 0..self.ports.len() {
+            let slot = &mut self.ports[port];
+            // A nearer port is in use: what comes from farther away can wait a little.
+            if slot.quiet >= QUIET && busy && !self.turn.is_multiple_of(SELDOM) {
+                continue;
+            }
+            let found = slot.port.poll(&mut Ear { state: &mut self.state, port });
+            slot.quiet = if found > 0 { 0 } else { slot.quiet.saturating_add(1) };
+            busy |= slot.quiet < QUIET;
+            count += found;
+            if !self.state.cuts.is_empty() {
+                self.settle();
+            }
+        }
+        if !self.state.pulls.is_empty() {
+            count += self.pull();
+        }
+        if !self.state.pending.is_empty() {
+            count += self.flush_all();
+            self.settle();
+        }
+        if count > 0 {
+            self.idle.busy();
+        }
+        count
+    }
+
+    /// Cuts the links of nodes that failed, so that no port touches memory whose owner is told that it is free.
+    pub(crate) fn settle(&mut self) {
+        while let Some((port, link)) = self.state.cuts.pop() {
+            self.ports[port].port.cut(link);
+        }
+    }
+
+    /// Pulls announced messages, a bounded number of bytes.
+    #[cold]
+    fn pull(&mut self) -> usize {
+        let mut left = PULL;
+        let mut count = 0;
+        while left > 0
+            && let Some(&key) = self.state.pulls.front()
+        {
+            count += 1;
+            let (done, more) = self.pull_some(key, left).unwrap_or_default();
+            left = left.saturating_sub(done);
+            if !more {
+                self.state.pulls.pop_front();
+            }
+        }
+        count
+    }
+
+    /// Pulls some bytes of a message; how many, and whether more of it is to be pulled.
+    fn pull_some(&mut self, key: Key, most: usize) -> Option<(usize, bool)> {
+        let Op { node, does: Does::Take(take), .. } = self.state.ops.get(key)? else { return None };
+        let node = *node;
+        let (local, len) = take.pieces.part(take.got, most.min(take.want - take.got), 64);
+        let remote = remote_part(&take.remote, take.got, len);
+        let local: Vec<_> = local.all().iter().map(|piece| (piece.at() as u64, piece.len())).collect();
+        let (port, link) = take.via;
+        match self.ports[port].port.pull(link, &remote, &local) {
+            SingleCopy::Done => {
+                take.got += len;
+                if take.got < take.want {
+                    return Some((len, true));
+                }
+                self.state.finish_take(key, Ended::Well);
+            }
+            SingleCopy::No => {
+                take.got = 0;
+                self.state.nodes[node as usize].copies = false;
+                self.state.ask_for(key);
+            }
+            SingleCopy::Failed => self.state.finish_take(key, Ended::Failed),
+        }
+        Some((len, false))
+    }
+}
+
+/// The part of remote pieces that begins behind `skip` bytes and has `len`.
+fn remote_part(pieces: &[(u64, usize)], mut skip: usize, mut len: usize) -> Vec<(u64, usize)> {
+    let mut part = Vec::with_capacity(pieces.len());
+    for &(at, all) in pieces {
+        let begin = skip.min(all);
+        let now = len.min(all - begin);
+        skip -= begin;
+        len -= now;
+        if now > 0 {
+            part.push((at.wrapping_add(begin as u64), now));
+        }
+    }
+    part
+}
+
+impl Take {
+    /// Bytes for us that nobody announced.
+    pub(crate) fn asked(pieces: crate::memory::Pieces) -> Self {
+        let want = pieces.len();
+        Self { pieces, want, got: 0, theirs: None, remote: Vec::new(), via: (0, Link(0)), many: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remote_part;
+
+    #[test]
+    fn parts_of_remote_pieces() {
+        let pieces = [(100, 10), (200, 0), (300, 5)];
+        assert_eq!(remote_part(&pieces, 0, 15), [(100, 10), (300, 5)]);
+        assert_eq!(remote_part(&pieces, 4, 8), [(104, 6), (300, 2)]);
+        assert_eq!(remote_part(&pieces, 12, 1), [(302, 1)]);
+        assert_eq!(remote_part(&pieces, 15, 1), []);
+    }
+}

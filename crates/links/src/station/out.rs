@@ -1,0 +1,212 @@
+//! What waits to be sent to a node: frames in order, and bulk that is cut into chunks between them.
+
+use std::collections::VecDeque;
+
+use madrigal_netaccess::message::Sent;
+
+use super::state::{Route, State};
+use super::{Core, PortSlot};
+use crate::endpoint::wire::{Head, What};
+use crate::memory::{GATHER, Pieces, lend, slices};
+use crate::slab::Key;
+
+/// Bytes of bulk sent in one frame, so that a small message waits for no more than that.
+const CHUNK: usize = 256 << 10;
+/// Frames sent before it is the turn of a chunk.
+const BURST: u32 = 16;
+
+/// What waits for one node.
+#[derive(Default)]
+pub(crate) struct Out {
+    /// The frame a port took part of, or refused last, and how much it took.
+    current: Option<(Item, usize)>,
+    pub(crate) queue: VecDeque<Item>,
+    pub(crate) streams: VecDeque<Stream>,
+    burst: u32,
+    /// It is in the list of nodes to be looked at.
+    pub(crate) attended: bool,
+}
+
+/// A frame to be sent.
+pub(crate) struct Item {
+    head: Head,
+    body: Body,
+    /// The operation that is told when everything was taken.
+    then: Option<Key>,
+}
+
+enum Body {
+    Owned(Vec<u8>),
+    Lent(Pieces),
+}
+
+/// Bytes a peer asked for.
+pub(crate) struct Stream {
+    /// Our operation, told when everything was taken.
+    pub(crate) op: Option<Key>,
+    /// The peer's.
+    pub(crate) to: u64,
+    pub(crate) source: Pieces,
+    pub(crate) offset: usize,
+    pub(crate) end: usize,
+    /// The region they come from, by space and key.
+    pub(crate) region: Option<(usize, u64)>,
+}
+
+impl Item {
+    pub(crate) fn owned(head: Head, body: Vec<u8>) -> Self {
+        Self { head, body: Body::Owned(body), then: None }
+    }
+
+    /// The same, of an operation.
+    pub(crate) fn copied(head: Head, body: Vec<u8>, then: Option<Key>) -> Self {
+        Self { head, body: Body::Owned(body), then }
+    }
+
+    /// A frame whose body lies in pieces, at most [`GATHER`] of them.
+    pub(crate) fn lent(head: Head, pieces: Pieces, then: Option<Key>) -> Self {
+        Self { head, body: Body::Lent(pieces), then }
+    }
+}
+
+impl Out {
+    /// Whether a frame may be sent now without overtaking another.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.current.is_none() && self.queue.is_empty() && self.streams.is_empty()
+    }
+
+    /// How many frames wait.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len() + self.streams.len() + usize::from(self.current.is_some())
+    }
+
+    /// The rest of a frame of which a port took `skip` bytes; nothing waits before it.
+    pub(crate) fn resume(&mut self, item: Item, skip: usize) {
+        self.current = Some((item, skip));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.current = None;
+        self.queue.clear();
+        self.streams.clear();
+    }
+
+    /// Bytes of a region must not be looked at any more. What a port took part of is finished from a copy. The peers' operations.
+    pub(crate) fn withdraw(&mut self, space: usize, key: u64) -> Vec<u64> {
+        if let Some((item, _)) = &mut self.current
+            && let Body::Lent(pieces) = &item.body
+            && item.then.is_none()
+        {
+            item.body = Body::Owned(crate::memory::gather(pieces.all()));
+        }
+        let theirs = self.streams.iter().filter(|s| s.region == Some((space, key))).map(|s| s.to).collect();
+        self.streams.retain(|stream| stream.region != Some((space, key)));
+        theirs
+    }
+
+    fn next(&mut self) -> Option<(Item, usize)> {
+        if let Some(current) = self.current.take() {
+            return Some(current);
+        }
+        if (self.burst < BURST || self.streams.is_empty())
+            && let Some(item) = self.queue.pop_front()
+        {
+            self.burst += 1;
+            return Some((item, 0));
+        }
+        self.burst = 0;
+        let mut stream = self.streams.pop_front()?;
+        let (part, len) = stream.source.part(stream.offset, CHUNK.min(stream.end - stream.offset), GATHER);
+        let head = Head::new(What::Data, 0, 0, 0).word(stream.to).word(stream.offset as u64);
+        stream.offset += len;
+        let last = stream.offset >= stream.end || len == 0;
+        let then = stream.op.filter(|_| last);
+        if !last {
+            self.streams.push_back(stream);
+        }
+        Some((Item::lent(head, part, then), 0))
+    }
+}
+
+impl Core {
+    /// Sends to a node what waits for it, as much as its port takes. True: nothing is left to do.
+    pub(crate) fn flush(&mut self, node: u32) -> bool {
+        if self.state.nodes[node as usize].route == Route::None && !self.state.nodes[node as usize].out.is_clear() {
+            self.link(node);
+        }
+        loop {
+            let to = &mut self.state.nodes[node as usize];
+            let (port, link) = match to.route {
+                Route::Up { port, link } => (port, link),
+                Route::Linking { .. } => return true,
+                Route::None | Route::Down => return to.out.is_clear(),
+            };
+            let Some((item, skip)) = to.out.next() else { return true };
+            match send_item(&mut self.ports[port], link, &item, skip) {
+                Ok(Sent::All) => {
+                    to.sent += 1;
+                    if let Some(op) = item.then {
+                        self.state.was_sent(op);
+                    }
+                }
+                Ok(Sent::Part(more)) => {
+                    to.out.current = Some((item, skip + more));
+                    return false;
+                }
+                Err(why) => {
+                    self.state.fail(node, why);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Sends what waits, to every node.
+    pub(crate) fn flush_all(&mut self) -> usize {
+        let (mut at, mut done) = (0, 0);
+        while at < self.state.pending.len() {
+            let node = self.state.pending[at];
+            let before = self.state.nodes[node as usize].out.len();
+            let clear = self.flush(node);
+            done += before.saturating_sub(self.state.nodes[node as usize].out.len());
+            if clear {
+                self.state.pending.swap_remove(at);
+                self.state.nodes[node as usize].out.attended = false;
+            } else {
+                at += 1;
+            }
+        }
+        done
+    }
+}
+
+fn send_item(
+    slot: &mut PortSlot,
+    link: madrigal_netaccess::message::Link,
+    item: &Item,
+    skip: usize,
+) -> Result<Sent, madrigal_netaccess::message::LinkError> {
+    let owned;
+    let parts = match &item.body {
+        Body::Lent(pieces) => pieces.all(),
+        Body::Owned(bytes) if bytes.is_empty() => &[],
+        Body::Owned(bytes) => {
+            owned = [lend(bytes)];
+            &owned
+        }
+    };
+    let (slices, count) = slices(parts);
+    slot.port.send(link, item.head.bytes(), &slices[..count], skip)
+}
+
+impl State {
+    /// Every byte of an operation was taken by a port.
+    pub(crate) fn was_sent(&mut self, key: Key) {
+        let Some(op) = self.ops.get(key) else { return };
+        op.reading = false;
+        if op.over {
+            self.end(key, None);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! How a station waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
+//! long time in which nothing came, so that an idle process costs next to nothing and a busy one never waits to be woken.
+
+use madrigal_netaccess::wait::WaitPolicy;
+use madrigal_sys::{raw, time};
+
+use super::{Core, Station};
+
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 64;
+/// Nothing came for so long: whoever waits may sleep.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// The first sleep, and the longest. A doorbell ends any of them; what else the caller has to do waits no longer than that.
+const SLEEP_NS: u64 = 50_000;
+const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// Ports whose descriptors are polled; more are looked at after each sleep.
+const MAX_PORTS: usize = 8;
+
+/// What is remembered between looks that found nothing.
+#[derive(Default)]
+pub(crate) struct Idle {
+    looks: u32,
+    /// When the clock was first looked at since something came; 0: not yet.
+    since: u64,
+    sleep: u64,
+}
+
+enum Next {
+    Look,
+    Yield,
+    Sleep(u64),
+}
+
+impl Idle {
+    /// Something came.
+    #[inline]
+    pub(crate) fn busy(&mut self) {
+        self.looks = 0;
+        self.since = 0;
+        self.sleep = 0;
+    }
+
+    #[inline]
+    fn next(&mut self, policy: &WaitPolicy) -> Next {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS) {
+            return self.timed(policy);
+        }
+        if policy.was_contended() { Next::Yield } else { Next::Look }
+    }
+
+    #[cold]
+    fn timed(&mut self, policy: &WaitPolicy) -> Next {
+        let now = time::now_ns();
+        let contended = policy.contended(now);
+        if self.since == 0 {
+            self.since = now;
+        }
+        if now - self.since < PATIENCE_NS {
+            return if contended { Next::Yield } else { Next::Look };
+        }
+        // From now on every look is followed by a sleep.
+        self.looks = LOOKS - 1;
+        self.sleep = (self.sleep * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
+        Next::Sleep(self.sleep)
+    }
+}
+
+impl Station {
+    /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody.
+    #[inline]
+    pub fn idle(&self) {
+        let next = self.core().idle.next(&self.policy);
+        match next {
+            Next::Look => core::hint::spin_loop(),
+            Next::Yield => raw::sched_yield(),
+            Next::Sleep(ns) => self.sleep(ns),
+        }
+    }
+
+    /// Makes progress until something came or `deadline` (nanoseconds of the monotonic clock) passed. True: something came.
+    pub fn wait(&self, deadline: Option<u64>) -> bool {
+        let mut looks = 0u32;
+        loop {
+            if self.progress() > 0 {
+                return true;
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) && deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
+                return false;
+            }
+            self.idle();
+        }
+    }
+
+    /// Makes progress until everything that was to be sent was taken by a port, or `deadline` passed. True: it was.
+    pub fn flush(&self, deadline: Option<u64>) -> bool {
+        loop {
+            self.progress();
+            if self.core().state.nodes.iter().all(|node| node.out.is_clear()) {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
+                return false;
+            }
+            self.idle();
+        }
+    }
+
+    /// Sleeps until a port rings, at most `ns` nanoseconds.
+    #[cold]
+    fn sleep(&self, ns: u64) {
+        let mut fds = [-1; MAX_PORTS];
+        let until = time::now_ns() + ns;
+        let until = {
+            let mut core = self.core();
+            match core.arm(&mut fds) {
+                Some(deadline) => deadline.min(until),
+                None => return,
+            }
+        };
+        raw::wait_readable(&fds, until.saturating_sub(time::now_ns()));
+        self.core().ports.iter_mut().for_each(|slot| slot.port.woken());
+    }
+}
+
+impl Core {
+    /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be looked at.
+    fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
+        use std::os::fd::AsRawFd;
+        if !self.state.pulls.is_empty() || !self.state.pending.is_empty() {
+            return None;
+        }
+        let mut deadline = u64::MAX;
+        for (i, slot) in self.ports.iter_mut().enumerate() {
+            if slot.port.arm() {
+                return None;
+            }
+            deadline = deadline.min(slot.port.deadline().unwrap_or(u64::MAX));
+            if let (Some(fd), Some(place)) = (slot.port.descriptor(), fds.get_mut(i)) {
+                *place = fd.as_raw_fd();
+            }
+        }
+        Some(deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_only_after_a_long_time_and_longer_each_time() {
+        let policy = WaitPolicy::new();
+        let mut idle = Idle::default();
+        for _ in 0..10 * LOOKS {
+            assert!(!matches!(idle.next(&policy), Next::Sleep(_)));
+        }
+        idle.since = time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1);
+        let slept: Vec<_> = (0..LOOKS + 20)
+            .filter_map(|_| if let Next::Sleep(ns) = idle.next(&policy) { Some(ns) } else { None })
+            .collect();
+        assert!(slept.len() >= 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
+        idle.busy();
+        assert!(!matches!(idle.next(&policy), Next::Sleep(_)));
+    }
+}

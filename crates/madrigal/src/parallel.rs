@@ -1,0 +1,26 @@
+//! Stations: the drivers of messages, the settings and the place put together.
+
+use std::sync::Arc;
+
+use madrigal_base::config::{ConfigError, Settings};
+use madrigal_drivers::MESSAGE_DRIVERS;
+use madrigal_links::Station;
+use madrigal_links::station::{OpenError, Options};
+use madrigal_netaccess::driver::Place;
+
+/// Opens a station as the environment's `MADRIGAL_*` keys say; keys that do not read are passed over, and returned.
+pub fn station() -> Result<(Arc<Station>, Vec<ConfigError>), OpenError> {
+    let pairs =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let (settings, warnings) = Settings::from_pairs(pairs);
+    Ok((station_with(&settings)?, warnings))
+}
+
+/// Opens a station with these settings. A process always reaches itself, whatever methods are allowed.
+pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
+    let directory = settings.directory(rustix::process::geteuid().as_raw());
+    let place = Place { directory, network: settings.network.clone() };
+    let allowed = |name: &str| name == "loopback" || settings.methods.allows(name);
+    let drivers: Vec<_> = MESSAGE_DRIVERS.iter().copied().filter(|driver| allowed(driver.name())).collect();
+    Station::open(&Options { drivers: &drivers, place, max_spin_ns: u64::from(settings.spin_us) * 1_000 })
+}
