@@ -213,8 +213,9 @@ fn finish_receiving(v: &View<'_>, fd: c_int, hand_back: bool) {
     if v.s.session.rx() == phase::RING && quiet {
         swallow_all(v, fd);
     }
-    let mixed = v.s.session.rx() == phase::READY && (v.bells_due() > 0 || residue > 0);
-    if mixed || hand_back && residue > 0 {
+    // Doorbells behind kernel bytes that are not read yet.
+    let mixed = v.s.session.rx() == phase::READY && v.bells_due() > 0;
+    if hand_back && (mixed || residue > 0) {
         match peer_socket(v) {
             Ok(peer) => {
                 if put_back(v, fd, &peer, end.wrapping_sub(pos)).is_err() && !v.ended() {
@@ -265,15 +266,30 @@ fn give_up(v: &View<'_>, fd: c_int) {
 }
 
 /// Puts what is unread back into our own kernel queue, through a copy of the peer's socket: `kernel` data bytes that stand before
-/// the doorbells, then the ring. Under both locks; the peer sends nothing meanwhile (`flush`).
+/// the doorbells, the ring, and what the peer sent by the kernel since. Under both locks. A peer that has not left yet sends nothing
+/// meanwhile (`flush`); one that has may, and then nobody knows the order any more: an error.
 fn put_back(v: &View<'_>, fd: c_int, peer: &OwnedFd, kernel: u64) -> Result<(), Errno> {
-    let aside = if v.s.session.rx() == phase::READY { set_aside(v, fd, kernel)? } else { Aside::default() };
+    let before = if v.s.session.rx() == phase::READY { set_aside(fd, kernel)? } else { Aside::default() };
+    v.s.session.pos.fetch_add(before.len as u64, Ordering::Relaxed);
+    v.s.session.rx.store(phase::RING, Ordering::SeqCst);
     swallow_all(v, fd);
-    send_all(peer.as_raw_fd(), aside.bytes())?;
+    let queued = raw::ioctl_int(fd, libc::FIONREAD).map_or(0, |n| n as u64);
+    let sent = tcp::bytes_written(peer.as_raw_fd())?;
+    let since = set_aside(fd, queued)?;
+    send_all(peer.as_raw_fd(), before.bytes())?;
+    let residue = put_ring_back(v, peer)?;
+    send_all(peer.as_raw_fd(), since.bytes())?;
+    let ours = (before.len + residue + since.len) as u64;
+    if tcp::bytes_written(peer.as_raw_fd())? == sent + ours { Ok(()) } else { Err(Errno::CONNRESET) }
+}
+
+/// Sends what is in the ring; how much it was.
+fn put_ring_back(v: &View<'_>, peer: &OwnedFd) -> Result<usize, Errno> {
+    let mut total = 0;
     loop {
         let span = match View::CONSUMER.data(v.inn, &v.mem) {
             Ok(span) if !span.is_empty() => span,
-            _ => return Ok(()),
+            _ => return Ok(total),
         };
         // Ours first: the peer may take them back in the same moment, and a child of ours may read them. Nothing is added to a sealed
         // ring, so the bytes stay where they are.
@@ -282,6 +298,7 @@ fn put_back(v: &View<'_>, fd: c_int, peer: &OwnedFd, kernel: u64) -> Result<(), 
             Err(Trouble::Raced) => continue,
             Err(_) => return Err(Errno::CONNRESET),
         }
+        total += span.len();
         for (ptr, len) in span.pieces() {
             // SAFETY: bytes of a sealed ring; the peer may spoil them, for itself alone.
             send_all(peer.as_raw_fd(), unsafe {
@@ -321,7 +338,7 @@ impl Drop for Aside {
     }
 }
 
-fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
+fn set_aside(fd: c_int, kernel: u64) -> Result<Aside, Errno> {
     if kernel == 0 {
         return Ok(Aside::default());
     }
@@ -339,8 +356,6 @@ fn set_aside(v: &View<'_>, fd: c_int, kernel: u64) -> Result<Aside, Errno> {
             Err(e) => return Err(e),
         }
     }
-    v.s.session.pos.fetch_add(aside.len as u64, Ordering::Relaxed);
-    v.s.session.rx.store(phase::RING, Ordering::SeqCst);
     Ok(aside)
 }
 
