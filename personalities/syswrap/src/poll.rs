@@ -277,7 +277,7 @@ impl Poll<'_> {
 
     fn sleep(&mut self, places: &[Option<Place>]) -> Result<usize, Errno> {
         let stop = begin_sleep(self.fds, places);
-        let cut = self.limits.left().unwrap_or(u64::MAX).min(if any_full(places) { send::STALL_NS } else { CUT_NS });
+        let cut = self.limits.left().unwrap_or(u64::MAX).min(longest_sleep(places).unwrap_or(CUT_NS));
         let before = time::now_ns();
         let result = self.look(places, Some(if stop { 0 } else { cut }));
         end_sleep(places);
@@ -381,11 +381,13 @@ fn end_sleep(places: &[Option<Place>]) {
     }
 }
 
-fn any_full(places: &[Option<Place>]) -> bool {
-    places.iter().flatten().any(|place| match place {
-        Place::Sock(s) => s.session.full_since.load(Ordering::Relaxed) != 0,
-        Place::Set(_) => false,
-    })
+/// How long a sleep may last on behalf of senders that found their ring full, if there are any.
+fn longest_sleep(places: &[Option<Place>]) -> Option<u64> {
+    let socks = places.iter().flatten().filter_map(|place| match place {
+        Place::Sock(s) => send::longest_sleep(s),
+        Place::Set(_) => None,
+    });
+    socks.min()
 }
 
 // --- select -----------------------------------------------------------------------------------------------------------------------

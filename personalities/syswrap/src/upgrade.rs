@@ -1,6 +1,6 @@
 //! Earning a ring: the offer of the connecting end, the answer of the accepting end, and the switch of each direction.
 //!
-//! 1. After its third send, or 64 KiB either way, the connecting end takes a slot, writes a fresh nonce into it and posts an offer.
+//! 1. After its eighth send, or 256 KiB either way, the connecting end takes a slot, writes a fresh nonce into it and posts an offer.
 //! 2. The accepting end finds the offer by the connection's addresses in one of its data calls, maps the arena, checks nonce and
 //!    generation, writes its own nonce and wins or loses one compare-exchange against a withdrawal.
 //! 3. Each reader becomes READY in a receive (it echoes the writer's nonce: from now on it understands doorbells).
@@ -23,10 +23,10 @@ use crate::session::{self, View, phase};
 use crate::sock::{Sock, flag, mode, role};
 use crate::{epoll, holders, process};
 
-/// Sends that earn the first try.
-pub(crate) const FIRST_TRY: u32 = 3;
+/// Sends that earn the first try: a session costs both ends together about as much as ten small exchanges.
+pub(crate) const FIRST_TRY: u32 = 8;
 /// Bytes, either way, that earn a try.
-const EARNED_BYTES: u64 = 64 << 10;
+const EARNED_BYTES: u64 = 256 << 10;
 /// Data calls, and time, an offer stands without an answer.
 const OFFER_LOOKS: u32 = 64;
 const OFFER_NS: u64 = 1_000_000_000;
@@ -363,7 +363,8 @@ pub(crate) fn ready(v: &View<'_>, fd: c_int) -> bool {
 pub(crate) fn switch(v: &View<'_>, fd: c_int) -> bool {
     let s = v.s;
     let understood = v.out.r.ready.load(Ordering::Acquire) == v.own.nonce.load(Ordering::Relaxed);
-    let in_turn = s.session.side() == 0 || v.inn.w.state.load(Ordering::Acquire) != state::KERNEL;
+    // The connecting end comes first. The other one waits until it has read what that sent by the kernel: doorbells come behind it.
+    let in_turn = s.session.side() == 0 || s.session.rx() == phase::RING;
     if !understood || !in_turn || s.has(flag::CORK) || s.session.producer.is_sealed(v.out) {
         return false;
     }

@@ -12,6 +12,7 @@ use super::list::active;
 use super::nested::nested_in;
 use super::{Set, ready};
 use crate::process::report;
+use crate::send;
 use crate::session::{self, View, phase};
 use crate::sock::Sock;
 
@@ -26,19 +27,19 @@ pub(super) struct Sleepers<'a> {
     depth: usize,
     /// Something in a nested set is ready.
     pub(super) nested_ready: bool,
-    /// A sender in the set waits for a reader that may have stalled.
-    pub(super) full: bool,
+    /// How long it may sleep, if a sender in the set waits for space.
+    pub(super) limit: Option<u64>,
 }
 
 impl<'a> Sleepers<'a> {
     pub(super) fn on(index: u32, set: &'a Set, depth: usize) -> Self {
         // SYNC: SeqCst, before anything is armed; pairs with the looks at `sleepers` in `note`, `modify_adopted`, `drop_members`.
         let others = set.sleepers.fetch_add(1, Ordering::SeqCst);
-        let full = arm_all(index, set, others == 0 && depth == 0);
-        let mut this = Self { set, depth, nested_ready: false, full };
+        let limit = arm_all(index, set, others == 0 && depth == 0);
+        let mut this = Self { set, depth, nested_ready: false, limit };
         for inner in nested_in(set).filter(|_| depth < DEPTH) {
             let deeper = Self::on(inner.0, inner.1, depth + 1);
-            this.full |= deeper.full;
+            this.limit = this.limit.into_iter().chain(deeper.limit).min();
             this.nested_ready |= deeper.nested_ready || any_ready(inner.0, inner.1);
             core::mem::forget(deeper);
         }
@@ -59,11 +60,11 @@ impl Drop for Sleepers<'_> {
     }
 }
 
-/// Arms every active member of a set; true if one of them is a sender that found its ring full. A thread that is the only one
+/// Arms every active member of a set; tells how long to sleep at most if senders among them wait for space. A thread that is the only one
 /// asleep there, and looks at everything when it wakes, needs one doorbell from each process it hears of.
-fn arm_all(index: u32, set: &Set, alone: bool) -> bool {
+fn arm_all(index: u32, set: &Set, alone: bool) -> Option<u64> {
     let _lock = set.lock.lock();
-    let mut full = false;
+    let mut limit = None;
     let one_bell = alone && (index as usize) < SLEEP_WORDS && set.watched.load(Ordering::Relaxed) == 0;
     for (_, s, member) in active(set).filter(|(_, _, member)| member.has(super::bit::ADOPTED)) {
         let Some(v) = session::view(s) else { continue };
@@ -71,9 +72,9 @@ fn arm_all(index: u32, set: &Set, alone: bool) -> bool {
             let _ = View::CONSUMER.arm_for(v.inn, if one_bell { sleeper(s, index) } else { Sleeper::Own });
             v.pay_space(member.fd.load(Ordering::Relaxed));
         }
-        full |= s.session.full_since.load(Ordering::Relaxed) != 0;
+        limit = limit.into_iter().chain(send::longest_sleep(s)).min();
     }
-    full
+    limit
 }
 
 /// Who sleeps behind a member of set `index`: the set, unless others wait for the same socket in their own way.

@@ -11,10 +11,10 @@ use super::nested::{self, collect_nested};
 use super::ready::kernel_readiness;
 use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, READABLE, Set, bit, by_key, id, set_of};
+use crate::leave;
 use crate::process::POLICY;
 use crate::session::{self, Me, View, phase};
 use crate::sock::{Ref, mode};
-use crate::{leave, send};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
 const KERNEL_NS: u64 = 50_000;
@@ -259,14 +259,14 @@ impl<'a> Waiting<'a> {
         if sleepers.nested_ready {
             return self.ask_both(out);
         }
-        let cut = left.min(if sleepers.full { send::STALL_NS } else { CUT_NS });
+        let cut = left.min(sleepers.limit.unwrap_or(CUT_NS));
         let slept_at = time::now_ns();
         let n = self.ask_kernel(out, Some(cut.max(1)))?;
         if n > 0 || time::now_ns() < slept_at + cut {
             return Ok(n);
         }
         let n = self.collect(out);
-        if n > 0 && !sleepers.full && !self.bell_comes() {
+        if n > 0 && sleepers.limit.is_none() && !self.bell_comes() {
             note_missed();
         }
         Ok(n)
