@@ -49,6 +49,8 @@ impl<'a> Send<'a> {
 pub(crate) const STALL_NS: u64 = 50_000_000;
 /// How long a full ring is left alone between looks when no doorbell can come.
 const PATIENCE_NS: u64 = 100_000;
+/// The same for sleeps that cost a look at every member of an event set.
+const NAP_NS: u64 = 1_000_000;
 /// Sends that found the ring full before it grows to the largest size.
 const FULLS_TO_GROW: u32 = 4;
 
@@ -136,7 +138,7 @@ fn in_session(s: &Sock, op: &Send<'_>) -> Option<Outcome> {
                     return Some(op.end(Outcome::Fail(Errno::AGAIN)));
                 }
             }
-            Step::Full => match await_space(&v, op.fd, &op.progress.deadline) {
+            Step::Full => match await_space(&v, op.fd, op.progress.done.get(), &op.progress.deadline) {
                 Ok(Waited::Looked) => {}
                 Ok(Waited::Slept) => return Some(Outcome::Again),
                 Err(e) => return Some(op.end(Outcome::Fail(e))),
@@ -310,6 +312,13 @@ pub(crate) fn wanted(v: &View<'_>) -> u32 {
     if small && v.s.session.no_room.load(Ordering::Relaxed) == 0 { want::ALL } else { want::HALF }
 }
 
+/// How long a sleep may last on behalf of a sender that found the ring full; `None` for any other. While the peer's kernel bytes are
+/// not all read, the doorbell for space may be stuck behind them.
+pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
+    let full = s.session.full_since.load(Ordering::Relaxed) != 0;
+    full.then(|| if s.session.rx() == phase::RING { STALL_NS } else { NAP_NS })
+}
+
 /// The direction is sealed, by the peer or now by us: finishes it.
 fn sealed(v: &View<'_>, fd: c_int, reason: Reason) -> Step {
     leave::finish_sending(v, fd, reason);
@@ -332,8 +341,9 @@ enum Waited {
     Slept,
 }
 
-/// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal.
-fn await_space(v: &View<'_>, fd: c_int, deadline: &Cell<u64>) -> Result<Waited, Errno> {
+/// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal, unless the call is one to be restarted: as send(2), one
+/// that has not sent anything yet and has no time-out.
+fn await_space(v: &View<'_>, fd: c_int, done: usize, deadline: &Cell<u64>) -> Result<Waited, Errno> {
     let mut wait = POLICY.begin(&v.s.tx_wait, true);
     let ready = || {
         v.s.session.producer.has_room(v.out, &v.mem, wanted(v)) || v.s.session.producer.is_sealed(v.out) || v.ended()
@@ -361,7 +371,25 @@ fn await_space(v: &View<'_>, fd: c_int, deadline: &Cell<u64>) -> Result<Waited, 
     v.note_wait();
     let result = sleep_for_space(v, fd, end);
     POLICY.slept(&v.s.tx_wait, since);
-    result.map(|()| Waited::Slept)
+    match result {
+        Err(Errno::INTR) if done == 0 && end == u64::MAX && handlers_restart() => Ok(Waited::Slept),
+        result => result.map(|()| Waited::Slept),
+    }
+}
+
+/// Whether every signal handler of the program was installed with `SA_RESTART`. Which of them ran nobody can say afterwards.
+#[cold]
+fn handlers_restart() -> bool {
+    // Not sent from outside, or the C library's own.
+    const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal)).all(|signal| {
+        // SAFETY: all-zero is a valid sigaction, and with a null pointer nothing is changed.
+        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let known = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut now) } == 0;
+        let handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction);
+        !handled || now.sa_flags & libc::SA_RESTART != 0
+    })
 }
 
 fn sleep_for_space(v: &View<'_>, fd: c_int, end: u64) -> Result<(), Errno> {
@@ -444,7 +472,7 @@ pub(crate) fn file(
                 return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(Errno::AGAIN) });
             }
             Step::Full => {
-                if let Err(e) = await_space(&v, fd, &deadline) {
+                if let Err(e) = await_space(&v, fd, done, &deadline) {
                     return Some(if done > 0 { Outcome::Done(done) } else { Outcome::Fail(e) });
                 }
             }

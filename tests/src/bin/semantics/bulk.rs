@@ -14,6 +14,8 @@ crate::checks![
     reader_stalls_and_returns,
     bulk_from_the_first_byte,
     only_one_side_sends,
+    echo_under_back_pressure,
+    echo_to_a_client_that_stalls,
 ];
 
 const MIB: usize = 1 << 20;
@@ -156,6 +158,59 @@ fn only_one_side_sends() {
         || {
             for i in 0..20_000u32 {
                 assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+            }
+        },
+    );
+}
+
+/// An event loop that takes nothing while it has something to give, as pipes of streams do, behind a client that sends faster than it
+/// reads: neither may wait for a reader that in truth waits for it, and leave the rings for that.
+fn echo_under_back_pressure() {
+    let p = Pair::fresh();
+    echo(&p, 48 * MIB, || ());
+    if pair::expect_ring() {
+        assert_eq!((pair::moves(&p.c), pair::why(&p.c)), (1, None), "it left the rings on the way");
+    }
+}
+
+/// The same with both leaving the rings at about the same time, again and again.
+fn echo_to_a_client_that_stalls() {
+    echo(&Pair::fresh(), 24 * MIB, || net::nap(4));
+}
+
+/// `total` bytes there and back; the client calls `pause` after each piece it has read.
+fn echo(p: &Pair, total: usize, pause: impl Fn() + Send + Sync) {
+    net::set_nonblocking(&p.c, true);
+    net::set_nonblocking(&p.s, true);
+    both(
+        || {
+            let (mut buf, mut unsent, mut echoed) = (vec![0; 65_536], Vec::new(), 0);
+            while echoed < total {
+                net::poll(&p.s, if unsent.is_empty() { libc::POLLIN } else { libc::POLLOUT }, -1);
+                if unsent.is_empty()
+                    && let Ok(n) = read(&p.s, &mut buf)
+                {
+                    unsent.extend_from_slice(&buf[..n]);
+                }
+                if let Ok(n) = net::send(&p.s, &unsent, 0) {
+                    unsent.drain(..n);
+                    echoed += n;
+                }
+            }
+        },
+        || {
+            let stream: Vec<u8> = (0..total).map(|k| stream_byte(11, k)).collect();
+            let (mut sent, mut got, mut buf) = (0, 0, vec![0; 65_536]);
+            while got < total {
+                net::poll(&p.c, if sent < total { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN }, -1);
+                if sent < total {
+                    sent += net::send(&p.c, &stream[sent..(sent + MIB).min(total)], 0).unwrap_or(0);
+                }
+                if let Ok(n) = read(&p.c, &mut buf) {
+                    assert!(buf[..n] == stream[got..got + n], "wrong bytes between {got} and {}", got + n);
+                    got += n;
+                    pause();
+                }
             }
         },
     );

@@ -19,6 +19,7 @@ crate::checks![
     epoll_interrupted,
     select_interrupted,
     send_interrupted,
+    send_restarts,
     mask_of_ppoll,
     mask_of_epoll_pwait,
     pending_signal_ends_ppoll,
@@ -120,6 +121,23 @@ fn select_interrupted() {
         net::count(unsafe { libc::select(p.s.as_raw_fd() + 1, &raw mut set, none, none, ptr::null_mut()) } as isize)
     };
     assert_eq!(interrupting(wait, || {}), Err(EINTR));
+}
+
+fn send_restarts() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, net::count_signal, true);
+    net::set_nonblocking(&p.c, true);
+    let filled = net::fill(&p.c, &[4; 65_536]);
+    net::set_nonblocking(&p.c, false);
+    let then = || {
+        while net::signals() == 0 {
+            net::nap(1);
+        }
+        net::nap(20);
+        assert_eq!(net::recv_exact(&p.s, filled).len(), filled);
+    };
+    assert_eq!(interrupting(|| net::send(&p.c, b"x", 0), then), Ok(1));
+    assert_eq!(net::recv_exact(&p.s, 1), b"x");
 }
 
 fn send_interrupted() {
