@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod fd;
 pub mod lock;
 pub mod mem;
+pub mod namespace;
 pub mod piece;
 pub mod process;
 pub mod raw;

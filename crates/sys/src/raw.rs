@@ -53,6 +53,73 @@ pub unsafe fn execve(path: *const c_char, args: *const *const c_char, env: *cons
     check(ret).err().unwrap_or(Errno::INVAL)
 }
 
+/// fork(2) by clone(2), with `flags` of namespaces: the child's process id, or 0 in the child.
+///
+/// # Safety
+/// The child has this thread only: nothing it does may need another one, or a lock another one holds.
+pub unsafe fn fork(flags: u64) -> Result<c_int, Errno> {
+    // SAFETY: no stack and no memory is passed: the child runs on a copy of this one's. The rest is the caller's contract.
+    let ret = unsafe { syscall6(libc::SYS_clone, [flags as usize | libc::SIGCHLD as usize, 0, 0, 0, 0, 0]) };
+    check(ret).map(|pid| pid as c_int)
+}
+
+/// exit_group(2): ends this process, and runs nothing that was prepared for its end.
+pub fn exit_group(status: c_int) -> ! {
+    loop {
+        // SAFETY: no memory is passed; it does not return.
+        let _ = unsafe { syscall6(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// ioctl(2) with memory.
+///
+/// # Safety
+/// `memory` is readable and writable as `request` asks.
+pub unsafe fn ioctl(fd: c_int, request: libc::c_ulong, memory: *mut c_void) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    check(unsafe { syscall6(libc::SYS_ioctl, [fd as usize, request as usize, memory as usize, 0, 0, 0]) }).map(drop)
+}
+
+/// ioctl(2) of a request that takes a number and no memory.
+pub fn ioctl_value(fd: c_int, request: libc::c_ulong, value: usize) -> Result<(), Errno> {
+    if request != libc::TUNSETOFFLOAD as libc::c_ulong {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: of the requests let through here, none takes its argument for an address.
+    check(unsafe { syscall6(libc::SYS_ioctl, [fd as usize, request as usize, value, 0, 0, 0]) }).map(drop)
+}
+
+/// rt_sigprocmask(2): blocks exactly the signals of `mask`; returns those that were blocked.
+pub fn signal_mask(mask: u64) -> Result<u64, Errno> {
+    let mut old = 0u64;
+    let (new, old_at) = (&raw const mask as usize, &raw mut old as usize);
+    // SAFETY: both masks are our own, of the size that is told.
+    check(unsafe { syscall6(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new, old_at, SIGSET, 0, 0]) })?;
+    Ok(old)
+}
+
+/// rt_sigtimedwait(2) without a time-out: the signal and `si_code` (not above 0 when a process sent it).
+pub fn wait_signal(mask: u64) -> Result<(c_int, c_int), Errno> {
+    // `siginfo_t`: signal, errno and code at its front.
+    let mut info = [0 as c_int; 32];
+    let (mask_at, info_at) = (&raw const mask as usize, &raw mut info as usize);
+    // SAFETY: mask and information are our own, the latter of the 128 bytes the kernel writes.
+    let signal = check(unsafe { syscall6(libc::SYS_rt_sigtimedwait, [mask_at, info_at, 0, SIGSET, 0, 0]) })?;
+    Ok((signal as c_int, info[2]))
+}
+
+/// rt_sigaction(2) for dispositions that run no code: `SIG_IGN` and `SIG_DFL`.
+pub fn signal_disposition(signal: c_int, disposition: usize) -> Result<(), Errno> {
+    if disposition != libc::SIG_IGN && disposition != libc::SIG_DFL {
+        return Err(Errno::INVAL);
+    }
+    // The kernel's own structure: handler, flags, restorer, mask.
+    let action = [disposition as u64, 0, 0, 0];
+    // SAFETY: the structure is our own; neither disposition runs code.
+    check(unsafe { syscall6(libc::SYS_rt_sigaction, [signal as usize, (&raw const action) as usize, 0, SIGSET, 0, 0]) })
+        .map(drop)
+}
+
 /// recvfrom(2) without an address.
 ///
 /// # Safety
