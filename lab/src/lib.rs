@@ -1,0 +1,4 @@
+//! A grid on one machine: hosts, sites, switches, NAT, firewalls and WAN links, from a file.
+#![forbid(unsafe_code)]
+
+pub mod wan;
