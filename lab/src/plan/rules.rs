@@ -1,0 +1,110 @@
+//! The rules for nft(8): who may open connections to whom, and NAT.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use crate::file::{Firewall, Grid, Site};
+use crate::net::is_six;
+
+/// What IPv6 needs to find its neighbours is never blocked.
+const NEIGHBOURS: &str = "    meta l4proto ipv6-icmp icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n";
+const KNOWN: &str = "    ct state established,related accept\n";
+
+fn verdict(firewall: &Firewall) -> &'static str {
+    if firewall.refuse { "reject" } else { "drop" }
+}
+
+/// A line for each protocol that lets connections to the open ports through; `which` says where they come from.
+fn open(firewall: &Firewall, which: &str) -> String {
+    if firewall.open.is_empty() {
+        return String::new();
+    }
+    let ports: Vec<String> = firewall.open.iter().map(u16::to_string).collect();
+    let ports = ports.join(", ");
+    format!("    {which}tcp dport {{ {ports} }} accept\n    {which}udp dport {{ {ports} }} accept\n")
+}
+
+/// The rules of a host; empty where it has no firewall.
+pub(super) fn host(firewall: &Firewall) -> String {
+    if !firewall.inward && !firewall.outward {
+        return String::new();
+    }
+    let mut text = "table inet lab {\n".to_owned();
+    for (blocked, chain, loopback) in [(firewall.inward, "input", "iifname"), (firewall.outward, "output", "oifname")] {
+        if blocked {
+            let _ = write!(
+                text,
+                "  chain {chain} {{ type filter hook {chain} priority filter; policy accept;\n    {loopback} \"lo\" accept\n{KNOWN}{NEIGHBOURS}{}    {}\n  }}\n",
+                open(firewall, ""),
+                verdict(firewall),
+            );
+        }
+    }
+    text + "}\n"
+}
+
+/// The rules of a site's router. `given` has the addresses of hosts.
+pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> String {
+    let is_end = |between: &[usize; 2]| between.iter().any(|&end| grid.sites[end].name == site.name);
+    let links = grid.links.iter().filter(|link| is_end(&link.between));
+    let links: Vec<String> = links.map(|link| format!("\"{}\"", link.name)).collect();
+    if links.is_empty() || !(site.nat || site.firewall.inward || site.firewall.outward) {
+        return String::new();
+    }
+    let (out, firewall) = (format!("{{ {} }}", links.join(", ")), &site.firewall);
+    let mut text = format!(
+        "table inet lab {{\n  chain forward {{ type filter hook forward priority filter; policy accept;\n{KNOWN}"
+    );
+    if site.nat {
+        // What was not led in by a forwarded port could only come from somebody who knows the network behind.
+        let _ = writeln!(text, "    iifname {out} ct status dnat accept\n    iifname {out} oifname \"lan\" drop");
+    }
+    if firewall.inward {
+        let _ = writeln!(text, "{}    iifname {out} {}", open(firewall, &format!("iifname {out} ")), verdict(firewall));
+    }
+    if firewall.outward {
+        let _ = writeln!(text, "{}    oifname {out} {}", open(firewall, &format!("oifname {out} ")), verdict(firewall));
+    }
+    text += "  }\n";
+    if firewall.inward {
+        let _ = write!(
+            text,
+            "  chain input {{ type filter hook input priority filter; policy accept;\n{KNOWN}{NEIGHBOURS}{}    iifname {out} {}\n  }}\n",
+            open(firewall, &format!("iifname {out} ")),
+            verdict(firewall),
+        );
+    }
+    if site.nat {
+        text += &nat(site, &out, given);
+    }
+    text + "}\n"
+}
+
+fn nat(site: &Site, out: &str, given: &[(String, IpAddr)]) -> String {
+    let mut text = "  chain prerouting { type nat hook prerouting priority dstnat; policy accept;\n".to_owned();
+    for forward in &site.forward {
+        for (_, address) in given.iter().filter(|(name, address)| *name == forward.host && is_of(site, *address)) {
+            let to = match address {
+                IpAddr::V4(four) => format!("ip to {four}:{}", forward.to),
+                IpAddr::V6(six) => format!("ip6 to [{six}]:{}", forward.to),
+            };
+            for protocol in ["tcp", "udp"] {
+                let family = if is_six(*address) { "ipv6" } else { "ipv4" };
+                let _ = writeln!(
+                    text,
+                    "    iifname {out} meta nfproto {family} {protocol} dport {} dnat {to}",
+                    forward.port
+                );
+            }
+        }
+    }
+    let _ = write!(
+        text,
+        "  }}\n  chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;\n    oifname {out} masquerade\n  }}\n"
+    );
+    text
+}
+
+fn is_of(site: &Site, address: IpAddr) -> bool {
+    site.networks.iter().any(|net| net.contains(address))
+}
