@@ -8,6 +8,8 @@ use madrigal::config::{Methods, Ports};
 
 use crate::out;
 
+pub(crate) mod lab;
+
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
 
 const EXAMPLES: &str = "Examples:
@@ -37,6 +39,8 @@ pub(crate) enum Command {
     Info(Info),
     /// Measure how fast a path is here
     Perf(Perf),
+    /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
+    Lab(lab::Lab),
     /// Print the completion script of a shell
     ///
     /// For bash: madrigal completions bash > ~/.local/share/bash-completion/completions/madrigal

@@ -5,6 +5,7 @@
 //!  exec       program (which file, may it be wrapped?)  library (what is preloaded)  settings (MADRIGAL_* keys)
 //!  why        processes and connections, from the report of each wrapped process and /proc
 //!  info perf  what works here, and how fast
+//!  lab        a grid on one machine
 //! ```
 #![cfg_attr(not(test), no_main)]
 #![allow(unsafe_code)]
@@ -12,6 +13,7 @@
 mod cli;
 mod exec;
 mod info;
+mod lab;
 mod library;
 mod out;
 mod perf;
@@ -44,6 +46,7 @@ fn run() -> i32 {
             Command::Why(args) => why::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Perf(args) => perf::run(&args),
+            Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => cli::completions(args.shell),
             Command::Man(args) => cli::man(&args.directory),
         },
