@@ -42,7 +42,7 @@ pub fn unshare(kinds: UnshareFlags) -> Result<(), Errno> {
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
-    /// A union: flags (16 bits), MTU or queue length (32 bits), at its front.
+    /// A union: flags (16 bits) or MTU (32 bits), at its front.
     value: [u8; 24],
 }
 
@@ -76,11 +76,6 @@ pub fn tun(name: &str) -> Result<OwnedFd, Errno> {
 /// Sets the longest packet of a device; `socket` is any socket made in the device's network namespace.
 pub fn set_mtu(socket: impl AsFd, name: &str, mtu: u32) -> Result<(), Errno> {
     InterfaceRequest::new(name, &mtu.to_ne_bytes())?.send(socket, libc::SIOCSIFMTU as libc::c_ulong)
-}
-
-/// Sets how many packets may wait in a device.
-pub fn set_queue_length(socket: impl AsFd, name: &str, packets: u32) -> Result<(), Errno> {
-    InterfaceRequest::new(name, &packets.to_ne_bytes())?.send(socket, libc::SIOCSIFTXQLEN as libc::c_ulong)
 }
 
 /// A signal that was waited for.

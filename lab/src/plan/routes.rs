@@ -3,6 +3,9 @@
 use super::{public, whole};
 use crate::file::{Grid, Link};
 
+/// The packets that the device of a link may hold until they are read: a burst of its process not running is no loss of the link's.
+const DEVICE_PACKETS: u32 = 4000;
+
 /// The cost of a link: its delay, and a little for being one.
 fn cost(link: &Link) -> u64 {
     link.settings.delay.as_nanos() as u64 + 1_000_000
@@ -33,7 +36,7 @@ pub(super) fn of(grid: &Grid, here: usize) -> Vec<String> {
     for link in grid.links.iter().filter(|link| link.between.contains(&here)) {
         let there = if link.between[0] == here { link.between[1] } else { link.between[0] };
         let name = &link.name;
-        lines.push(format!("link set dev {name} up"));
+        lines.push(format!("link set dev {name} txqueuelen {DEVICE_PACKETS} up"));
         let ([own, own_six], [peer, _]) = (public(here), public(there));
         lines.push(format!("addr add {own} peer {peer} dev {name}"));
         lines.push(format!("addr add {own_six}/128 dev {name} nodad"));

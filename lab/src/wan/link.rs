@@ -15,8 +15,6 @@ use super::settings::Settings;
 use super::train::{HEADER, Train};
 use crate::control::{LONGEST, Reply, Request, Told};
 
-/// The packets that a device may hold until we read them: a burst of this process not running is no loss of the link's.
-const DEVICE_PACKETS: u32 = 4000;
 /// Packets taken from a device in one go, before anybody else has a turn.
 const BATCH: usize = 128;
 /// The MTU of the devices of a hole.
@@ -37,7 +35,6 @@ impl End {
         use rustix::net::{AddressFamily, SocketType, socket_with};
         let device = namespace::tun(name)?;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        namespace::set_queue_length(&socket, name, DEVICE_PACKETS)?;
         Ok(Self { device, socket, name: name.to_owned() })
     }
 
