@@ -1,0 +1,286 @@
+//! A lab for one test: up under a name of its own, with real programs on its hosts, and down at the end, when nothing may be left.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A generous end for anything that should take moments.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// The examples.
+pub(crate) fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
+}
+
+/// How the commands of a test are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// As whoever runs the tests.
+    Me,
+    /// As somebody without any right, where the tests run as root.
+    Nobody,
+}
+
+/// The user without rights.
+const NOBODY: u32 = 65534;
+
+/// The shell's commands that let somebody without rights open TUN devices, as on most systems, and then become them.
+const AS_NOBODY: &str = "set -e; d=$(mktemp -d); mount -t tmpfs none $d; mknod -m 666 $d/tun c 10 200; mount --bind $d/tun /dev/net/tun; \
+    umount -l $d; rmdir $d; exec setpriv --reuid 65534 --regid 65534 --clear-groups -- \"$@\"";
+
+/// A folder of the test's own, with the command in it where anybody can reach it.
+pub(crate) struct Home {
+    path: PathBuf,
+    who: Who,
+}
+
+impl Home {
+    pub(crate) fn new(who: Who) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("madrigal-lab-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o755).create(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let run = path.join("run");
+        std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
+        if who == Who::Nobody {
+            std::os::unix::fs::chown(&run, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let exe = env!("CARGO_BIN_EXE_madrigal");
+        std::fs::hard_link(exe, path.join("madrigal")).or_else(|_| symlink(exe, path.join("madrigal"))).unwrap();
+        Self { path, who }
+    }
+
+    /// `madrigal lab` with these arguments.
+    pub(crate) fn lab(&self, args: &[&str]) -> Command {
+        let exe = self.path.join("madrigal");
+        let mut command = match self.who {
+            Who::Me => Command::new(exe),
+            Who::Nobody => {
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", AS_NOBODY, "sh"]).arg(exe);
+                command
+            }
+        };
+        command.arg("lab").args(args).env("XDG_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
+        command.current_dir(Path::new("/"));
+        command
+    }
+
+    /// What is left in the runtime directory.
+    fn left_over(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.path.join("run")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Whatever a failed test left up: by name, so that several are no obstacle.
+        for lab in std::fs::read_dir(self.path.join("run/madrigal-lab")).into_iter().flatten().flatten() {
+            let name = lab.file_name().into_string().unwrap_or_default();
+            let _ = self.lab(&["down", "--name", &name]).output();
+        }
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Exit status, standard output, standard error.
+pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (status.code().unwrap_or(-1), text(&stdout), text(&stderr))
+}
+
+/// Whether labs can be built here; if not, says that the test is skipped and why.
+pub(crate) fn possible(who: Who) -> bool {
+    static NEEDED: &[&str] = &["/usr/bin/python3"];
+    if let Some(missing) = NEEDED.iter().find(|file| !Path::new(file).exists()) {
+        println!("skipped: no {missing} here");
+        return false;
+    }
+    let home = Home::new(who);
+    let file = home.path.join("one.toml");
+    std::fs::write(&file, "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\n[link.ab]\nbetween = ['a', 'b']\n").unwrap();
+    let (status, _, err) = run(&mut home.lab(&["up", file.to_str().unwrap()]));
+    if status != 0 {
+        println!("skipped: {}", err.trim());
+        // Where it is root's, it has to work.
+        assert!(!is_root() || who == Who::Nobody, "{err}");
+        return false;
+    }
+    run(&mut home.lab(&["down"])).0 == 0
+}
+
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+}
+
+/// The namespaces, by kind and number, in which some process is.
+fn namespaces(pids: impl Iterator<Item = u64>) -> BTreeSet<PathBuf> {
+    let kinds = ["net", "pid", "mnt", "uts", "ipc"];
+    pids.flat_map(|pid| kinds.map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")))).flatten().collect()
+}
+
+fn all_pids() -> impl Iterator<Item = u64> {
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Devices and mounts of a lab that can be seen where the tests run; other people's come and go.
+fn strays(status: &serde_json::Value) -> Vec<String> {
+    let named =
+        |list: &str| status[list].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned());
+    let names: Vec<String> = named("hosts").chain(named("links")).chain(["lan".to_owned()]).collect();
+    let devices = std::fs::read_dir("/sys/class/net").unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let devices = devices.filter(|name| names.contains(name) || name.starts_with("wire"));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    devices.chain(mounts.lines().filter(|line| line.contains("- tmpfs lab ")).map(str::to_owned)).collect()
+}
+
+/// Waits until `ready` answers something; panics when it takes too long.
+pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + WATCHDOG;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A lab that is up.
+pub(crate) struct Bed {
+    pub(crate) home: Home,
+    servers: Vec<Child>,
+}
+
+impl Bed {
+    /// Brings up an example.
+    pub(crate) fn up(file: &str) -> Self {
+        Self::up_as(Who::Me, &example(file))
+    }
+
+    pub(crate) fn up_as(who: Who, file: &Path) -> Self {
+        let home = Home::new(who);
+        let (status, out, err) = run(&mut home.lab(&["up", file.to_str().unwrap()]));
+        assert_eq!(status, 0, "{out}{err}");
+        Self { home, servers: Vec::new() }
+    }
+
+    /// Runs a command on a host.
+    pub(crate) fn exec(&self, host: &str, command: &[&str]) -> (i32, String, String) {
+        run(&mut self.home.lab(&[&["exec", host, "--"], command].concat()))
+    }
+
+    /// Runs a Python script on a host; its output.
+    #[track_caller]
+    pub(crate) fn python(&self, host: &str, script: &str, args: &[&str]) -> String {
+        let (status, out, err) = self.exec(host, &[&["/usr/bin/python3", "-c", script], args].concat());
+        assert_eq!(status, 0, "{host}: {err}");
+        out.trim().to_owned()
+    }
+
+    /// Starts a server on a host that tells each caller who it is and whom it sees.
+    pub(crate) fn serve(&mut self, host: &str, port: u16) {
+        const SERVER: &str = "import socket, sys\n\
+            s = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)\n\
+            print('ready', flush=True)\n\
+            while True:\n    c, a = s.accept()\n    c.sendall((socket.gethostname() + ' ' + a[0].removeprefix('::ffff:')).encode())\n    c.close()\n";
+        let mut child = self.start(host, &["/usr/bin/python3", "-c", SERVER, &port.to_string()]);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "a server on {host}");
+        self.servers.push(child);
+    }
+
+    /// Starts a command on a host.
+    pub(crate) fn start(&self, host: &str, command: &[&str]) -> Child {
+        self.home.lab(&[&["exec", host, "--"], command].concat()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// What a host hears from each `ADDRESS PORT`; `-` where it hears nothing within two seconds.
+    pub(crate) fn call(&self, host: &str, targets: &[(&str, u16)]) -> Vec<String> {
+        const CLIENT: &str = "import socket, sys, threading\n\
+            said = ['-'] * (len(sys.argv) // 2)\n\
+            def call(n, address, port):\n    \
+                try:\n        c = socket.create_connection((address, port), timeout=2)\n        said[n] = c.recv(99).decode() or '-'\n    \
+                except OSError: pass\n\
+            all = [threading.Thread(target=call, args=(n, sys.argv[2*n+1], int(sys.argv[2*n+2]))) for n in range(len(said))]\n\
+            [t.start() for t in all]; [t.join() for t in all]\n\
+            print('\\n'.join(said))\n";
+        let ports: Vec<String> = targets.iter().map(|target| target.1.to_string()).collect();
+        let args: Vec<&str> = targets.iter().zip(&ports).flat_map(|(target, port)| [target.0, port.as_str()]).collect();
+        self.python(host, CLIENT, &args).lines().map(str::to_owned).collect()
+    }
+
+    /// Round-trip times in milliseconds by ICMP echo, `None` where nothing came back within a second.
+    pub(crate) fn ping(&self, host: &str, target: &str, count: usize, bytes: usize) -> Vec<Option<f64>> {
+        const PING: &str = "import socket, sys, time, struct\n\
+            six = sys.argv[4] == 'six'\n\
+            at = socket.getaddrinfo(sys.argv[1], 0, socket.AF_INET6 if six else socket.AF_INET)[0][4]\n\
+            s = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP)\n\
+            s.connect(at)\n\
+            def checksum(b):\n    t = sum(struct.unpack('!%dH' % (len(b) // 2), b)); t = (t >> 16) + (t & 0xffff); return ~(t + (t >> 16)) & 0xffff\n\
+            for n in range(int(sys.argv[2])):\n    \
+                b = struct.pack('!BBHHH', 128 if six else 8, 0, 0, 77, n) + b'x' * (int(sys.argv[3]) // 2 * 2)\n    \
+                b = b[:2] + struct.pack('!H', 0 if six else checksum(b)) + b[4:]\n    \
+                t = time.monotonic(); s.send(b); got = '-'\n    \
+                try:\n        \
+                    while got == '-':\n            \
+                        s.settimeout(max(0.001, t + 1 - time.monotonic())); r = s.recv(9000); r = r if six else r[20:]\n            \
+                        if r[0] == (129 if six else 0) and r[4:8] == b[4:8]: got = (time.monotonic() - t) * 1000\n    \
+                except OSError: pass\n    \
+                print(got)\n";
+        let family = if target.contains(':') { "six" } else { "four" };
+        let told = self.python(host, PING, &[target, &count.to_string(), &bytes.to_string(), family]);
+        told.lines().map(|line| line.parse().ok()).collect()
+    }
+
+    /// `lab status --json`.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let (status, out, err) = run(&mut self.home.lab(&["status", "--json"]));
+        assert_eq!(status, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    }
+
+    /// A command of `madrigal lab` that must succeed.
+    #[track_caller]
+    pub(crate) fn lab(&self, args: &[&str]) -> String {
+        let (status, out, err) = run(&mut self.home.lab(args));
+        assert_eq!(status, 0, "{args:?}: {err}");
+        out
+    }
+
+    /// Takes the lab down and looks for anything left of it.
+    pub(crate) fn down(mut self) {
+        let status = self.status();
+        let pids = |list: &str| {
+            status[list].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        let pids = [vec![status["keeper"].as_u64().unwrap()], pids("hosts"), pids("links")].concat();
+        let mut theirs = namespaces(pids.into_iter());
+        theirs.retain(|one| !namespaces([u64::from(std::process::id())].into_iter()).contains(one));
+        assert!(theirs.len() > 5, "{theirs:?}");
+        assert!(self.lab(&["down"]).contains("is down"));
+        self.servers.drain(..).for_each(|mut server| {
+            // What ran on the hosts ended with them.
+            until("the end of a server", || server.try_wait().unwrap());
+        });
+        until("an end of the namespaces", || namespaces(all_pids()).is_disjoint(&theirs).then_some(()));
+        assert_eq!((self.home.left_over(), strays(&status)), (vec![], vec![]));
+        assert_eq!(self.lab(&["down"]), "no lab was up\n");
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `madrigal lab`: each example is brought up, real programs try who reaches whom, and nothing is left. Features L1, L2.
+
+mod bed;
+mod commands;
+mod links;
+
+use bed::{Bed, Who, possible};
+
+#[test]
+fn two_sites() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("two-sites.toml");
+    for host in ["a2", "b1", "r", "a1"] {
+        bed.serve(host, 7000);
+    }
+    let all = [("a2", 7000), ("r", 7000), ("b1", 7000), ("10.2.0.2", 7000), ("gw-b", 7000)];
+    assert_eq!(bed.call("a1", &all), ["a2 10.1.0.2", "r 198.18.1.1", "-", "-", "-"]);
+    assert_eq!(bed.call("b2", &[("b1", 7000), ("r", 7000), ("a1", 7000)]), ["b1 10.2.0.3", "r 198.18.2.1", "-"]);
+    assert_eq!(bed.call("r", &[("a1", 7000), ("gw-a", 7000)]), ["-", "-"]);
+    let told = bed.exec(
+        "a1",
+        &[
+            "sh",
+            "-c",
+            "hostname; cat /etc/hostname; echo $MADRIGAL_LAB_HOST $MADRIGAL_LAB; ls -A /dev/shm; touch /dev/shm/of-lab-host-a1",
+        ],
+    );
+    assert_eq!(told.1, "a1\na1\na1 two-sites\n");
+    assert_eq!(bed.exec("a2", &["ls", "-A", "/dev/shm"]).1, "");
+    assert!(!std::path::Path::new("/dev/shm/of-lab-host-a1").exists());
+    // Processes are those of the host: the first, this shell, and what it runs.
+    let pids = bed.exec("b2", &["sh", "-c", "ls -d /proc/[0-9]* | wc -l"]).1;
+    assert!(pids.trim().parse::<u32>().unwrap() <= 4, "{pids}");
+    bed.down();
+}
+
+#[test]
+fn one_way_firewall() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("one-way-firewall.toml");
+    for (host, port) in [("a1", 7000), ("a1", 22), ("b1", 7000)] {
+        bed.serve(host, port);
+    }
+    assert_eq!(bed.call("a1", &[("b1", 7000)]), ["b1 10.1.0.2"]);
+    assert_eq!(bed.call("b1", &[("a1", 7000), ("a1", 22)]), ["-", "a1 10.2.0.2"]);
+    bed.down();
+}
+
+#[test]
+fn docker0_twins() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("docker0-twins.toml");
+    bed.serve("a1", 7000);
+    bed.serve("a2", 7000);
+    assert_eq!(bed.call("a1", &[("172.17.0.1", 7000), ("a2", 7000)]), ["a1 172.17.0.1", "a2 10.1.0.2"]);
+    assert_eq!(bed.call("a2", &[("172.17.0.1", 7000), ("a1", 7000)]), ["a2 172.17.0.1", "a1 10.1.0.3"]);
+    let told = bed.exec("a1", &["sh", "-c", "ip -br address show dev docker0"]).1;
+    assert!(told.contains("UP") && told.contains("172.17.0.1/16"), "{told}");
+    bed.down();
+}
+
+#[test]
+fn dangling_nic() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("dangling-nic.toml");
+    bed.serve("a2", 7000);
+    assert_eq!(bed.call("a1", &[("192.168.7.2", 7000), ("a2", 7000)]), ["-", "a2 10.1.0.2"]);
+    let told = bed.exec("a1", &["ip", "-br", "address", "show", "dev", "eth1"]).1;
+    assert!(told.contains("UP") && told.contains("192.168.7.1/24"), "{told}");
+    bed.down();
+}
+
+#[test]
+fn overlapping() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("overlapping.toml");
+    for (host, port) in [("a1", 22), ("b1", 22), ("r", 7000)] {
+        bed.serve(host, port);
+    }
+    // What one calls the other is its own address.
+    assert_eq!(bed.call("a1", &[("b1", 22), ("r", 7000)]), ["a1 10.0.0.2", "r 198.18.1.1"]);
+    let across = [("gw-a", 2222), ("gw-b", 2222), ("gw-b", 22)];
+    assert_eq!(bed.call("r", &across), ["a1 203.0.113.2", "b1 203.0.113.2", "-"]);
+    bed.down();
+}
+
+#[test]
+fn ipv6_only() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("ipv6-only.toml");
+    for host in ["r", "b1"] {
+        bed.serve(host, 7000);
+    }
+    assert_eq!(
+        bed.call("a1", &[("2001:db8:1::2", 7000), ("203.0.113.2", 7000), ("b1", 7000)]),
+        ["r fd00:a::2", "-", "-"]
+    );
+    assert_eq!(bed.call("b1", &[("r", 7000), ("2001:db8:1::2", 7000)]), ["r 10.2.0.2", "-"]);
+    // The hole: 40 bytes of IPv6 and 8 of ICMP go before these.
+    assert!(bed.ping("a1", "2001:db8:1::2", 3, 1200).iter().all(Option::is_some));
+    assert_eq!(bed.ping("a1", "2001:db8:1::2", 1, 1300), [None]);
+    assert_eq!(bed.status()["links"][0]["now"]["counts"][0]["long"], 1);
+    bed.down();
+}
+
+#[test]
+fn nat_left() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let mut bed = Bed::up("nat-left.toml");
+    bed.serve("a1", 7000);
+    bed.serve("b1", 7000);
+    assert_eq!(bed.call("a1", &[("b1", 7000)]), ["b1 198.18.1.1"]);
+    assert_eq!(bed.call("b1", &[("a1", 7000), ("gw-a", 7000)]), ["-", "-"]);
+    bed.down();
+}
+
+#[test]
+fn without_rights() {
+    let who = if bed::is_root() { Who::Nobody } else { Who::Me };
+    if !possible(who) {
+        return;
+    }
+    let mut bed = Bed::up_as(who, &bed::example("two-sites.toml"));
+    assert_eq!(bed.status()["unprivileged"], true);
+    bed.serve("r", 7000);
+    bed.serve("b1", 7000);
+    assert_eq!(bed.call("a1", &[("r", 7000), ("10.2.0.2", 7000)]), ["r 198.18.1.1", "-"]);
+    let told =
+        bed.exec("b2", &["sh", "-c", "hostname; ls -A /dev/shm; echo $XDG_RUNTIME_DIR; touch $XDG_RUNTIME_DIR/x"]);
+    assert_eq!((told.0, told.1.as_str()), (0, "b2\n/run/user/0\n"), "{}", told.2);
+    bed.down();
+}
