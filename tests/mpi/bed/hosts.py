@@ -6,9 +6,11 @@ ends it. Hosts are process 1 of their own namespaces; networks between them are 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -40,7 +42,16 @@ def enter_cage() -> None:
     if trial.returncode:
         raise Unable(f"no namespaces here: {trial.stderr.strip()}")
     os.environ[INSIDE] = "1"
-    os.execvp(head[0], [*head, sys.executable, *sys.argv])
+    inside = subprocess.Popen([*head, sys.executable, *sys.argv], preexec_fn=_die_with_parent)
+    # unshare(1) itself ignores requests to end while it waits.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: inside.kill())
+    code = inside.wait()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def ip(*words: str, host: "Host | None" = None) -> None:

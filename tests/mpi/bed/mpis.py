@@ -15,9 +15,26 @@ HOME = TARGET / "mpi"
 OURS = "madrigal"
 
 
+@dataclass(frozen=True)
+class Way:
+    """How an MPI carries messages by itself, to be compared with: variables and words for its launcher."""
+
+    variables: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] = ()
+
+
+WAYS = {
+    "vader": Way(words=("--mca", "pml", "ob1", "--mca", "btl", "vader,self")),
+    "btl-tcp": Way(words=("--mca", "pml", "ob1", "--mca", "btl", "tcp,self")),
+    "ucx": Way((("MPIR_CVAR_CH4_NETMOD", "ucx"),)),
+    "ucx-tcp": Way((("MPIR_CVAR_CH4_NETMOD", "ucx"), ("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"))),
+    "shm": Way((("I_MPI_FABRICS", "shm"),)),
+}
+
+
 @dataclass
 class Job:
-    """What to start: so many ranks of a program on each of some hosts."""
+    """What to start: so many ranks of a program on each of some hosts, over a provider of libfabric or one of `WAYS`."""
 
     program: list[str]
     blocks: list[tuple[str, int]]
@@ -26,7 +43,6 @@ class Job:
     machines: Path
     """A file that may be written for the launcher."""
     environment: dict[str, str] = field(default_factory=dict)
-    oversubscribe: bool = True
 
     @property
     def ranks(self) -> int:
@@ -58,6 +74,8 @@ class Mpi:
     def environment(self, provider: str) -> dict[str, str]:
         """Variables that make it use a provider, and its ranks' own shared memory stand back."""
         chosen = dict(self.variables)
+        if provider in WAYS:
+            return chosen | dict(WAYS[provider].variables)
         if self.kind == "mpich":
             chosen |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": provider}
         elif self.kind == "impi":
@@ -90,14 +108,20 @@ class Mpi:
         five = self.name != "openmpi4"
         words += ["--prtemca", "plm_ssh_agent", str(job.agent), "--prtemca", "plm_ssh_no_tree_spawn", "1"] if five \
             else ["--mca", "plm_rsh_agent", str(job.agent)]
-        words += ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
-        if job.oversubscribe:
-            words += ["--map-by", ":OVERSUBSCRIBE"] if five else ["--oversubscribe"]
-        words += ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "opal_common_ofi_provider_include", job.provider,
-                  "--mca", "osc", "^sm", "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
+        words += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"] if five else ["--bind-to", "none", "--oversubscribe"]
+        if job.ranks > len(os.sched_getaffinity(0)):
+            words += ["--mca", "mpi_yield_when_idle", "1"]
+        words += WAYS[job.provider].words if job.provider in WAYS else self._over_libfabric(job.provider)
         for name in environment:
             words += ["-x", name]
         return words
+
+    def _over_libfabric(self, provider: str) -> list[str]:
+        """Words that leave one provider as the only way. One-sided operations: Open MPI 5 has nothing for them over the stock provider
+        but its own TCP."""
+        osc, btl = ("pt2pt", "self") if self.name == "openmpi4" else ("rdma", "ofi,self" if provider == OURS else "tcp,self")
+        return ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "opal_common_ofi_provider_include", provider,
+                "--mca", "osc", osc, "--mca", "btl", btl, "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
 
 
 def provider_folder() -> Path:

@@ -28,13 +28,19 @@ def hold() -> str:
     return _made("hold", "cc", ("hold.c",))
 
 
-def _made(name: str, compiler: str, sources: tuple[str, ...], headers: tuple[str, ...] = ()) -> str:
+def arrays(mpi: Mpi) -> str:
+    """Path of the program that uses Global Arrays, for Debian's Open MPI."""
+    libraries = ("-lga-openmpi", "-larmci-openmpi", "-lscalapack-openmpi", "-llapack", "-lblas", "-lgfortran", "-lm")
+    return _made("arrays", mpi.compiler, ("arrays.c",), (), libraries)
+
+
+def _made(name: str, compiler: str, sources: tuple[str, ...], headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
     text = compiler.encode() + b"".join((SOURCES / source).read_bytes() for source in sources + headers)
     out = HOME / "programs" / f"{name}-{hashlib.sha256(text).hexdigest()[:10]}"
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = out.with_suffix(".new")
-        words = [compiler, "-O2", "-Wall", "-Wextra", "-pthread", *(str(SOURCES / source) for source in sources), "-o", str(fresh)]
+        words = [compiler, "-O2", "-Wall", "-Wextra", "-pthread", *(str(SOURCES / source) for source in sources), "-o", str(fresh), *libraries]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
             raise Unable(f"{' '.join(words)}: {done.stderr.strip()[-400:]}")
