@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from harness.measure import Figure, Pair, Row
+from rows import mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
 from rows.own import Idle, PassThrough, VLinkLatency
@@ -46,6 +47,7 @@ def all_rows() -> dict[str, Row]:
         "vlink": VLinkLatency(),
         "hook": PassThrough(),
         "idle": Idle(),
+        **mpi.rows(),
     }
     if root:
         rows["other-user"] = Pair(Redis(get, 1, user="nobody"), _rates("redis {}, 1 client, server of another user", get, 4))

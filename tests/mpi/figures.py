@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Measures MPIs over Madrigal's provider and over what they have themselves, turn about; prints JSON. For bench/rows/mpi.py.
+
+    tests/mpi/figures.py latency-mpich --runs 5 --milliseconds 200
+    tests/mpi/figures.py --list
+
+For each figure: our values, those of each peer, and why some contender is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from dataclasses import dataclass
+
+from bed import programs
+from bed.hosts import AGENT, Unable, enter_cage
+from bed.mpis import OURS, Job, all_mpis, provider_missing
+from bed.scenes import SCENES, World, world_of
+
+SIZES = ("8", "65536", "1048576")
+TIMES = {"pingpong": r"figure pingpong bytes (\d+) median_us ([0-9.]+)", "bandwidth": r"figure bandwidth bytes (\d+) MB/s ([0-9.]+)",
+         "allreduce": r"figure allreduce bytes (\d+) ranks \d+ median_us [0-9.]+ mean_us ([0-9.]+)",
+         "peers": r"figure peers (idle) \d+ without_us [0-9.]+ with_us ([0-9.]+)", "idle": r"figure (idle) percent ([0-9.]+)"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An MPI and the way its messages take."""
+
+    mpi: str
+    way: str
+
+    @property
+    def label(self) -> str:
+        """For the table."""
+        return f"{self.mpi}/{self.way}"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Programs that are run by all contenders in turn; ours is the first."""
+
+    contenders: tuple[Contender, ...]
+    runs: tuple[tuple[str, ...], ...]
+    ranks: int = 2
+    hosts: int = 1
+    here: int = 0
+    """How many ranks are on the first host, unless they are shared evenly."""
+
+
+def _pairs(*names: str) -> tuple[Contender, ...]:
+    return tuple(Contender(*name.split("/")) for name in names)
+
+
+TALK = (("pingpong", "{ms}", "0", *SIZES), ("bandwidth", "{ms}", "1048576"))
+HERE, THERE = ("openmpi4/vader", "mpich/ucx", "impi19/shm"), ("mpich/ucx-tcp", "openmpi4/btl-tcp", "mpich/tcp")
+CONTESTS = {
+    "latency-openmpi4": Contest(_pairs("openmpi4/madrigal", *HERE), TALK),
+    "latency-openmpi5": Contest(_pairs("openmpi5/madrigal", *HERE), TALK),
+    "latency-mpich": Contest(_pairs("mpich/madrigal", *HERE), TALK),
+    "latency-impi19": Contest(_pairs("impi19/madrigal", *HERE), TALK),
+    "hosts-mpich": Contest(_pairs("mpich/madrigal", *THERE), TALK, hosts=2),
+    "hosts-openmpi4": Contest(_pairs("openmpi4/madrigal", *THERE), TALK, hosts=2),
+    "allreduce4": Contest(_pairs("mpich/madrigal", "impi19/shm"), (("allreduce", "8", "2000"), ("allreduce", "65536", "300")), ranks=4),
+    "allreduce8": Contest(_pairs("mpich/madrigal", "impi19/shm"), (("allreduce", "8", "1000"), ("allreduce", "65536", "150")), ranks=8),
+    "peers": Contest(_pairs("mpich/madrigal"), (("peers", "{ms}"),), ranks=102, hosts=2, here=2),
+    "idle": Contest(_pairs("mpich/madrigal"), (("idle", "3"),)),
+}
+
+
+def main() -> int:
+    """Parses the command line, measures one contest, prints JSON."""
+    options = _parse()
+    if options.list:
+        print("\n".join(CONTESTS))
+        return 0
+    try:
+        if why := provider_missing(OURS):
+            raise Unable(why)
+        enter_cage()
+        print(json.dumps(_measure(CONTESTS[options.contest], options.runs, options.milliseconds)))
+        return 0
+    except Unable as why:
+        print(json.dumps({"skipped": str(why)}))
+        return 0
+
+
+def _measure(contest: Contest, runs: int, milliseconds: int) -> dict[str, object]:
+    values: dict[str, dict[str, list[float]]] = {}
+    missing: dict[str, str] = {}
+    scene = next(scene for scene in SCENES if scene.name == ("one", "two")[contest.hosts - 1])
+    with world_of(scene) as world:
+        for turn in range(runs):
+            for contender in contest.contenders if turn % 2 == 0 else reversed(contest.contenders):
+                if contender.label in missing:
+                    continue
+                try:
+                    for words in contest.runs:
+                        for key, value in _once(world, contest, contender, [word.format(ms=milliseconds) for word in words]).items():
+                            values.setdefault(key, {}).setdefault(contender.label, []).append(value)
+                except Unable as why:
+                    missing[contender.label] = str(why)
+                    if contender == contest.contenders[0]:
+                        raise
+    return {"ours": contest.contenders[0].label, "values": values, "missing": missing}
+
+
+def _once(world: World, contest: Contest, contender: Contender, words: list[str]) -> dict[str, float]:
+    mpi = next(mpi for mpi in all_mpis() if mpi.name == contender.mpi)
+    if mpi.missing:
+        raise Unable(mpi.missing)
+    hosts = list(world.hosts)
+    first = contest.here or contest.ranks // len(hosts)
+    blocks = [(hosts[0], first), *((host, contest.ranks - first) for host in hosts[1:])]
+    job = Job([programs.bed(mpi), *words], blocks, contender.way, AGENT, world.folder / "machines")
+    log = world.folder / "log"
+    code = world.hosts[hosts[0]].run(mpi.command(job), 120, log)
+    text = log.read_text(errors="replace")
+    world.reset()
+    if code != 0:
+        raise Unable(f"{contender.label}: {' '.join(words)}: {'not done after 120 s' if code is None else f'ended with {code}'}: {text.strip()[-200:]}")
+    if contender.way == OURS and "libmadrigal-fi" not in text:
+        raise Unable(f"{contender.label}: our provider was not loaded")
+    found = {f"{words[0]} {size}": float(value) for size, value in re.findall(TIMES[words[0]], text)}
+    if words[0] == "peers":
+        found["alone idle"] = float(re.search(r"without_us ([0-9.]+)", text)[1])
+    return found
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contest", nargs="?", choices=list(CONTESTS), default="latency-mpich")
+    parser.add_argument("--runs", type=int, default=5, help="of each contender (5)")
+    parser.add_argument("--milliseconds", type=int, default=200, help="for each size in a run (200)")
+    parser.add_argument("--list", action="store_true", help="name the contests and end")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
