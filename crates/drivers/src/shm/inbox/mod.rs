@@ -13,6 +13,8 @@
 mod bulk;
 mod bytes;
 mod copy;
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
 mod greet;
 #[cfg(all(test, not(feature = "shuttle"), not(miri)))]
 mod hostile;
