@@ -1,7 +1,7 @@
 //! What a message costs over a driver's port, against a bare TCP connection with the same sizes in the same run.
 //!
 //! ```text
-//! cargo run --release -p madrigal-testkit --example messages [-- DRIVER [local]]
+//! [SIZE=8] cargo run --release -p madrigal-testkit --example messages [-- DRIVER [local]]
 //! ```
 //! Two processes, on two hosts made of network namespaces (needs root), or with `local` on this one. Bare are two kinds: `spin` looks
 //! again and again without sleeping, as the port does when it is polled; `sleep` blocks in the kernel. Printed are medians one way, in
@@ -23,7 +23,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 const TASK: &str = "_MADRIGAL_EXAMPLE";
-const ROUNDS: usize = 21;
+const ROUNDS: usize = 31;
 /// Sizes, and how many exchanges of each in a round.
 const SIZES: [(usize, u32); 5] = [(8, 300), (1024, 300), (16 << 10, 200), (64 << 10, 100), (1 << 20, 10)];
 /// Messages on their way at once, for the rate.
@@ -203,15 +203,15 @@ enum What {
 
 /// What both do, in the same order: the kinds in turn, so that a busy moment hits all of them.
 fn every(mut exchange: impl FnMut(What, usize, u32)) {
+    let only = std::env::var("SIZE").ok().and_then(|size| size.parse::<usize>().ok());
     for _ in 0..ROUNDS {
-        for (size, count) in SIZES {
+        for (size, count) in SIZES.into_iter().filter(|(size, _)| only.is_none_or(|only| only == *size)) {
             for what in [What::Port, What::Spin, What::Sleep] {
                 exchange(what, size, count);
             }
         }
-        for what in [What::BareStream, What::PortStream] {
-            exchange(what, STREAM.0, STREAM.1);
-        }
+        let streams = [What::BareStream, What::PortStream].into_iter().filter(|_| only.is_none());
+        streams.for_each(|what| exchange(what, STREAM.0, STREAM.1));
     }
 }
 
