@@ -69,6 +69,8 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outco
 
     if mpi.missing:
         return outcome("skipped", mpi.missing)
+    if why := dict(scene.cannot).get(mpi.name):
+        return outcome("skipped", why)
     try:
         job = _job(world, scene, mpi, test, provider)
     except Unable as why:
@@ -116,7 +118,7 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
             return f"the error does not name the pair and what was tried: {_told(text)}"
         return ""
     if test.startswith("kill"):
-        return _judge_kill(mpi, job, code, text)
+        return _judge_kill(mpi, job, code, text, seconds)
     if skipped := re.search(r"^skipped \S+ (.*)$", text, re.MULTILINE):
         return f"skipped: {skipped[1]}"
     if code != 0 or not re.search(rf"^ok \S+ {job.ranks}$", text, re.MULTILINE):
@@ -129,15 +131,16 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
     return ""
 
 
-def _judge_kill(mpi: Mpi, job: Job, code: int, text: str) -> str:
-    """Every survivor learnt of it by an error, in time; or the launcher ended them (`hold` deceives those with an inherited PMI only)."""
+def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str:
+    """Every survivor learnt of it by an error, in time; or one of them ended the job for it before a launcher could know: `hold` deceives
+    that of MPICH, to which a rank has no connection but an inherited one."""
     told = re.findall(r"figure kill rank (\d+) code (\d+) seconds ([0-9.]+)", text)
     if any(wrong == "0" for _, wrong, _ in told):
         return f"a rank received from a dead one: {_told(text)}"
     late = [f"rank {rank} learnt of it after {seconds} s" for rank, _, seconds in told if float(seconds) > GONE_S]
     if late:
         return ", ".join(late)
-    if mpi.kind == "mpich" and len(told) < job.ranks - 1:
+    if mpi.kind == "mpich" and len(told) < job.ranks - 1 and (seconds > HOLD_S or "Abort(" not in text):
         return f"{len(told)} of {job.ranks - 1} ranks learnt of it: {_told(text)}"
     return "" if code != 0 or told else f"ended with {code}"
 

@@ -117,8 +117,9 @@ class Host:
         return found
 
     def shared_memory(self) -> list[str]:
-        """Names in its /dev/shm."""
-        return sorted(entry.name for entry in Path(f"/proc/{self.pid}/root/dev/shm").iterdir())
+        """Names of files in its /dev/shm."""
+        folder = Path(f"/proc/{self.pid}/root/dev/shm")
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
     def reset(self) -> None:
         """Kills all that runs in it and empties its /dev/shm and its folder for temporary files."""

@@ -126,15 +126,15 @@ class Mpi:
 
 def provider_folder() -> Path:
     """A folder that holds our provider and nothing else that libfabric would take for one."""
-    library = TARGET / "release" / "libmadrigal-fi.so"
-    built = library if library.exists() else TARGET / "release" / "libmadrigal_fi.so"
+    built = TARGET / "release" / "libmadrigal_ofi.so"
     folder = HOME / "provider"
     folder.mkdir(parents=True, exist_ok=True)
-    link = folder / "libmadrigal-fi.so"
-    if not link.is_symlink() or os.readlink(link) != str(built):
-        fresh = link.with_suffix(f".{os.getpid()}")
-        fresh.symlink_to(built)
-        fresh.rename(link)
+    library = folder / "libmadrigal-fi.so"
+    # A copy: what is loaded tells its name, and stays what it is while something else is built.
+    if built.exists() and not (library.exists() and library.stat().st_mtime_ns == built.stat().st_mtime_ns):
+        fresh = library.with_suffix(f".{os.getpid()}")
+        shutil.copy2(built, fresh)
+        fresh.rename(library)
     return folder
 
 

@@ -61,6 +61,8 @@ class Scene:
     """Ranks cannot reach each other: what is expected is an error, in time."""
     hard: bool = False
     """One where stacks of today fail: a few tests do."""
+    cannot: tuple[tuple[str, str], ...] = ()
+    """MPIs that cannot run there whatever the provider, and why."""
 
     @property
     def ranks(self) -> int:
@@ -111,7 +113,7 @@ SCENES = [
     Scene("firewall-in", TWO, _closed(("h2", "h1")), head="h0", hard=True),
     Scene("firewall-out", TWO, _closed(("h1", "h2")), head="h0", hard=True),
     Scene("blocked", (("h1", 1), ("h2", 1)), _blocked, head="h0", blocked=True),
-    Scene("small-shm", ONE, shm="size=2m"),
+    Scene("small-shm", ONE, shm="size=2m", cannot=(("mpich", "MPICH itself dies of SIGBUS at its start with so little"),)),
     Scene("no-ptrace", ONE, refuse=True),
 ]
 

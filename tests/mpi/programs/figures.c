@@ -188,7 +188,9 @@ void test_kill(int count, char **arguments) {
         code = MPI_Recv(data, length, MPI_BYTE, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     printf("figure kill rank %d code %d seconds %.3f\n", rank, code, now() - begin);
     fflush(stdout);
-    usleep(500000);
+    /* Who leaves takes the others along. */
+    while (now() < begin + 2.5)
+        usleep(100000);
     _exit(code == MPI_SUCCESS ? 4 : 0);
     (void)count;
 }
