@@ -8,23 +8,20 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::time::Instant;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sent, Sink};
-use madrigal_sys::time;
+use madrigal_netaccess::message::LinkError;
+use madrigal_proto::talk::{Talk, Turn};
 use madrigal_testkit::hosts::Hosts;
-use madrigal_testkit::noise::{Noise, Stream};
+use madrigal_testkit::noise::Noise;
 use madrigal_testkit::watchdog::Watchdog;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+#[path = "network/node.rs"]
+mod node;
 
 /// Tells a started copy that it is a node.
 const TASK: &str = "_MADRIGAL_TESTKIT_NODE";
-/// Frames each way of a talk.
-const FRAMES: u32 = 300;
 
 fn main() -> ExitCode {
     if std::env::var_os(TASK).is_some() {
@@ -36,6 +33,7 @@ fn main() -> ExitCode {
         trial("a_killed_peer_is_gone", killed),
         trial("both_at_once_make_one_connection", both_at_once),
         trial("strangers_get_nothing_and_harm_nobody", strangers),
+        trial("a_peer_that_sends_no_frames_is_corrupt", corrupt),
         hosted("a_cable_is_found", &[], cable),
         hosted("a_bridge_that_every_host_has_is_no_peer", &[("MADRIGAL_PORTS", "4000")], twins),
         hosted("another_process_at_the_same_place_is_no_peer", &[("MADRIGAL_PORTS", "4000")], another),
@@ -231,6 +229,37 @@ fn strangers() {
     }
 }
 
+/// Somebody who knows the node id, and then sends what is no frame.
+fn corrupt() {
+    let mut noise = Noise::new(3);
+    for round in 0..200u8 {
+        let mut node = node::Local::open();
+        let at = node.address();
+        // The callee leads, as its id is larger.
+        let me = NodeId::new(1).expect("is one");
+        let mut peer = TcpStream::connect(std::net::SocketAddr::new(at.addresses[0], at.port)).expect("connects");
+        let (mut talk, hello) = Talk::call(me, at.id, noise.next_u64());
+        peer.write_all(&hello).expect("is sent");
+        let mut turn = Turn::Wait;
+        peer.set_nonblocking(true).expect("can");
+        while turn != Turn::Chosen {
+            node.poll();
+            let mut bytes = vec![0; talk.wants()];
+            if let Ok(n) = peer.read(&mut bytes) {
+                let mut out = Vec::new();
+                turn = talk.take(&bytes[..n], &mut out).expect("an honest node");
+                peer.write_all(&out).expect("is sent");
+            }
+        }
+        let mut garbage: Vec<u8> = (0..20).map(|_| noise.next_u64() as u8).collect();
+        // Either no mark of a frame, or one with lengths that nobody may use.
+        (garbage[0], garbage[1]) = if round % 2 == 0 { (round, 0) } else { (0xA7, 65 + round % 100) };
+        peer.write_all(&garbage).expect("is sent");
+        let why = node.until_down();
+        assert!(matches!(&why, LinkError::Corrupt { node, .. } if *node == me), "{why}");
+    }
+}
+
 fn cable(hosts: &Hosts, with: Environment) {
     let (mut a, mut b) = (Node::on(hosts, 0, with), Node::on(hosts, 1, with));
     b.link(&a.address);
@@ -327,187 +356,4 @@ fn cut_off(hosts: &Hosts, with: Environment) {
     hosts.ip(1, "link set cable down");
     assert!(a.is_down().contains("is gone"));
     assert!(b.is_down().contains("is gone"));
-}
-
-/// What a node does: in a process of its own as it is told, or in this one.
-mod node {
-    use super::*;
-
-    /// A port, and what it told.
-    pub(crate) struct Local {
-        id: NodeId,
-        port: Box<dyn Port>,
-        told: Told,
-    }
-
-    #[derive(Default)]
-    struct Told {
-        up: Vec<(Link, NodeId)>,
-        down: Vec<(Link, LinkError)>,
-        frames: Vec<(Vec<u8>, Vec<u8>)>,
-        landing: Vec<u8>,
-    }
-
-    #[allow(unsafe_code)]
-    impl Sink for Told {
-        fn up(&mut self, link: Link, node: NodeId) {
-            self.up.push((link, node));
-        }
-
-        fn down(&mut self, link: Link, why: LinkError) {
-            self.down.push((link, why));
-        }
-
-        fn frame(&mut self, _link: Link, head: &[u8], body: &[u8]) {
-            self.frames.push((head.to_vec(), body.to_vec()));
-        }
-
-        fn place(&mut self, _link: Link, _head: &[u8], len: usize, landing: &mut Landing) {
-            self.landing = vec![0; len];
-            // SAFETY: the memory stays as it is until `landed`; there is one link.
-            landing.push(unsafe { madrigal_sys::piece::Piece::lend(self.landing.as_mut_ptr(), len) });
-        }
-
-        fn landed(&mut self, _link: Link, head: &[u8]) {
-            self.frames.push((head.to_vec(), core::mem::take(&mut self.landing)));
-        }
-    }
-
-    impl Local {
-        pub(crate) fn open() -> Self {
-            let (settings, errors) = Settings::from_pairs(std::env::vars());
-            assert!(errors.is_empty(), "{errors:?}");
-            let id = NodeId::new(madrigal_sys::process::random()).expect("random");
-            let place = Place { network: settings.network, ..Place::default() };
-            let driver = madrigal_drivers::message_driver("tcp").expect("there is one");
-            Self { id, port: driver.open(id, &place).expect("opens"), told: Told::default() }
-        }
-
-        pub(crate) fn address(&self) -> NodeAddress {
-            let mut address = NodeAddress { id: self.id, channel: 0, port: 0, addresses: Vec::new() };
-            self.port.publish(&mut address);
-            address
-        }
-
-        pub(crate) fn poll(&mut self) {
-            self.port.poll(&mut self.told);
-        }
-
-        /// Polls, and sleeps when there is nothing.
-        fn wait(&mut self) {
-            if self.port.poll(&mut self.told) > 0 || self.port.arm() {
-                return;
-            }
-            let now = time::now_ns();
-            let left = self.port.deadline().map(|deadline| deadline.saturating_sub(now));
-            let left =
-                left.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-            let fd = self.port.descriptor().expect("has one");
-            poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], left.as_ref()).expect("polls");
-            self.port.woken();
-        }
-
-        pub(crate) fn until_up(&mut self) -> Link {
-            while self.told.up.is_empty() {
-                self.wait();
-            }
-            self.told.up[0].0
-        }
-
-        pub(crate) fn id_of(&self, link: Link) -> NodeId {
-            self.told.up.iter().find(|(up, _)| *up == link).expect("is up").1
-        }
-
-        /// Links to a node that links to us at the same time, and exchanges a frame.
-        pub(crate) fn meet(&mut self, to: &NodeAddress) {
-            let link = self.port.link(to).expect("links");
-            while self.told.up.iter().all(|(_, node)| *node != to.id) {
-                self.poll();
-            }
-            let mine = self.id.number().to_le_bytes();
-            while self.port.send(link, &mine, &[], 0).expect("sends") != Sent::All {
-                self.poll();
-            }
-            while self.told.frames.is_empty() {
-                self.poll();
-            }
-            assert_eq!(self.told.frames.remove(0).0, to.id.number().to_le_bytes());
-            assert_eq!(self.told.up.iter().filter(|(_, node)| *node == to.id).count(), 1, "one link");
-            let lost = self.told.down.iter().any(|(down, _)| *down == link);
-            assert!(!lost, "{:?}", self.told.down);
-        }
-
-        /// Sends frames of all sizes and checks as many.
-        fn talk(&mut self, link: Link) {
-            let (mut out, mut sizes, mut sent, mut skip) = (Stream::new(5), Noise::new(6), 0, 0);
-            let (mut back, mut got) = (Stream::new(5), 0);
-            let mut body = Vec::new();
-            while sent < FRAMES || got < FRAMES {
-                if sent < FRAMES {
-                    if skip == 0 && body.is_empty() {
-                        body = out.take(sizes.size(400_000));
-                    }
-                    let pieces = [std::io::IoSlice::new(&body)];
-                    match self.port.send(link, &sent.to_le_bytes(), &pieces, skip).expect("sends") {
-                        Sent::All => (sent, skip, body) = (sent + 1, 0, Vec::new()),
-                        Sent::Part(n) => skip += n,
-                    }
-                    self.poll();
-                } else {
-                    self.wait();
-                }
-                for (head, body) in core::mem::take(&mut self.told.frames) {
-                    assert_eq!(head, u32::to_le_bytes(got));
-                    back.check(&body);
-                    got += 1;
-                }
-                assert!(self.told.down.is_empty(), "{:?}", self.told.down);
-            }
-        }
-    }
-
-    /// A process that does what it is told line by line, and tells what happens.
-    pub(crate) fn run() {
-        let mut node = Local::open();
-        println!("{}", text_of(&node.address().encode(NodeAddress::LONG)));
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || std::io::stdin().lines().try_for_each(|line| tell.send(line.expect("text"))));
-        let (begun, mut ups, mut link) = (Instant::now(), 0, None);
-        loop {
-            match told.try_recv() {
-                Ok(line) if line == "talk" => {
-                    node.talk(link.expect("is up"));
-                    println!("talked");
-                }
-                Ok(line) => node.obey(&line),
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
-                Err(std::sync::mpsc::TryRecvError::Empty) => {}
-            }
-            node.poll();
-            for (_, why) in node.told.down.drain(..) {
-                println!("down {} ms: {why}", begun.elapsed().as_millis());
-            }
-            if node.told.up.len() > ups {
-                ups += 1;
-                let (up, _) = node.told.up[ups - 1];
-                link = Some(up);
-                let explained = node.port.explain(up);
-                let rejected: Vec<_> = explained.rejected.iter().map(|(what, why)| format!("{what} {why}")).collect();
-                println!("up {} ms: {}; {}", begun.elapsed().as_millis(), explained.path, rejected.join("; "));
-            }
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
-    }
-
-    impl Local {
-        fn obey(&mut self, line: &str) {
-            match line.split_once(' ') {
-                Some(("link", to)) => {
-                    let to = NodeAddress::decode(&bytes_of(to)).expect("an address");
-                    self.port.link(&to).expect("links");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
 }

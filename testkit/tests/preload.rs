@@ -1,7 +1,7 @@
 //! The engine makes its system calls itself: preloaded hooks, ours among them, never see it.
 //!
-//! Both suites run once more, over every driver, in a process with a preloaded library that counts calls of the C library's I/O
-//! functions. Afterwards the same process calls each of these functions once, to show that they would have been counted.
+//! The suites of drivers, links and ports run once more, over every driver, in a process with a preloaded library that counts calls of
+//! the C library's I/O functions. Afterwards the same process calls each of these functions once, to show that they would have been counted.
 //!
 //! Features (docs/features.md): A1.
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use madrigal_testkit::{drivers, tidy, vlinks, watchdog::Watchdog};
+use madrigal_testkit::{drivers, ports, tidy, vlinks, watchdog::Watchdog};
 
 /// Set in the process that runs the suites.
 const TASK: &str = "_MADRIGAL_TESTKIT_COUNTED";
@@ -49,6 +49,9 @@ fn counted() -> ExitCode {
     for driver in madrigal::DRIVERS.iter().copied() {
         drivers::CASES.iter().for_each(|case| (case.run)(&drivers::context(driver)));
         vlinks::CASES.iter().for_each(|case| (case.run)(&vlinks::context(driver)));
+    }
+    for driver in madrigal::MESSAGE_DRIVERS.iter().copied() {
+        ports::CASES.iter().for_each(|case| (case.run)(&ports::context(driver)));
     }
     let after = table.counts();
     tidy();

@@ -54,6 +54,9 @@ pub trait Port: Send {
     /// Begins to reach a node, or tells the link there already is, for instance because the peer was first. Does not block. The link
     /// is usable once [`Sink::up`] told so; until then [`Port::send`] takes nothing. `Err`: one sentence why this driver will never
     /// reach that node (another host, another user, nothing published).
+    ///
+    /// A node that cannot be dialled from here (a firewall, NAT) is reached only if it links to us, so whoever waits long for a node
+    /// should link to it too.
     fn link(&mut self, to: &NodeAddress) -> Result<Link, String>;
 
     /// Sends the frame made of `head` (at most [`MAX_HEAD`] bytes) and the pieces of `body`, of which the first `skip` bytes of head

@@ -10,8 +10,14 @@ use crate::net::is_six;
 const NEIGHBOURS: &str = "    meta l4proto ipv6-icmp icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n";
 const KNOWN: &str = "    ct state established,related accept\n";
 
-fn verdict(firewall: &Firewall) -> &'static str {
-    if firewall.refuse { "reject" } else { "drop" }
+/// The lines that let through what is open and block the rest; `which` says where it comes from or goes to.
+fn block(firewall: &Firewall, which: &str) -> String {
+    let open = open(firewall, which);
+    if firewall.refuse {
+        format!("{open}    {which}meta l4proto tcp reject with tcp reset\n    {which}reject\n")
+    } else {
+        format!("{open}    {which}drop\n")
+    }
 }
 
 /// A line for each protocol that lets connections to the open ports through; `which` says where they come from.
@@ -34,9 +40,8 @@ pub(super) fn host(firewall: &Firewall) -> String {
         if blocked {
             let _ = write!(
                 text,
-                "  chain {chain} {{ type filter hook {chain} priority filter; policy accept;\n    {loopback} \"lo\" accept\n{KNOWN}{NEIGHBOURS}{}    {}\n  }}\n",
-                open(firewall, ""),
-                verdict(firewall),
+                "  chain {chain} {{ type filter hook {chain} priority filter; policy accept;\n    {loopback} \"lo\" accept\n{KNOWN}{NEIGHBOURS}{}  }}\n",
+                block(firewall, ""),
             );
         }
     }
@@ -60,18 +65,17 @@ pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> St
         let _ = writeln!(text, "    iifname {out} ct status dnat accept\n    iifname {out} oifname \"lan\" drop");
     }
     if firewall.inward {
-        let _ = writeln!(text, "{}    iifname {out} {}", open(firewall, &format!("iifname {out} ")), verdict(firewall));
+        text += &block(firewall, &format!("iifname {out} oifname \"lan\" "));
     }
     if firewall.outward {
-        let _ = writeln!(text, "{}    oifname {out} {}", open(firewall, &format!("oifname {out} ")), verdict(firewall));
+        text += &block(firewall, &format!("iifname \"lan\" oifname {out} "));
     }
     text += "  }\n";
     if firewall.inward {
         let _ = write!(
             text,
-            "  chain input {{ type filter hook input priority filter; policy accept;\n{KNOWN}{NEIGHBOURS}{}    iifname {out} {}\n  }}\n",
-            open(firewall, &format!("iifname {out} ")),
-            verdict(firewall),
+            "  chain input {{ type filter hook input priority filter; policy accept;\n{KNOWN}{NEIGHBOURS}{}  }}\n",
+            block(firewall, &format!("iifname {out} ")),
         );
     }
     if site.nat {
@@ -98,11 +102,12 @@ fn nat(site: &Site, out: &str, given: &[(String, IpAddr)]) -> String {
             }
         }
     }
-    let _ = write!(
-        text,
-        "  }}\n  chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;\n    oifname {out} masquerade\n  }}\n"
-    );
-    text
+    text += "  }\n  chain postrouting { type nat hook postrouting priority srcnat; policy accept;\n";
+    for net in &site.networks {
+        let family = if net.is_six() { "ip6" } else { "ip" };
+        let _ = writeln!(text, "    {family} saddr {net} oifname {out} masquerade");
+    }
+    text + "  }\n"
 }
 
 fn is_of(site: &Site, address: IpAddr) -> bool {

@@ -59,13 +59,14 @@ fn rules_say_who_may_connect() {
     let plan = plan(&read("f", TWO_SITES).unwrap()).unwrap();
     let a = &node(&plan, "gw-a").nft;
     assert!(
-        a.contains("oifname { \"ab\", \"ac\" } masquerade") && a.contains("dport 2222 dnat ip to 10.1.0.2:22"),
+        a.contains("ip saddr 10.1.0.0/24 oifname { \"ab\", \"ac\" } masquerade")
+            && a.contains("dport 2222 dnat ip to 10.1.0.2:22"),
         "{a}"
     );
     let b = &node(&plan, "gw-b").nft;
     assert!(
-        b.contains("iifname { \"ab\", \"bc\" } tcp dport { 22 } accept")
-            && b.contains("iifname { \"ab\", \"bc\" } drop"),
+        b.contains("iifname { \"ab\", \"bc\" } oifname \"lan\" tcp dport { 22 } accept")
+            && b.contains("iifname { \"ab\", \"bc\" } oifname \"lan\" drop"),
         "{b}"
     );
     assert!(!b.contains("masquerade") && node(&plan, "gw-c").nft.is_empty() && node(&plan, "a1").nft.is_empty());

@@ -144,3 +144,44 @@ fn without_rights() {
     assert_eq!((told.0, told.1.as_str()), (0, "b2\n/run/user/0\n"), "{}", told.2);
     bed.down();
 }
+
+/// What no example has: switches without a router, firewalls of hosts, directories and kernel settings of their own, refusals.
+const REST: &str = "[site.a]\nnetwork = ['10.1.0.0/24', 'fd00:a::/64']\nfirewall = 'out'\nrefuse = true\nhosts = ['a1', 'a2']\n\
+    [site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
+    [switch.fast]\nnetwork = '192.168.9.0/24'\nhosts = ['a1', 'b1']\n\
+    [host.a1]\naddress = ['10.1.0.77']\nprivate = ['/tmp', '/var/tmp']\nshm = '3m'\nsysctl = { 'net.ipv4.ip_default_ttl' = 33 }\n\
+    [host.a2]\nfirewall = 'in'\nopen = [22]\nrefuse = true\n\
+    [link.ab]\nbetween = ['a', 'b']\n";
+
+#[test]
+fn switches_and_settings_of_hosts() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("madrigal-lab-rest-{}.toml", std::process::id()));
+    std::fs::write(&file, REST).unwrap();
+    let mut bed = Bed::up_as(Who::Me, &file);
+    std::fs::remove_file(&file).unwrap();
+    for (host, port) in [("a1", 7000), ("a2", 7000), ("a2", 22), ("b1", 7000)] {
+        bed.serve(host, port);
+    }
+    let hosts = [("b1-fast", 7000), ("b1", 7000), ("a2", 7000), ("fd00:a::3", 22), ("a2", 22)];
+    assert_eq!(bed.call("a1", &hosts), ["b1 192.168.9.2", "-", "-", "a2 fd00:a::2", "a2 fd00:a::2"]);
+    assert_eq!(bed.call("b1", &[("a1", 7000), ("a2", 22), ("a2", 7000)]), ["a1 10.2.0.2", "a2 10.2.0.2", "-"]);
+    // Refused at once, where the firewall is to say so.
+    const ERRNO: &str = "import socket, sys\ntry: socket.create_connection((sys.argv[1], 7000), timeout=30)\nexcept OSError as e: print(type(e).__name__)";
+    assert_eq!(bed.python("a1", ERRNO, &["10.2.0.2"]), "ConnectionRefusedError");
+    assert_eq!(bed.python("b1", ERRNO, &["10.1.0.3"]), "ConnectionRefusedError");
+    let told = bed
+        .exec(
+            "a1",
+            &[
+                "sh",
+                "-c",
+                "ls -A /tmp /var/tmp; stat -c %a /tmp; cat /proc/sys/net/ipv4/ip_default_ttl; df -k /dev/shm | tail -1",
+            ],
+        )
+        .1;
+    assert!(told.starts_with("/tmp:\n\n/var/tmp:\n1777\n33\n") && told.contains(" 3072 "), "{told}");
+    bed.down();
+}

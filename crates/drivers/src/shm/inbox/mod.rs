@@ -1,7 +1,7 @@
 //! Messages between processes of one user on one host.
 //!
 //! * `layout`, `pair`: what lies where in shared memory;
-//! * `writer`, `reader`, `bulk`: how frames pass in one direction;
+//! * `writer`, `reader`, `bulk`, `bytes`: how frames pass in one direction;
 //! * `notice`: who is told that there is something, and woken;
 //! * `meet`, `greet`: how two processes become linked;
 //! * `link`, `port`: one link, and all of a process;
@@ -11,7 +11,10 @@
 //! peers that sent lately, and at one word in which all others leave a notice.
 
 mod bulk;
+mod bytes;
 mod copy;
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
 mod greet;
 #[cfg(all(test, not(feature = "shuttle"), not(miri)))]
 mod hostile;

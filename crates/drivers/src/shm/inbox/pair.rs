@@ -19,6 +19,8 @@ pub(super) struct Pair {
 
 // SAFETY: the pointers are into the map, which we own, and to atomics only.
 unsafe impl Send for Pair {}
+// SAFETY: as above; bulk rings are only given as addresses.
+unsafe impl Sync for Pair {}
 
 impl Pair {
     /// A new one, whose lines and cells exist, and the descriptor by which the peer maps it.
@@ -46,6 +48,18 @@ impl Pair {
         let cells = [0, 1].map(|direction| unsafe { map.shared::<Cells>(cells_at(direction)) });
         let [Some(there), Some(back)] = cells else { return Err(Errno::INVAL) };
         Ok(Self { map, lines, cells: [there.into(), back.into()] })
+    }
+
+    /// One that only this process has, for tests; its lines and cells are never freed.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(super) fn local() -> Self {
+        let cells = || NonNull::from(Box::leak(Box::new(core::array::from_fn(|_| super::layout::Cell::default()))));
+        let lines = NonNull::from(Box::leak(Box::<Lines>::default()));
+        let pair = Self { map: SharedMap::anonymous(PAIR_BYTES).unwrap(), lines, cells: [cells(), cells()] };
+        for direction in [0, 1] {
+            pair.direction(direction).wake.notice.store(1, madrigal_base::sync::Ordering::Release);
+        }
+        pair
     }
 
     /// The lines.

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use madrigal_netaccess::message::{Landing, Link, MAX_HEAD, Sink};
 
 use super::bulk::Ring;
+use super::bytes;
 use super::layout::{CELLS, Cell, INLINE, Key, Kind, ONE, Word};
 use super::pair::Pair;
 
@@ -175,7 +176,7 @@ impl Reader {
             let mut bytes = [0u8; WHOLE];
             // SAFETY: `from` is readable for `chunk` bytes inside the pair, and `bytes` is as long; a peer that writes meanwhile
             // spoils its own message.
-            unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), chunk) };
+            unsafe { bytes::copy_out(from, bytes.as_mut_ptr(), chunk) };
             self.tell_bulk(pair);
             sink.frame(link, head, &bytes[..chunk]);
             return Ok(());
@@ -253,7 +254,7 @@ impl Placed {
             let to = piece.part(self.at, len - done);
             // SAFETY: `from` is readable for `len` bytes inside the pair; `to` is writable until the body landed or the link is
             // down (contract of `Sink::place`). A peer that writes meanwhile spoils its own message.
-            unsafe { core::ptr::copy_nonoverlapping(from.wrapping_add(done), to.at(), to.len()) };
+            unsafe { bytes::copy_out(from.wrapping_add(done), to.at(), to.len()) };
             done += to.len();
             self.at += to.len();
             if self.at == piece.len() {

@@ -8,6 +8,7 @@ use madrigal_netaccess::message::{MAX_HEAD, Sent};
 use madrigal_sys::cpu;
 
 use super::bulk::Ring;
+use super::bytes::Pace;
 use super::layout::{CELLS, Cell, INLINE, Key, Kind, MOST, ONE, WORDS, Word};
 use super::pair::Pair;
 
@@ -42,13 +43,14 @@ pub(super) struct Writer {
     full: u32,
     /// There is no larger ring to be had.
     largest: bool,
+    pace: Pace,
 }
 
 impl Writer {
     /// The sending end of direction `direction`, of which nothing was used.
     pub(super) fn new(direction: usize) -> Self {
         let (key, ring) = (Key::first(direction), Ring::default());
-        Self { direction, key, cells: 0, taken: 0, ring, read: 0, full: 0, largest: false }
+        Self { direction, key, cells: 0, taken: 0, ring, read: 0, full: 0, largest: false, pace: Pace::default() }
     }
 
     /// Sends as [`Port::send`] says. `turn`: whether the common line is ours to write; it is the peer's afterwards if it was used.
@@ -130,7 +132,7 @@ impl Writer {
             let most = if len <= SHORT { SHORT } else { CHUNK.min(self.ring.longest()) };
             let chunk = most.min(len - done);
             let Some(at) = self.bulk_room(pair, chunk)? else { break };
-            copy_in(body, done, at, chunk);
+            copy_in(&mut self.pace, body, done, at, chunk);
             let (mut bytes, size) = ([0u8; 16 + MAX_HEAD], if begin { 16 + head.len() } else { 8 });
             let (first, second) = if begin { (len, chunk) } else { (chunk, 0) };
             bytes[..8].copy_from_slice(&(first as u64).to_ne_bytes());
@@ -264,7 +266,7 @@ fn words(bytes: &[u8; ONE]) -> [u64; WORDS] {
 }
 
 /// Copies `len` bytes of `body`, from byte `skip` on, to `to`.
-fn copy_in(body: &[IoSlice<'_>], mut skip: usize, to: *mut u8, len: usize) {
+fn copy_in(pace: &mut Pace, body: &[IoSlice<'_>], mut skip: usize, to: *mut u8, len: usize) {
     let mut done = 0;
     for piece in body {
         let part = piece.get(skip..).unwrap_or_default();
@@ -272,7 +274,7 @@ fn copy_in(body: &[IoSlice<'_>], mut skip: usize, to: *mut u8, len: usize) {
         let n = part.len().min(len - done);
         // SAFETY: `part` is readable for `n` bytes; `to` is room of `len` bytes in the bulk ring, just given by `bulk_room`, which
         // nobody but a hostile peer writes, and that concerns its own messages only.
-        unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), to.wrapping_add(done), n) };
+        unsafe { pace.copy_in(part.as_ptr(), to.wrapping_add(done), n) };
         done += n;
     }
 }

@@ -12,7 +12,7 @@ const LAST_GAP: u64 = 50_000;
 const STRIDE: u32 = 8;
 const FAST: u64 = 4_000;
 /// Of the looks at the hot link's socket, every so many-th is one at all sockets.
-const SCAN_EVERY: u32 = 8;
+const SCAN_EVERY: u32 = 32;
 /// Looks at the hot link in a row that may find nothing before it is no longer looked at by itself.
 const MISSES: u32 = 256;
 
