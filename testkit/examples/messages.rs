@@ -129,10 +129,8 @@ fn ask(driver: &str, address: &str, bare: &str) {
     bare.socket.set_nodelay(true).expect("can");
     node.port.link(&address).expect("links");
     node.until_up();
-    println!("{}; {ROUNDS} rounds, us one way (median; best)", node.port.explain(node.link).path);
-    println!("{:>9} {:>16} {:>16} {:>16}  port/spin port/sleep", "bytes", "bare, sleep", "bare, spin", "port");
-    let mut row: Vec<Vec<f64>> = vec![vec![]; 3];
-    let mut rows: Vec<(String, Vec<Vec<f64>>)> = Vec::new();
+    let path = node.port.explain(node.link).path;
+    let mut table = Table::default();
     every(|what, size, count| {
         let mut buf = vec![7; size];
         let begun = Instant::now();
@@ -158,31 +156,48 @@ fn ask(driver: &str, address: &str, bare: &str) {
                 node.receive(&mut [0]);
             }
         }
-        let ways = if matches!(what, What::BareStream | What::PortStream) { 1.0 } else { 2.0 };
-        let us = begun.elapsed().as_secs_f64() * 1e6 / (f64::from(count) * ways);
-        let column = match what {
-            What::Sleep => 0,
-            What::Spin | What::BareStream => 1,
-            What::Port | What::PortStream => 2,
-        };
-        row[column].push(us);
-        let name = if ways == 1.0 { "stream".to_owned() } else { size.to_string() };
-        match rows.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, columns)) => columns[column].push(us),
-            None => {
-                let mut columns = vec![vec![]; 3];
-                columns[column].push(us);
-                rows.push((name, columns));
-            }
-        }
+        table.add(what, size, begun.elapsed().as_secs_f64() * 1e6 / f64::from(count));
     });
     node.send(&[0; 8]);
-    for (name, columns) in rows {
-        let [sleep, spin, port] =
-            [0, 1, 2].map(|i| (median(&columns[i]), columns[i].iter().copied().fold(f64::NAN, f64::min)));
-        let text = |(median, best): (f64, f64)| format!("{median:.2} ({best:.2})");
-        let (to_spin, to_sleep) = (port.0 / spin.0, port.0 / sleep.0);
-        println!("{name:>9} {:>16} {:>16} {:>16} {to_spin:>9.2} {to_sleep:>9.2}", text(sleep), text(spin), text(port));
+    println!("{path}; {ROUNDS} rounds, us one way (median; best)");
+    table.print();
+}
+
+/// The times of every kind, by the name of a row.
+#[derive(Default)]
+struct Table(Vec<(String, [Vec<f64>; 3])>);
+
+impl Table {
+    fn add(&mut self, what: What, size: usize, us: f64) {
+        let (column, us) = match what {
+            What::Sleep => (0, us / 2.0),
+            What::Spin => (1, us / 2.0),
+            What::Port => (2, us / 2.0),
+            What::BareStream => (1, us),
+            What::PortStream => (2, us),
+        };
+        let name = if what >= What::BareStream { "stream".to_owned() } else { size.to_string() };
+        if self.0.iter().all(|(known, _)| *known != name) {
+            self.0.push((name.clone(), Default::default()));
+        }
+        let row = self.0.iter_mut().find(|(known, _)| *known == name);
+        row.expect("was added").1[column].push(us);
+    }
+
+    fn print(&self) {
+        println!("{:>9} {:>16} {:>16} {:>16}  port/spin port/sleep", "bytes", "bare, sleep", "bare, spin", "port");
+        for (name, columns) in &self.0 {
+            let best = |all: &[f64]| all.iter().copied().fold(f64::NAN, f64::min);
+            let [sleep, spin, port] = [0, 1, 2].map(|i| (median(&columns[i]), best(&columns[i])));
+            let text = |(median, best): (f64, f64)| format!("{median:.2} ({best:.2})");
+            let (to_spin, to_sleep) = (port.0 / spin.0, port.0 / sleep.0);
+            println!(
+                "{name:>9} {:>16} {:>16} {:>16} {to_spin:>9.2} {to_sleep:>9.2}",
+                text(sleep),
+                text(spin),
+                text(port)
+            );
+        }
     }
 }
 
@@ -192,7 +207,7 @@ fn median(all: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 enum What {
     Sleep,
     Spin,
