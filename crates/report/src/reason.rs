@@ -31,7 +31,7 @@ macro_rules! reasons {
 
 reasons! {
     /// Too little traffic so far.
-    Unearned = 1, "unearned", "too little traffic so far: a connection moves after its third send or 64 KiB";
+    Unearned = 1, "unearned", "too little traffic so far: a connection moves after its eighth send or 256 KiB";
     /// No wrapped listener is known on the peer's port.
     NoListener = 2, "no-listener", "no program of this user under madrigal listens on that port of this host: start it with `madrigal exec`";
     /// The offer was not taken up.

@@ -283,6 +283,7 @@ fn look_ready(v: &View<'_>, fd: c_int) -> Look {
     match end.checked_sub(pos) {
         Some(0) => {
             v.s.session.rx.store(phase::RING, Ordering::SeqCst);
+            help_switch(v, fd);
             look_ring(v, fd)
         }
         Some(left) => Look::Kernel(usize::try_from(left).unwrap_or(usize::MAX)),
@@ -319,6 +320,7 @@ fn look_ring(v: &View<'_>, fd: c_int) -> Look {
 
 /// The ring is empty and open: has the kernel socket ended?
 fn look_drained(v: &View<'_>, fd: c_int) -> Look {
+    help_switch(v, fd);
     if !v.ended() {
         v.check_open(fd, false);
     } else if !v.end_is_known() {
