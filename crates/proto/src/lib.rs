@@ -1,6 +1,7 @@
 //! Protocols as state machines: bytes and the time go in, bytes and a deadline come out. No unsafe code, no system call, no clock.
 //!
 //! * [`frame`]: how frames lie in a stream of bytes;
+//! * [`mux`]: many streams over one connection, with credits and classes;
 //! * [`talk`]: two processes that meet on a connection prove to each other who they are;
 //! * [`race`]: every address of a peer is tried, until one answers or the time is over;
 //! * [`reach`]: the whole of it, for all peers of a process: of many connections between two processes exactly one is kept.
@@ -9,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod frame;
+pub mod mux;
 pub mod race;
 pub mod reach;
 mod siphash;

@@ -1,0 +1,139 @@
+//! What a multiplexed connection makes of the peer's bytes.
+
+use super::stream::{End, Stream};
+use super::wire::{BadFrame, Class, Frame, MAX_BODY};
+use super::{Broken, Event, Mux, StreamId, TOO_MANY};
+use crate::frame::{self, Front};
+
+/// Frames of control that may wait; more wait only where a peer does not take what it asked for.
+const MOST_CONTROL: usize = 1 << 14;
+impl Mux {
+    /// Takes bytes of the connection, cut anywhere.
+    pub fn receive(&mut self, now: u64, mut bytes: &[u8]) -> Result<(), Broken> {
+        self.heard = self.heard.max(now);
+        while !self.partial.is_empty() && !bytes.is_empty() {
+            let wanted = match frame::front(&self.partial, MAX_BODY)? {
+                Front::More(wanted) => wanted.saturating_sub(self.partial.len()).max(1),
+                _ => 0,
+            };
+            let (first, rest) = bytes.split_at(wanted.min(bytes.len()));
+            self.partial.extend_from_slice(first);
+            bytes = rest;
+            let partial = std::mem::take(&mut self.partial);
+            let taken = self.take_frame(now, &partial)?;
+            if taken == 0 {
+                self.partial = partial;
+            }
+        }
+        loop {
+            match self.take_frame(now, bytes)? {
+                0 => break,
+                taken => bytes = bytes.get(taken..).unwrap_or_default(),
+            }
+        }
+        self.partial.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Takes the frame at the front of `bytes`; returns how many bytes it had, 0 where it is not whole.
+    fn take_frame(&mut self, now: u64, bytes: &[u8]) -> Result<usize, Broken> {
+        let front = frame::front(bytes, MAX_BODY)?;
+        match front {
+            Front::More(_) => Ok(0),
+            Front::Whole { head, body } => {
+                self.hear(now, Frame::read(head, body)?)?;
+                Ok(front.taken())
+            }
+            Front::Long { head, len } => {
+                let kind = head.first().copied().unwrap_or(255);
+                Err(BadFrame { kind, head: head.len(), body: usize::try_from(len).unwrap_or(usize::MAX) }.into())
+            }
+        }
+    }
+
+    fn hear(&mut self, now: u64, frame: Frame<'_>) -> Result<(), Broken> {
+        if self.control.len() > MOST_CONTROL {
+            return Err(Broken::Flood);
+        }
+        match frame {
+            Frame::Open { stream, class, about } => self.hear_open(stream, class, about),
+            Frame::Data { stream, bytes } => self.hear_data(stream, bytes),
+            Frame::Finish { stream } => self.hear_finish(stream),
+            Frame::Reset { stream, code } => {
+                if self.known(stream)?.is_some() {
+                    self.remove(stream);
+                    self.events.push_back(Event::Reset { stream, code });
+                }
+                Ok(())
+            }
+            Frame::Credit { stream, bytes } => {
+                if let Some(known) = self.known(stream)? {
+                    known.credit = known.credit.saturating_add(bytes.into());
+                    self.list(stream);
+                }
+                Ok(())
+            }
+            Frame::Ping { token } => {
+                self.pong = Some(token);
+                Ok(())
+            }
+            Frame::Pong { token } => {
+                if self.asked == Some(token) {
+                    self.asked = None;
+                    let trip = now.saturating_sub(token);
+                    self.round_trip = Some(trip);
+                    self.shortest = Some(self.shortest.map_or(trip, |known| known.min(trip)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The stream the peer speaks of; `None` where it is over here and the peer could not know.
+    fn known(&mut self, id: StreamId) -> Result<Option<&mut Stream>, Broken> {
+        let used = if self.is_peers(id) { id < self.peer_next } else { id < self.next };
+        if used { Ok(self.streams.get_mut(&id)) } else { Err(Broken::Unknown(id)) }
+    }
+
+    fn hear_open(&mut self, id: StreamId, class: Class, about: &[u8]) -> Result<(), Broken> {
+        if !self.is_peers(id) || id < self.peer_next {
+            return Err(Broken::Unknown(id));
+        }
+        self.peer_next = id.checked_add(2).ok_or(Broken::Unknown(id))?;
+        if self.peers >= self.limits.streams {
+            self.say(&Frame::Reset { stream: id, code: TOO_MANY });
+            return Ok(());
+        }
+        self.peers += 1;
+        self.streams.insert(id, Stream::new(class, self.limits.window.into(), self.heard));
+        self.events.push_back(Event::Opened { stream: id, class, about: about.to_vec() });
+        Ok(())
+    }
+
+    fn hear_data(&mut self, id: StreamId, bytes: &[u8]) -> Result<(), Broken> {
+        let Some(stream) = self.known(id)? else { return Ok(()) };
+        if stream.in_end != End::Open {
+            return Err(Broken::AfterEnd(id));
+        }
+        stream.granted = stream.granted.checked_sub(bytes.len() as u64).ok_or(Broken::Credit(id))?;
+        let first = stream.inbox.is_empty();
+        stream.inbox.extend(bytes);
+        if first {
+            self.events.push_back(Event::Readable(id));
+        }
+        Ok(())
+    }
+
+    fn hear_finish(&mut self, id: StreamId) -> Result<(), Broken> {
+        let Some(stream) = self.known(id)? else { return Ok(()) };
+        if stream.in_end != End::Open {
+            return Err(Broken::AfterEnd(id));
+        }
+        stream.in_end = End::Done;
+        // Otherwise there is something to read, which was told.
+        if stream.inbox.is_empty() {
+            self.events.push_back(Event::Readable(id));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,429 @@
+//! Many streams over one connection: credits bound the memory of each, so that one that is not read holds up no other; what is urgent
+//! goes first, and all streams of a class get equal shares.
+//!
+//! ```text
+//!   open write finish reset --> [ Mux ] --> transmit: bytes for the connection     control > urgent > data, in turns
+//!   events, read            <-- [     ] <-- receive:  bytes of the connection
+//! ```
+//! * Bytes and the time go in, bytes and a deadline come out: no I/O, no clock. Times are nanoseconds of any one clock.
+//! * A stream may have [`Limits::window`] bytes unread; where they are read within two round trips, it is the window that holds the
+//!   sender back, and it is doubled, out of a budget of the connection. So all streams together never hold more than `streams x window + budget`.
+//! * Whatever a peer sends, nothing here panics or grows beyond that; a peer that breaks the rules ends the connection ([`Broken`]).
+//! * Numbers of streams are odd for those the dialling end opens, even for the other's, and never used twice.
+
+mod hear;
+mod stream;
+pub mod wire;
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::frame::{self, Nonsense};
+use stream::{End, Stream};
+use wire::{BadFrame, Frame, MAX_ABOUT, MAX_BODY};
+
+pub use wire::Class;
+
+/// A stream's number.
+pub type StreamId = u32;
+
+/// The code of a reset that refuses a stream because there are too many.
+pub const TOO_MANY: u32 = 1;
+
+/// Bounds, the same at both ends of a connection where said so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Streams the peer may have open at once.
+    pub streams: usize,
+    /// Bytes a new stream may have unread; the same at both ends.
+    pub window: u32,
+    /// The most a window grows to.
+    pub widest: u32,
+    /// By how many bytes all windows together may grow.
+    pub budget: u64,
+    /// Bytes that wait to be sent, a stream.
+    pub backlog: usize,
+    /// Nanoseconds without a word from the peer after which it is asked for one.
+    pub idle: u64,
+    /// Nanoseconds it has to answer.
+    pub patience: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let second = 1_000_000_000;
+        Self {
+            streams: 4096,
+            window: 16 << 10,
+            widest: 4 << 20,
+            budget: 64 << 20,
+            backlog: 64 << 10,
+            idle: 10 * second,
+            patience: 5 * second,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The peer opened a stream.
+    Opened {
+        /// Its number.
+        stream: StreamId,
+        /// Its class.
+        class: Class,
+        /// What it is for.
+        about: Vec<u8>,
+    },
+    /// Bytes, or the end, came to a stream that had nothing to read.
+    Readable(StreamId),
+    /// A stream that could not take all that was written can take more.
+    Writable(StreamId),
+    /// The peer ended a stream; it is gone.
+    Reset {
+        /// Which.
+        stream: StreamId,
+        /// Why.
+        code: u32,
+    },
+}
+
+/// What reading gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing more will come.
+    End,
+}
+
+/// The stream does not exist: it is over, was reset, or never was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no stream {0}")]
+pub struct Gone(pub StreamId);
+
+/// Why no stream was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It is described in too many words.
+    #[error("{0} bytes to say what a stream is for; {MAX_ABOUT} are the most")]
+    About(usize),
+    /// All numbers have been used.
+    #[error("no numbers for streams are left on this connection")]
+    Numbers,
+}
+
+/// Why the connection cannot go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// The peer's bytes are no frames.
+    #[error("the peer sent no frames: {0}")]
+    Nonsense(#[from] Nonsense),
+    /// The peer sent a frame that nobody may send.
+    #[error("the peer sent {0}")]
+    Frame(#[from] BadFrame),
+    /// The peer sent more than it had credit for.
+    #[error("the peer sent more than it may on stream {0}")]
+    Credit(StreamId),
+    /// The peer named a stream that never was, or one of ours as a new one.
+    #[error("the peer speaks of stream {0}, which never was")]
+    Unknown(StreamId),
+    /// The peer went on after it had finished.
+    #[error("the peer sent on stream {0} after its end")]
+    AfterEnd(StreamId),
+    /// The peer makes us answer faster than it takes answers.
+    #[error("the peer asks for more answers than it takes")]
+    Flood,
+    /// The peer does not answer.
+    #[error("the peer was silent for too long")]
+    Silent,
+}
+
+/// Bytes of the longest frame that is sent, but for its body.
+const OVERHEAD: usize = frame::PREFIX + 9;
+
+/// One end of a connection with many streams.
+pub struct Mux {
+    limits: Limits,
+    streams: HashMap<StreamId, Stream>,
+    /// The next number of ours, and the least that the peer may use.
+    next: StreamId,
+    peer_next: StreamId,
+    peers: usize,
+    /// What windows may still grow by.
+    budget: u64,
+    /// Frames that go before all others, as bytes.
+    control: VecDeque<Vec<u8>>,
+    /// Streams with credit to give.
+    givers: VecDeque<StreamId>,
+    /// Streams that can send, urgent ones and others, in turns.
+    ready: [VecDeque<StreamId>; 2],
+    /// The last ping, to be answered.
+    pong: Option<u64>,
+    events: VecDeque<Event>,
+    /// The front of a frame whose rest has not come.
+    partial: Vec<u8>,
+    heard: u64,
+    asked: Option<u64>,
+    round_trip: Option<u64>,
+    shortest: Option<u64>,
+}
+
+impl Mux {
+    /// An end of a new connection: that which dialled it, or the other.
+    pub fn new(dialled: bool, limits: Limits, now: u64) -> Self {
+        Self {
+            limits,
+            streams: HashMap::new(),
+            next: if dialled { 1 } else { 2 },
+            peer_next: if dialled { 2 } else { 1 },
+            peers: 0,
+            budget: limits.budget,
+            control: VecDeque::new(),
+            givers: VecDeque::new(),
+            ready: [VecDeque::new(), VecDeque::new()],
+            pong: None,
+            events: VecDeque::new(),
+            partial: Vec::new(),
+            heard: now,
+            asked: None,
+            round_trip: None,
+            shortest: None,
+        }
+    }
+
+    /// Opens a stream; it can be written at once. `about` tells the peer what it is for.
+    pub fn open(&mut self, class: Class, about: &[u8]) -> Result<StreamId, OpenError> {
+        if about.len() > MAX_ABOUT {
+            return Err(OpenError::About(about.len()));
+        }
+        let stream = self.next;
+        self.next = stream.checked_add(2).ok_or(OpenError::Numbers)?;
+        self.streams.insert(stream, Stream::new(class, self.limits.window.into(), self.heard));
+        self.say(&Frame::Open { stream, class, about });
+        Ok(stream)
+    }
+
+    /// Takes bytes to be sent; returns how many. When not all were taken, [`Event::Writable`] tells when to go on.
+    pub fn write(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
+        let stream = self.streams.get_mut(&id).filter(|stream| stream.out_end == End::Open).ok_or(Gone(id))?;
+        let taken = bytes.len().min(self.limits.backlog.saturating_sub(stream.out.len()));
+        stream.out.extend(bytes.iter().take(taken));
+        stream.write_waits = taken < bytes.len();
+        self.list(id);
+        Ok(taken)
+    }
+
+    /// Ends the sending direction, behind what was written.
+    pub fn finish(&mut self, id: StreamId) -> Result<(), Gone> {
+        let stream = self.streams.get_mut(&id).ok_or(Gone(id))?;
+        if stream.out_end == End::Open {
+            stream.out_end = End::Wanted;
+        }
+        self.list(id);
+        Ok(())
+    }
+
+    /// Ends a stream both ways, at once: what was not sent or read is dropped.
+    pub fn reset(&mut self, id: StreamId, code: u32) -> Result<(), Gone> {
+        self.remove(id).ok_or(Gone(id))?;
+        self.say(&Frame::Reset { stream: id, code });
+        Ok(())
+    }
+
+    /// Reads what came.
+    pub fn read(&mut self, id: StreamId, buffer: &mut [u8]) -> Result<Read, Gone> {
+        let stream = self.streams.get_mut(&id).ok_or(Gone(id))?;
+        let taken = stream.take(buffer);
+        if let Some(took) = stream.pace(self.heard, taken as u64) {
+            self.widen(id, took);
+        }
+        let stream = self.streams.get_mut(&id).ok_or(Gone(id))?;
+        if stream.should_give() && !stream.gives {
+            stream.gives = true;
+            self.givers.push_back(id);
+        }
+        let ended = taken == 0 && stream.inbox.is_empty() && stream.in_end == End::Done;
+        stream.end_seen |= ended;
+        if stream.is_over() {
+            self.remove(id);
+        }
+        Ok(match taken {
+            0 if ended => Read::End,
+            0 => Read::Nothing,
+            count => Read::Bytes(count),
+        })
+    }
+
+    /// What happened next.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether [`Mux::transmit`] has something.
+    pub fn has_output(&self) -> bool {
+        let [urgent, data] = &self.ready;
+        self.pong.is_some()
+            || !(self.control.is_empty() && self.givers.is_empty() && urgent.is_empty() && data.is_empty())
+    }
+
+    /// Adds up to `room` bytes for the connection to `out`, in whole frames (one even where `room` is less). The less lies between
+    /// here and the wire, the sooner what is urgent arrives.
+    pub fn transmit(&mut self, out: &mut Vec<u8>, room: usize) {
+        let end = out.len() + room.max(1);
+        if let Some(token) = self.pong.take() {
+            Frame::Pong { token }.write(out);
+        }
+        while out.len() < end {
+            if let Some(frame) = self.control.pop_front() {
+                out.extend_from_slice(&frame);
+            } else if let Some(id) = self.givers.pop_front() {
+                self.give(id, out);
+            } else if let Some(id) = self.ready.iter_mut().find_map(VecDeque::pop_front) {
+                self.send(id, end.saturating_sub(out.len() + OVERHEAD).max(1), out);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// When [`Mux::handle_time`] is due.
+    pub fn deadline(&self) -> u64 {
+        self.asked
+            .map_or_else(|| self.heard.saturating_add(self.limits.idle), |at| at.saturating_add(self.limits.patience))
+    }
+
+    /// Asks a silent peer for a word, or gives up.
+    pub fn handle_time(&mut self, now: u64) -> Result<(), Broken> {
+        match self.asked {
+            _ if now < self.deadline() => Ok(()),
+            Some(at) if self.heard <= at => Err(Broken::Silent),
+            _ => {
+                self.ping(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the peer for an answer, which measures the round trip and shows that it lives.
+    pub fn ping(&mut self, now: u64) {
+        self.asked = Some(now);
+        self.say(&Frame::Ping { token: now });
+    }
+
+    /// The last round trip measured, in nanoseconds; with what waits in between.
+    pub fn round_trip(&self) -> Option<u64> {
+        self.round_trip
+    }
+
+    /// Bytes held for all streams: unsent and unread.
+    pub fn held(&self) -> u64 {
+        self.streams.values().map(|stream| (stream.out.len() + stream.inbox.len()) as u64).sum()
+    }
+
+    /// How many streams there are.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    fn say(&mut self, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes);
+        self.control.push_back(bytes);
+    }
+
+    /// Lets a stream have its turn if it can send.
+    fn list(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.listed && stream.can_send()) {
+            stream.listed = true;
+            self.ready[stream.class as usize].push_back(id);
+        }
+    }
+
+    /// Takes a stream out; its number stays used.
+    fn remove(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        self.budget += stream.window - u64::from(self.limits.window);
+        self.peers -= usize::from(self.is_peers(id));
+        Some(stream)
+    }
+
+    fn is_peers(&self, id: StreamId) -> bool {
+        id % 2 == self.peer_next % 2
+    }
+
+    /// A whole window was read in the time `took`: where that is less than two round trips, the window is what holds the peer back.
+    fn widen(&mut self, id: StreamId, took: u64) {
+        let (Some(stream), Some(trip)) = (self.streams.get_mut(&id), self.shortest) else {
+            if self.asked.is_none() {
+                self.ping(self.heard);
+            }
+            return;
+        };
+        if took < trip.saturating_mul(2) && stream.window < self.limits.widest.into() {
+            let wider = (stream.window * 2).min(self.limits.widest.into());
+            let growth = (wider - stream.window).min(self.budget);
+            stream.window += growth;
+            self.budget -= growth;
+        }
+    }
+
+    fn give(&mut self, id: StreamId, out: &mut Vec<u8>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.gives = false;
+        let bytes = u32::try_from(stream.to_give()).unwrap_or(u32::MAX);
+        if bytes > 0 {
+            stream.granted += u64::from(bytes);
+            Frame::Credit { stream: id, bytes }.write(out);
+        }
+    }
+
+    /// A stream's turn: up to [`MAX_BODY`] bytes, in several frames where there is little room, and then it stands at the end of the line.
+    fn send(&mut self, id: StreamId, room: usize, out: &mut Vec<u8>) {
+        let backlog = self.limits.backlog;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.listed = false;
+        let credit = usize::try_from(stream.credit).unwrap_or(usize::MAX);
+        let count = stream.out.len().min(credit).min(room).min(MAX_BODY - stream.turn);
+        if count > 0 {
+            if stream.out.as_slices().0.len() < count {
+                stream.out.make_contiguous();
+            }
+            let bytes = stream.out.as_slices().0.get(..count).unwrap_or_default();
+            Frame::Data { stream: id, bytes }.write(out);
+            stream.out.drain(..count);
+            stream.credit -= count as u64;
+        }
+        if stream.out.is_empty() && stream.out_end == End::Wanted {
+            stream.out_end = End::Done;
+            Frame::Finish { stream: id }.write(out);
+        }
+        // Told when half is free, so that few words make much room.
+        if stream.write_waits && stream.out.len() <= backlog / 2 {
+            stream.write_waits = false;
+            self.events.push_back(Event::Writable(id));
+        }
+        stream.turn += count;
+        if stream.turn < MAX_BODY && stream.can_send() {
+            stream.listed = true;
+            return self.ready[stream.class as usize].push_front(id);
+        }
+        stream.turn = 0;
+        if stream.is_over() {
+            self.remove(id);
+        }
+        self.list(id);
+    }
+}
+
+#[cfg(test)]
+mod tests;
