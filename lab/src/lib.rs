@@ -9,7 +9,7 @@
 //! Each host is a network, pid, mount, UTS and IPC namespace, whose first process is a child of one keeper; all of them die with it,
 //! and the kernel takes away what they had. Needs root, or a kernel that lets users make namespaces.
 //!
-//! [`up`] and [`exec`] fork: they are for programs of one thread, such as the command `madrigal`.
+//! [`up()`] and [`exec()`] fork: they are for programs of one thread, such as the command `madrigal`.
 #![forbid(unsafe_code)]
 
 pub mod control;
