@@ -19,11 +19,12 @@ help: ## show this list
 setup: ## install what building and testing need, where that can be done
 	@tools/setup
 
-build: ## build the command and the library it preloads, side by side in target/release
+build: ## build the command and the libraries it preloads or names, side by side in target/release
 	@command -v cargo >/dev/null || tools/setup
 	cargo build --release
-	@# A link, so that whatever cargo builds next is what is used.
+	@# Links, so that whatever cargo builds next is what is used.
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
+	@ln -sf libmadrigal_ofi.so $(RELEASE)/libmadrigal-fi.so
 
 test: setup build ## run every test; what cannot run here says `skipped` and why
 	cargo test --workspace --no-fail-fast
@@ -46,15 +47,16 @@ bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (s
 
 install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	@test -x $(RELEASE)/madrigal || $(MAKE) build
-	install -d $(BIN) $(LIB) $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
+	install -d $(BIN) $(LIB)/libfabric $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
 	install -m 755 $(RELEASE)/madrigal $(BIN)/madrigal
 	install -m 755 $(RELEASE)/libmadrigal_syswrap.so $(LIB)/libmadrigal-syswrap.so
+	install -m 755 $(RELEASE)/libmadrigal_ofi.so $(LIB)/libfabric/libmadrigal-fi.so
 	$(RELEASE)/madrigal man $(SHARE)/man/man1
 	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
 	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
 
 uninstall: ## remove what install put there
-	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
+	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
 	rm -f $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
 
 clean: ## remove what was built

@@ -64,6 +64,12 @@ pub const KEYS: &[Key] = &[
         unit: "s",
         help: "How long a process tries to reach another before it says why it cannot.",
     },
+    Key {
+        name: "MADRIGAL_ADDR_LEN",
+        default: "",
+        unit: "",
+        help: "Bytes of the addresses an MPI carries for us, 16 or 64; empty for what it can.",
+    },
 ];
 
 /// The key of that name.
@@ -116,6 +122,8 @@ pub struct Settings {
     pub spin_us: u32,
     /// `MADRIGAL_PORTS`, `MADRIGAL_NET`, `MADRIGAL_CONNECT_TIMEOUT`.
     pub network: Network,
+    /// `MADRIGAL_ADDR_LEN`; `None`: what the MPI can carry.
+    pub address_len: Option<usize>,
 }
 
 impl Default for Settings {
@@ -126,6 +134,7 @@ impl Default for Settings {
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
             network: Network::default(),
+            address_len: None,
         }
     }
 }
@@ -161,6 +170,11 @@ impl Settings {
             "MADRIGAL_CONNECT_TIMEOUT" => {
                 let seconds = value.parse().ok().filter(|s| (1..=3600).contains(s));
                 self.network.connect_timeout = seconds.ok_or_else(|| bad("a number of seconds from 1 to 3600"))?;
+            }
+            "MADRIGAL_ADDR_LEN" if value.is_empty() => self.address_len = None,
+            "MADRIGAL_ADDR_LEN" => {
+                let len = value.parse().ok().filter(|len| [16, 64].contains(len));
+                self.address_len = Some(len.ok_or_else(|| bad("16 or 64"))?);
             }
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,

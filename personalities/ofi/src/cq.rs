@@ -1,0 +1,295 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::abi::Addr;
+use crate::abi::errno::{EAGAIN, EAVAIL, EBUSY, EINVAL, EIO, ENOSYS};
+use crate::abi::flags::{
+    CLASS_CQ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, GETWAITOBJ,
+    WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD,
+};
+use crate::abi::object::{DomainFid, Fid, Ops};
+use crate::abi::queue::{CqAttr, CqEntry, CqErrEntry, CqFid, CqOps};
+use crate::domain::{Domain, DomainObject};
+use crate::eq::error_text;
+use crate::guard;
+use crate::object::{Object, fid, ops, store};
+use crate::state::{CqState, State};
+
+type CqObject = Object<CqFid, Cq>;
+
+struct Cq {
+    domain: Arc<Domain>,
+    at: usize,
+    /// Bytes of an entry as the caller reads it.
+    size: usize,
+    wait: u32,
+}
+
+static OPS: Ops = Ops { control, ..ops(close) };
+
+static CQ: CqOps = CqOps { size: size_of::<CqOps>(), read, readfrom, readerr, sread, sreadfrom, signal, strerror };
+
+/// `fi_cq_open`
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut DomainFid,
+    attr: *mut CqAttr,
+    cq: *mut *mut Fid,
+    context: *mut c_void,
+) -> c_int {
+    guard(-EIO, || {
+        // SAFETY: a live domain of ours, and a whole structure or null.
+        let (domain, attr) = unsafe { (DomainObject::of(domain), attr.as_mut()) };
+        let Some(attr) = attr else { return -EINVAL };
+        if attr.format == CQ_FORMAT_UNSPEC {
+            attr.format = CQ_FORMAT_CONTEXT;
+        }
+        let size = match attr.format {
+            CQ_FORMAT_CONTEXT => 8,
+            CQ_FORMAT_MSG => 24,
+            CQ_FORMAT_DATA => 40,
+            CQ_FORMAT_TAGGED => 48,
+            _ => return -ENOSYS,
+        };
+        if !matches!(attr.wait_obj, WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD) {
+            return -ENOSYS;
+        }
+        let state = CqState { entries: VecDeque::with_capacity(attr.size.min(FIRST)), users: 0, signaled: false };
+        let at = domain.lock().queues.cqs.insert(state);
+        let inner = Cq { domain: Arc::clone(domain), at, size, wait: attr.wait_obj };
+        let made = CqObject::give(CqFid { fid: fid(CLASS_CQ, context, &OPS), ops: &CQ }, inner);
+        // SAFETY: a place for the result, by the caller.
+        unsafe { store(cq, made.cast()) }
+    })
+}
+
+/// Entries for which there is room from the start; it grows as needed.
+const FIRST: usize = 64;
+
+/// Where a queue stands in its domain, if it is one of that domain.
+///
+/// # Safety
+/// A live completion queue of ours.
+pub(crate) unsafe fn place(cq: *mut Fid, domain: &Arc<Domain>) -> Option<usize> {
+    // SAFETY: by the caller.
+    let cq = unsafe { CqObject::of(cq) };
+    Arc::ptr_eq(&cq.domain, domain).then_some(cq.at)
+}
+
+/// Whether there is something to read.
+///
+/// # Safety
+/// A live completion queue of ours.
+pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
+    // SAFETY: by the caller.
+    let cq = unsafe { CqObject::of(cq) };
+    let mut state = cq.domain.lock();
+    state.turn() > 0 || state.queues.cqs.get(cq.at).is_some_and(|cq| !cq.entries.is_empty())
+}
+
+unsafe extern "C" fn close(cq: *mut Fid) -> c_int {
+    guard(-EIO, || {
+        // SAFETY: a live completion queue of ours.
+        let inner = unsafe { CqObject::of(cq) };
+        let mut state = inner.domain.lock();
+        if state.queues.cqs.get(inner.at).is_some_and(|cq| cq.users > 0) {
+            return -EBUSY;
+        }
+        state.queues.cqs.remove(inner.at);
+        drop(state);
+        // SAFETY: as above; the caller gives it up.
+        drop(unsafe { CqObject::take(cq) });
+        0
+    })
+}
+
+unsafe extern "C" fn control(cq: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard(-EIO, || {
+        // SAFETY: a live completion queue of ours.
+        let inner = unsafe { CqObject::of(cq) };
+        match command {
+            // SAFETY: the caller offers a place for the kind.
+            GETWAITOBJ => unsafe { store(arg.cast::<u32>(), inner.wait) },
+            _ => -ENOSYS,
+        }
+    })
+}
+
+/// Where a caller wants what he reads.
+#[derive(Clone, Copy)]
+struct Reader {
+    buf: *mut c_void,
+    count: usize,
+    from: *mut Addr,
+}
+
+impl Cq {
+    /// Takes completions out, as many as there are up to the first failure.
+    ///
+    /// # Safety
+    /// There is room for `count` entries of this queue's format, and for as many addresses where they are wanted.
+    #[inline]
+    unsafe fn take(&self, state: &mut State, to: Reader) -> isize {
+        let Some(queue) = state.queues.cqs.get_mut(self.at) else { return -(EINVAL as isize) };
+        let mut done = 0;
+        while done < to.count {
+            let Some(entry) = queue.entries.front() else { break };
+            if entry.failure.is_some() {
+                break;
+            }
+            // SAFETY: room for `count` entries, by the caller; an entry has at least `size` bytes.
+            unsafe {
+                let place = to.buf.cast::<u8>().add(done * self.size);
+                std::ptr::copy_nonoverlapping(
+                    std::ptr::from_ref::<CqEntry>(&entry.told).cast::<u8>(),
+                    place,
+                    self.size,
+                );
+                if !to.from.is_null() {
+                    to.from.add(done).write(entry.from);
+                }
+            }
+            queue.entries.pop_front();
+            done += 1;
+        }
+        match (done, queue.entries.front()) {
+            (0, Some(entry)) if entry.failure.is_some() => -(EAVAIL as isize),
+            (0, Some(_)) => 0,
+            (0, None) => -(EAGAIN as isize),
+            _ => done as isize,
+        }
+    }
+
+    /// Looks once: at the queue, and if it is empty at the peers.
+    ///
+    /// # Safety
+    /// As for [`Cq::take`].
+    #[inline]
+    unsafe fn read(&self, to: Reader) -> isize {
+        let mut state = self.domain.lock();
+        // SAFETY: by the caller.
+        let first = unsafe { self.take(&mut state, to) };
+        if first != -(EAGAIN as isize) {
+            return first;
+        }
+        let worked = state.turn();
+        // SAFETY: by the caller.
+        let second = unsafe { self.take(&mut state, to) };
+        drop(state);
+        if worked == 0
+            && second == -(EAGAIN as isize)
+            && let Some(station) = self.domain.station()
+        {
+            station.idle();
+        }
+        second
+    }
+
+    /// Looks until there is something, the time is over or somebody signals.
+    ///
+    /// # Safety
+    /// As for [`Cq::take`].
+    unsafe fn wait(&self, to: Reader, timeout: c_int) -> isize {
+        let end = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
+        loop {
+            // SAFETY: by the caller.
+            let found = unsafe { self.read(to) };
+            if found != -(EAGAIN as isize) {
+                return found;
+            }
+            let signaled =
+                self.domain.lock().queues.cqs.get_mut(self.at).is_none_or(|cq| std::mem::take(&mut cq.signaled));
+            if signaled || end.is_some_and(|end| Instant::now() >= end) {
+                return found;
+            }
+            self.domain.sleep(end);
+        }
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut CqFid, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: a live queue of ours, and room for `count` entries.
+    guard(-(EIO as isize), || unsafe { CqObject::of(cq).read(Reader { buf, count, from: std::ptr::null_mut() }) })
+}
+
+unsafe extern "C" fn readfrom(cq: *mut CqFid, buf: *mut c_void, count: usize, from: *mut Addr) -> isize {
+    // SAFETY: a live queue of ours, and room for `count` entries and addresses.
+    guard(-(EIO as isize), || unsafe { CqObject::of(cq).read(Reader { buf, count, from }) })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut CqFid,
+    buf: *mut c_void,
+    count: usize,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the same contract.
+    unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), std::ptr::null(), timeout) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut CqFid,
+    buf: *mut c_void,
+    count: usize,
+    from: *mut Addr,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    guard(-(EIO as isize), || {
+        // SAFETY: a live queue of ours.
+        let inner = unsafe { CqObject::of(cq) };
+        if inner.wait == WAIT_NONE {
+            return -(EINVAL as isize);
+        }
+        // SAFETY: room for `count` entries and addresses.
+        unsafe { inner.wait(Reader { buf, count, from }, timeout) }
+    })
+}
+
+unsafe extern "C" fn readerr(cq: *mut CqFid, told: *mut CqErrEntry, _flags: u64) -> isize {
+    guard(-(EIO as isize), || {
+        // SAFETY: a live queue of ours, and a whole entry of the caller's or null.
+        let (inner, told) = unsafe { (CqObject::of(cq), told.as_mut()) };
+        let Some(told) = told else { return -(EINVAL as isize) };
+        let mut state = inner.domain.lock();
+        let Some(queue) = state.queues.cqs.get_mut(inner.at) else { return -(EINVAL as isize) };
+        let Some(failure) = queue.entries.front().and_then(|entry| entry.failure) else { return -(EAGAIN as isize) };
+        let Some(entry) = queue.entries.pop_front() else { return -(EAGAIN as isize) };
+        told.entry = entry.told;
+        told.olen = failure.overflow;
+        told.err = failure.errno;
+        told.prov_errno = failure.errno;
+        // The caller's buffer for details, of which there are none.
+        told.err_data_size = 0;
+        1
+    })
+}
+
+unsafe extern "C" fn signal(cq: *mut CqFid) -> c_int {
+    guard(-EIO, || {
+        // SAFETY: a live queue of ours.
+        let inner = unsafe { CqObject::of(cq) };
+        if inner.wait == WAIT_NONE {
+            return -EINVAL;
+        }
+        if let Some(queue) = inner.domain.lock().queues.cqs.get_mut(inner.at) {
+            queue.signaled = true;
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut CqFid,
+    errno: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: the caller's buffer.
+    unsafe { error_text(errno, buf, len) }
+}

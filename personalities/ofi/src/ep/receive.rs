@@ -1,0 +1,146 @@
+//! Receiving messages, and looking for them.
+
+use madrigal_links::endpoint::{Claim, Receive, Seen, Wanted};
+use madrigal_sys::piece::Piece;
+
+use super::{Ep, EpState, Role};
+use crate::abi::errno::{EINVAL, EMSGSIZE, ENOMSG};
+use crate::abi::flags::{CLAIM, COMPLETION, DISCARD, MSG, MULTI_RECV, PEEK, RECV, REMOTE_CQ_DATA, TAGGED};
+use crate::abi::queue::CqEntry;
+use crate::abi::{ADDR_UNSPEC, Addr};
+use crate::state::{Failure, Queues, Request};
+
+/// A message on its way in.
+pub(super) struct Incoming {
+    pub(super) from: Addr,
+    /// `None` for a plain message.
+    pub(super) tag: Option<u64>,
+    pub(super) ignore: u64,
+    pub(super) context: usize,
+    pub(super) flags: u64,
+}
+
+impl Ep {
+    /// Posts a buffer, or looks for a message, as the flags say.
+    #[inline]
+    pub(super) fn receive(&self, message: &Incoming, parts: &[Piece]) -> Result<(), i32> {
+        if message.flags & (PEEK | CLAIM | DISCARD) != 0 {
+            return self.inspect(message, parts);
+        }
+        self.with(|it, _| it.receive(message, parts))
+    }
+
+    #[cold]
+    fn inspect(&self, message: &Incoming, parts: &[Piece]) -> Result<(), i32> {
+        if message.flags & PEEK == 0 {
+            return self.with(|it, queues| it.finish_claim(message, parts, queues));
+        }
+        self.with(|it, queues| it.peek(message, queues))
+    }
+}
+
+impl EpState {
+    #[inline]
+    fn receive(&mut self, message: &Incoming, parts: &[Piece]) -> Result<(), i32> {
+        let from = self.source(message.from)?;
+        let multi = message.flags & MULTI_RECV != 0;
+        if multi && parts.len() != 1 {
+            return Err(EINVAL);
+        }
+        let request = self.request(message);
+        let token = self.keep(request);
+        let receive = Receive {
+            from,
+            tag: message.tag,
+            ignore: message.ignore,
+            parts,
+            token,
+            multi: multi.then_some(self.min_multi),
+        };
+        self.link.receive(&receive).map_err(|_| {
+            self.desk.requests.remove(token as usize);
+            EMSGSIZE
+        })
+    }
+
+    fn request(&self, message: &Incoming) -> Request {
+        let kind = if message.tag.is_some() { TAGGED } else { MSG };
+        Request {
+            context: message.context,
+            flags: RECV | kind | message.flags & MULTI_RECV,
+            tell: !self.rx_selective || message.flags & COMPLETION != 0,
+            role: Role::Recv,
+        }
+    }
+
+    /// Looks for a message, and tells what there is.
+    fn peek(&mut self, message: &Incoming, queues: &mut Queues) -> Result<(), i32> {
+        let wanted = Wanted { from: self.source(message.from)?, tag: message.tag, ignore: message.ignore };
+        let seen = if message.flags & (CLAIM | DISCARD) != 0 {
+            self.link.claim(&wanted).map(|(seen, claim)| {
+                if message.flags & DISCARD != 0 {
+                    // It was there a moment ago, and we hold it.
+                    let _ = self.link.discard(claim);
+                } else {
+                    self.claims.push((message.context, claim.into_number()));
+                }
+                seen
+            })
+        } else {
+            self.link.peek(&wanted)
+        };
+        match seen {
+            Some(seen) => self.tell_seen(message, &seen, queues),
+            None => self.tell_none(message, queues),
+        }
+        Ok(())
+    }
+
+    fn tell_seen(&mut self, message: &Incoming, seen: &Seen, queues: &mut Queues) {
+        let data = if seen.data.is_some() { REMOTE_CQ_DATA } else { 0 };
+        let told = CqEntry {
+            op_context: message.context,
+            flags: self.request(message).flags | data,
+            len: seen.len,
+            buf: 0,
+            data: seen.data.unwrap_or(0),
+            tag: seen.tag,
+        };
+        let from = self.desk.names.get(seen.from.0 as usize).copied().unwrap_or(ADDR_UNSPEC);
+        self.desk.file_peek(told, from, None, queues);
+    }
+
+    fn tell_none(&mut self, message: &Incoming, queues: &mut Queues) {
+        let told = CqEntry {
+            op_context: message.context,
+            flags: self.request(message).flags,
+            tag: message.tag.unwrap_or(0),
+            ..CqEntry::default()
+        };
+        self.desk.file_peek(told, ADDR_UNSPEC, Some(Failure { errno: ENOMSG, overflow: 0 }), queues);
+    }
+
+    /// Receives or discards what was claimed with this context.
+    fn finish_claim(&mut self, message: &Incoming, parts: &[Piece], queues: &mut Queues) -> Result<(), i32> {
+        let at = self.claims.iter().position(|(context, _)| *context == message.context).ok_or(EINVAL)?;
+        let claim = Claim::from_number(self.claims.swap_remove(at).1);
+        let request = self.request(message);
+        if message.flags & DISCARD != 0 {
+            self.link.discard(claim).map_err(|_| EINVAL)?;
+            let told = CqEntry {
+                op_context: message.context,
+                flags: request.flags,
+                tag: message.tag.unwrap_or(0),
+                ..CqEntry::default()
+            };
+            self.desk.file_peek(told, ADDR_UNSPEC, None, queues);
+            return Ok(());
+        }
+        let token = self.keep(request);
+        let receive = Receive { from: None, tag: message.tag, ignore: message.ignore, parts, token, multi: None };
+        self.link.receive_claimed(claim, &receive).map_err(|_| {
+            self.desk.requests.remove(token as usize);
+            EINVAL
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! A provider for libfabric: unmodified MPI programs over Madrigal.
+//!
+//! libfabric finds this library by its name, `libmadrigal-fi.so`, in a directory of `FI_PROVIDER_PATH`, and calls its one export,
+//! [`fi_prov_ini`]. Everything else goes through tables of functions. One binary serves libfabric 1.17 to 2.6; nothing of libfabric is
+//! linked.
+//!
+//! ```text
+//!   abi        libfabric's structures                    info     what we can do, and for whom
+//!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
+//!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
+//!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
+//!   station    the one station of this process
+//! ```
+//! Reliable datagram endpoints only: one endpoint is one channel of the process's station (`madrigal_links`).
+//! Rules: a domain's state has one owner, its lock, and a C handle is only ever shared (`&`); nothing panics through libfabric;
+//! nothing is printed but why a peer cannot be reached, once.
+#![allow(unsafe_code)]
+
+mod abi;
+mod av;
+mod cntr;
+mod cq;
+mod domain;
+mod ep;
+mod eq;
+mod fabric;
+mod info;
+mod mr;
+mod names;
+mod object;
+mod poll;
+mod slab;
+mod state;
+mod station;
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use abi::info::Provider;
+use abi::version;
+
+/// What libfabric calls first: who we are. It writes into the structure, so there is one for the life of the process.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut c_void {
+    static QUIET: Once = Once::new();
+    // A panic of ours is caught and told as an error; the host's stderr is not the place for it.
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    PROVIDER.0.get().cast()
+}
+
+struct Shared(std::cell::UnsafeCell<Provider>);
+
+// SAFETY: only libfabric writes to it, under its own lock; we give out the address and never look at it again.
+unsafe impl Sync for Shared {}
+
+static PROVIDER: Shared = Shared(std::cell::UnsafeCell::new(Provider {
+    version: version(0, 1),
+    // The interface we were written against; a program that asks for a later one does not see us.
+    fi_version: version(2, 6),
+    context: [std::ptr::null_mut(); 4],
+    name: info::NAME.as_ptr(),
+    getinfo: info::getinfo,
+    fabric: fabric::open,
+    cleanup,
+}));
+
+extern "C" fn cleanup() {}
+
+/// Runs what libfabric called; a panic becomes `failed`.
+fn guard<T>(failed: T, run: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(failed)
+}
+
+/// The lock, whatever happened to who had it before: what he left is whole, for panics happen in code of ours that changes nothing.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
