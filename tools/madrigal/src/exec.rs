@@ -8,8 +8,9 @@ use madrigal::config::{ConfigError, KEYS, Settings};
 use madrigal_sys::Errno;
 use madrigal_sys::process::become_program;
 
+use crate::environment::Environment;
 use crate::program::{Fitness, NotFound};
-use crate::{cli, library, out, program, settings};
+use crate::{cli, library, mpi, out, program, settings};
 
 /// Exit status: no such program.
 const MISSING: i32 = 127;
@@ -17,25 +18,6 @@ const MISSING: i32 = 127;
 const FORBIDDEN: i32 = 126;
 /// What runs a script without a first line, as in execvp(3).
 const SHELL: &CStr = c"/bin/sh";
-
-/// What the program will find in its environment, in the order it was found.
-struct Environment(Vec<(OsString, OsString)>);
-
-impl Environment {
-    fn get(&self, key: &str) -> Option<&OsStr> {
-        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_os_str())
-    }
-
-    /// Sets it, or with `None` unsets it.
-    fn set(&mut self, key: &str, value: Option<OsString>) {
-        match (self.0.iter().position(|(name, _)| name == key), value) {
-            (Some(i), Some(value)) => self.0[i].1 = value,
-            (Some(i), None) => drop(self.0.remove(i)),
-            (None, Some(value)) => self.0.push((key.into(), value)),
-            (None, None) => {}
-        }
-    }
-}
 
 /// Runs the program; returns, with the exit status, only if that cannot be done.
 pub(crate) fn run(args: &cli::Exec) -> i32 {
@@ -69,8 +51,10 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     if found.methods.allows("shm") {
         meet();
     }
+    let prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
     if args.verbose {
         describe(&file, &env);
+        prepared.iter().for_each(|text| out::say(text));
     }
     start(&file, name, rest, &env)
 }

@@ -1,4 +1,4 @@
-//! The library to preload: where it is, and how the program is told.
+//! The library to preload: where it is, and how the program is told; and the provider of libfabric.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -8,6 +8,18 @@ use std::path::{Path, PathBuf};
 const NAMES: [&str; 2] = ["libmadrigal-syswrap.so", "libmadrigal_syswrap.so"];
 /// Relative to the directory of this program.
 const PLACES: [&str; 3] = ["", "../lib", "../lib/madrigal"];
+
+/// The provider of libfabric, as installed and as built, and where it is.
+const PROVIDER: &str = "libmadrigal-fi.so";
+const PROVIDER_PLACES: [&str; 2] = ["", "../lib/libfabric"];
+
+/// The provider's path, if it was built.
+pub(crate) fn find_provider() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let folders = PROVIDER_PLACES.iter().map(|place| own.parent().unwrap_or(Path::new("/")).join(place));
+    let mut found = folders.filter(|folder| folder.join(PROVIDER).exists());
+    found.find_map(|folder| folder.canonicalize().ok()).map(|folder| folder.join(PROVIDER))
+}
 
 /// The library's path, or what is wrong and what to type.
 pub(crate) fn find() -> Result<PathBuf, String> {

@@ -11,10 +11,12 @@
 #![allow(unsafe_code)]
 
 mod cli;
+mod environment;
 mod exec;
 mod info;
 mod lab;
 mod library;
+mod mpi;
 mod out;
 mod perf;
 mod program;

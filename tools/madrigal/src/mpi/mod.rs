@@ -1,0 +1,85 @@
+//! Launchers of MPI: what each needs to use our provider of libfabric, so that nothing else has to be typed.
+//!
+//! Only variables are set, and none that the user has set: what he types, in the environment or on the command line, wins. An MPI that
+//! was built without libfabric is left as it is; its sockets are looked after like any program's.
+
+mod kind;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+use kind::Kind;
+
+use crate::environment::Environment;
+
+/// Where libfabric looks for providers.
+const PROVIDERS: &str = "FI_PROVIDER_PATH";
+/// What Open MPI takes along to other hosts.
+const TAKEN_ALONG: &str = "OMPI_MCA_mca_base_env_list";
+
+/// Prepares the environment for a launcher of MPI. What was done, to be told to who wants to know; nothing for other programs.
+pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
+    let Some(found) = kind::of(file) else { return Vec::new() };
+    if let Some(why) = found.unable {
+        return vec![format!("{}: {why}: it is left to its sockets", found.kind.name())];
+    }
+    let Some(folder) = provider.and_then(Path::parent) else {
+        return vec![format!("{}: no libmadrigal-fi.so: build it with `make build`", found.kind.name())];
+    };
+    let mut set = Vec::new();
+    let mut kept = Vec::new();
+    for (key, value) in settings(found.kind) {
+        match env.get(key) {
+            Some(theirs) if !theirs.is_empty() => kept.push(format!("{key}={}", theirs.display())),
+            _ => {
+                env.set(key, Some(value.into()));
+                set.push(format!("{key}={value}"));
+            }
+        }
+    }
+    set.push(format!("{PROVIDERS}={}", add_folder(folder, env).display()));
+    if found.kind == Kind::OpenMpi {
+        take_along(env);
+    }
+    let kept = if kept.is_empty() { String::new() } else { format!("; kept {}", kept.join(" ")) };
+    vec![format!("{}: set {}{kept}", found.kind.name(), set.join(" "))]
+}
+
+/// What makes it use the provider `madrigal`, for messages inside a host too.
+fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        Kind::OpenMpi => &[
+            ("OMPI_MCA_pml", "cm"),
+            ("OMPI_MCA_mtl", "ofi"),
+            ("OMPI_MCA_opal_common_ofi_provider_include", "madrigal"),
+        ],
+        Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "madrigal")],
+        Kind::Intel => &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "madrigal")],
+    }
+}
+
+/// Adds our folder behind those of the user's.
+fn add_folder(folder: &Path, env: &mut Environment) -> OsString {
+    let theirs = env.get(PROVIDERS).unwrap_or_default().as_bytes();
+    let ours = folder.as_os_str().as_bytes();
+    let all: Vec<&[u8]> =
+        theirs.split(|&b| b == b':').filter(|part| !part.is_empty() && *part != ours).chain([ours]).collect();
+    let value = OsString::from_vec(all.join(&b':'));
+    env.set(PROVIDERS, Some(value.clone()));
+    value
+}
+
+/// Open MPI hands its own variables to ranks on other hosts; ours must be named.
+fn take_along(env: &mut Environment) {
+    if env.get(TAKEN_ALONG).is_some_and(|theirs| !theirs.is_empty()) {
+        return;
+    }
+    let ours = |key: &OsStr| key == PROVIDERS || key.as_bytes().starts_with(b"MADRIGAL_");
+    let names: Vec<&[u8]> =
+        env.0.iter().map(|(key, _)| key).filter(|key| ours(key)).map(|key| key.as_bytes()).collect();
+    env.set(TAKEN_ALONG, Some(OsString::from_vec(names.join(&b';'))));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Installations made of empty files.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::kind::{self, Found};
+use super::*;
+
+/// A folder of files, removed at the end.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let root = std::env::temp_dir().join(format!("madrigal-mpi-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        for (file, text) in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Self(root)
+    }
+
+    fn kind(&self, launcher: &str) -> Option<Found> {
+        kind::of(&self.0.join(launcher))
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn able(kind: Kind) -> Option<Found> {
+    Some(Found { kind, unable: None })
+}
+
+#[test]
+fn launchers_are_known_by_their_neighbours() {
+    let fabric = "..\0libfabric.so.1\0..";
+    let mpich = Tree::new("mpich", &[("bin/mpiexec", ""), ("bin/hydra_pmi_proxy", ""), ("lib/libmpi.so.12", fabric)]);
+    assert_eq!(mpich.kind("bin/mpiexec"), able(Kind::Mpich));
+    assert_eq!(mpich.kind("bin/hydra_pmi_proxy"), None);
+    let intel = Tree::new(
+        "intel",
+        &[("bin/mpirun", ""), ("bin/impi_info", ""), ("bin/hydra_pmi_proxy", ""), ("lib/libmpi.so.12", fabric)],
+    );
+    assert_eq!(intel.kind("bin/mpirun"), able(Kind::Intel));
+    let five = Tree::new("ompi5", &[("bin/mpirun", ""), ("bin/ompi_info", ""), ("lib/libmpi.so.40", "mmca_mtl_ofi_c")]);
+    assert_eq!(five.kind("bin/mpirun"), able(Kind::OpenMpi));
+    let other = Tree::new("other", &[("bin/mpirun", "")]);
+    assert_eq!(other.kind("bin/mpirun"), None);
+}
+
+#[test]
+fn both_may_live_in_one_folder_and_one_may_know_no_libfabric() {
+    let arch = "lib/x86_64-linux-gnu";
+    let plugin = format!("{arch}/openmpi/lib/openmpi3/mca_mtl_ofi.so");
+    let mpich = format!("{arch}/libmpich.so.12");
+    let files = [
+        ("bin/orterun", ""),
+        ("bin/ompi_info", ""),
+        ("bin/mpiexec.hydra", ""),
+        ("bin/hydra_pmi_proxy", ""),
+        (plugin.as_str(), ""),
+        (mpich.as_str(), "libucp.so.0"),
+    ];
+    let debian = Tree::new("debian", &files);
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(debian.0.join("bin").join(to), debian.0.join("bin").join(name)).unwrap()
+    };
+    link("orterun", "mpirun.openmpi");
+    link("mpirun.openmpi", "mpirun");
+    link("mpiexec.hydra", "mpiexec");
+    assert_eq!(debian.kind("bin/mpirun"), able(Kind::OpenMpi));
+    let found = debian.kind("bin/mpiexec").unwrap();
+    assert_eq!((found.kind, found.unable.is_some()), (Kind::Mpich, true));
+}
+
+fn environment(pairs: &[(&str, &str)]) -> Environment {
+    Environment(pairs.iter().map(|(key, value)| (OsString::from(key), OsString::from(value))).collect())
+}
+
+#[test]
+fn what_the_user_set_stays() {
+    let tree = Tree::new("set", &[("bin/mpirun", ""), ("bin/ompi_info", ""), ("lib/openmpi/mca_mtl_ofi.so", "")]);
+    let provider = Path::new("/p/lib/libmadrigal-fi.so");
+    let mut env = environment(&[("OMPI_MCA_pml", "ob1"), ("FI_PROVIDER_PATH", "/theirs"), ("MADRIGAL_METHODS", "shm")]);
+    let told = prepare(&tree.0.join("bin/mpirun"), Some(provider), &mut env);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("kept OMPI_MCA_pml=ob1") && told[0].contains("set OMPI_MCA_mtl=ofi"), "{told:?}");
+    assert_eq!(env.get("OMPI_MCA_pml"), Some("ob1".as_ref()));
+    assert_eq!(env.get("FI_PROVIDER_PATH"), Some("/theirs:/p/lib".as_ref()));
+    assert_eq!(env.get(TAKEN_ALONG), Some("FI_PROVIDER_PATH;MADRIGAL_METHODS".as_ref()));
+    prepare(&tree.0.join("bin/mpirun"), Some(provider), &mut env);
+    assert_eq!(env.get("FI_PROVIDER_PATH"), Some("/theirs:/p/lib".as_ref()));
+    let mut env = environment(&[]);
+    assert!(prepare(Path::new("/bin/sh"), Some(provider), &mut env).is_empty());
+    assert!(prepare(&tree.0.join("bin/mpirun"), None, &mut env)[0].contains("make build"));
+    assert!(env.0.is_empty());
+}
