@@ -24,8 +24,8 @@ const MODIFIERS: u64 = {
 };
 /// Capabilities that cost nothing.
 const SECONDARY: u64 = {
-    use crate::abi::flags::{LOCAL_COMM, MULTI_RECV, REMOTE_COMM, RMA_EVENT, RMA_PMEM, SOURCE};
-    MULTI_RECV | SOURCE | RMA_EVENT | LOCAL_COMM | REMOTE_COMM | RMA_PMEM
+    use crate::abi::flags::{LOCAL_COMM, MULTI_RECV, REMOTE_COMM, RMA_PMEM, SOURCE};
+    MULTI_RECV | SOURCE | LOCAL_COMM | REMOTE_COMM | RMA_PMEM
 };
 /// Those of them that concern a domain.
 const DOMAIN_CAPS: u64 = crate::abi::flags::LOCAL_COMM | crate::abi::flags::REMOTE_COMM;
@@ -39,20 +39,9 @@ pub(crate) const TX_CAPS: u64 = {
 /// What a receiving side can have of it.
 pub(crate) const RX_CAPS: u64 = {
     use crate::abi::flags::{
-        ATOMIC, DIRECTED_RECV, MSG, MULTI_RECV, RECV, REMOTE_READ, REMOTE_WRITE, RMA, RMA_EVENT, RMA_PMEM, SOURCE,
-        TAGGED,
+        ATOMIC, DIRECTED_RECV, MSG, MULTI_RECV, RECV, REMOTE_READ, REMOTE_WRITE, RMA, RMA_PMEM, SOURCE, TAGGED,
     };
-    MSG | RMA
-        | TAGGED
-        | ATOMIC
-        | DIRECTED_RECV
-        | RECV
-        | REMOTE_READ
-        | REMOTE_WRITE
-        | RMA_PMEM
-        | SOURCE
-        | RMA_EVENT
-        | MULTI_RECV
+    MSG | RMA | TAGGED | ATOMIC | DIRECTED_RECV | RECV | REMOTE_READ | REMOTE_WRITE | RMA_PMEM | SOURCE | MULTI_RECV
 };
 
 /// Bytes that `fi_inject` and its kin take.
