@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use madrigal_sys::Errno;
-use madrigal_sys::namespace::{Caught, Forked, Signals, fork_into};
+use madrigal_sys::namespace::{Caught, Forked, Signals, fork_into, ignore_signal};
 use madrigal_sys::process::become_program;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags};
 
 use crate::error::LabError;
@@ -34,15 +34,59 @@ pub(crate) fn run(state: &State, node: &Node, command: &[OsString]) -> Result<i3
     let watched: Vec<i32> = PASSED_ON.iter().chain(&[Signal::CHILD]).map(|signal| signal.as_raw()).collect();
     let watched = Signals::of(&watched);
     let before = watched.block().map_err(LabError::system("block signals"))?;
+    let terminal = Terminal::find();
     match fork_into(UnshareFlags::empty()).map_err(LabError::system("start a process"))? {
         Forked::Child => {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            terminal.give(None);
             let _ = before.block();
             let _ = here.map(|here| rustix::process::chdir(here.as_path()));
             let status = become_command(command, &variables);
             madrigal_sys::raw::exit_group(status)
         }
-        Forked::Parent(child) => wait(child, watched).map_err(LabError::system("wait for the command")),
+        Forked::Parent(child) => {
+            terminal.give(Some(child));
+            let ended = wait(child, watched, &terminal);
+            terminal.take();
+            ended.map_err(LabError::system("wait for the command"))
+        }
+    }
+}
+
+/// The terminal, where this process has it. A process group cannot reach into a pid namespace: a shell there would not find its own.
+/// So the command gets a group of its own, which has the terminal while it runs.
+struct Terminal {
+    has: bool,
+}
+
+impl Terminal {
+    fn find() -> Self {
+        let input = rustix::stdio::stdin();
+        let has = rustix::termios::tcgetpgrp(input).is_ok_and(|group| group == rustix::process::getpgrp());
+        // Who takes the terminal from the background is not to be stopped.
+        if has {
+            let _ = ignore_signal(Signal::TTOU.as_raw(), true);
+        }
+        Self { has }
+    }
+
+    /// Gives it to a child, or in the child (`None`) takes it: whichever comes first.
+    fn give(&self, child: Option<Pid>) {
+        if !self.has {
+            return;
+        }
+        let group = child.unwrap_or_else(rustix::process::getpid);
+        let _ = rustix::process::setpgid(child, child);
+        let _ = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), group);
+        if child.is_none() {
+            let _ = ignore_signal(Signal::TTOU.as_raw(), false);
+        }
+    }
+
+    fn take(&self) {
+        if self.has {
+            let _ = rustix::termios::tcsetpgrp(rustix::stdio::stdin(), rustix::process::getpgrp());
+        }
     }
 }
 
@@ -108,7 +152,7 @@ fn candidates(program: &OsString) -> Vec<PathBuf> {
 }
 
 /// Passes signals on until the child ends; its exit status.
-fn wait(child: Pid, watched: Signals) -> Result<i32, Errno> {
+fn wait(child: Pid, watched: Signals, terminal: &Terminal) -> Result<i32, Errno> {
     loop {
         let caught = watched.wait()?;
         if caught.signal != Signal::CHILD.as_raw() {
@@ -122,8 +166,11 @@ fn wait(child: Pid, watched: Signals) -> Result<i32, Errno> {
                 return Ok(ended);
             }
             // It was stopped: so that a shell takes the terminal back, so are we, until somebody continues us.
+            terminal.take();
             let _ = kill_process(rustix::process::getpid(), Signal::STOP);
-            let _ = kill_process(child, Signal::CONT);
+            terminal.give(Some(child));
+            let all = if terminal.has { kill_process_group(child, Signal::CONT) } else { Err(Errno::SRCH) };
+            let _ = all.or_else(|_| kill_process(child, Signal::CONT));
         }
     }
 }

@@ -41,6 +41,40 @@ fn a_command_keeps_its_status_and_its_signals() {
 }
 
 #[test]
+fn a_shell_has_the_terminal() {
+    if !possible(Who::Me) {
+        return;
+    }
+    // Types what follows into a terminal in which `lab exec` runs; the status is the command's.
+    const TYPE: &str = "import os, pty, sys\n\
+        pid, fd = pty.fork()\n\
+        if pid == 0: os.execv(sys.argv[2], sys.argv[2:])\n\
+        seen = b''\n\
+        for line in sys.argv[1].split('|'):\n    \
+            while not seen.endswith((b'# ', b'$ ', b'ready\\r\\n')): seen += os.read(fd, 999)\n    \
+            seen += b'.'; os.write(fd, b'\\x03' if line == '^C' else line.encode() + b'\\n')\n\
+        while True:\n    \
+            try: more = os.read(fd, 999)\n    \
+            except OSError: break\n    \
+            if not more: break\n    \
+            seen += more\n\
+        print(seen.decode()); sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
+    let bed = Bed::up("docker0-twins.toml");
+    let typed = |text: &str, command: &[&str]| {
+        let lab = bed.home.lab(&[&["exec", "a1", "--"], command].concat());
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", TYPE, text]).arg(lab.get_program()).args(lab.get_args()).env("PS1", "$ ");
+        python.envs(lab.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        run(&mut python)
+    };
+    let (status, out, err) = typed("hostname|exit 3", &["sh"]);
+    assert!(status == 3 && out.contains("a1\r\n") && !out.contains("annot"), "{out}{err}");
+    let (status, out, err) = typed("^C", &["sh", "-c", "echo ready; exec sleep 1000"]);
+    assert_eq!(status, 130, "{out}{err}");
+    bed.down();
+}
+
+#[test]
 fn wrong_files_and_settings_are_told_by_line_and_key() {
     let home = Home::new(Who::Me);
     let file = std::env::temp_dir().join(format!("madrigal-lab-wrong-{}.toml", std::process::id()));
