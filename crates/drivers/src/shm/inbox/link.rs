@@ -12,9 +12,10 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::copy;
 use super::greet::Greeting;
+use super::layout::CELLS;
 use super::notice::{listen, owes};
 use super::pair::{HallMap, Pair};
-use super::reader::Reader;
+use super::reader::{Found, Reader};
 use super::writer::{Broken, Writer};
 
 /// What a doorbell is made of.
@@ -50,6 +51,7 @@ pub(super) struct Up {
     reader: Reader,
     /// The common line is ours to write.
     turn: bool,
+    patience: Patience,
     /// The port looks here by itself, ...
     pub(super) watched: bool,
     /// ... and found something lately.
@@ -60,6 +62,48 @@ pub(super) struct Up {
     pub(super) broken: bool,
     /// The peer's process, if its memory can be copied; else why not.
     pub(super) copy: Result<u32, String>,
+}
+
+/// How long the common line is not looked at after it was given away: a look takes the line from the peer that is about to write the
+/// answer, and an answer cannot be there at once. Learnt from how many looks the answers took.
+#[derive(Default)]
+struct Patience {
+    looks: u32,
+    /// Looks left out.
+    first: u32,
+}
+
+/// The most looks that are left out, ...
+const PATIENT: u32 = 24;
+/// ... and how many more an answer may take to tell anything.
+const NEAR: u32 = 12;
+
+impl Patience {
+    #[inline]
+    fn begin(&mut self) {
+        self.looks = 0;
+    }
+
+    #[inline]
+    fn holds_back(&mut self) -> bool {
+        self.looks = self.looks.saturating_add(1);
+        self.looks <= self.first
+    }
+
+    /// An answer is there. Found by the first look, it may have been there before; found soon after, that look came too early; an
+    /// answer that took much longer tells nothing.
+    #[inline]
+    fn learn(&mut self, found: &Found<'_>) {
+        let after = self.looks.wrapping_sub(self.first);
+        if !found.in_turn || after > NEAR {
+            return;
+        }
+        if after > 1 {
+            self.first = (self.first + 1).min(PATIENT);
+        } else {
+            self.first = self.first.saturating_sub(1);
+        }
+    }
 }
 
 /// What a visit found.
@@ -84,6 +128,7 @@ impl Up {
             writer: Writer::new(side),
             reader: Reader::new(1 - side),
             turn: side == 0,
+            patience: Patience::default(),
             watched: false,
             active: false,
             blocked: false,
@@ -95,7 +140,11 @@ impl Up {
     /// Sends as `Port::send` says.
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[std::io::IoSlice<'_>], skip: usize) -> Result<Sent, Broken> {
+        let ours = self.turn;
         let sent = self.writer.send(&self.pair, &mut self.turn, head, body, skip);
+        if ours && !self.turn {
+            self.patience.begin();
+        }
         if owes(&self.pair.direction(self.side).wake.notice) {
             self.notify();
         }
@@ -107,7 +156,10 @@ impl Up {
     pub(super) fn visit(&mut self, link: Link, most: usize, sink: &mut dyn Sink) -> Visit {
         let mut visit = Visit::default();
         while visit.frames < most && !self.broken {
-            let Some(found) = self.reader.look(&self.pair, self.turn) else { break };
+            let Some(found) = self.reader.look(&self.pair, self.turn || self.patience.holds_back()) else { break };
+            if !self.turn {
+                self.patience.learn(&found);
+            }
             if let Err(what) = self.reader.take(&self.pair, &found, &mut self.turn, link, sink) {
                 self.broken = true;
                 visit.nonsense = Some(what);
@@ -121,6 +173,13 @@ impl Up {
             }
         }
         visit
+    }
+
+    /// The peer is gone: what it wrote is there, and the next visit finds all of it.
+    pub(super) fn last_visit(&mut self, link: Link, sink: &mut dyn Sink) -> Visit {
+        self.patience = Patience::default();
+        // No more than this can be in the pair.
+        self.visit(link, CELLS + 1, sink)
     }
 
     /// Asks the peer for a notice of the next frame; true: there is one.

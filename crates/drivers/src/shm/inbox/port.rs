@@ -13,7 +13,7 @@ use madrigal_sys::{cpu, time};
 
 use super::super::directory::Bound;
 use super::copy::{self, Nonce};
-use super::layout::{BITS, CELLS};
+use super::layout::BITS;
 use super::link::{Peer, Phase, Up};
 use super::pair::HallMap;
 use super::writer::{Broken, SHORT};
@@ -163,8 +163,9 @@ impl Inbox {
                 return frames;
             }
             Event::End(index, why) => {
-                // No more than this can be in the pair.
-                self.visit(index, CELLS + 1, sink);
+                if let Some(up) = self.up(index) {
+                    up.last_visit(Link(index), sink);
+                }
                 if let Some(peer) = self.peers.get(index as usize) {
                     let node = peer.node;
                     self.left.push(Left { node, tries: 0, due: 0 });

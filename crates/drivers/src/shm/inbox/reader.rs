@@ -49,7 +49,8 @@ struct Placed {
 pub(super) struct Found<'a> {
     cell: &'a Cell,
     word: Word,
-    in_turn: bool,
+    /// It is in the common line.
+    pub(super) in_turn: bool,
 }
 
 type Nonsense = &'static str;
@@ -61,7 +62,8 @@ impl Reader {
         Self { direction, key, cells: 0, told: 0, ring, long: None, spare: Placed::default(), gave_room: false }
     }
 
-    /// The next frame, if it is there. `turn`: the common line is ours, so there is nothing of the peer in it.
+    /// The next frame, if it is there. `turn`: the common line is not looked at; if it is ours,
+    /// there is nothing of the peer in it.
     #[inline]
     pub(super) fn look<'a>(&self, pair: &'a Pair, turn: bool) -> Option<Found<'a>> {
         if !turn {
