@@ -212,6 +212,11 @@ impl<R, M> Matching<R, M> {
         found.map(|at| at as u32)
     }
 
+    /// Whether a receive is posted for messages of a peer alone, or, without one, for those of anybody.
+    pub(crate) fn awaits(&self, peer: Option<u32>) -> bool {
+        self.receives.slots.iter().any(|slot| slot.listed && slot.from == peer)
+    }
+
     /// The message a receive takes.
     #[inline]
     pub(crate) fn waiting(&self, from: Option<u32>, tag: u64, ignore: u64) -> Option<u32> {

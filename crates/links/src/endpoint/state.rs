@@ -105,6 +105,14 @@ impl EndpointState {
         all.filter(|(_, peer)| peer.node == node).map(|(i, _)| PeerId(i as u32)).collect()
     }
 
+    /// Whether a receive waits for messages of a node: for its alone, or for tagged ones of anybody.
+    pub(crate) fn awaits(&self, node: u32) -> bool {
+        let [plain, with_tags] = &self.matching;
+        let of = |peer: PeerId| plain.awaits(Some(peer.0)) || with_tags.awaits(Some(peer.0));
+        let peers = self.peers_at(node);
+        !peers.is_empty() && (with_tags.awaits(None) || peers.into_iter().any(of))
+    }
+
     #[inline]
     pub(crate) fn matching(&mut self, tagged: bool) -> &mut Matching<Target, Kept> {
         let [plain, with_tags] = &mut self.matching;

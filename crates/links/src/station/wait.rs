@@ -4,6 +4,7 @@
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
+use super::state::Route;
 use super::{Core, Station};
 
 /// Looks between two looks at the clock.
@@ -74,7 +75,12 @@ impl Station {
         match next {
             Next::Look => core::hint::spin_loop(),
             Next::Yield => raw::sched_yield(),
-            Next::Sleep(ns) => self.sleep(ns),
+            Next::Sleep(ns) => {
+                if ns == SLEEP_NS {
+                    self.core().seek();
+                }
+                self.sleep(ns);
+            }
         }
     }
 
@@ -125,6 +131,19 @@ impl Station {
 }
 
 impl Core {
+    /// Nothing came for long. Those whom a receive waits for may be unable to reach us, so a way to them is looked for from here too;
+    /// only who sends needs one, so it is no failure if there is none.
+    #[cold]
+    fn seek(&mut self) {
+        for node in 0..self.state.nodes.len() as u32 {
+            let known = &self.state.nodes[node as usize];
+            let untried = known.route == Route::None && known.tried == 0 && known.address.is_some();
+            if untried && self.state.endpoints.iter().flatten().any(|endpoint| endpoint.awaits(node)) {
+                self.link(node);
+            }
+        }
+    }
+
     /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be looked at.
     fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
         use std::os::fd::AsRawFd;
