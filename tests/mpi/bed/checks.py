@@ -19,7 +19,7 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "self": (["self"], 0), "threads": (["threads"], 0), "colls": (["colls", "2"], 0), "comms": (["comms"], 0),
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
-    "idle": (["idle", "3"], 2), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
+    "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
 }
 HARD = ("ring", "mixed", "colls")
 LIMIT_S = 60.0

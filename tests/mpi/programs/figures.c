@@ -133,6 +133,23 @@ static double processor_seconds(void) {
     return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
+/* late SECONDS: the last rank stays away from MPI for a while before rank 0's first message comes: nobody may take it for lost. */
+void test_late(int count, char **arguments) {
+    unsigned away = (unsigned)argument(arguments, 1, 18);
+    int value = 7;
+    if (rank == ranks - 1) {
+        sleep(away);
+        MPI_Recv(&value, 1, MPI_INT, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK(value == 42, "%d received", value);
+        MPI_Send(&value, 1, MPI_INT, 0, 2, MPI_COMM_WORLD);
+    } else if (rank == 0) {
+        value = 42;
+        MPI_Send(&value, 1, MPI_INT, ranks - 1, 1, MPI_COMM_WORLD);
+        MPI_Recv(&value, 1, MPI_INT, ranks - 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    (void)count;
+}
+
 static volatile sig_atomic_t ticked;
 static double used_at_tick, time_at_tick;
 static void tick(int signal) {
