@@ -37,6 +37,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "a_link_that_is_cut_is_silent", run: cut },
     Case { name: "a_link_that_is_full_takes_no_more_until_polled", run: back_pressure },
     Case { name: "what_was_not_placed_is_thrown_away", run: thrown_away },
+    Case { name: "a_flood_on_one_link_leaves_room_for_another", run: flood },
     Case { name: "sleepers_are_woken", run: sleepers },
     Case { name: "many_nodes_all_to_all", run: all_to_all },
     Case { name: "single_copies_copy_or_say_no", run: single_copies },
@@ -327,6 +328,26 @@ fn thrown_away(at: &Context) {
         });
         assert!(got[0].1 == body[..body.len() - stingy], "what there was room for");
         assert_eq!(got[1], (b"next".to_vec(), b"short".to_vec()));
+    }
+}
+
+fn flood(at: &Context) {
+    let (nodes, links) = at.pair();
+    let [mut loud, mut both] = nodes;
+    let mut quiet = at.node();
+    let link = quiet.port.link(&both.address()).expect("links");
+    let body = vec![1u8; loud.port.short()];
+    let (mut asked, mut polls) = (false, 0u32);
+    while both.link_of(quiet.id).is_none_or(|quiet| both.frames(quiet).is_empty()) {
+        asked |= quiet.port.send(link, b"quiet", &[], 0) == Ok(Sent::All);
+        // Whatever was taken out, there is more.
+        while loud.port.send(links[0], b"loud", &[IoSlice::new(&body)], 0) == Ok(Sent::All) {}
+        for node in [&mut loud, &mut both, &mut quiet] {
+            node.poll();
+        }
+        both.frames(links[1]);
+        polls += u32::from(asked);
+        assert!(polls < 100_000, "the quiet one is never heard");
     }
 }
 

@@ -76,7 +76,7 @@ impl Pace {
         self.gap = FIRST_GAP;
     }
 
-    /// The link whose socket is to be looked at by itself, this time.
+    /// The link whose socket is to be looked at by itself, this time; `None`: look at all.
     #[inline]
     pub(super) fn hot(&mut self) -> Option<u32> {
         self.misses += 1;

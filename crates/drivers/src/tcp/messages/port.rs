@@ -89,14 +89,16 @@ impl TcpPort {
 
     /// Looks at everything there may be something at.
     fn look(&mut self, sink: &mut dyn Sink) -> usize {
-        if self.ready.is_empty() {
-            if let Some(hot) = self.pace.hot() {
+        match self.pace.hot() {
+            Some(hot) if self.ready.is_empty() => {
                 let found = self.visit(hot, sink);
                 if found > 0 || !self.entrance.is_busy() {
                     return found;
                 }
             }
-            self.collect();
+            Some(_) => {}
+            // Also while one link is never empty: others would starve.
+            None => self.collect(),
         }
         let mut found = 0;
         for _ in 0..self.ready.len().min(VISITS) {
