@@ -1,5 +1,6 @@
 //! Conformance suites: written once against a contract, run over everything that claims to keep it.
 //!
+//! * [`circuits`]: the promises of `Circuit`, over any `MessageDriver`;
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `netaccess::message`, for any `MessageDriver`;
@@ -9,6 +10,7 @@
 //! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
 
 pub mod awkward;
+pub mod circuits;
 pub mod drivers;
 pub mod endpoints;
 pub mod hosts;

@@ -19,11 +19,12 @@
 //! is kept per link.
 //!
 //! Beside it, for parallel programs: a [`Station`] holds a process's ports of messages, and an [`Endpoint`] sends, matches and receives
-//! messages and reaches the memory of any number of peers over them.
+//! messages and reaches the memory of any number of peers over them, and a [`Circuit`] packs and unpacks messages of a definite group.
 #![deny(unsafe_code)]
 
 mod acceptor;
 pub mod adapter;
+pub mod circuit;
 mod connect;
 mod core;
 pub mod endpoint;
@@ -37,6 +38,7 @@ mod vlink;
 
 pub use acceptor::Acceptor;
 pub use adapter::Adapter;
+pub use circuit::Circuit;
 pub use connect::{connect, connect_with};
 pub use endpoint::Endpoint;
 pub use half::Filled;

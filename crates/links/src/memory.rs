@@ -1,5 +1,6 @@
 //! Memory that ports write to or read from while nobody borrows it: the only place of this crate that makes pieces.
 
+use core::cell::Cell;
 use std::io::IoSlice;
 
 use madrigal_sys::piece::{self, Piece};
@@ -104,12 +105,28 @@ impl Block {
     }
 }
 
-/// Lends borrowed bytes to a call that keeps nothing of them: only for operations that are injected or copied at once.
+/// Lends borrowed bytes to an operation that only reads and is over before the borrow is: one that is injected or copied at once, or
+/// that the borrower waits for.
 #[allow(unsafe_code)]
 pub(crate) fn lend(bytes: &[u8]) -> Piece {
-    // SAFETY: callers pass this only to operations that are over when the call returns, during which `bytes` is borrowed, and that
-    // only read.
+    // SAFETY: readable and unchanged while borrowed; callers see to it that the operation is over by then (`Packing` holds the borrow
+    // and `Packing::end` waits, whatever happens).
     unsafe { Piece::lend(bytes.as_ptr(), bytes.len()) }
+}
+
+/// The same for bytes that may change until the operation begins.
+#[allow(unsafe_code)]
+pub(crate) fn lend_cells(bytes: &[Cell<u8>]) -> Piece {
+    // SAFETY: as in `lend`; cells belong to one thread, which does not change them while it waits for the operation.
+    unsafe { Piece::lend(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// Lends bytes to an operation that writes, and that is over before the borrow is: the borrower waits for it, whatever happens.
+#[allow(unsafe_code)]
+pub(crate) fn lend_mut(bytes: &mut [u8]) -> Piece {
+    // SAFETY: writable and nobody else's while borrowed; `Unpacking::receive` and `Circuit::receive_long` wait for every operation
+    // they begin before they return.
+    unsafe { Piece::lend(bytes.as_mut_ptr(), bytes.len()) }
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, message_driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
-pub use madrigal_links::{Endpoint, Station, endpoint, station as stations};
+pub use madrigal_links::{Circuit, Endpoint, Station, circuit, endpoint, station as stations};
 pub use madrigal_netaccess::{engine, wait};
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;

@@ -1,4 +1,4 @@
-//! Measurements between two processes: a ping-pong over a VLink, against the fastest two processors can exchange anything at all.
+//! Measurements between two processes: a ping-pong over a VLink or a Circuit, against the fastest two processors can exchange anything at all.
 //!
 //! The yardstick is one cache line two processes write in turn, measured in the same run, round by round; so the ratio means the same
 //! on every machine and under every load. How far a line is from both processors depends on where it lies in the cache, by up to a
@@ -31,6 +31,10 @@ use madrigal_links::{Acceptor, VLink};
 use madrigal_sys::{process, time};
 
 use crate::{Runtime, StartError};
+
+mod circuit;
+
+pub use circuit::circuit;
 
 /// How often the whole is repeated; the report gives medians.
 pub const ROUNDS: usize = 25;
@@ -130,6 +134,12 @@ pub enum PerfError {
     /// The peer was told something it does not understand.
     #[error("`{0}` tells a peer nothing")]
     Told(String),
+    /// No driver of messages could be opened.
+    #[error(transparent)]
+    Station(#[from] madrigal_links::station::OpenError),
+    /// A message was lost.
+    #[error(transparent)]
+    Circuit(#[from] madrigal_links::circuit::CircuitError),
     /// An operation failed.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -186,6 +196,9 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
 /// and the program should end.
 pub fn peer() -> Result<bool, PerfError> {
     let Ok(told) = std::env::var(ASKED) else { return Ok(false) };
+    if let Some(told) = told.strip_prefix(circuit::ASKED) {
+        return circuit::peer(told).map(|()| true);
+    }
     let unclear = || PerfError::Told(told.clone());
     let words: Vec<&str> = told.split(' ').collect();
     let [pid, fd, id, size, iterations, to] = words[..] else { return Err(unclear()) };

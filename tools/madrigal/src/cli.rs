@@ -120,9 +120,11 @@ pub(crate) struct Perf {
 pub(crate) enum PerfOf {
     /// A ping-pong over a VLink between two processes, against two processes sharing one cache line, in the same run
     Vlink(Vlink),
+    /// A ping-pong over a Circuit of two processes, against two processes sharing one cache line, in the same run
+    Circuit(Vlink),
 }
 
-/// `madrigal perf vlink`.
+/// `madrigal perf vlink` and `madrigal perf circuit`.
 #[derive(Args)]
 pub(crate) struct Vlink {
     /// The driver to measure: shm or tcp

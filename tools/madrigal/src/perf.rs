@@ -20,14 +20,19 @@ struct Measured<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
-    let cli::PerfOf::Vlink(args) = &args.what;
-    match perf::vlink(&args.method, args.size as usize, args.iterations) {
+    let (what, args, report) = match &args.what {
+        cli::PerfOf::Vlink(args) => ("VLink", args, perf::vlink(&args.method, args.size as usize, args.iterations)),
+        cli::PerfOf::Circuit(args) => {
+            ("Circuit", args, perf::circuit(&args.method, args.size as usize, args.iterations))
+        }
+    };
+    match report {
         Ok(report) if args.json => out::print_json(&measured(&report)),
         Ok(report) => {
             out::print(&format!("{report}\n"));
             out::FOUND
         }
-        Err(error) => out::fail(&format!("cannot measure a VLink over {}: {error}", args.method)),
+        Err(error) => out::fail(&format!("cannot measure a {what} over {}: {error}", args.method)),
     }
 }
 

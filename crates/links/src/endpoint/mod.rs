@@ -32,6 +32,9 @@ pub use types::{
     Status, Wanted,
 };
 
+/// A plain message: its bytes; or its length and a claim where it was only announced.
+pub(crate) type Plain = Result<Vec<u8>, (usize, Claim)>;
+
 /// How long closing an endpoint waits for bodies that are just landing in its buffers.
 const CLOSE_NS: u64 = 2_000_000_000;
 
@@ -157,6 +160,38 @@ impl Endpoint {
     /// Does something to numbers in a peer's memory.
     pub fn atomic(&self, atomic: &Atomic<'_>) -> Result<Posted, PostError> {
         self.station.core().atomic(self.channel, atomic)
+    }
+
+    /// The plain message that came first, whole; or, where it was only announced, its length and a claim. Makes progress if there is
+    /// none.
+    #[inline]
+    pub(crate) fn next_plain(&self) -> Option<(PeerId, Plain)> {
+        let mut core = self.station.core();
+        if let Some(next) = core.next_plain(self.channel) {
+            return Some(next);
+        }
+        core.progress();
+        core.next_plain(self.channel)
+    }
+
+    /// The plain message that came first, if it is here whole and no receive took it: who sent it, and its bytes. Makes progress if
+    /// there is none.
+    pub fn take_plain(&self) -> Option<(PeerId, Vec<u8>)> {
+        let (from, plain) = self.next_plain()?;
+        match plain {
+            Ok(bytes) => Some((from, bytes)),
+            Err((_, claim)) => {
+                // It was not to be that long.
+                let _ = self.discard(claim);
+                None
+            }
+        }
+    }
+
+    /// Gives back what [`Endpoint::next_plain`] gave.
+    #[inline]
+    pub(crate) fn recycle(&self, bytes: Vec<u8>) {
+        self.station.core().state.recycle(bytes);
     }
 
     /// Tells what is over, one by one, after making progress if nothing is; how many there were. `tell` may use the endpoint.

@@ -3,11 +3,11 @@
 use madrigal_netaccess::message::{Link, LinkError, Sent};
 use madrigal_sys::piece::{self, Piece};
 
-use super::Endpoint;
 use super::arrive::write_pieces;
-use super::state::{Kept, Many, Target, matched};
+use super::state::{Kept, KeptBody, Many, Target, matched};
 use super::types::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Seen, Send, Status, Wanted};
-use super::wire::{DATA, DELIVERY, Head, TAGGED, What};
+use super::wire::{DATA, DELIVERY, Ended, Head, TAGGED, What};
+use super::{Endpoint, Plain};
 use crate::memory::{GATHER, Pieces, gather, slices};
 use crate::station::Core;
 use crate::station::out::Item;
@@ -272,6 +272,26 @@ impl Core {
         let (from, kept) = self.claimed(channel, claim)?;
         self.state.discard_kept(channel, PeerId(from), kept);
         Ok(())
+    }
+
+    /// See [`Endpoint::next_plain`].
+    #[inline]
+    pub(super) fn next_plain(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
+        let matching = self.state.endpoint(channel)?.matching(false);
+        let message = matching.waiting(None, 0, u64::MAX)?;
+        if !matches!(matching.message(message)?.message.body, KeptBody::Whole(_)) {
+            let waiting = matching.message(message)?;
+            let (from, len) = (PeerId(waiting.from), waiting.message.len);
+            matching.claim(message);
+            return Some((from, Err((len, Claim { message, tagged: false }))));
+        }
+        let (from, _, kept) = matching.take_message(message, false)?;
+        let KeptBody::Whole(bytes) = kept.body else { return None };
+        if let Some(operation) = kept.message.operation {
+            let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
+            self.state.tell_end(node, operation, Ended::Well);
+        }
+        Some((PeerId(from), Ok(bytes)))
     }
 
     pub(super) fn cancel(&mut self, channel: u16, token: u64) -> bool {

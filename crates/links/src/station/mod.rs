@@ -22,6 +22,7 @@ use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
 use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Port, SingleCopy};
 use madrigal_netaccess::wait::WaitPolicy;
+use madrigal_sys::time;
 use madrigal_sys::turn::{Taken, Turn};
 
 use crate::endpoint::Endpoint;
@@ -37,6 +38,8 @@ const EAGER_NEAR: usize = 8 << 10;
 const EAGER_FAR: usize = 64 << 10;
 /// Bytes pulled in one go, so that other traffic does not wait for longer.
 const PULL: usize = 4 << 20;
+/// How long a station that is closed goes on sending what it took before.
+const CLOSE_NS: u64 = 5_000_000_000;
 /// A port at which nothing came for so many looks is looked at less often while others are busy: ...
 const QUIET: u32 = 256;
 /// ... once in so many looks.
@@ -187,6 +190,13 @@ impl Station {
     #[inline]
     pub(crate) fn core(&self) -> Taken<'_, Core> {
         self.core.take()
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        // What was taken from callers is sent, if that can be done soon.
+        self.flush(Some(time::now_ns() + CLOSE_NS));
     }
 }
 

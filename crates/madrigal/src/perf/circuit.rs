@@ -1,0 +1,141 @@
+//! The ping-pong over a Circuit of two processes.
+
+use std::os::fd::AsRawFd;
+
+use madrigal_base::config::{Methods, Settings};
+use madrigal_base::node::NodeAddress;
+use madrigal_drivers::shm::arena::Arena;
+use madrigal_links::Circuit;
+use madrigal_links::circuit::{Packs, Unpacks};
+use madrigal_sys::{process, time};
+
+use super::{Job, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
+
+/// What a started copy is told begins with this.
+pub(super) const ASKED: &str = "circuit ";
+/// What is asked of the peer's memory at most.
+const LONGEST: usize = 1 << 30;
+
+/// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, and the bare line, in turn. Blocks until done; starts
+/// this program once more meanwhile.
+pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
+    let unfit = || PerfError::Method { method: method.to_owned() };
+    if method == "loopback" || madrigal_drivers::message_driver(method).is_none() {
+        return Err(unfit());
+    }
+    let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
+    let station = crate::station_with(&settings(method))?;
+    let endpoint = Circuit::endpoint(&station)?;
+    let me = endpoint.address();
+    let (arena, fd) = Arena::create().map_err(os)?;
+    for _ in 0..ROUNDS {
+        arena.take_slot().map_err(os)?;
+    }
+    let told = [
+        process::own_pid().to_string(),
+        fd.as_raw_fd().to_string(),
+        arena.id().to_string(),
+        job.size.to_string(),
+        job.iterations.to_string(),
+        method.to_owned(),
+        hex(&me.encode(NodeAddress::LONG)),
+    ];
+    let mut peer = Peer::start(&format!("{ASKED}{}", told.join(" ")))?;
+    let other = other(&endpoint, &mut peer)?;
+    let mut circuit = Circuit::join(endpoint, &[me, other])?;
+    let mut report = Report { method: method.to_owned(), size: job.size, iterations, link_ns: vec![], bare_ns: vec![] };
+    for round in 0..ROUNDS {
+        let line = line(&arena, round)?;
+        report.bare_ns.push(job.ask_bare(line, || peer.is_alive())?);
+        report.link_ns.push(job.ask_circuit(&mut circuit)?);
+    }
+    Ok(report)
+}
+
+/// The part of the started copy.
+pub(super) fn peer(told: &str) -> Result<(), PerfError> {
+    let unclear = || PerfError::Told(told.to_owned());
+    let words: Vec<&str> = told.split(' ').collect();
+    let [pid, fd, id, size, iterations, method, to] = words[..] else { return Err(unclear()) };
+    let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
+    let job = Job { size: (number(size)? as usize).clamp(1, LONGEST), iterations: number(iterations)? as u32 };
+    let parent = number(pid)? as u32;
+    let arena = Arena::attach_from(parent, number(fd)? as i32, number(id)?).map_err(os)?;
+    let born = process::start_time(parent).ok_or(PerfError::Gone)?;
+    let to = unhex(to).and_then(|bytes| NodeAddress::decode(&bytes).ok()).ok_or_else(unclear)?;
+    let station = crate::station_with(&settings(method))?;
+    let endpoint = Circuit::endpoint(&station)?;
+    let me = endpoint.address();
+    let mut circuit = Circuit::join(endpoint, &[to, me.clone()])?;
+    let mut packing = circuit.begin_packing(0)?;
+    packing.pack_safer(&me.encode(NodeAddress::LONG));
+    packing.end()?;
+    for round in 0..ROUNDS {
+        job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
+        job.answer_circuit(&mut circuit)?;
+    }
+    Ok(())
+}
+
+/// The address of the started copy, which it sends first.
+fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Result<NodeAddress, PerfError> {
+    let until = time::now_ns() + START_NS;
+    loop {
+        if let Some((_, bytes)) = endpoint.take_plain() {
+            return NodeAddress::decode(&bytes).map_err(|_| PerfError::Gone);
+        }
+        if time::now_ns() > until || !peer.is_alive() {
+            return Err(PerfError::Gone);
+        }
+        endpoint.station().idle();
+    }
+}
+
+fn settings(method: &str) -> Settings {
+    Settings { methods: Methods::Only(vec![method.to_owned()]), ..Settings::default() }
+}
+
+impl Job {
+    fn ask_circuit(self, circuit: &mut Circuit) -> Result<f64, PerfError> {
+        let (mut out, mut back) = (vec![0; self.size], vec![0; self.size]);
+        self.timed(|last| {
+            out[0] = u8::from(last);
+            send(circuit, 1, &out)?;
+            receive(circuit, &mut back)
+        })
+    }
+
+    fn answer_circuit(self, circuit: &mut Circuit) -> Result<(), PerfError> {
+        let (out, mut back) = (vec![0; self.size], vec![0; self.size]);
+        loop {
+            receive(circuit, &mut back)?;
+            send(circuit, 0, &out)?;
+            if back[0] != 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[inline]
+fn send(circuit: &mut Circuit, to: usize, bytes: &[u8]) -> Result<(), PerfError> {
+    let mut packing = circuit.begin_packing(to)?;
+    packing.pack(bytes, Packs::Cheaper);
+    Ok(packing.end()?)
+}
+
+#[inline]
+fn receive(circuit: &mut Circuit, bytes: &mut [u8]) -> Result<(), PerfError> {
+    let mut unpacking = circuit.begin_unpacking()?;
+    unpacking.unpack(bytes, Unpacks::Cheaper)?;
+    Ok(unpacking.end()?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok();
+    text.as_bytes().chunks(2).map(pair).collect()
+}

@@ -1,0 +1,282 @@
+//! The promises of `Circuit`, over any driver of messages: groups of nodes in one process, each on a thread of its own.
+//!
+//! Features (docs/features.md): A4, B4, B5, B6.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use madrigal::circuit::{BULK, CircuitError, Packs, Unpacks};
+use madrigal::endpoint::Send;
+use madrigal::{Circuit, Endpoint, Station};
+use madrigal_links::station::Options;
+use madrigal_netaccess::message::MessageDriver;
+use madrigal_sys::piece::Piece;
+
+use crate::noise::Noise;
+use crate::{Case, place};
+
+/// What a case gets: a driver that joins stations of this process.
+pub struct Context {
+    drivers: Vec<&'static dyn MessageDriver>,
+}
+
+/// Makes the context for a driver.
+pub fn context(driver: &'static dyn MessageDriver) -> Context {
+    Context { drivers: vec![driver] }
+}
+
+/// The suite.
+pub static CASES: &[Case<Context>] = &[
+    Case { name: "every_pair_of_modes_keeps_its_promise", run: matrix },
+    Case { name: "any_node_to_any_other", run: any_to_any },
+    Case { name: "express_pieces_say_what_follows", run: express },
+    Case { name: "sides_that_disagree_are_told", run: disagree },
+    Case { name: "a_node_that_leaves_is_told", run: leaves },
+    Case { name: "strangers_are_passed_over", run: strangers },
+];
+
+impl Context {
+    fn station(&self) -> Arc<Station> {
+        Station::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
+    }
+
+    /// A group, each node with its own station.
+    fn group(&self, size: usize) -> Vec<Circuit> {
+        let endpoints: Vec<_> = (0..size).map(|_| Circuit::endpoint(&self.station()).expect("opens")).collect();
+        let group: Vec<_> = endpoints.iter().map(Endpoint::address).collect();
+        endpoints.into_iter().map(|endpoint| Circuit::join(endpoint, &group).expect("is in it")).collect()
+    }
+
+    fn pair(&self) -> (Circuit, Circuit) {
+        let mut group = self.group(2);
+        let two = group.pop().expect("two");
+        (group.pop().expect("two"), two)
+    }
+}
+
+/// What a sender may promise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sends {
+    Safer,
+    Later,
+    Cheaper,
+}
+
+/// A piece as both sides know it.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    len: usize,
+    sends: Sends,
+    receives: Unpacks,
+}
+
+impl Plan {
+    fn bytes(self) -> Vec<u8> {
+        let mut noise = Noise::new(self.seed);
+        (0..self.len).map(|_| noise.next_u64() as u8).collect()
+    }
+}
+
+/// The pieces of a message: every mode, lengths on both sides of every limit, from none to more than one call takes.
+fn plan(noise: &mut Noise, number: u64) -> Vec<Plan> {
+    let count = [0, 1, 1, 2, 3, 5, 15, 16, 17, 40][noise.below(10)];
+    let piece = |i: usize, noise: &mut Noise| Plan {
+        seed: number << 16 | i as u64,
+        len: [0, 1, 8, 100, BULK - 1, BULK, BULK + 1, 30_000, 200_000][noise.below(if count > 10 { 6 } else { 9 })],
+        sends: [Sends::Safer, Sends::Later, Sends::Cheaper][noise.below(3)],
+        receives: [Unpacks::Express, Unpacks::Cheaper][noise.below(2)],
+    };
+    (0..count).map(|i| piece(i, noise)).collect()
+}
+
+/// Sends a message, changing buffers as far as the modes allow.
+fn send(circuit: &mut Circuit, to: usize, plan: &[Plan]) -> Result<(), CircuitError> {
+    let mut buffers: Vec<_> = plan.iter().map(|piece| piece.bytes()).collect();
+    // What is packed for later is not what it will be.
+    for (piece, buffer) in plan.iter().zip(&mut buffers) {
+        if piece.sends == Sends::Later {
+            buffer.fill(0x11);
+        }
+    }
+    let cells: Vec<&[Cell<u8>]> =
+        buffers.iter_mut().map(|buffer| Cell::from_mut(&mut buffer[..]).as_slice_of_cells()).collect();
+    let cheaper: Vec<_> = plan.iter().map(|piece| piece.bytes()).collect();
+    let mut packing = circuit.begin_packing(to)?;
+    for (i, piece) in plan.iter().enumerate() {
+        match piece.sends {
+            Sends::Cheaper => packing.pack(&cheaper[i], Packs::Cheaper),
+            Sends::Later => packing.pack_later(cells[i]),
+            Sends::Safer => {
+                let mut bytes = piece.bytes();
+                packing.pack_safer(&bytes);
+                bytes.fill(0x22);
+            }
+        }
+    }
+    for (i, piece) in plan.iter().enumerate().filter(|(_, piece)| piece.sends == Sends::Later) {
+        cells[i].iter().zip(piece.bytes()).for_each(|(cell, byte)| cell.set(byte));
+    }
+    packing.end()?;
+    // Every buffer is free now: what is in it is never seen by anybody.
+    cells.iter().copied().flatten().for_each(|cell| cell.set(0x33));
+    Ok(())
+}
+
+/// Receives a message and checks it, each piece when it must be there.
+fn receive(circuit: &mut Circuit, plan: &[Plan]) -> usize {
+    let mut buffers: Vec<_> = plan.iter().map(|piece| vec![0x44; piece.len]).collect();
+    let mut unpacking = circuit.begin_unpacking().expect("comes");
+    let from = unpacking.from();
+    for (piece, buffer) in plan.iter().zip(&mut buffers) {
+        if piece.receives == Unpacks::Express {
+            unpacking.unpack_express(buffer).expect("is there");
+            assert!(*buffer == piece.bytes(), "express is there at once");
+        } else {
+            unpacking.unpack(buffer, Unpacks::Cheaper).expect("is there");
+        }
+    }
+    unpacking.end().expect("is whole");
+    for (piece, buffer) in plan.iter().zip(&buffers) {
+        assert!(*buffer == piece.bytes(), "{piece:?} came as it was");
+    }
+    from
+}
+
+fn matrix(at: &Context) {
+    const MESSAGES: u64 = 150;
+    let (mut sender, mut receiver) = at.pair();
+    let plans = || {
+        let mut noise = Noise::new(0xB5);
+        (0..MESSAGES).map(move |number| plan(&mut noise, number))
+    };
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            plans().for_each(|plan| send(&mut sender, 1, &plan).expect("sends"));
+            // The other side may still have to take what is copied.
+            receive(&mut sender, &[]);
+        });
+        plans().for_each(|plan| assert_eq!(receive(&mut receiver, &plan), 0));
+        send(&mut receiver, 0, &[]).expect("sends");
+        sending.join().expect("sends all");
+    });
+}
+
+fn any_to_any(at: &Context) {
+    const NODES: usize = 4;
+    const ROUNDS: u64 = 30;
+    let group = at.group(NODES);
+    let plan_of = |from: usize, round: u64| {
+        let len = [8, 500, 10_000][(from + round as usize) % 3];
+        // Copied: nobody waits for a receiver that sends first.
+        [Plan { seed: from as u64 * 1_000 + round, len, sends: Sends::Safer, receives: Unpacks::Express }]
+    };
+    std::thread::scope(|scope| {
+        for (me, mut circuit) in group.into_iter().enumerate() {
+            scope.spawn(move || {
+                assert_eq!((circuit.rank(), circuit.size()), (me, NODES));
+                let mut rounds = [0; NODES];
+                for round in 0..ROUNDS {
+                    for to in (0..NODES).filter(|to| *to != me) {
+                        send(&mut circuit, to, &plan_of(me, round)).expect("sends");
+                    }
+                }
+                for _ in 0..ROUNDS * (NODES as u64 - 1) {
+                    let mut unpacking = circuit.begin_unpacking().expect("comes");
+                    let from = unpacking.from();
+                    let [plan] = plan_of(from, rounds[from]);
+                    let mut buffer = vec![0; plan.len];
+                    unpacking.unpack_express(&mut buffer).expect("is there");
+                    assert!(buffer == plan.bytes(), "in the order they were sent");
+                    unpacking.end().expect("is whole");
+                    rounds[from] += 1;
+                }
+            });
+        }
+    });
+}
+
+fn express(at: &Context) {
+    let (mut sender, mut receiver) = at.pair();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for len in [0usize, 10, 50_000] {
+                let body = vec![7; len];
+                let mut packing = sender.begin_packing(1).expect("begins");
+                packing.pack_safer(&len.to_le_bytes());
+                packing.pack(&body, Packs::Cheaper);
+                packing.end().expect("sends");
+            }
+            receive(&mut sender, &[]);
+        });
+        for expected in [0, 10, 50_000] {
+            let (mut len, mut body) = ([0; 8], Vec::new());
+            let mut unpacking = receiver.begin_unpacking().expect("comes");
+            unpacking.unpack_express(&mut len).expect("is there");
+            body.resize(usize::from_le_bytes(len), 0);
+            unpacking.unpack(&mut body, Unpacks::Cheaper).expect("is there");
+            unpacking.end().expect("is whole");
+            assert!(body.len() == expected && body.iter().all(|byte| *byte == 7));
+        }
+        send(&mut receiver, 0, &[]).expect("sends");
+    });
+}
+
+fn disagree(at: &Context) {
+    let (mut sender, mut receiver) = at.pair();
+    let mut message = |len: usize| {
+        let mut packing = sender.begin_packing(1).expect("begins");
+        packing.pack_safer(&vec![1; len]);
+        packing.end().expect("sends");
+        let _ = sender.try_unpacking();
+    };
+    for (sent, asked) in [(8, 4), (8, 9), (0, 1), (100, 0)] {
+        message(sent);
+        let mut buffer = vec![0; asked];
+        let mut unpacking = receiver.begin_unpacking().expect("comes");
+        unpacking.unpack_express(&mut buffer).expect("small pieces are told of at the end");
+        let error = CircuitError::Mismatch { rank: 0, here: sent, asked };
+        assert_eq!(unpacking.end(), Err(error));
+    }
+    // The next message is not touched by that.
+    message(3);
+    let mut buffer = [0; 3];
+    let mut unpacking = receiver.begin_unpacking().expect("comes");
+    unpacking.unpack_express(&mut buffer).expect("is there");
+    assert_eq!((unpacking.end(), buffer), (Ok(()), [1; 3]));
+}
+
+fn leaves(at: &Context) {
+    let (mut stays, mut goes) = at.pair();
+    let plan = [Plan { seed: 1, len: 8, sends: Sends::Safer, receives: Unpacks::Express }];
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            send(&mut goes, 0, &plan).expect("sends");
+            receive(&mut goes, &plan);
+        });
+        assert_eq!(receive(&mut stays, &plan), 1);
+        send(&mut stays, 1, &plan).expect("sends");
+    });
+    let big = Plan { len: 1 << 20, ..plan[0] };
+    let lost = loop {
+        if let Err(error) = send(&mut stays, 1, &[Plan { sends: Sends::Cheaper, ..big }]) {
+            break error;
+        }
+    };
+    assert!(matches!(lost, CircuitError::Lost { rank: 1, .. }), "{lost}");
+    assert_eq!(stays.begin_packing(2).err(), Some(CircuitError::NoSuchNode));
+}
+
+fn strangers(at: &Context) {
+    let endpoint = Circuit::endpoint(&at.station()).expect("opens");
+    let address = endpoint.address();
+    let mut alone = Circuit::join(endpoint, std::slice::from_ref(&address)).expect("is in it");
+    let stranger = Circuit::endpoint(&at.station()).expect("opens");
+    let to = stranger.peer(&address);
+    let send = Send { to, tag: None, data: None, parts: &[Piece::EMPTY], token: 0, inject: true, delivery: false };
+    stranger.send(&send).expect("sends");
+    for _ in 0..100 {
+        stranger.station().progress();
+        assert!(alone.try_unpacking().expect("nothing is wrong").is_none());
+    }
+}

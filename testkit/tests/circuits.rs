@@ -1,0 +1,21 @@
+//! The suite of Circuits over the table of drivers of messages, and over ports that make it hard.
+
+use madrigal_netaccess::message::MessageDriver;
+use madrigal_testkit::awkward::{Awkward, Ways};
+use madrigal_testkit::{circuits, message_trials, tidy};
+
+static WAYS: [Ways; 2] = [Ways { parts: true, copies: false }, Ways { parts: true, copies: true }];
+
+fn main() {
+    let mut trials = message_trials(madrigal::MESSAGE_DRIVERS, circuits::CASES, circuits::context);
+    let loopback = madrigal::message_driver("loopback").expect("always there");
+    for ways in WAYS {
+        let awkward: &'static dyn MessageDriver = Box::leak(Box::new(Awkward { driver: loopback, ways }));
+        let kind = format!("parts={},copies={}", ways.parts, ways.copies);
+        let all = message_trials(&[awkward], circuits::CASES, circuits::context);
+        trials.extend(all.into_iter().map(|trial| trial.with_kind(kind.clone())));
+    }
+    let conclusion = libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials);
+    tidy();
+    conclusion.exit();
+}

@@ -1,0 +1,193 @@
+//! A peer that sends whatever it likes: an endpoint neither panics nor writes outside what was lent to it, and others go on.
+//!
+//! Features (docs/features.md): A3, B20.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use madrigal::endpoint::{PeerId, Put, Receive, Region, Send};
+use madrigal::{Endpoint, Station};
+use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_links::station::Options;
+use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sink};
+use madrigal_sys::piece::Piece;
+use madrigal_testkit::place;
+use proptest::prelude::*;
+
+/// Bytes around every buffer that nobody may touch.
+const GUARD: usize = 64;
+
+/// A buffer between guards.
+struct Guarded(Box<[u8]>);
+
+impl Guarded {
+    fn new(len: usize) -> Self {
+        let mut all = vec![0xA5; len + 2 * GUARD];
+        all[GUARD..GUARD + len].fill(0);
+        Self(all.into())
+    }
+
+    fn piece(&mut self) -> Piece {
+        let len = self.0.len() - 2 * GUARD;
+        // SAFETY: the buffer is kept to the end of the test, after every endpoint.
+        #[allow(unsafe_code)]
+        unsafe {
+            Piece::lend(self.0.as_mut_ptr().wrapping_add(GUARD), len)
+        }
+    }
+
+    fn is_intact(&self) -> bool {
+        let end = self.0.len() - GUARD;
+        self.0[..GUARD].iter().chain(&self.0[end..]).all(|byte| *byte == 0xA5)
+    }
+}
+
+/// The hostile node: a bare port.
+struct Hostile {
+    port: Box<dyn Port>,
+    told: Told,
+}
+
+/// It places what comes nowhere.
+#[derive(Default)]
+struct Told {
+    up: Option<Link>,
+    down: bool,
+}
+
+impl Sink for Told {
+    fn up(&mut self, link: Link, _: NodeId) {
+        self.up = Some(link);
+    }
+
+    fn down(&mut self, _: Link, _: LinkError) {
+        self.down = true;
+    }
+
+    fn frame(&mut self, _: Link, _: &[u8], _: &[u8]) {}
+
+    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Landing) {}
+
+    fn landed(&mut self, _: Link, _: &[u8]) {}
+}
+
+impl Hostile {
+    fn open(to: &NodeAddress) -> Self {
+        let id = NodeId::new(madrigal_sys::process::random()).expect("random");
+        let driver = madrigal::message_driver("loopback").expect("always there");
+        let mut port = driver.open(id, &place()).expect("opens");
+        port.link(to).expect("links");
+        let mut told = Told::default();
+        port.poll(&mut told);
+        Self { port, told }
+    }
+
+    fn send(&mut self, head: &[u8], body: &[u8]) {
+        self.port.poll(&mut self.told);
+        if let Some(link) = self.told.up {
+            // Refused once we were cut off.
+            let _ = self.port.send(link, head, &[IoSlice::new(body)], 0);
+        }
+    }
+}
+
+fn station() -> Arc<Station> {
+    let drivers = [madrigal::message_driver("loopback").expect("always there")];
+    Station::open(&Options { drivers: &drivers, place: place(), max_spin_ns: 0 }).expect("opens")
+}
+
+/// A head: mostly plausible, with small numbers, sometimes any bytes.
+fn head() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        6 => 0..8u64,
+        2 => 0..100_000u64,
+        // The first operations of a station have numbers like these.
+        3 => (0..6u64, 1..4u64).prop_map(|(at, age)| age << 32 | at),
+        1 => Just(u64::MAX),
+        1 => any::<u64>(),
+    ];
+    let plausible = (1..=12u8, any::<u8>(), 0..3u16, 0..3u16, 0..0x1400u16, prop::collection::vec(word, 0..7));
+    let plausible = plausible.prop_map(|(what, flags, to, from, extra, words)| {
+        let mut head = vec![what, flags];
+        head.extend([to, from, extra].into_iter().flat_map(u16::to_le_bytes));
+        head.extend(words.into_iter().flat_map(u64::to_le_bytes));
+        head
+    });
+    prop_oneof![20 => plausible, 1 => prop::collection::vec(any::<u8>(), 1..=64)]
+}
+
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => prop::collection::vec(any::<u8>(), 0..40),
+        1 => Just(Vec::new()),
+        // Above what is short, so that it is placed.
+        1 => (4_000..9_000usize).prop_map(|len| vec![7; len]),
+        1 => Just(vec![7; (1 << 20) + 5]),
+    ]
+}
+
+/// Operations to and from the hostile node, so that its frames have something to name.
+fn provoke(endpoint: &Endpoint, hostile: PeerId, buffers: &mut [Guarded]) {
+    let pieces: Vec<_> = buffers.iter_mut().map(Guarded::piece).collect();
+    for (i, piece) in pieces.iter().enumerate() {
+        let tag = [None, Some(i as u64 % 4)][i % 2];
+        let parts = [*piece];
+        let receive = Receive { from: None, tag, ignore: 0, parts: &parts, token: 1, multi: (i % 5 == 4).then_some(8) };
+        let _ = endpoint.receive(&receive);
+    }
+    let big = pieces[pieces.len() - 1];
+    for delivery in [false, true] {
+        let send = Send { to: hostile, tag: Some(1), data: None, parts: &[big], token: 2, inject: false, delivery };
+        let _ = endpoint.send(&send);
+    }
+    let _ = endpoint.put(&Put { to: hostile, key: 1, at: 0, parts: &[big], data: Some(1), token: 3, inject: false });
+    let get = madrigal::endpoint::Get { from: hostile, key: 1, at: 0, parts: &[pieces[0]], token: 4 };
+    let _ = endpoint.get(&get);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_outside_what_was_lent_is_touched(frames in prop::collection::vec((head(), body()), 1..40)) {
+        let mut buffers: Vec<_> = [8, 0, 100, 5_000, 300, 20_000, 9, 64_000].into_iter().map(Guarded::new).collect();
+        let mut exposed = Guarded::new(10_000);
+        {
+            let (ours, other) = (station(), station());
+            let endpoint = ours.endpoint(ours.space()).expect("opens");
+            let friend = other.endpoint(other.space()).expect("opens");
+            let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
+            endpoint.expose(region).expect("exposes");
+            let mut hostile = Hostile::open(&endpoint.address());
+            ours.progress();
+            let id = ours.reached().first().map(|reached| reached.node);
+            let address = |id| NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
+            if let Some(id) = id {
+                let peer = endpoint.peer(&address(id));
+                provoke(&endpoint, peer, &mut buffers);
+            }
+            for (head, body) in &frames {
+                hostile.send(head, body);
+                ours.progress();
+                endpoint.poll(&mut |_| {});
+            }
+            // Whatever it did, others are served.
+            let mut room = Guarded::new(8);
+            let parts = [room.piece()];
+            let receive = Receive { from: Some(endpoint.peer(&friend.address())), tag: Some(77), ignore: 0, parts: &parts, token: 9, multi: None };
+            endpoint.receive(&receive).expect("receives");
+            let to = friend.peer(&endpoint.address());
+            let mut word = *b"friendly";
+            // SAFETY: injected, so read during the call only.
+            #[allow(unsafe_code)]
+            let piece = unsafe { Piece::lend(word.as_mut_ptr(), 8) };
+            friend.send(&Send { to, tag: Some(77), data: None, parts: &[piece], token: 0, inject: true, delivery: false }).expect("sends");
+            let mut got = false;
+            while !got {
+                other.progress();
+                endpoint.poll(&mut |done| got |= done.token == 9);
+            }
+            prop_assert!(parts[0].bytes() == b"friendly" && room.is_intact());
+        }
+        prop_assert!(exposed.is_intact() && buffers.iter().all(Guarded::is_intact));
+    }
+}
