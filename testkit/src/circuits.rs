@@ -224,26 +224,30 @@ fn express(at: &Context) {
 
 fn disagree(at: &Context) {
     let (mut sender, mut receiver) = at.pair();
-    let mut message = |len: usize| {
-        let mut packing = sender.begin_packing(1).expect("begins");
-        packing.pack_safer(&vec![1; len]);
-        packing.end().expect("sends");
-        let _ = sender.try_unpacking();
-    };
-    for (sent, asked) in [(8, 4), (8, 9), (0, 1), (100, 0)] {
-        message(sent);
-        let mut buffer = vec![0; asked];
+    const SIZES: [(usize, usize); 4] = [(8, 4), (8, 9), (0, 1), (100, 0)];
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for len in SIZES.map(|(sent, _)| sent).into_iter().chain([3]) {
+                let mut packing = sender.begin_packing(1).expect("begins");
+                packing.pack_safer(&vec![1; len]);
+                packing.end().expect("sends");
+            }
+            receive(&mut sender, &[]);
+        });
+        for (here, asked) in SIZES {
+            let mut buffer = vec![0; asked];
+            let mut unpacking = receiver.begin_unpacking().expect("comes");
+            unpacking.unpack_express(&mut buffer).expect("small pieces are told of at the end");
+            assert_eq!(unpacking.end(), Err(CircuitError::Mismatch { rank: 0, here, asked }));
+        }
+        // The next message is not touched by that.
+        let mut buffer = [0; 3];
         let mut unpacking = receiver.begin_unpacking().expect("comes");
-        unpacking.unpack_express(&mut buffer).expect("small pieces are told of at the end");
-        let error = CircuitError::Mismatch { rank: 0, here: sent, asked };
-        assert_eq!(unpacking.end(), Err(error));
-    }
-    // The next message is not touched by that.
-    message(3);
-    let mut buffer = [0; 3];
-    let mut unpacking = receiver.begin_unpacking().expect("comes");
-    unpacking.unpack_express(&mut buffer).expect("is there");
-    assert_eq!((unpacking.end(), buffer), (Ok(()), [1; 3]));
+        unpacking.unpack_express(&mut buffer).expect("is there");
+        unpacking.end().expect("is whole");
+        assert_eq!(buffer, [1; 3]);
+        send(&mut receiver, 0, &[]).expect("sends");
+    });
 }
 
 fn leaves(at: &Context) {
