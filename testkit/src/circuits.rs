@@ -118,6 +118,8 @@ fn send(circuit: &mut Circuit, to: usize, plan: &[Plan]) -> Result<(), CircuitEr
         cells[i].iter().zip(piece.bytes()).for_each(|(cell, byte)| cell.set(byte));
     }
     packing.end()?;
+    // The caller may wait for other threads next, and make no progress.
+    circuit.flush();
     // Every buffer is free now: what is in it is never seen by anybody.
     cells.iter().copied().flatten().for_each(|cell| cell.set(0x33));
     Ok(())
@@ -206,6 +208,7 @@ fn express(at: &Context) {
                 packing.pack_safer(&len.to_le_bytes());
                 packing.pack(&body, Packs::Cheaper);
                 packing.end().expect("sends");
+                sender.flush();
             }
             receive(&mut sender, &[]);
         });
@@ -231,6 +234,7 @@ fn disagree(at: &Context) {
                 let mut packing = sender.begin_packing(1).expect("begins");
                 packing.pack_safer(&vec![1; len]);
                 packing.end().expect("sends");
+                sender.flush();
             }
             receive(&mut sender, &[]);
         });

@@ -118,6 +118,12 @@ impl Circuit {
         Ok(Packing::new(self, to, peer))
     }
 
+    /// Waits until everything sent so far has left: to be called before a long time without sending or receiving, for a port that was
+    /// full gets the rest of a message only while somebody makes progress.
+    pub fn flush(&mut self) {
+        self.endpoint.station().flush(None);
+    }
+
     /// Waits for the next message of any node of the group.
     #[inline]
     pub fn begin_unpacking<'d>(&mut self) -> Result<Unpacking<'_, 'd>, CircuitError> {

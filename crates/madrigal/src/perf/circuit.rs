@@ -1,12 +1,13 @@
 //! The ping-pong over a Circuit of two processes.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use madrigal_base::config::{Methods, Settings};
 use madrigal_base::node::NodeAddress;
 use madrigal_drivers::shm::arena::Arena;
-use madrigal_links::Circuit;
 use madrigal_links::circuit::{Packs, Unpacks};
+use madrigal_links::{Circuit, Station};
 use madrigal_sys::{process, time};
 
 use super::{Job, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
@@ -66,14 +67,24 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let station = crate::station_with(&settings(method))?;
     let endpoint = Circuit::endpoint(&station)?;
     let me = endpoint.address();
-    let mut circuit = Circuit::join(endpoint, &[to, me.clone()])?;
-    let mut packing = circuit.begin_packing(0)?;
-    packing.pack_safer(&me.encode(NodeAddress::LONG));
-    packing.end()?;
+    introduce(&station, &to, &me)?;
+    let mut circuit = Circuit::join(endpoint, &[to, me])?;
     for round in 0..ROUNDS {
         job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
         job.answer_circuit(&mut circuit)?;
     }
+    Ok(())
+}
+
+/// Tells the parent our address, by a Circuit of its own: messages of the one that is measured are counted on both sides.
+fn introduce(station: &Arc<Station>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
+    let endpoint = Circuit::endpoint(station)?;
+    let own = endpoint.address();
+    let mut circuit = Circuit::join(endpoint, &[to.clone(), own])?;
+    let mut packing = circuit.begin_packing(0)?;
+    packing.pack_safer(&me.encode(NodeAddress::LONG));
+    packing.end()?;
+    circuit.flush();
     Ok(())
 }
 
