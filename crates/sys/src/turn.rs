@@ -36,7 +36,9 @@ impl<T> Turn<T> {
     #[inline]
     pub fn try_take(&self) -> Option<Taken<'_, T>> {
         // SYNC: Acquire pairs with the Release in `Taken::drop`.
-        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Taken(self))
+        let ours = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Made only then: dropping one ends a turn.
+        ours.then(|| Taken(self))
     }
 
     #[cold]
