@@ -112,7 +112,8 @@ pub(super) fn withdrawn(at: &Context) {
         }
         assert!(memory.part(0, 100_000).bytes() == noise(1, 100_000));
         parties[1].endpoint.withdraw(1).expect("nothing lands");
-        for _ in 0..3 {
+        // The news travels as a frame, of which a port may take a byte at a time.
+        for _ in 0..200 {
             parties.iter_mut().for_each(Party::poll);
         }
         // SAFETY: the region is withdrawn, so nobody else uses the memory.
