@@ -1,6 +1,6 @@
 //! libfabric's binary interface: its structures as they are in version 2.6, whose tails older versions never look at.
 //!
-//! Only what a provider of reliable datagrams needs. Names follow libfabric's without the prefix (`fi_tx_attr` is [`TxAttr`]), so
+//! Only what a provider of reliable datagrams needs. Names follow libfabric's without the prefix (`fi_tx_attr` is `TxAttr`), so
 //! that its manual pages serve as documentation. `layout_tests.rs` compares sizes and offsets with the installed headers.
 
 pub(crate) mod endpoint;
