@@ -79,6 +79,9 @@ pub(crate) fn send(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Ou
         if let Some(e) = s.owed_error() {
             return Outcome::Fail(e);
         }
+        if s.owes_a_send() {
+            return Outcome::Done(op.buffers.total());
+        }
         let nonblocking = plain::nonblocking(&s, op.flags);
         match plain::send(s, op.fd, nonblocking, &call) {
             Ok(outcome) => return outcome,
@@ -321,6 +324,13 @@ pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
 
 /// The direction is sealed, by the peer or now by us: finishes it.
 fn sealed(v: &View<'_>, fd: c_int, reason: Reason) -> Step {
+    if v.ended()
+        && !v.end_is_known()
+        && let Some(_lock) = v.s.rlock.try_lock()
+    {
+        // The kernel may hold a reset that this send must not show.
+        v.check_open(fd, true);
+    }
     leave::finish_sending(v, fd, reason);
     Step::Plain
 }

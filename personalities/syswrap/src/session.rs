@@ -247,6 +247,7 @@ impl View<'_> {
     /// what counts is whether the other side left bytes unread.
     pub(crate) fn saw_error(&self, e: Errno) {
         if e == Errno::CONNRESET && !self.is_reset_meant() {
+            self.s.set_flag(flag::KILLED, self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN);
             return self.saw_end();
         }
         self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);

@@ -63,6 +63,8 @@ pub(crate) mod flag {
     pub(crate) const MARKED: u32 = 32;
     /// The last descriptor is closed; the last user frees the socket.
     pub(crate) const CLOSED: u32 = 64;
+    /// The peer was killed behind doorbells it had not taken: the kernel saw a reset where the program sees an end of stream.
+    pub(crate) const KILLED: u32 = 128;
 }
 
 /// A socket.
@@ -349,6 +351,11 @@ impl Sock {
         }
         let code = self.error.swap(0, Ordering::Relaxed);
         (code != 0).then(|| madrigal_sys::Errno::from_raw_os_error(code as i32))
+    }
+
+    /// Whether the next send is the first one behind the end of a peer that was killed: TCP takes it, and only then is reset.
+    pub(crate) fn owes_a_send(&self) -> bool {
+        self.has(flag::KILLED) && self.flags.fetch_and(!flag::KILLED, Ordering::Relaxed) & flag::KILLED != 0
     }
 
     /// Counts turns of sending and receiving.

@@ -32,6 +32,7 @@ crate::checks![
     grandchild,
     exit_without_close,
     raw_fork_by_number,
+    peer_killed_behind_a_doorbell,
 ];
 
 /// Both ends in processes of their own: `client` in a child that never saw the listener.
@@ -411,6 +412,33 @@ fn child_killed() {
     net::kill(pid, libc::SIGKILL).unwrap();
     net::wait(pid);
     assert_eq!(recv_up_to(&c, 100), b"last words");
+}
+
+/// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after
+/// that is taken.
+fn peer_killed_behind_a_doorbell() {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        recv_exact(&fd, 1);
+        send_all(&fd, b"last");
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    // By now it sleeps, and has to be woken.
+    net::nap(50);
+    send_all(&fd, b"?");
+    net::wait(child);
+    assert_eq!(recv_exact(&fd, 4), b"last");
+    net::await_events(&fd, libc::POLLRDHUP);
+    assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+    assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
 }
 
 fn grandchild() {
