@@ -281,15 +281,16 @@ impl Poll<'_> {
         let before = time::now_ns();
         let result = self.look(places, Some(if stop { 0 } else { cut }));
         end_sleep(places);
-        if !stop
-            && cut == CUT_NS
-            && result.is_ok_and(|n| n > 0)
-            && time::now_ns() >= before + CUT_NS
-            && self.ask_rings(places) > 0
-        {
+        if cut == CUT_NS && !stop && time::now_ns() >= before + CUT_NS && self.rings_ready(places) {
             epoll::note_missed();
         }
         result
+    }
+
+    /// Whether a ring is among what the last look found.
+    fn rings_ready(&self, places: &[Option<Place>]) -> bool {
+        let ring = |s: &Ref| s.session.tx() == phase::RING || s.session.rx() == phase::RING;
+        self.fds.iter().zip(places).any(|(p, place)| p.revents != 0 && matches!(place, Some(Place::Sock(s)) if ring(s)))
     }
 }
 

@@ -265,6 +265,7 @@ fn put(v: &View<'_>, fd: c_int, left: usize, mut copy: impl FnMut(&Span, usize, 
     if done > 0 {
         v.out.w.cpu.store(cpu::current() + 1, Ordering::Relaxed);
         v.s.session.full_since.store(0, Ordering::Relaxed);
+        v.s.session.refused.store(0, Ordering::Relaxed);
         return Step::Put(done, bell);
     }
     if v.s.session.producer.is_sealed(v.out) { sealed(v, fd, Reason::PeerLeft) } else { Step::Full }

@@ -11,7 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use madrigal_drivers::shm::layout::{Block, Direction, SEALED, SideLine, Slot, fate, state};
+use madrigal_drivers::shm::layout::{Block, Direction, SEALED, SideLine, Slot, fate, state, want};
 use madrigal_drivers::shm::ring::{Consumer, Memory, Producer, Sleeper};
 use madrigal_netaccess::wait::Peer;
 use madrigal_report::{Path, Reason};
@@ -83,8 +83,10 @@ pub(crate) struct Session {
     pub(crate) fulls: AtomicU32,
     /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
     pub(crate) refusals: AtomicU32,
-    /// Since when a sender has found it full, 0 while it does not.
+    /// Since when a sender has found it full, or waited for it to have room, 0 while it does not.
     pub(crate) full_since: AtomicU64,
+    /// Whether a send was refused since the last one that was not.
+    pub(crate) refused: AtomicU32,
 }
 
 impl Session {
@@ -98,6 +100,7 @@ impl Session {
             &self.no_room,
             &self.fulls,
             &self.refusals,
+            &self.refused,
             &self.offer_looks,
             &self.ringing,
         ] {
@@ -421,18 +424,29 @@ impl View<'_> {
     /// A nonblocking sender found the ring full.
     pub(crate) fn note_full(&self) {
         self.s.session.refusals.fetch_add(1, Ordering::Relaxed);
+        self.s.session.refused.store(1, Ordering::Relaxed);
         self.note_wait();
     }
 
     /// A sender begins to wait for space, if it did not before.
     pub(crate) fn note_wait(&self) {
-        let _ = self.s.session.full_since.compare_exchange(0, time::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
+        let since = &self.s.session.full_since;
+        if since.load(Ordering::Relaxed) == 0 {
+            let _ = since.compare_exchange(0, time::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// What a sender that waits may go on with: one that has not been refused finds any space good enough.
+    pub(crate) fn enough(&self) -> u32 {
+        if self.s.session.refused.load(Ordering::Relaxed) == 0 { want::HALF } else { crate::send::wanted(self) }
     }
 
     /// Whether a sender has found the ring full for so long that TCP's buffers should take over.
     pub(crate) fn is_stalled(&self) -> bool {
         let since = self.s.session.full_since.load(Ordering::Relaxed);
-        since != 0 && time::now_ns() > since + crate::send::STALL_NS
+        since != 0
+            && time::now_ns() > since + crate::send::STALL_NS
+            && !self.s.session.producer.has_room(self.out, &self.mem, self.enough())
     }
 
     /// Our published block, to be replaced by a larger one.

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
-use madrigal_drivers::shm::layout::{SEALED, flush, state, want};
+use madrigal_drivers::shm::layout::{SEALED, flush, state};
 use madrigal_report::Reason;
 use madrigal_sys::{raw, time};
 
@@ -110,17 +110,19 @@ fn writable(v: &View<'_>, told: Option<&Member>, fd: c_int) -> u32 {
     if v.s.session.tx() != phase::RING {
         return ask_once(told, bit::QUIET_OUT, fd, WRITABLE);
     }
-    if v.s.session.producer.is_sealed(v.out) || v.ended() || v.s.session.producer.has_room(v.out, &v.mem, full_wait(v))
-    {
+    let producer = &v.s.session.producer;
+    if producer.is_sealed(v.out) || v.ended() || producer.has_room(v.out, &v.mem, v.enough()) {
         return WRITABLE;
     }
     // The reader rings once there is space.
-    if v.s.session.producer.want(v.out, &v.mem, send::wanted(v)) { WRITABLE } else { 0 }
-}
-
-/// A sender that has not been refused finds any space good enough.
-fn full_wait(v: &View<'_>) -> u32 {
-    if v.s.session.full_since.load(Ordering::Relaxed) == 0 { want::HALF } else { send::wanted(v) }
+    if producer.want(v.out, &v.mem, send::wanted(v)) {
+        return WRITABLE;
+    }
+    // Who asks for edges may have nothing to send; anybody else waits.
+    if told.is_none_or(|member| member.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0) {
+        v.note_wait();
+    }
+    0
 }
 
 /// A sender whose reader stands still goes back to TCP. Outside every lock.

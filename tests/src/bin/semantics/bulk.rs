@@ -15,6 +15,7 @@ crate::checks![
     reader_stalls_and_returns,
     bulk_from_the_first_byte,
     only_one_side_sends,
+    sends_only_where_there_is_room,
     echo_under_back_pressure,
     echo_to_a_client_that_stalls,
 ];
@@ -165,6 +166,25 @@ fn only_one_side_sends() {
             }
         },
     );
+}
+
+/// A sender that asks before each send, is never refused, and whose sends fill a ring exactly.
+fn sends_only_where_there_is_room() {
+    const BLOCK: usize = 128 << 10;
+    for _ in 0..40 {
+        let p = Pair::fresh();
+        net::set_nonblocking(&p.c, true);
+        both(
+            || {
+                let mut at = 0;
+                while at < 32 * BLOCK {
+                    assert_eq!(net::poll(&p.c, libc::POLLOUT, -1), libc::POLLOUT);
+                    at += net::write(&p.c, &vec![7; BLOCK - at % BLOCK]).unwrap();
+                }
+            },
+            || assert!(recv_exact(&p.s, 32 * BLOCK).iter().all(|b| *b == 7)),
+        );
+    }
 }
 
 /// An event loop that takes nothing while it has something to give, as pipes of streams do, behind a client that sends faster than it
