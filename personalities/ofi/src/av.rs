@@ -10,6 +10,7 @@ use crate::abi::object::{AvFid, AvOps, DomainFid, Fid, Ops};
 use crate::abi::queue::{AvAttr, EqEntry};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::domain::{Domain, DomainObject};
+use crate::door::{self, Answer, Question};
 use crate::eq::{self, Events};
 use crate::info::place::{resolve, sockaddr, text};
 use crate::names::Name;
@@ -36,12 +37,19 @@ pub(crate) struct AvState {
     pub(crate) version: u64,
     /// Endpoints bound to it.
     pub(crate) users: usize,
+    /// Who lives at these places, is being asked: by number.
+    questions: Vec<(usize, Question)>,
 }
 
 impl AvState {
     fn insert(&mut self, name: Name) -> Addr {
         self.version += 1;
         let at = self.free.pop().unwrap_or(self.names.len());
+        if let Name::Place(bytes) = &name
+            && let Some(to) = door::place(bytes, false)
+        {
+            self.questions.push((at, Question::ask(to)));
+        }
         match self.names.get_mut(at) {
             Some(place) => *place = Some(name),
             None => self.names.push(Some(name)),
@@ -55,12 +63,32 @@ impl AvState {
         if was {
             self.version += 1;
             self.free.push(at as usize);
+            self.questions.retain(|(asked, _)| *asked != at as usize);
         }
         was
     }
 
     fn get(&self, at: Addr) -> Option<&Name> {
         self.names.get(at as usize)?.as_ref()
+    }
+
+    /// Whether it is being asked who lives there.
+    pub(crate) fn asks(&self, at: usize) -> bool {
+        self.questions.iter().any(|(asked, _)| *asked == at)
+    }
+
+    /// Looks for answers; whether some are still to come.
+    pub(crate) fn hear(&mut self) -> bool {
+        let Self { names, questions, version, .. } = self;
+        questions.retain_mut(|(at, question)| {
+            let answer = question.look();
+            if let (Answer::Node(node), Some(place)) = (&answer, names.get_mut(*at)) {
+                *place = Some(Name::Node(node.clone()));
+            }
+            *version += u64::from(answer != Answer::NotYet);
+            answer == Answer::NotYet
+        });
+        !questions.is_empty()
     }
 }
 
@@ -157,6 +185,7 @@ impl Av {
             let failed = name.is_none();
             let number = name.map_or(ADDR_UNSPEC, |name| {
                 let mut state = self.domain.lock();
+                state.asking |= matches!(name, Name::Place(_));
                 state.avs.get_mut(self.at).map_or(ADDR_UNSPEC, |av| av.insert(name))
             });
             good += usize::from(!failed);

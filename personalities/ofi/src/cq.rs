@@ -5,14 +5,17 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use madrigal_sys::time;
+
 use crate::abi::Addr;
 use crate::abi::errno::{EAGAIN, EAVAIL, EBUSY, EINVAL, EIO, ENOSYS};
 use crate::abi::flags::{
-    CLASS_CQ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, GETWAITOBJ,
-    WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD,
+    CLASS_CQ, CQ_FORMAT_CONTEXT, CQ_FORMAT_DATA, CQ_FORMAT_MSG, CQ_FORMAT_TAGGED, CQ_FORMAT_UNSPEC, GETWAIT,
+    GETWAITOBJ, WAIT_FD, WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD,
 };
 use crate::abi::object::{DomainFid, Fid, Ops};
 use crate::abi::queue::{CqAttr, CqEntry, CqErrEntry, CqFid, CqOps};
+use crate::bell::Bell;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::error_text;
 use crate::guard;
@@ -27,6 +30,7 @@ struct Cq {
     /// Bytes of an entry as the caller reads it.
     size: usize,
     wait: u32,
+    bell: Option<Arc<Bell>>,
 }
 
 static OPS: Ops = Ops { control, ..ops(close) };
@@ -54,18 +58,26 @@ pub(crate) unsafe extern "C" fn open(
             CQ_FORMAT_TAGGED => 48,
             _ => return -ENOSYS,
         };
-        if !matches!(attr.wait_obj, WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD) {
-            return -ENOSYS;
-        }
-        let state = CqState { entries: VecDeque::with_capacity(attr.size.min(FIRST)), users: 0, signaled: false };
+        let bell = match attr.wait_obj {
+            WAIT_NONE | WAIT_UNSPEC | WAIT_YIELD => None,
+            WAIT_FD => match Bell::new() {
+                Ok(bell) => Some(Arc::new(bell)),
+                Err(errno) => return -errno.raw_os_error(),
+            },
+            _ => return -ENOSYS,
+        };
+        let entries = VecDeque::with_capacity(attr.size.min(FIRST));
+        let state = CqState { entries, users: 0, signaled: false, bell: bell.clone(), sleeping: false };
         let at = domain.lock().queues.cqs.insert(state);
-        let inner = Cq { domain: Arc::clone(domain), at, size, wait: attr.wait_obj };
+        let inner = Cq { domain: Arc::clone(domain), at, size, wait: attr.wait_obj, bell };
         let made = CqObject::give(CqFid { fid: fid(CLASS_CQ, context, &OPS), ops: &CQ }, inner);
         // SAFETY: a place for the result, by the caller.
         unsafe { store(cq, made.cast()) }
     })
 }
 
+/// The longest sleep of a program that others find by host and port.
+const LOOK_NS: u64 = 20_000_000;
 /// Entries for which there is room from the start; it grows as needed.
 const FIRST: usize = 64;
 
@@ -79,7 +91,7 @@ pub(crate) unsafe fn place(cq: *mut Fid, domain: &Arc<Domain>) -> Option<usize> 
     Arc::ptr_eq(&cq.domain, domain).then_some(cq.at)
 }
 
-/// Whether there is something to read.
+/// Whether there is something to read; if not, the queue's descriptor will be ready once there is.
 ///
 /// # Safety
 /// A live completion queue of ours.
@@ -87,7 +99,21 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     // SAFETY: by the caller.
     let cq = unsafe { CqObject::of(cq) };
     let mut state = cq.domain.lock();
-    state.turn() > 0 || state.queues.cqs.get(cq.at).is_some_and(|cq| !cq.entries.is_empty())
+    let found = state.turn() > 0;
+    // Doors and questions are looked at by the clock.
+    let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.door.is_some());
+    let end = if looks { time::now_ns() + LOOK_NS } else { u64::MAX };
+    let State { queues, armed, .. } = &mut *state;
+    let Some(queue) = queues.cqs.get_mut(cq.at) else { return true };
+    if found || !queue.entries.is_empty() || std::mem::take(&mut queue.signaled) {
+        return true;
+    }
+    let Some(bell) = &cq.bell else { return false };
+    bell.quiet();
+    queue.sleeping = true;
+    let Some(station) = cq.domain.station() else { return false };
+    *armed = true;
+    !bell.set(station, end)
 }
 
 unsafe extern "C" fn close(cq: *mut Fid) -> c_int {
@@ -113,6 +139,11 @@ unsafe extern "C" fn control(cq: *mut Fid, command: c_int, arg: *mut c_void) -> 
         match command {
             // SAFETY: the caller offers a place for the kind.
             GETWAITOBJ => unsafe { store(arg.cast::<u32>(), inner.wait) },
+            GETWAIT => match &inner.bell {
+                // SAFETY: the caller offers a place for a descriptor.
+                Some(bell) => unsafe { store(arg.cast::<c_int>(), bell.descriptor()) },
+                None => -ENOSYS,
+            },
             _ => -ENOSYS,
         }
     })
@@ -278,6 +309,7 @@ unsafe extern "C" fn signal(cq: *mut CqFid) -> c_int {
         }
         if let Some(queue) = inner.domain.lock().queues.cqs.get_mut(inner.at) {
             queue.signaled = true;
+            queue.wake();
         }
         0
     })

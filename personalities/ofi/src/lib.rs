@@ -7,6 +7,7 @@
 //! ```text
 //!   abi        libfabric's structures                    info     what we can do, and for whom
 //!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
+//!   door       addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
 //!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
 //!   station    the one station of this process
@@ -18,9 +19,11 @@
 
 mod abi;
 mod av;
+mod bell;
 mod cntr;
 mod cq;
 mod domain;
+mod door;
 mod ep;
 mod eq;
 mod fabric;

@@ -21,7 +21,7 @@ pub(crate) fn length(format: u32, forced: Option<usize>) -> usize {
 pub(crate) enum Name {
     /// A process of ours.
     Node(NodeAddress),
-    /// A host and a port, and nobody knows who lives there: it can be looked up, never reached.
+    /// A host and a port, while it is not known who lives there.
     Place([u8; SHORT]),
 }
 

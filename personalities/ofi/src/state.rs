@@ -1,6 +1,7 @@
 //! Everything of a domain that changes, behind the domain's lock; and what is done with the ends of operations.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use madrigal_links::endpoint::{Completion, Endpoint, Kind, PeerId, Region, Status};
 use madrigal_netaccess::message::LinkError;
@@ -10,6 +11,7 @@ use crate::abi::flags::{MULTI_RECV, REMOTE_CQ_DATA, REMOTE_WRITE, RMA};
 use crate::abi::queue::CqEntry;
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::av::AvState;
+use crate::bell::Bell;
 use crate::ep::{EpState, Role};
 use crate::slab::Slab;
 use crate::station::complain;
@@ -23,6 +25,10 @@ pub(crate) struct State {
     /// The regions every endpoint exposes.
     pub(crate) regions: Vec<Region>,
     pub(crate) next_key: u64,
+    /// An address vector waits to hear who lives at a place.
+    pub(crate) asking: bool,
+    /// The ports were told that nobody looks.
+    pub(crate) armed: bool,
 }
 
 /// Where the ends of operations are told.
@@ -39,6 +45,21 @@ pub(crate) struct CqState {
     pub(crate) users: usize,
     /// Somebody asked that whoever waits returns.
     pub(crate) signaled: bool,
+    /// What somebody may sleep on, ...
+    pub(crate) bell: Option<Arc<Bell>>,
+    /// ... and whether he does.
+    pub(crate) sleeping: bool,
+}
+
+impl CqState {
+    /// Ends the sleep of whoever waits for the descriptor.
+    #[cold]
+    pub(crate) fn wake(&mut self) {
+        self.sleeping = false;
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
 }
 
 /// What a completion queue tells.
@@ -84,19 +105,28 @@ impl State {
     /// Turns every endpoint and files what they tell; how much there was.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        let Self { avs, queues, eps, .. } = self;
+        let Self { avs, queues, eps, asking, armed, .. } = self;
+        if *asking {
+            *asking = avs.iter_mut().fold(false, |more, av| av.hear() | more);
+        }
         let mut count = 0;
         // One look at the peers serves all endpoints.
         let mut look = true;
         for ep in eps.iter_mut().filter(|ep| ep.enabled) {
             ep.sync(avs);
-            let EpState { link, desk, .. } = ep;
+            let EpState { link, desk, door, .. } = ep;
+            if std::mem::take(armed) {
+                link.station().woken();
+            }
             while let Some(done) = link.next(look) {
                 look = false;
                 count += 1;
                 desk.file(&done, queues);
             }
             look = false;
+            if let Some(door) = door {
+                door.answer(|| link.address());
+            }
             if let Some(peer) = desk.lost.take() {
                 explain(link, peer);
             }
@@ -119,6 +149,9 @@ impl Queues {
     pub(crate) fn push(&mut self, cq: Option<usize>, entry: Entry) {
         if let Some(cq) = cq.and_then(|at| self.cqs.get_mut(at)) {
             cq.entries.push_back(entry);
+            if cq.sleeping {
+                cq.wake();
+            }
         }
     }
 

@@ -1,8 +1,11 @@
 /* Drives the provider through the installed libfabric, as an MPI would: two endpoints, in this process or in two.
  *   drive local             everything between two endpoints of one process
  *   drive pair              the same between two processes (the child's address comes over a pipe)
+ *   drive pair asleep       and they sleep in poll(2) while there is nothing
+ *   drive named PORT        two processes that find each other by host and port
  * Prints what went wrong and ends with 1. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +42,11 @@ struct side {
 
 static struct fi_info *info;
 static struct fid_fabric *fabric;
+static int asleep;
 
 static void open_side(struct side *s)
 {
-    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_UNSPEC };
+    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = asleep ? FI_WAIT_FD : FI_WAIT_UNSPEC };
     struct fi_av_attr av = { .type = FI_AV_MAP };
     struct fi_cntr_attr cntr = { .events = FI_CNTR_EVENTS_COMP };
     size_t min = 256, got = 0, len = sizeof(got);
@@ -94,6 +98,16 @@ static void close_side(struct side *s)
 /* Both sides of one process make progress; a watchdog (alarm) ends what hangs. */
 static struct side *other;
 
+/* Nothing came: sleeps as programs do that wait for other things too. */
+static void rest(struct side *s)
+{
+    struct fid *fids[] = { &s->cq->fid };
+    struct pollfd fd = { .events = POLLIN };
+    MUST(fi_control(&s->cq->fid, FI_GETWAIT, &fd.fd));
+    if (fi_trywait(fabric, fids, 1) == 0)
+        IS(poll(&fd, 1, 30000), 1);
+}
+
 static struct fi_cq_tagged_entry next(struct side *s)
 {
     struct fi_cq_tagged_entry entry = { 0 };
@@ -107,6 +121,8 @@ static struct fi_cq_tagged_entry next(struct side *s)
             printf("unexpected: read %zd, error %d (%s)\n", r, error.err, fi_strerror(error.err));
             exit(1);
         }
+        if (asleep)
+            rest(s);
         if (other)
             fi_cq_read(other->cq, NULL, 0);
     }
@@ -372,10 +388,44 @@ static void pair(void)
     IS(status, 0);
 }
 
+static void named(struct fi_info *hints, const char *port)
+{
+    static char theirs[128];
+    struct side s = { 0 };
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    alarm(60);
+    fi_freeinfo(info);
+    MUST(fi_getinfo(FI_VERSION(1, 9), child ? NULL : "127.0.0.1", port, child ? FI_SOURCE : 0, hints, &info));
+    IS(info->addr_format, FI_SOCKADDR_IN);
+    open_side(&s);
+    IS(s.name_len, 16);
+    if (child) {
+        MUST(fi_trecv(s.ep, theirs, sizeof(theirs), NULL, FI_ADDR_UNSPEC, 1, 0, theirs));
+        IS(next(&s).len, 16);
+        meet(&s, theirs);
+        post(&s, s.ep, "hello", 5, 2, NULL);
+        next(&s);
+    } else {
+        IS(fi_av_insert(s.av, info->dest_addr, 1, &s.peer, 0, NULL), 1);
+        post(&s, s.ep, s.name, s.name_len, 1, NULL);
+        next(&s);
+        MUST(fi_trecv(s.ep, theirs, sizeof(theirs), NULL, s.peer, 2, 0, theirs));
+        IS(next(&s).len, 5);
+    }
+    close_side(&s);
+    if (!child)
+        exit(0);
+    waitpid(child, &status, 0);
+    IS(status, 0);
+}
+
 int main(int argc, char **argv)
 {
     struct fi_info *hints = fi_allocinfo();
     alarm(60);
+    asleep = argc > 2 && !strcmp(argv[2], "asleep");
     out = malloc(LARGE);
     hints->fabric_attr->prov_name = strdup("madrigal");
     hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_SOURCE | FI_MULTI_RECV;
@@ -389,6 +439,8 @@ int main(int argc, char **argv)
     MUST(fi_fabric(info->fabric_attr, &fabric, NULL));
     if (argc > 1 && !strcmp(argv[1], "pair"))
         pair();
+    else if (argc > 2 && !strcmp(argv[1], "named"))
+        named(hints, argv[2]);
     else
         local();
     MUST(fi_close(&fabric->fid));

@@ -77,12 +77,12 @@ fn driver(folder: &Path) -> Option<PathBuf> {
 }
 
 fn drive(how: &str, methods: &str) {
-    let folder = Folder::new(&format!("{how}-{methods}"));
+    let folder = Folder::new(&format!("{}-{methods}", how.replace(' ', "-")));
     let Some(program) = driver(&folder.0) else {
         return println!("skipped: no libfabric to compile against, or no C compiler");
     };
     let mut command = Command::new(program);
-    command.arg(how).env("FI_PROVIDER_PATH", &folder.0).env("MADRIGAL_METHODS", methods);
+    command.args(how.split(' ')).env("FI_PROVIDER_PATH", &folder.0).env("MADRIGAL_METHODS", methods);
     command.env("MADRIGAL_DIR", folder.0.join("meet"));
     let out = command.output().expect("it runs");
     let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -102,4 +102,16 @@ fn does_everything_between_processes_over_shared_memory() {
 #[test]
 fn does_everything_between_processes_over_tcp() {
     drive("pair", "tcp");
+}
+
+#[test]
+fn sleeps_on_a_descriptor() {
+    drive("pair asleep", "shm");
+    drive("pair asleep", "tcp");
+}
+
+#[test]
+fn finds_peers_by_host_and_port() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    drive(&format!("named {}", free.port()), "shm");
 }

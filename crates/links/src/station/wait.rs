@@ -1,6 +1,8 @@
 //! How a station waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
 //! long time in which nothing came, so that an idle process costs next to nothing and a busy one never waits to be woken.
 
+use std::os::fd::{AsRawFd, RawFd};
+
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
@@ -113,6 +115,24 @@ impl Station {
         }
     }
 
+    /// The descriptors of the ports, the same ones while the station lives, for who sleeps by means of his own.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.core().ports.iter().filter_map(|slot| slot.port.descriptor().map(|fd| fd.as_raw_fd())).collect()
+    }
+
+    /// Has them ring from now on. `None`: there is something to do first. Else one may sleep until one of them is ready to be read, at
+    /// most until the time that is told (nanoseconds of the monotonic clock), and must then call [`Station::woken`].
+    pub fn arm(&self) -> Option<u64> {
+        let mut core = self.core();
+        core.seek();
+        core.arm(&mut [])
+    }
+
+    /// Ends that.
+    pub fn woken(&self) {
+        self.core().ports.iter_mut().for_each(|slot| slot.port.woken());
+    }
+
     /// Sleeps until a port rings, at most `ns` nanoseconds.
     #[cold]
     fn sleep(&self, ns: u64) {
@@ -126,7 +146,7 @@ impl Station {
             }
         };
         raw::wait_readable(&fds, until.saturating_sub(time::now_ns()));
-        self.core().ports.iter_mut().for_each(|slot| slot.port.woken());
+        self.woken();
     }
 }
 
@@ -146,7 +166,6 @@ impl Core {
 
     /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be looked at.
     fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
-        use std::os::fd::AsRawFd;
         if !self.state.pulls.is_empty() || !self.state.pending.is_empty() {
             return None;
         }

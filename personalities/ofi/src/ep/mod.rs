@@ -17,7 +17,7 @@ use madrigal_links::endpoint::{Endpoint, PeerId};
 use madrigal_sys::time;
 
 use crate::abi::endpoint::EpFid;
-use crate::abi::errno::{EINVAL, EIO, ENOAV, ENOSYS, EOPBADSTATE};
+use crate::abi::errno::{EAGAIN, EHOSTUNREACH, EINVAL, EIO, ENOAV, ENOSYS, EOPBADSTATE};
 use crate::abi::flags::{
     ALIAS, CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_EP, CLASS_EQ, DIRECTED_RECV, ENABLE, GETOPSFLAG, READ, RECV,
     REMOTE_READ, REMOTE_WRITE, SELECTIVE_COMPLETION, SEND, SETOPSFLAG, WRITE,
@@ -27,6 +27,7 @@ use crate::abi::object::{Alias, DomainFid, Fid, Ops};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::av::AvState;
 use crate::domain::{Domain, DomainObject};
+use crate::door::{self, Door};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, store};
 use crate::slab::Slab;
@@ -56,11 +57,15 @@ pub(crate) struct EpState {
     pub(crate) link: Endpoint,
     pub(crate) desk: Desk,
     pub(crate) enabled: bool,
+    /// Where it can be found by host and port.
+    pub(crate) door: Option<Door>,
     av: Option<usize>,
     /// The version of the address vector that `peers` and the desk's names show.
     version: u64,
     /// By place in the address vector.
     peers: Vec<Option<PeerId>>,
+    /// Places of which nobody knows who lives there, and what is said of it.
+    strangers: Vec<(usize, i32)>,
     tx_selective: bool,
     rx_selective: bool,
     /// Whether a receive minds from whom.
@@ -111,10 +116,15 @@ impl EpState {
         self.version = av.version;
         self.desk.names.clear();
         self.peers.clear();
+        self.strangers.clear();
         for (at, name) in av.names.iter().enumerate() {
             let peer = match name {
                 Some(Name::Node(node)) => Some(self.link.peer(node)),
-                Some(Name::Place(_)) | None => None,
+                Some(Name::Place(_)) => {
+                    self.strangers.push((at, if av.asks(at) { EAGAIN } else { EHOSTUNREACH }));
+                    None
+                }
+                None => None,
             };
             self.peers.push(peer);
             if let Some(peer) = peer {
@@ -129,10 +139,15 @@ impl EpState {
         }
     }
 
-    /// The peer at that place of the address vector.
+    /// The peer at that place of the address vector; `Err`: nobody, or it is not known yet who.
     #[inline]
-    fn peer(&self, at: Addr) -> Option<PeerId> {
-        self.peers.get(at as usize).copied().flatten()
+    fn peer(&self, at: Addr) -> Result<PeerId, i32> {
+        self.peers.get(at as usize).copied().flatten().ok_or_else(|| self.stranger(at))
+    }
+
+    #[cold]
+    fn stranger(&self, at: Addr) -> i32 {
+        self.strangers.iter().find(|(place, _)| *place as Addr == at).map_or(EINVAL, |&(_, errno)| errno)
     }
 
     /// From whom a receive takes: `Err` if nobody is there.
@@ -141,7 +156,7 @@ impl EpState {
         if at == ADDR_UNSPEC || !self.directed {
             return Ok(None);
         }
-        self.peer(at).map(Some).ok_or(EINVAL)
+        self.peer(at).map(Some)
     }
 }
 
@@ -226,7 +241,12 @@ pub(crate) unsafe extern "C" fn open(
             }
         };
         let mut state = domain.lock();
-        let it = state_of(link, info.caps, &state);
+        let mut it = state_of(link, info.caps, &state);
+        // SAFETY: null or an address of that length, by the caller.
+        let source = unsafe { crate::info::bytes(info.src_addr.cast(), info.src_addrlen) };
+        if let Some(Name::Place(source)) = source.and_then(|source| Name::decode(&source)) {
+            it.door = door::place(&source, true).and_then(Door::open);
+        }
         let shared = Shared { domain: Arc::clone(domain), at: state.eps.insert(it) };
         drop(state);
         let inner = Ep {
@@ -269,9 +289,11 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
             lost: None,
         },
         enabled: false,
+        door: None,
         av: None,
         version: 0,
         peers: Vec::new(),
+        strangers: Vec::new(),
         tx_selective: false,
         rx_selective: false,
         directed: caps & DIRECTED_RECV != 0,

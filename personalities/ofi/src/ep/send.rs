@@ -65,7 +65,7 @@ impl EpState {
         if flags & FENCE != 0 && self.desk.outgoing > 0 {
             return Err(EAGAIN);
         }
-        self.peer(at).ok_or(EINVAL)
+        self.peer(at)
     }
 
     /// Keeps a request until its completion; its token.

@@ -188,9 +188,11 @@ unsafe fn is_ours(name: *const c_char) -> bool {
     name.is_null() || unsafe { CStr::from_ptr(name) }.to_bytes().eq_ignore_ascii_case(NAME.to_bytes())
 }
 
+/// A copy of these; `None` where there are none.
+///
 /// # Safety
 /// `at` is null or `len` bytes from there can be read.
-unsafe fn bytes(at: *const u8, len: usize) -> Option<Vec<u8>> {
+pub(crate) unsafe fn bytes(at: *const u8, len: usize) -> Option<Vec<u8>> {
     if at.is_null() || len == 0 {
         return None;
     }

@@ -11,6 +11,7 @@ use crate::abi::info::Info;
 use crate::guard;
 
 pub(crate) use build::NAME;
+pub(crate) use hints::bytes;
 
 /// Capabilities a caller gets only if he asks for them, or asks for nothing.
 const PRIMARY: u64 = {

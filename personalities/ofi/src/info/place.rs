@@ -1,7 +1,7 @@
 //! Addresses named by node and service, as `fi_getinfo` and `fi_av_insertsvc` take them.
 //!
-//! They find a host, not a process of a job: programs exchange what `fi_getname` gives them instead. What is found here serves those
-//! who only want to see it.
+//! They name a host and a port; who lives there is asked ([`crate::door`]). Programs that exchange what `fi_getname` gives them need
+//! none of it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::{Ipv4Addr, SocketAddrV4};
