@@ -103,7 +103,9 @@ def _mpich_case(place: Place, part: str, program: str, ranks: int, arguments: li
     path = place.built / part / program
     if not path.exists():
         return "skipped", "not built"
-    code, text = place.start([str(path), *arguments], ranks, limit, environment, path.parent, f"mpich-{name}")
+    # It may have been built for the same MPI in another place.
+    library = {"LD_LIBRARY_PATH": str(place.mpi.home / "lib")} if place.mpi.home else {}
+    code, text = place.start([str(path), *arguments], ranks, limit, library | environment, path.parent, f"mpich-{name}")
     if code == 0 and re.search(r"^\s*No [Ee]rrors\s*$", text, re.MULTILINE):
         return "pass", ""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -147,7 +149,7 @@ def fabtests(place: Place, wanted: str) -> Iterator[Case]:
     if not script or not script.exists():
         raise Unable("say by --built where fabtests were installed (the folder with bin/runfabtests.sh)")
     name = place.provider if place.provider != "tcp" or "117" not in str(place.built) else "tcp;ofi_rxm"
-    words = [str(script), "-vvv", *(["-b"] if place.provider == OURS else []), "-t", wanted or "unit,functional,short", "-p", str(place.built / "bin"),
+    words = [str(script), "-vvv", "-t", wanted or "unit,functional,short", "-p", str(place.built / "bin"),
              "-e", "msg,dgram", "-T", "60", name]
     environment = {"PATH": f"{place.built}/bin:{os.environ['PATH']}", "FI_LOG_LEVEL": "warn"}
     if place.provider == OURS:
@@ -166,7 +168,7 @@ def fabtests(place: Place, wanted: str) -> Iterator[Case]:
         re.findall(r"^(fi_.*?):?\s{2,}(Pass|Fail|Notrun|Excluded)", text, re.MULTILINE)
     for test, result in results:
         verdict = {"Pass": "pass", "Fail": "FAILED"}.get(result, "skipped")
-        yield test.strip(), lambda verdict=verdict, result=result: (verdict, "" if verdict == "pass" else result)
+        yield re.sub(r' -p ".*"$', "", test.strip()), lambda verdict=verdict, result=result: (verdict, "" if verdict == "pass" else result)
 
 
 ALL: dict[str, Callable[[Place, str], Iterator[Case]]] = {
