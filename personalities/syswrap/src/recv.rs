@@ -245,7 +245,10 @@ fn take_kernel(v: &View<'_>, op: &Receive<'_>, done: usize, limit: usize) -> Res
 /// Where the next byte is. Under the receive lock.
 fn look(v: &View<'_>, fd: c_int) -> Look {
     match v.s.session.rx() {
-        phase::RING => look_ring(v, fd),
+        phase::RING => {
+            help_switch(v, fd);
+            look_ring(v, fd)
+        }
         phase::READY => look_ready(v, fd),
         phase::DONE => Look::Plain,
         _ if upgrade::ready(v, fd) => {
@@ -256,7 +259,8 @@ fn look(v: &View<'_>, fd: c_int) -> Look {
     }
 }
 
-/// The sending side of the same connection switches in receives too: a program may never send again.
+/// The sending side of the same connection switches in receives too: a program may never send again, or only while it is corked.
+#[inline]
 fn help_switch(v: &View<'_>, fd: c_int) {
     if v.s.session.tx() == phase::KERNEL
         && let Some(guard) = v.s.wlock.try_lock()
@@ -320,7 +324,6 @@ fn look_ring(v: &View<'_>, fd: c_int) -> Look {
 
 /// The ring is empty and open: has the kernel socket ended?
 fn look_drained(v: &View<'_>, fd: c_int) -> Look {
-    help_switch(v, fd);
     if !v.ended() {
         v.check_open(fd, false);
     } else if !v.end_is_known() {

@@ -10,7 +10,7 @@ use madrigal_sys::raw;
 use super::fds::{kernel_only, set_nonblocking};
 use super::{guarded_or, is_socket};
 use crate::sock::{flag, mode};
-use crate::{real, recv, send, sock};
+use crate::{plain, real, recv, send, sock};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
@@ -141,17 +141,32 @@ fn before(change: &Change) -> bool {
         (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) if s.mode() == mode::SESSION => {
             s.session.nodelay.store(u32::from(change.first != 0), Ordering::Relaxed);
-            return true;
+            // While the kernel carries what we send it is the program's business; doorbells need it on.
+            return plain::session_sends(&s);
         }
         (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-            s.set_flag(flag::CORK, change.first != 0);
-            // A corked socket would hold doorbells back; ring bytes go at once, which corking permits.
-            return s.mode() == mode::SESSION;
+            return cork(&s, change);
         }
         _ => return false,
     };
     kernel_only(change.fd, reason);
     false
+}
+
+/// `TCP_CORK`. True: the kernel has heard what it may.
+fn cork(s: &sock::Sock, change: &Change) -> bool {
+    if s.mode() != mode::SESSION {
+        s.set_flag(flag::CORK, change.first != 0);
+        return false;
+    }
+    // So that the direction does not move in between.
+    let _guard = s.wlock.lock();
+    s.set_flag(flag::CORK, change.first != 0);
+    if !plain::session_sends(s) {
+        let _ = raw::set_sockopt(change.fd, change.level, change.name, &change.first);
+    }
+    // A corked socket would hold doorbells back; ring bytes go at once, which corking permits.
+    true
 }
 
 fn after(change: &Change) {
