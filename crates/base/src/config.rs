@@ -70,6 +70,12 @@ pub const KEYS: &[Key] = &[
         unit: "",
         help: "Bytes of the addresses an MPI carries for us, 16 or 64; empty for what it can.",
     },
+    Key {
+        name: "MADRIGAL_CONFIG_DIR",
+        default: "~/.config/madrigal",
+        unit: "",
+        help: "Directory of certificates, keys and the description of the grid; ~ is the home directory.",
+    },
 ];
 
 /// The key of that name.
@@ -124,6 +130,8 @@ pub struct Settings {
     pub network: Network,
     /// `MADRIGAL_ADDR_LEN`; `None`: what the MPI can carry.
     pub address_len: Option<usize>,
+    /// `MADRIGAL_CONFIG_DIR`, `~/` not yet replaced.
+    pub config_dir: String,
 }
 
 impl Default for Settings {
@@ -135,6 +143,7 @@ impl Default for Settings {
             spin_us: 50,
             network: Network::default(),
             address_len: None,
+            config_dir: "~/.config/madrigal".to_owned(),
         }
     }
 }
@@ -175,6 +184,10 @@ impl Settings {
             "MADRIGAL_ADDR_LEN" => {
                 let len = value.parse().ok().filter(|len| [16, 64].contains(len));
                 self.address_len = Some(len.ok_or_else(|| bad("16 or 64"))?);
+            }
+            "MADRIGAL_CONFIG_DIR" => {
+                let at_home = value.starts_with("~/").then(|| value.to_owned());
+                self.config_dir = at_home.or_else(|| absolute(value)).ok_or_else(|| bad("a path from / or ~/"))?;
             }
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
@@ -307,6 +320,7 @@ mod tests {
             ("MADRIGAL_PORTS", "99999"),
             ("MADRIGAL_NET", "10.0.0.0/99"),
             ("MADRIGAL_CONNECT_TIMEOUT", "0"),
+            ("MADRIGAL_CONFIG_DIR", "relative"),
         ] {
             let (settings, errors) = Settings::from_pairs([(name, value)]);
             assert_eq!(settings, Settings::default());
