@@ -8,7 +8,7 @@ use super::{
     TX_CAPS, Wanted,
 };
 use crate::abi::flags::{
-    AV_TABLE, COMPLETION, DELIVERY_COMPLETE, EP_RDM, EP_UNSPEC, FORMAT_UNSPEC, INJECT as INJECT_FLAG, INJECT_COMPLETE,
+    AV_TABLE, AV_UNSPEC, COMPLETION, DELIVERY_COMPLETE, EP_RDM, EP_UNSPEC, FORMAT_UNSPEC, INJECT as INJECT_FLAG, INJECT_COMPLETE,
     MR_BASIC, MR_SCALABLE, MULTI_RECV, PROGRESS_AUTO, PROGRESS_MANUAL, SOCKADDR, SOCKADDR_IN, THREAD_SAFE,
     TRANSMIT_COMPLETE,
 };
@@ -30,7 +30,8 @@ impl Wanted {
             threading: THREAD_SAFE,
             control_progress: PROGRESS_MANUAL,
             data_progress: PROGRESS_MANUAL,
-            av_type: AV_TABLE,
+            // Both kinds are the same here: the caller's, or none.
+            av_type: AV_UNSPEC,
             mr_mode: if scalable { MR_SCALABLE } else { 0 },
             tag_format: 0,
             tx_flags: 0,
@@ -145,7 +146,7 @@ unsafe fn domain(attr: &DomainAttr, wanted: &mut Wanted) -> bool {
     wanted.threading = or(attr.threading, THREAD_SAFE);
     wanted.control_progress = or(attr.control_progress, PROGRESS_MANUAL);
     wanted.data_progress = or(attr.data_progress, PROGRESS_MANUAL);
-    wanted.av_type = or(attr.av_type, AV_TABLE);
+    wanted.av_type = attr.av_type;
     wanted.mr_mode = registration(attr.mr_mode, wanted.mr_mode);
     // SAFETY: by the caller.
     let named = unsafe { is_ours(attr.name) };
