@@ -301,17 +301,23 @@ fn accept(s: &Sock, fd: c_int, offer: &Offer) -> Result<(), u32> {
     }
     let pid = offer.pid.load(Ordering::Relaxed);
     let shown = offer.arena_fd.load(Ordering::Relaxed).checked_sub(1).map(|fd| fd as i32);
+    let another = || {
+        offer.answer.store(process::id(), Ordering::Relaxed);
+        offers::stage::OTHER_ARENA
+    };
     let lease = arenas::of_peer(offer.arena.load(Ordering::Relaxed), pid, shown).map_err(|e| match e {
-        Unmapped::Unknown => {
-            offer.answer.store(process::id(), Ordering::Relaxed);
-            offers::stage::OTHER_ARENA
-        }
+        Unmapped::Unknown => another(),
         Unmapped::NotNow => offers::stage::FREE,
         Unmapped::Refused => {
             s.set_never(Reason::OtherUser);
             offers::stage::REFUSED
         }
     })?;
+    if !lease.arena().bind(process::id()) {
+        // Two accepting processes found it unbound in the same moment.
+        session::release_unused(s, lease);
+        return Err(another());
+    }
     attach(s, fd, offer, lease).ok_or_else(|| {
         session::release_unused(s, lease);
         offers::stage::FREE
@@ -333,7 +339,6 @@ fn attach(s: &Sock, fd: c_int, offer: &Offer, lease: &'static Lease) -> Option<(
     slot.stage
         .compare_exchange(offered, offered ^ stage::OFFERED ^ stage::ATTACHED, Ordering::AcqRel, Ordering::Relaxed)
         .ok()?;
-    lease.arena().bind(process::id());
     start(s, fd);
     Some(())
 }

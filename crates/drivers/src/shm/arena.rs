@@ -110,9 +110,11 @@ impl Arena {
         self.header().bound.load(Ordering::Acquire)
     }
 
-    /// Binds the arena to the accepting process `who`.
-    pub fn bind(&self, who: u64) {
-        self.header().bound.store(who, Ordering::Release);
+    /// Binds the arena to the accepting process `who`; false when it is bound to another: an event set's word has one owner.
+    #[must_use]
+    pub fn bind(&self, who: u64) -> bool {
+        let bound = self.header().bound.compare_exchange(0, who, Ordering::AcqRel, Ordering::Acquire);
+        bound.is_ok() || bound == Err(who)
     }
 
     /// The word of event set `index` of `side` (0 connecting, 1 accepting), as a direction armed with [`Sleeper::Set`] names it.
@@ -245,7 +247,8 @@ mod tests {
     fn both_sides_see_one_arena_and_strangers_are_refused() {
         let (arena, fd) = Arena::create().unwrap();
         let peer = Arena::attach(&fd, arena.id()).unwrap();
-        peer.bind(7);
+        assert!(peer.bind(7) && peer.bind(7));
+        assert!(!peer.bind(8), "two accepting processes would share the words of their event sets");
         assert_eq!(arena.bound_to(), 7);
         assert_eq!(Arena::attach(&fd, arena.id() ^ 1).err(), Some(Errno::INVAL));
         let mine = arena.take_block(UNIT).unwrap();
