@@ -4,8 +4,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{EAGAIN, MSG_DONTWAIT, POLLIN, POLLOUT};
+use madrigal_report::Path;
 use madrigal_tests::net::{self, poll, recv_exact, send, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
 
@@ -20,6 +21,7 @@ crate::checks![
     blocking_write_waits_for_reader,
     more_arrives,
     cork_and_uncork,
+    corked_answers,
     nodelay_toggles,
     nonblocking_by_fcntl_mid_stream,
     nonblocking_by_fionbio_mid_stream,
@@ -176,6 +178,33 @@ fn cork_and_uncork() {
         send_all(&p.c, &[round]);
         send_all(&p.s, &recv_exact(&p.s, 1));
         assert_eq!(recv_exact(&p.c, 1), [round]);
+    }
+}
+
+/// A server as nginx with `tcp_nopush`: one read for each event, and every answer sent in parts while corked.
+fn corked_answers() {
+    let p = Pair::fresh();
+    let cork = |on: i32| net::set(&p.s, libc::IPPROTO_TCP, libc::TCP_CORK, on).unwrap();
+    both(
+        || {
+            for _ in 0..400 {
+                send_all(&p.c, b"a request");
+                assert_eq!(recv_exact(&p.c, 1440), [[1; 1440]].concat());
+            }
+        },
+        || {
+            for _ in 0..400 {
+                net::await_events(&p.s, POLLIN);
+                assert_eq!(net::recv(&p.s, &mut [0; 4000], 0), Ok(9));
+                cork(1);
+                send_all(&p.s, &[1; 240]);
+                send_all(&p.s, &[1; 1200]);
+                cork(0);
+            }
+        },
+    );
+    if pair::expect_ring() {
+        assert_eq!(pair::path(&p.s), Some(Path::Shm), "the answers never left the kernel");
     }
 }
 
