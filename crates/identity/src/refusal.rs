@@ -143,6 +143,9 @@ thread_local! {
 
 /// The alert's name in RFC 8446.
 fn alert_name(alert: AlertDescription) -> String {
+    if alert == AlertDescription::UnknownCA {
+        return "unknown_ca".to_owned();
+    }
     let mut name = String::new();
     for c in format!("{alert:?}").chars() {
         if c.is_ascii_uppercase() && name.bytes().last().is_some_and(|b| b.is_ascii_lowercase()) {
