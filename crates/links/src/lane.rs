@@ -11,8 +11,8 @@ use std::sync::Arc;
 use madrigal_netaccess::driver::Watched;
 use madrigal_netaccess::engine::{Engine, Registration};
 use madrigal_netaccess::wait::{Peer, Waiter};
-use madrigal_sys::brief::{Brief, BriefGuard};
 use madrigal_sys::time;
+use madrigal_sys::turn::{Taken, Turn};
 
 use crate::op::Handler;
 use crate::vlink::VLink;
@@ -150,7 +150,7 @@ pub(crate) trait Half: Send + Sized {
 
 /// One direction of a link.
 pub(crate) struct Lane<H> {
-    half: Brief<H>,
+    half: Turn<H>,
     /// A waiting thread looks after the operation in front, holding the lock nearly all the time.
     attended: AtomicBool,
     waiter: Waiter,
@@ -171,12 +171,12 @@ pub(crate) enum Rest {
 
 impl<H: Half> Lane<H> {
     pub(crate) fn new(half: H) -> Self {
-        Self { half: Brief::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
+        Self { half: Turn::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> BriefGuard<'_, H> {
-        self.half.lock()
+    pub(crate) fn lock(&self) -> Taken<'_, H> {
+        self.half.take()
     }
 
     /// Completes operations for the engine, at most as many as `budget` is left.
@@ -320,7 +320,7 @@ impl<H: Half> Lane<H> {
     }
 
     #[inline]
-    fn unattend(&self, mut half: BriefGuard<'_, H>, engine: &Engine) {
+    fn unattend(&self, mut half: Taken<'_, H>, engine: &Engine) {
         // SYNC: Release pairs with the Acquire in `work` and `arm`; whoever saw it set relies on `leave`.
         self.attended.store(false, Ordering::Release);
         let queue = half.queue();
@@ -334,7 +334,7 @@ impl<H: Half> Lane<H> {
 
     /// What is still posted is the engine's.
     #[inline]
-    fn leave(&self, mut half: BriefGuard<'_, H>) {
+    fn leave(&self, mut half: Taken<'_, H>) {
         if half.queue().is_empty() {
             return;
         }
@@ -347,7 +347,7 @@ impl<H: Half> Lane<H> {
 }
 
 /// Hands an outcome to whom it may concern, with the half unlocked.
-fn deliver<H: Half>(mut half: BriefGuard<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
+fn deliver<H: Half>(mut half: Taken<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
     let Completed { op, outcome } = completed;
     match op.then {
         Then::Keep { sleeping } => {

@@ -5,7 +5,6 @@
 //! the engine can live inside a preloaded library without ever meeting its own hooks.
 #![allow(unsafe_code)]
 
-pub mod brief;
 pub mod cpu;
 pub mod fd;
 pub mod lock;

@@ -1,11 +1,25 @@
-//! A lock for data that threads rarely want at the same time: taking it is one compare-exchange, opening it one store.
+//! A lock around data that threads rarely want at the same time: taking it is one compare-exchange, opening it one store.
+//!
+//! The price is paid by whoever finds it taken: nobody wakes it, it looks again, at first at once, then whenever the others let it run,
+//! then between ever longer naps. It is not re-entrant, and a thread that panics inside leaves it open.
+//!
+//! Only who took it can look at the data, and a guard gives other threads no more than a borrow of the data would:
+//!
+//! ```compile_fail
+//! # use madrigal_sys::turn::Turn;
+//! let turn = Turn::new(core::cell::Cell::new(0));
+//! let taken = turn.take();
+//! // A `Cell` must not be shared, however it is reached.
+//! std::thread::scope(|scope| drop(scope.spawn(|| taken.set(1))));
+//! ```
 
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
+#[cfg(not(feature = "shuttle"))]
 use core::sync::atomic::{AtomicBool, Ordering};
-
-/// How often a taken lock is looked at before the processor is given away.
-const SPINS: u32 = 100;
+#[cfg(feature = "shuttle")]
+use shuttle::sync::atomic::{AtomicBool, Ordering};
 
 /// Something only one thread uses at a time.
 #[derive(Default)]
@@ -14,11 +28,15 @@ pub struct Turn<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached through a `Taken`, of which there is one at a time, ordered by `taken`.
+// SAFETY: the value is only reached through a `Taken`, of which there is one at a time, ordered by `taken`; it moves between threads, so
+// it must be `Send`.
 unsafe impl<T: Send> Sync for Turn<T> {}
 
-/// Whose turn it is; over when this is dropped.
-pub struct Taken<'a, T>(&'a Turn<T>);
+/// Whose turn it is; over when this is dropped. Threads may share it as far as they may share the value.
+pub struct Taken<'a, T> {
+    turn: &'a Turn<T>,
+    _value: PhantomData<&'a mut T>,
+}
 
 impl<T> Turn<T> {
     /// Nobody has it.
@@ -38,7 +56,7 @@ impl<T> Turn<T> {
         // SYNC: Acquire pairs with the Release in `Taken::drop`.
         let ours = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Made only then: dropping one ends a turn.
-        ours.then(|| Taken(self))
+        ours.then(|| Taken { turn: self, _value: PhantomData })
     }
 
     #[cold]
@@ -50,14 +68,34 @@ impl<T> Turn<T> {
             {
                 return taken;
             }
-            looks += 1;
-            if looks.is_multiple_of(SPINS) {
-                rustix::thread::sched_yield();
-            } else {
-                core::hint::spin_loop();
-            }
+            pause(looks);
+            looks = looks.saturating_add(1);
         }
     }
+}
+
+/// What is done between two looks.
+#[cfg(not(feature = "shuttle"))]
+fn pause(looks: u32) {
+    /// Looks before the processor is given away for the first time, and how often it is before the first nap.
+    const SPINS: u32 = 100;
+    const YIELDS: u32 = 32;
+    /// The first nap and the longest, in nanoseconds.
+    const NAPS: (u64, u64) = (1_000, 100_000);
+    if looks < SPINS {
+        core::hint::spin_loop();
+    } else if looks < SPINS + YIELDS {
+        rustix::thread::sched_yield();
+    } else {
+        let nap = (NAPS.0 << (looks - SPINS - YIELDS).min(16)).min(NAPS.1);
+        // Interrupted early is as good.
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: nap as i64 });
+    }
+}
+
+#[cfg(feature = "shuttle")]
+fn pause(_: u32) {
+    shuttle::thread::yield_now();
 }
 
 impl<T> Deref for Taken<'_, T> {
@@ -66,7 +104,7 @@ impl<T> Deref for Taken<'_, T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: this is the only `Taken`, so nobody writes meanwhile.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.turn.value.get() }
     }
 }
 
@@ -74,7 +112,7 @@ impl<T> DerefMut for Taken<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this is the only `Taken`, borrowed exclusively.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.turn.value.get() }
     }
 }
 
@@ -82,11 +120,11 @@ impl<T> Drop for Taken<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // SYNC: Release pairs with the Acquire in `try_take`.
-        self.0.taken.store(false, Ordering::Release);
+        self.turn.taken.store(false, Ordering::Release);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
@@ -99,9 +137,108 @@ mod tests {
             }
         });
         assert_eq!(*turn.take(), 80_000);
+    }
+
+    #[test]
+    fn excludes_others_however_long_it_is_held() {
+        let turn = Turn::new(0u64);
+        std::thread::scope(|scope| {
+            for i in 0..4 {
+                let turn = &turn;
+                scope.spawn(move || {
+                    for round in 0..20_000u32 {
+                        let mut taken = turn.take();
+                        let seen = *taken;
+                        if round.is_multiple_of(5_000 + i) {
+                            std::thread::yield_now();
+                        }
+                        *taken = seen + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*turn.take(), 80_000);
+    }
+
+    #[test]
+    fn a_try_that_fails_leaves_it_taken() {
+        let turn = Turn::new(());
         let taken = turn.take();
+        assert!(turn.try_take().is_none());
         assert!(turn.try_take().is_none());
         drop(taken);
         assert!(turn.try_take().is_some());
+    }
+
+    #[test]
+    fn a_panic_leaves_it_open() {
+        let turn = Turn::new(std::panic::AssertUnwindSafe(1));
+        let inside = std::panic::AssertUnwindSafe(|| {
+            let _taken = turn.take();
+            panic!("on purpose");
+        });
+        assert!(std::panic::catch_unwind(inside).is_err());
+        assert!(turn.try_take().is_some());
+    }
+}
+
+/// Under a scheduler that tries interleavings: `cargo test -p madrigal-sys --features shuttle turn`.
+#[cfg(all(test, feature = "shuttle"))]
+mod explored {
+    use shuttle::sync::Arc;
+    use shuttle::thread;
+
+    use super::Turn;
+
+    /// Adds one in two steps between which others may run.
+    fn add(taken: &mut u32) {
+        let seen = *taken;
+        thread::yield_now();
+        *taken = seen + 1;
+    }
+
+    /// Adds one if it is our turn; how often it was.
+    fn try_add(turn: &Turn<u32>) -> u32 {
+        turn.try_take().map_or(0, |mut taken| {
+            add(&mut taken);
+            1
+        })
+    }
+
+    /// Every interleaving of three threads that try: nobody gets in twice, and whoever got in counts.
+    #[test]
+    fn tries_of_three_threads_exhaustively() {
+        let run = || {
+            let turn = Arc::new(Turn::new(0));
+            let others: Vec<_> = (0..2)
+                .map(|_| {
+                    let turn = Arc::clone(&turn);
+                    thread::spawn(move || try_add(&turn))
+                })
+                .collect();
+            let mine = try_add(&turn);
+            let counted = others.into_iter().map(|other| other.join().unwrap()).sum::<u32>() + mine;
+            let there = *turn.try_take().expect("everybody left");
+            assert!(counted >= 1 && there == counted);
+        };
+        shuttle::check_dfs(run, None);
+    }
+
+    #[test]
+    fn turns_of_four_threads() {
+        let run = || {
+            let turn = Arc::new(Turn::new(0));
+            let others: Vec<_> = (0..3)
+                .map(|_| {
+                    let turn = Arc::clone(&turn);
+                    thread::spawn(move || (0..3).for_each(|_| add(&mut turn.take())))
+                })
+                .collect();
+            (0..3).for_each(|_| add(&mut turn.take()));
+            others.into_iter().for_each(|other| other.join().unwrap());
+            assert_eq!(*turn.take(), 12);
+        };
+        shuttle::check_random(run, 2_000);
+        shuttle::check_pct(run, 1_000, 3);
     }
 }
