@@ -3,6 +3,7 @@
 //! A node has one bounded inbox; a name of a node is known to the whole process. Frames are copied into the inbox and from there to
 //! where they go.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,13 +43,14 @@ impl MessageDriver for Loopback {
 
     fn open(&self, me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
         let bell = Bell::new().map_err(|errno| format!("no eventfd: {errno}"))?;
-        let inbox = Arc::new(Inbox { queue: Mutex::default(), bell });
+        let inbox = Arc::new(Inbox { queue: Mutex::default(), waiting: AtomicUsize::new(0), bell });
         let mut nodes = lock(nodes());
         if nodes.contains_key(&me) {
             return Err(format!("node {me} is open already"));
         }
         nodes.insert(me, Arc::clone(&inbox));
-        Ok(Box::new(LoopbackPort { me, inbox, links: Vec::new(), known: HashMap::new(), landing: Vec::new() }))
+        let (links, fresh, known, landing) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        Ok(Box::new(LoopbackPort { me, inbox, links, fresh, known, landing }))
     }
 }
 
@@ -61,6 +63,8 @@ fn nodes() -> &'static Mutex<HashMap<NodeId, Arc<Inbox>>> {
 /// Where frames for one node wait.
 struct Inbox {
     queue: Mutex<Queue>,
+    /// How many items there are, so that a look at an empty inbox needs no lock. Changed under the lock.
+    waiting: AtomicUsize,
     bell: Bell,
 }
 
@@ -94,23 +98,32 @@ impl Inbox {
         if queue.closed {
             return false;
         }
-        queue.items.push_back(item);
-        self.wake(&mut queue);
+        self.put(&mut queue, item);
         true
     }
 
-    fn wake(&self, queue: &mut Queue) {
+    /// Adds an item and wakes the owner.
+    fn put(&self, queue: &mut Queue, item: Item) {
+        queue.items.push_back(item);
+        // SYNC: Release pairs with the Acquire in `is_empty`; the items themselves are ordered by the lock.
+        self.waiting.store(queue.items.len(), Ordering::Release);
         if core::mem::take(&mut queue.armed) {
             self.bell.ring();
         }
     }
-}
 
-impl Queue {
-    fn take(&mut self) -> Option<Item> {
-        let item = self.items.pop_front()?;
+    /// Whether nothing waits, as far as it is known here: what comes meanwhile is seen by the next look, or rings.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    fn take(&self) -> Option<Item> {
+        let mut queue = lock(&self.queue);
+        let item = queue.items.pop_front()?;
+        self.waiting.store(queue.items.len(), Ordering::Release);
         if let What::Frame(_, bytes) = &item.what {
-            self.bytes -= bytes.len();
+            queue.bytes -= bytes.len();
         }
         Some(item)
     }
@@ -128,6 +141,8 @@ struct LoopbackPort {
     me: NodeId,
     inbox: Arc<Inbox>,
     links: Vec<Peer>,
+    /// Links of which nothing was told when they were made.
+    fresh: Vec<Link>,
     known: HashMap<NodeId, Link>,
     landing: Landing,
 }
@@ -142,8 +157,14 @@ impl LoopbackPort {
         let inbox = lock(nodes()).get(&id).cloned();
         let link = Link(self.links.len() as u32);
         self.links.push(Peer { id, inbox, up: false, down: false });
+        self.fresh.push(link);
         self.known.insert(id, link);
         link
+    }
+
+    /// Whether the layer above is still to be told that a link is up.
+    fn is_fresh(&self, link: Link) -> bool {
+        self.links.get(link.0 as usize).is_some_and(|peer| !peer.up && !peer.down)
     }
 
     fn tell_up(&mut self, link: Link, sink: &mut dyn Sink) {
@@ -231,21 +252,23 @@ impl Port for LoopbackPort {
         bytes.extend_from_slice(head);
         body.iter().for_each(|piece| bytes.extend_from_slice(piece));
         queue.bytes += len;
-        queue.items.push_back(Item { from: self.me, what: What::Frame(head.len(), bytes) });
-        inbox.wake(&mut queue);
+        inbox.put(&mut queue, Item { from: self.me, what: What::Frame(head.len(), bytes) });
         Ok(Sent::All)
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.fresh.is_empty() && self.inbox.is_empty() {
+            return 0;
+        }
         let mut count = 0;
-        for i in 0..self.links.len() {
-            if !self.links[i].up && !self.links[i].down {
+        for link in core::mem::take(&mut self.fresh) {
+            if self.is_fresh(link) {
                 count += 1;
-                self.tell_up(Link(i as u32), sink);
+                self.tell_up(link, sink);
             }
         }
         while count < BATCH {
-            let Some(item) = lock(&self.inbox.queue).take() else { break };
+            let Some(item) = self.inbox.take() else { break };
             self.deliver(item, sink);
             count += 1;
         }
@@ -269,7 +292,7 @@ impl Port for LoopbackPort {
     fn arm(&mut self) -> bool {
         let mut queue = lock(&self.inbox.queue);
         queue.armed = true;
-        !queue.items.is_empty() || self.links.iter().any(|peer| !peer.up && !peer.down)
+        !queue.items.is_empty() || self.fresh.iter().any(|link| self.is_fresh(*link))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
