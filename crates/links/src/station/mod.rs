@@ -71,6 +71,7 @@ pub enum OpenError {
 /// The ports of a process and all that goes over them.
 pub struct Station {
     core: Turn<Core>,
+    idle: Arc<Idle>,
     policy: WaitPolicy,
     address: NodeAddress,
     refused: Vec<(String, String)>,
@@ -80,7 +81,7 @@ pub struct Station {
 pub(crate) struct Core {
     pub(crate) ports: Vec<PortSlot>,
     pub(crate) state: State,
-    pub(crate) idle: Idle,
+    idle: Arc<Idle>,
     turn: u32,
     next_channel: u16,
 }
@@ -139,10 +140,11 @@ impl Station {
         let mut address = NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
         ports.iter().for_each(|slot| slot.port.publish(&mut address));
         let state = State { links: ports.iter().map(|_| Vec::new()).collect(), ..State::default() };
-        let core = Core { ports, state, idle: Idle::default(), turn: 0, next_channel: 0 };
+        let idle = Arc::new(Idle::default());
+        let core = Core { ports, state, idle: Arc::clone(&idle), turn: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
-        Ok(Arc::new(Self { core: Turn::new(core), policy, address, refused }))
+        Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address, refused }))
     }
 
     /// Who we are, and where we can be reached.

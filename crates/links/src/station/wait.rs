@@ -1,7 +1,9 @@
 //! How a station waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
 //! long time in which nothing came, so that an idle process costs next to nothing and a busy one never waits to be woken.
 
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, RawFd};
+
 
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
@@ -19,13 +21,14 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 /// Ports whose descriptors are polled; more are looked at after each sleep.
 const MAX_PORTS: usize = 8;
 
-/// What is remembered between looks that found nothing.
+/// What is remembered between looks that found nothing. Who notes something there needs no turn: of threads that wait at the same
+/// time one may overwrite what another noted, and then waits a little longer or shorter.
 #[derive(Default)]
 pub(crate) struct Idle {
-    looks: u32,
+    looks: AtomicU32,
     /// When the clock was first looked at since something came; 0: not yet.
-    since: u64,
-    sleep: u64,
+    since: AtomicU64,
+    sleep: AtomicU64,
 }
 
 enum Next {
@@ -37,35 +40,39 @@ enum Next {
 impl Idle {
     /// Something came.
     #[inline]
-    pub(crate) fn busy(&mut self) {
-        self.looks = 0;
-        self.since = 0;
-        self.sleep = 0;
+    pub(crate) fn busy(&self) {
+        self.looks.store(0, Ordering::Relaxed);
+        self.since.store(0, Ordering::Relaxed);
+        self.sleep.store(0, Ordering::Relaxed);
     }
 
     #[inline]
-    fn next(&mut self, policy: &WaitPolicy) -> Next {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS) {
+    fn next(&self, policy: &WaitPolicy) -> Next {
+        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
+        self.looks.store(looks, Ordering::Relaxed);
+        if looks.is_multiple_of(LOOKS) {
             return self.timed(policy);
         }
         if policy.was_contended() { Next::Yield } else { Next::Look }
     }
 
     #[cold]
-    fn timed(&mut self, policy: &WaitPolicy) -> Next {
+    fn timed(&self, policy: &WaitPolicy) -> Next {
         let now = time::now_ns();
         let contended = policy.contended(now);
-        if self.since == 0 {
-            self.since = now;
+        let mut since = self.since.load(Ordering::Relaxed);
+        if since == 0 {
+            since = now;
+            self.since.store(now, Ordering::Relaxed);
         }
-        if now - self.since < PATIENCE_NS {
+        if now.saturating_sub(since) < PATIENCE_NS {
             return if contended { Next::Yield } else { Next::Look };
         }
         // From now on every look is followed by a sleep.
-        self.looks = LOOKS - 1;
-        self.sleep = (self.sleep * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
-        Next::Sleep(self.sleep)
+        self.looks.store(LOOKS - 1, Ordering::Relaxed);
+        let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
+        self.sleep.store(sleep, Ordering::Relaxed);
+        Next::Sleep(sleep)
     }
 }
 
@@ -73,8 +80,7 @@ impl Station {
     /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody.
     #[inline]
     pub fn idle(&self) {
-        let next = self.core().idle.next(&self.policy);
-        match next {
+        match self.idle.next(&self.policy) {
             Next::Look => core::hint::spin_loop(),
             Next::Yield => raw::sched_yield(),
             Next::Sleep(ns) => {
@@ -190,11 +196,11 @@ mod tests {
     #[test]
     fn sleeps_only_after_a_long_time_and_longer_each_time() {
         let policy = WaitPolicy::new();
-        let mut idle = Idle::default();
+        let idle = Idle::default();
         for _ in 0..10 * LOOKS {
             assert!(!matches!(idle.next(&policy), Next::Sleep(_)));
         }
-        idle.since = time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1);
+        idle.since.store(time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1), Ordering::Relaxed);
         let slept: Vec<_> = (0..LOOKS + 20)
             .filter_map(|_| if let Next::Sleep(ns) = idle.next(&policy) { Some(ns) } else { None })
             .collect();
