@@ -5,11 +5,11 @@ use madrigal_sys::piece;
 
 use super::state::{Kept, KeptBody, Lies, Matched};
 use super::types::{Completion, Kind, PeerId, Status};
-use super::wire::{Ended, Head, LAST, Seen, What};
+use super::wire::{DELIVERY, Ended, Head, LAST, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
 use crate::station::out::Stream;
-use crate::station::state::{Does, Landed, Op, Placed, State, Take};
+use crate::station::state::{Come, Does, Landed, Op, Placed, State, Take};
 
 /// The longest body kept for nobody in particular: what may be sent without having been asked for.
 pub(crate) const MAX_KEPT: usize = 1 << 20;
@@ -100,26 +100,27 @@ impl State {
     pub(crate) fn fetch(&mut self, channel: u16, node: u32, matched: Matched, lies: Lies) {
         let Lies { op: theirs, remote, via } = lies;
         let Matched { pieces, fits, completion, many } = matched;
-        let pull = !remote.is_empty() && self.nodes[node as usize].copies && fits > 0;
-        let take = Take { pieces, want: fits, got: 0, theirs: Some(theirs), remote, via, many };
+        let near = self.near.get(via.0) == Some(&true);
+        let near = near && !remote.is_empty() && self.nodes[node as usize].copies && fits > 0;
+        let remote = if near { remote } else { Vec::new() };
+        let take = Take { pieces, want: fits, got: 0, theirs: Some(theirs), remote, via, many, come: Come::Not };
         let key = self.ops.add(Op::new(channel, node, completion, Does::Take(take)));
-        if pull {
-            self.pulls.push_back(key);
-        } else {
-            self.ask_for(key);
-        }
+        self.take_long(key, fits, near);
     }
 
     /// Has the peer send what an operation takes.
     pub(crate) fn ask_for(&mut self, key: Key) {
         let Some(Op { node, does: Does::Take(take), .. }) = self.ops.get(key) else { return };
         let (node, want, theirs) = (*node, take.want, take.theirs);
+        // It may be copied after all: until it is told the end, the sender must not change it.
+        let flags = if take.remote.is_empty() { 0 } else { DELIVERY };
+        take.come = Come::Asked;
         let Some(theirs) = theirs else { return };
         if want == 0 {
             self.finish_take(key, Ended::Well);
             return;
         }
-        let head = Head::new(What::Go, 0, 0, 0).word(theirs).word(want as u64).word(key);
+        let head = Head::new(What::Go, flags, 0, 0).word(theirs).word(want as u64).word(key);
         self.queue(node, head, Vec::new());
     }
 
@@ -146,7 +147,7 @@ impl State {
         if want > pieces.len() || op.reading {
             return None;
         }
-        (op.reading, op.over) = (true, !wait);
+        (op.reading, op.over) = (true, !wait && !came.head.has(DELIVERY));
         let source = pieces.clone();
         let stream = Stream { op: Some(key), to, source, offset: 0, end: want, region: None };
         self.nodes[came.node as usize].out.streams.push_back(stream);
@@ -158,10 +159,14 @@ impl State {
     pub(crate) fn place_data(&mut self, came: &Came<'_>, len: usize, landing: &mut Landing) -> Option<Placed> {
         let (key, offset) = (came.head.word(0)?, usize::try_from(came.head.word(1)?).ok()?);
         let Some(op) = self.ops.get(key).filter(|op| op.node == came.node) else { return Some(Placed::Nowhere) };
-        let Does::Take(take) = &op.does else { return None };
+        let Does::Take(take) = &mut op.does else { return None };
         if offset.checked_add(len)? > take.want {
             return None;
         }
+        if !matches!(take.come, Come::Asked | Come::Frames) {
+            return Some(Placed::Nowhere);
+        }
+        take.come = Come::Frames;
         let (part, _) = take.pieces.part(offset, len, usize::MAX);
         landing.extend_from_slice(part.all());
         Some(Placed::Data { op: key, len })
@@ -236,7 +241,7 @@ impl State {
                 self.acknowledge(node, kept.message.operation, Ended::Well);
             }
             KeptBody::Announced(Lies { op, remote, via }) => {
-                let take = Take { pieces, want: 0, got: 0, theirs: Some(op), remote, via, many: None };
+                let take = Take { pieces, want: 0, got: 0, theirs: Some(op), remote, via, many: None, come: Come::Not };
                 let op = Op { silent: true, ..Op::new(channel, node, completion, Does::Take(take)) };
                 let key = self.ops.add(op);
                 self.ask_for(key);

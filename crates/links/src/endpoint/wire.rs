@@ -56,7 +56,7 @@ const KINDS: [What; 12] = [
 pub(crate) const TAGGED: u8 = 1;
 /// A number comes with it.
 pub(crate) const DATA: u8 = 2;
-/// The sender wants to know when it is delivered.
+/// The sender wants to know when it is delivered. Of bytes that are wanted: they must stay until the end is told.
 pub(crate) const DELIVERY: u8 = 4;
 /// The last frame of its operation.
 pub(crate) const LAST: u8 = 8;

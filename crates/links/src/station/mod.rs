@@ -11,6 +11,7 @@
 //! progress is made by whoever calls. Everything lies behind one lock that is a compare-exchange when nobody else wants it.
 
 pub(crate) mod ear;
+mod long;
 pub(crate) mod out;
 pub(crate) mod state;
 mod wait;
@@ -20,24 +21,20 @@ use std::sync::Arc;
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Port, SingleCopy};
+use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Port};
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::time;
 use madrigal_sys::turn::{Taken, Turn};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::state::EndpointState;
-use crate::endpoint::wire::Ended;
-use crate::slab::Key;
 use ear::Ear;
-use state::{Does, Op, Route, State, Take};
+use state::{Route, State};
 pub(crate) use wait::Idle;
 
 /// Bodies up to this many bytes are sent without asking, inside a host and between hosts.
-const EAGER_NEAR: usize = 8 << 10;
+const EAGER_NEAR: usize = 32 << 10;
 const EAGER_FAR: usize = 64 << 10;
-/// Bytes pulled in one go, so that other traffic does not wait for longer.
-const PULL: usize = 4 << 20;
 /// How long a station that is closed goes on sending what it took before.
 const CLOSE_NS: u64 = 5_000_000_000;
 /// A port at which nothing came for so many looks is looked at less often while others are busy: ...
@@ -81,7 +78,6 @@ pub struct Station {
 pub(crate) struct Core {
     pub(crate) ports: Vec<PortSlot>,
     pub(crate) state: State,
-    idle: Arc<Idle>,
     turn: u32,
     next_channel: u16,
 }
@@ -121,13 +117,15 @@ impl Station {
     pub fn open(options: &Options<'_>) -> Result<Arc<Self>, OpenError> {
         let id = core::iter::repeat_with(madrigal_sys::process::random).find_map(NodeId::new);
         let id = id.ok_or_else(|| OpenError::NoDriver("no random number".into()))?;
-        let (mut ports, mut refused) = (Vec::new(), Vec::new());
+        let (mut ports, mut near, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for driver in options.drivers {
             let opened = driver.usable(&options.place).and_then(|()| driver.open(id, &options.place));
             match opened {
                 Ok(port) => {
-                    let eager = if driver.facts().reach == Reach::Network { EAGER_FAR } else { EAGER_NEAR };
+                    let reach = driver.facts().reach;
+                    let eager = if reach == Reach::Network { EAGER_FAR } else { EAGER_NEAR };
                     let eager = eager.max(port.short());
+                    near.push(reach != Reach::Network);
                     ports.push(PortSlot { name: driver.name(), port, eager, quiet: 0 });
                 }
                 Err(why) => refused.push((driver.name().to_owned(), why)),
@@ -139,9 +137,10 @@ impl Station {
         }
         let mut address = NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
         ports.iter().for_each(|slot| slot.port.publish(&mut address));
-        let state = State { links: ports.iter().map(|_| Vec::new()).collect(), ..State::default() };
         let idle = Arc::new(Idle::default());
-        let core = Core { ports, state, idle: Arc::clone(&idle), turn: 0, next_channel: 0 };
+        let links = ports.iter().map(|_| Vec::new()).collect();
+        let state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
+        let core = Core { ports, state, turn: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
         Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address, refused }))
@@ -292,6 +291,9 @@ impl Core {
                 self.settle();
             }
         }
+        if !self.state.asked.is_empty() && count == 0 {
+            self.state.impatient();
+        }
         if !self.state.pulls.is_empty() {
             count += self.pull();
         }
@@ -300,7 +302,7 @@ impl Core {
             self.settle();
         }
         if count > 0 {
-            self.idle.busy();
+            self.state.idle.busy();
         }
         count
     }
@@ -310,86 +312,5 @@ impl Core {
         while let Some((port, link)) = self.state.cuts.pop() {
             self.ports[port].port.cut(link);
         }
-    }
-
-    /// Pulls announced messages, a bounded number of bytes.
-    #[cold]
-    fn pull(&mut self) -> usize {
-        let mut left = PULL;
-        let mut count = 0;
-        while left > 0
-            && let Some(&key) = self.state.pulls.front()
-        {
-            count += 1;
-            let (done, more) = self.pull_some(key, left).unwrap_or_default();
-            left = left.saturating_sub(done);
-            if !more {
-                self.state.pulls.pop_front();
-            }
-        }
-        count
-    }
-
-    /// Pulls some bytes of a message; how many, and whether more of it is to be pulled.
-    fn pull_some(&mut self, key: Key, most: usize) -> Option<(usize, bool)> {
-        let Op { node, does: Does::Take(take), .. } = self.state.ops.get(key)? else { return None };
-        let node = *node;
-        let (local, len) = take.pieces.part(take.got, most.min(take.want - take.got), 64);
-        let remote = remote_part(&take.remote, take.got, len);
-        let local: Vec<_> = local.all().iter().map(|piece| (piece.at() as u64, piece.len())).collect();
-        let (port, link) = take.via;
-        match self.ports[port].port.pull(link, &remote, &local) {
-            SingleCopy::Done => {
-                take.got += len;
-                if take.got < take.want {
-                    return Some((len, true));
-                }
-                self.state.finish_take(key, Ended::Well);
-            }
-            SingleCopy::No => {
-                take.got = 0;
-                self.state.nodes[node as usize].copies = false;
-                self.state.ask_for(key);
-            }
-            SingleCopy::Failed => self.state.finish_take(key, Ended::Failed),
-        }
-        Some((len, false))
-    }
-}
-
-/// The part of remote pieces that begins behind `skip` bytes and has `len`.
-fn remote_part(pieces: &[(u64, usize)], mut skip: usize, mut len: usize) -> Vec<(u64, usize)> {
-    let mut part = Vec::with_capacity(pieces.len());
-    for &(at, all) in pieces {
-        let begin = skip.min(all);
-        let now = len.min(all - begin);
-        skip -= begin;
-        len -= now;
-        if now > 0 {
-            part.push((at.wrapping_add(begin as u64), now));
-        }
-    }
-    part
-}
-
-impl Take {
-    /// Bytes for us that nobody announced.
-    pub(crate) fn asked(pieces: crate::memory::Pieces) -> Self {
-        let want = pieces.len();
-        Self { pieces, want, got: 0, theirs: None, remote: Vec::new(), via: (0, Link(0)), many: None }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::remote_part;
-
-    #[test]
-    fn parts_of_remote_pieces() {
-        let pieces = [(100, 10), (200, 0), (300, 5)];
-        assert_eq!(remote_part(&pieces, 0, 15), [(100, 10), (300, 5)]);
-        assert_eq!(remote_part(&pieces, 4, 8), [(104, 6), (300, 2)]);
-        assert_eq!(remote_part(&pieces, 12, 1), [(302, 1)]);
-        assert_eq!(remote_part(&pieces, 15, 1), []);
     }
 }

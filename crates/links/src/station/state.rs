@@ -1,11 +1,13 @@
 //! What a station knows, apart from its ports: nodes, links, endpoints, operations on their way.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::{Link, LinkError};
 
 use super::out::{Item, Out};
+use super::wait::Idle;
 use crate::endpoint::state::{EndpointState, Many};
 use crate::endpoint::types::{Completion, Kind, PeerId, Status};
 use crate::endpoint::wire::{Ended, Head, Message, What};
@@ -26,8 +28,15 @@ pub(crate) struct State {
     pub(crate) ops: Slab<Op>,
     /// Receives of many messages.
     pub(crate) many: Slab<Many>,
+    /// By port: whether its peers are on this host, so that their memory may be within reach.
+    pub(crate) near: Vec<bool>,
+    pub(crate) idle: Arc<Idle>,
     /// Messages to be pulled.
     pub(crate) pulls: VecDeque<Key>,
+    /// Messages that could be pulled and were asked for, and since when.
+    pub(crate) asked: VecDeque<(Key, u64)>,
+    /// Looks that found nothing while some were.
+    pub(crate) waits: u32,
     /// Links to be cut before anybody learns that operations on them are over.
     pub(crate) cuts: Vec<(usize, Link)>,
     /// Nodes with something to be sent, or to be linked.
@@ -142,6 +151,20 @@ pub(crate) struct Take {
     pub(crate) remote: Vec<(u64, usize)>,
     pub(crate) via: (usize, Link),
     pub(crate) many: Option<Key>,
+    pub(crate) come: Come,
+}
+
+/// How bytes come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Come {
+    /// Not so far, and nobody was asked.
+    Not,
+    /// The peer was asked for them, and none came.
+    Asked,
+    /// In frames.
+    Frames,
+    /// They are copied out of the peer's memory; frames that come all the same are late.
+    Copies,
 }
 
 impl Op {

@@ -1,9 +1,8 @@
 //! How a station waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
 //! long time in which nothing came, so that an idle process costs next to nothing and a busy one never waits to be woken.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, RawFd};
-
 
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
@@ -29,6 +28,8 @@ pub(crate) struct Idle {
     /// When the clock was first looked at since something came; 0: not yet.
     since: AtomicU64,
     sleep: AtomicU64,
+    /// Tasks outnumbered processors when that was looked at last.
+    crowded: AtomicBool,
 }
 
 enum Next {
@@ -46,6 +47,12 @@ impl Idle {
         self.sleep.store(0, Ordering::Relaxed);
     }
 
+    /// Whether whoever is waited for is likely not to run.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
     #[inline]
     fn next(&self, policy: &WaitPolicy) -> Next {
         let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
@@ -60,6 +67,7 @@ impl Idle {
     fn timed(&self, policy: &WaitPolicy) -> Next {
         let now = time::now_ns();
         let contended = policy.contended(now);
+        self.crowded.store(contended, Ordering::Relaxed);
         let mut since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             since = now;
