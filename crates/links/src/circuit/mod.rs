@@ -39,6 +39,9 @@ pub use unpacking::{Unpacking, Unpacks};
 /// Pieces longer than this travel alone.
 pub const BULK: usize = 4 << 10;
 
+/// The place of a peer that is not in the group.
+const STRANGER: usize = usize::MAX;
+
 /// Why a message was not sent or received whole. A Circuit goes on with the other nodes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -70,6 +73,8 @@ pub enum CircuitError {
 pub struct Circuit {
     endpoint: Endpoint,
     ranks: Vec<PeerId>,
+    /// Their places in the group, by the endpoint's number of a peer; [`STRANGER`] for others.
+    places: Vec<usize>,
     rank: usize,
     /// Messages with each node so far: sent, received.
     counts: Vec<(u64, u64)>,
@@ -81,6 +86,8 @@ pub struct Circuit {
     parts: Vec<Part>,
     bulk: Vec<Bulk>,
     done: Vec<Completion>,
+    /// The packet that was unpacked last.
+    used: Vec<u8>,
 }
 
 impl Circuit {
@@ -95,10 +102,14 @@ impl Circuit {
         let is_me = |address: &NodeAddress| (address.id, address.channel) == (me.id, me.channel);
         let rank = group.iter().position(is_me).ok_or(CircuitError::NoSuchNode)?;
         let ranks: Vec<_> = group.iter().map(|address| endpoint.peer(address)).collect();
+        let mut places = vec![STRANGER; ranks.iter().map(|peer| peer.0 as usize + 1).max().unwrap_or(0)];
+        // Named twice, it is the first.
+        ranks.iter().enumerate().rev().for_each(|(rank, peer)| places[peer.0 as usize] = rank);
+        endpoint.take_in_order();
         let counts = vec![(0, 0); ranks.len()];
         let (outbox, scratch, parts, bulk) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let done = Vec::new();
-        Ok(Self { endpoint, ranks, rank, counts, outbox, next_token: 1, scratch, parts, bulk, done })
+        let (done, used) = (Vec::new(), Vec::new());
+        Ok(Self { endpoint, ranks, places, rank, counts, outbox, next_token: 1, scratch, parts, bulk, done, used })
     }
 
     /// Our place in the group.
@@ -146,15 +157,15 @@ impl Circuit {
     /// The packet that came first: its sender's rank, its bytes.
     #[inline]
     fn arrived(&mut self) -> Result<Option<(usize, Vec<u8>)>, CircuitError> {
-        while let Some((peer, packet)) = self.endpoint.next_plain() {
-            let rank = self.ranks.iter().position(|rank| *rank == peer);
+        while let Some((peer, packet)) = self.endpoint.next_plain(&mut self.used) {
+            let rank = self.places.get(peer.0 as usize).copied().unwrap_or(STRANGER);
             let bytes = match packet {
                 Ok(bytes) => bytes,
-                Err((len, claim)) => self.receive_long(rank.unwrap_or(usize::MAX), len, claim)?,
+                Err((len, claim)) => self.receive_long(rank, len, claim)?,
             };
             // Strangers are passed over.
-            if let Some(rank) = rank {
-                self.counts[rank].1 += 1;
+            if let Some(counts) = self.counts.get_mut(rank) {
+                counts.1 += 1;
                 return Ok(Some((rank, bytes)));
             }
         }

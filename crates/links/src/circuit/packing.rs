@@ -91,16 +91,10 @@ impl<'c, 'd> Packing<'c, 'd> {
         let Self { circuit, to, peer, .. } = self;
         let number = circuit.counts[to].0;
         circuit.counts[to].0 += 1;
-        let mut parts = [Piece::EMPTY; GATHER];
         let token = circuit.token();
-        let posted = match circuit.small(&mut parts) {
-            Some(count) => circuit.post(peer, None, &parts[..count], token),
-            None => {
-                // Too many for one call.
-                let whole: Vec<_> = circuit.parts.iter().map(|part| circuit.piece(*part)).collect();
-                let whole = gather(&whole);
-                circuit.keep(peer, None, whole, token)
-            }
+        let posted = match circuit.parts[..] {
+            [one] => circuit.post(peer, None, &[circuit.piece(one)], token),
+            _ => circuit.post_parts(peer, token),
         };
         if circuit.settled(to, posted)? == Posted::Pending {
             circuit.wait_for(to, Kind::Sent, token)?;
@@ -115,6 +109,18 @@ impl Circuit {
             Part::Lent(piece) => piece,
             Part::Copy { from, len } => lend(self.scratch.get(from..from + len).unwrap_or_default()),
         }
+    }
+
+    /// Sends a packet of several parts, or none.
+    #[inline(never)]
+    fn post_parts(&mut self, to: PeerId, token: u64) -> Result<Posted, PostError> {
+        let mut parts = [Piece::EMPTY; GATHER];
+        if let Some(count) = self.small(&mut parts) {
+            return self.post(to, None, &parts[..count], token);
+        }
+        // Too many for one call.
+        let whole: Vec<_> = self.parts.iter().map(|part| self.piece(*part)).collect();
+        self.keep(to, None, gather(&whole), token)
     }
 
     /// The parts of the packet; how many. `None`: more than a call takes.

@@ -119,6 +119,6 @@ impl<'c, 'd> Unpacking<'c, 'd> {
 
 impl Drop for Unpacking<'_, '_> {
     fn drop(&mut self) {
-        self.circuit.endpoint.recycle(core::mem::take(&mut self.packet));
+        self.circuit.used = core::mem::take(&mut self.packet);
     }
 }

@@ -36,6 +36,9 @@ impl State {
             self.acknowledge(came.node, message.operation, Ended::Failed);
             return Some(());
         };
+        if !message.tagged && message.operation.is_none() && self.file_in_order(came.head.to, from, body) {
+            return Some(());
+        }
         match self.match_message(came.head.to, from, &message, body.len()) {
             Some(matched) => {
                 piece::scatter(matched.pieces.all(), 0, body);
@@ -50,6 +53,21 @@ impl State {
             }
         }
         Some(())
+    }
+
+    /// Keeps a plain message for an owner that takes them as they come. False: there is no such, or others are kept before.
+    #[inline]
+    fn file_in_order(&mut self, channel: u16, from: PeerId, body: &[u8]) -> bool {
+        let Some(endpoint) = self.endpoints.get_mut(usize::from(channel)).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        if !endpoint.in_order || !endpoint.matching(false).is_empty() {
+            return false;
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(body);
+        endpoint.inbox.push_back((from, bytes));
+        true
     }
 
     /// A long message is on its way with its head: where does it go?

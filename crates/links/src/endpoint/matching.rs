@@ -217,6 +217,12 @@ impl<R, M> Matching<R, M> {
         self.receives.slots.iter().any(|slot| slot.listed && slot.from == peer)
     }
 
+    /// Whether no message is kept.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.len == 0
+    }
+
     /// The message a receive takes.
     #[inline]
     pub(crate) fn waiting(&self, from: Option<u32>, tag: u64, ignore: u64) -> Option<u32> {

@@ -162,11 +162,21 @@ impl Endpoint {
         self.station.core().atomic(self.channel, atomic)
     }
 
+    /// From now on plain messages are only taken by [`Endpoint::next_plain`]: none is received, looked for or claimed.
+    pub(crate) fn take_in_order(&self) {
+        if let Some(endpoint) = self.station.core().state.endpoint(self.channel) {
+            endpoint.in_order = true;
+        }
+    }
+
     /// The plain message that came first, whole; or, where it was only announced, its length and a claim. Makes progress if there is
-    /// none.
+    /// none. `used`: the bytes of the last one, if nobody needs them any more.
     #[inline]
-    pub(crate) fn next_plain(&self) -> Option<(PeerId, Plain)> {
+    pub(crate) fn next_plain(&self, used: &mut Vec<u8>) -> Option<(PeerId, Plain)> {
         let mut core = self.station.core();
+        if used.capacity() > 0 {
+            core.state.recycle(core::mem::take(used));
+        }
         if let Some(next) = core.next_plain(self.channel) {
             return Some(next);
         }
@@ -177,7 +187,7 @@ impl Endpoint {
     /// The plain message that came first, if it is here whole and no receive took it: who sent it, and its bytes. Makes progress if
     /// there is none.
     pub fn take_plain(&self) -> Option<(PeerId, Vec<u8>)> {
-        let (from, plain) = self.next_plain()?;
+        let (from, plain) = self.next_plain(&mut Vec::new())?;
         match plain {
             Ok(bytes) => Some((from, bytes)),
             Err((_, claim)) => {
@@ -186,12 +196,6 @@ impl Endpoint {
                 None
             }
         }
-    }
-
-    /// Gives back what [`Endpoint::next_plain`] gave.
-    #[inline]
-    pub(crate) fn recycle(&self, bytes: Vec<u8>) {
-        self.station.core().state.recycle(bytes);
     }
 
     /// Tells what is over, one by one, after making progress if nothing is; how many there were. `tell` may use the endpoint.

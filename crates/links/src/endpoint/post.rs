@@ -1,6 +1,6 @@
 //! Messages as they are posted: the sending side, and receives.
 
-use madrigal_netaccess::message::{Link, LinkError, Sent};
+use madrigal_netaccess::message::{Link, LinkError, Port, Sent};
 use madrigal_sys::piece::{self, Piece};
 
 use super::arrive::write_pieces;
@@ -62,8 +62,12 @@ impl Core {
     ) -> Result<Posted, PostError> {
         let head = message_head(What::Eager, send, 0, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
-        let (parts, count) = slices(send.parts);
-        match self.ports[port].port.send(link, head.bytes(), &parts[..count], 0) {
+        let port = &mut *self.ports[port].port;
+        let sent = match send.parts {
+            [one] => port.send(link, head.bytes(), &[one.slice()], 0),
+            parts => send_parts(port, link, &head, parts),
+        };
+        match sent {
             Ok(Sent::All) => {
                 self.state.nodes[node as usize].sent += 1;
                 Ok(Posted::Done)
@@ -277,6 +281,15 @@ impl Core {
     /// See [`Endpoint::next_plain`].
     #[inline]
     pub(super) fn next_plain(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
+        let endpoint = self.state.endpoint(channel)?;
+        if let Some((from, bytes)) = endpoint.inbox.pop_front() {
+            return Some((from, Ok(bytes)));
+        }
+        if endpoint.matching(false).is_empty() { None } else { self.next_kept(channel) }
+    }
+
+    /// The plain message that was kept first.
+    fn next_kept(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
         let matching = self.state.endpoint(channel)?.matching(false);
         let message = matching.waiting(None, 0, u64::MAX)?;
         if !matches!(matching.message(message)?.message.body, KeptBody::Whole(_)) {
@@ -339,6 +352,13 @@ impl Core {
         let id = self.state.nodes[node as usize].id;
         self.state.fail(node, LinkError::Gone { node: id, why: "it was too slow for an endpoint that closed".into() });
     }
+}
+
+/// Sends a message of several pieces, or none.
+#[inline(never)]
+fn send_parts(port: &mut dyn Port, link: Link, head: &Head, parts: &[Piece]) -> Result<Sent, LinkError> {
+    let (parts, count) = slices(parts);
+    port.send(link, head.bytes(), &parts[..count], 0)
 }
 
 #[inline]

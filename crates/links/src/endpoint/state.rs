@@ -20,6 +20,10 @@ pub(crate) struct EndpointState {
     known: HashMap<(u32, u16), PeerId>,
     /// Tagged messages, and plain ones.
     matching: [Matching<Target, Kept>; 2],
+    /// Its owner takes plain messages only one by one as they came, so that none of them need be matched.
+    pub(crate) in_order: bool,
+    /// Such messages; those in the matching came later.
+    pub(crate) inbox: VecDeque<(PeerId, Vec<u8>)>,
     pub(crate) done: VecDeque<Completion>,
     /// Regions of peers, by peer and key.
     pub(crate) regions: HashMap<(PeerId, u64), Known>,
@@ -86,6 +90,8 @@ impl EndpointState {
             peers: Vec::new(),
             known: HashMap::new(),
             matching: [Matching::default(), Matching::default()],
+            in_order: false,
+            inbox: VecDeque::new(),
             done: VecDeque::new(),
             regions: HashMap::new(),
         }

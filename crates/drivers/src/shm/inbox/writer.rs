@@ -95,10 +95,8 @@ impl Writer {
             }
             self.next_cell(pair)
         };
-        let mut bytes = [0u8; ONE];
-        let total = pack(&mut bytes, head, body);
-        debug_assert_eq!(total, head.len() + len);
-        cell.fill(&words(&bytes), total.div_ceil(8));
+        let total = head.len() + len;
+        cell.fill(&words_of(head, body), total.div_ceil(8));
         self.publish(cell, Kind::Whole, head.len(), total);
         Ok(Sent::All)
     }
@@ -254,6 +252,33 @@ fn pack(to: &mut [u8], head: &[u8], body: &[IoSlice<'_>]) -> usize {
     put(head);
     body.iter().for_each(|piece| put(piece));
     at
+}
+
+/// Head and body, which fit one cell.
+#[inline]
+fn words_of(head: &[u8], body: &[IoSlice<'_>]) -> [u64; WORDS] {
+    let (begin, odd) = head.as_chunks::<8>();
+    if let [body] = body
+        && odd.is_empty()
+    {
+        // The usual case: whole words, and one piece behind them.
+        let (middle, end) = body.as_chunks::<8>();
+        let mut words = [0; WORDS];
+        let mut places = words.iter_mut();
+        begin.iter().zip(&mut places).for_each(|(bytes, to)| *to = u64::from_ne_bytes(*bytes));
+        middle.iter().zip(&mut places).for_each(|(bytes, to)| *to = u64::from_ne_bytes(*bytes));
+        if !end.is_empty()
+            && let Some(to) = places.next()
+        {
+            let mut bytes = [0; 8];
+            bytes[..end.len()].copy_from_slice(end);
+            *to = u64::from_ne_bytes(bytes);
+        }
+        return words;
+    }
+    let mut bytes = [0u8; ONE];
+    pack(&mut bytes, head, body);
+    words(&bytes)
 }
 
 #[inline]
