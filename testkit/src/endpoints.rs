@@ -30,6 +30,7 @@ pub fn context(driver: &'static dyn MessageDriver) -> Context {
 pub static CASES: &[Case<Context>] = &[
     Case { name: "sends_to_itself", run: itself },
     Case { name: "every_length_arrives_expected_or_not", run: lengths },
+    Case { name: "a_sender_that_rests_holds_nobody_up", run: rests },
     Case { name: "pairs_are_matched_in_order_whatever_the_size", run: order },
     Case { name: "tags_masks_and_sources_choose", run: choose },
     Case { name: "plain_and_tagged_messages_do_not_meet", run: apart },
@@ -195,6 +196,52 @@ fn lengths(at: &Context) {
                 let sent = wait_for(&mut parties, 0, Kind::Sent, token);
                 assert_eq!((sent.status, sent.len), (Status::Ok, len));
             }
+        }
+    }
+    assert!(parties.iter().all(|party| party.done.is_empty()), "nothing is told twice");
+}
+
+/// Looks of a receiver alone, many times longer than it waits for a sender that was asked.
+const ALONE: usize = 500_000;
+
+fn rests(at: &Context) {
+    let (mut parties, peers) = at.pair();
+    let mut lent = Lent::default();
+    parties[1].receive(None, 0, lent.room(8), 0);
+    if parties[0].send(peers[0], 0, lent.bytes(&[1; 8]), 0) == Posted::Pending {
+        wait_for(&mut parties, 0, Kind::Sent, 0);
+    }
+    wait_for(&mut parties, 1, Kind::Received, 0);
+    let copies = parties[1]
+        .endpoint
+        .station()
+        .reached()
+        .into_iter()
+        .any(|reached| reached.path.is_some_and(|(driver, path)| driver == "shm" && path.contains("single copy")));
+    for (i, len) in [100_000, 1 << 20, (9 << 20) + 1].into_iter().enumerate() {
+        for posted_first in [true, false] {
+            let (bytes, room) = (noise(len as u64, len), lent.room(len));
+            let token = 1 + 2 * i as u64 + u64::from(posted_first);
+            if posted_first {
+                parties[1].receive(Some(peers[1]), token, room, token);
+            }
+            assert_eq!(parties[0].send(peers[0], token, lent.bytes(&bytes), token), Posted::Pending);
+            if !posted_first {
+                parties[1].poll();
+                parties[1].receive(Some(peers[1]), token, room, token);
+            }
+            let alone = (0..ALONE).find_map(|_| {
+                parties[1].poll();
+                parties[1].take(Kind::Received, token)
+            });
+            assert!(alone.is_some() || !copies, "what can be copied is there without its sender");
+            let done = alone.unwrap_or_else(|| wait_for(&mut parties, 1, Kind::Received, token));
+            assert_eq!((done.status, done.len), (Status::Ok, len));
+            let sent = wait_for(&mut parties, 0, Kind::Sent, token);
+            assert_eq!((sent.status, sent.len), (Status::Ok, len));
+            // What the sender sends late goes nowhere.
+            (0..100).for_each(|_| parties.iter_mut().for_each(Party::poll));
+            assert!(room.bytes() == bytes, "{len} bytes as they were sent");
         }
     }
     assert!(parties.iter().all(|party| party.done.is_empty()), "nothing is told twice");

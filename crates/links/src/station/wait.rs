@@ -180,7 +180,8 @@ impl Core {
 
     /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be looked at.
     fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
-        if !self.state.pulls.is_empty() || !self.state.pending.is_empty() {
+        // What was asked for may have to be copied soon.
+        if !(self.state.pulls.is_empty() && self.state.asked.is_empty() && self.state.pending.is_empty()) {
             return None;
         }
         let mut deadline = u64::MAX;
