@@ -103,6 +103,11 @@ impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The bytes, once no port uses the memory any more.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0.into_vec()
+    }
 }
 
 /// Lends borrowed bytes to an operation that only reads and is over before the borrow is: one that is injected or copied at once, or

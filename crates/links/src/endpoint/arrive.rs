@@ -5,7 +5,7 @@ use madrigal_sys::piece;
 
 use super::state::{Kept, KeptBody, Lies, Matched};
 use super::types::{Completion, Kind, PeerId, Status};
-use super::wire::{DELIVERY, Ended, Head, LAST, Seen, What};
+use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
 use crate::station::out::Stream;
@@ -31,43 +31,53 @@ impl State {
     #[inline]
     pub(crate) fn eager(&mut self, came: &Came<'_>, body: &[u8]) -> Option<()> {
         let message = came.head.message(0)?;
+        let Some(from) = self.wants(came, &message, body) else { return Some(()) };
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(body);
+        self.keep(came, from, message, bytes)
+    }
+
+    /// The same, in memory of its own.
+    pub(crate) fn eager_block(&mut self, came: &Came<'_>, block: Block) -> Option<()> {
+        let message = came.head.message(0)?;
+        let from = self.wants(came, &message, block.bytes());
+        let bytes = block.into_bytes();
+        match from {
+            Some(from) => self.keep(came, from, message, bytes),
+            None => {
+                self.recycle(bytes);
+                Some(())
+            }
+        }
+    }
+
+    /// Gives a message to the receive that waits for it. If there is none it is to be kept: as a message of that peer.
+    #[inline]
+    fn wants(&mut self, came: &Came<'_>, message: &Message, body: &[u8]) -> Option<PeerId> {
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             // Nobody is there any more.
             self.acknowledge(came.node, message.operation, Ended::Failed);
-            return Some(());
+            return None;
         };
-        if !message.tagged && message.operation.is_none() && self.file_in_order(came.head.to, from, body) {
-            return Some(());
-        }
-        match self.match_message(came.head.to, from, &message, body.len()) {
-            Some(matched) => {
-                piece::scatter(matched.pieces.all(), 0, body);
-                self.acknowledge(came.node, message.operation, Ended::Well);
-                self.complete_receive(came.head.to, matched.completion, matched.many);
-            }
-            None => {
-                let mut bytes = self.spare.pop().unwrap_or_default();
-                bytes.extend_from_slice(body);
-                let kept = Kept { message, len: bytes.len(), body: KeptBody::Whole(bytes) };
-                self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
-            }
-        }
-        Some(())
+        let Some(matched) = self.match_message(came.head.to, from, message, body.len()) else { return Some(from) };
+        piece::scatter(matched.pieces.all(), 0, body);
+        self.acknowledge(came.node, message.operation, Ended::Well);
+        self.complete_receive(came.head.to, matched.completion, matched.many);
+        None
     }
 
-    /// Keeps a plain message for an owner that takes them as they come. False: there is no such, or others are kept before.
+    /// Keeps a message nobody wants yet.
     #[inline]
-    fn file_in_order(&mut self, channel: u16, from: PeerId, body: &[u8]) -> bool {
-        let Some(endpoint) = self.endpoints.get_mut(usize::from(channel)).and_then(Option::as_deref_mut) else {
-            return false;
-        };
-        if !endpoint.in_order || !endpoint.matching(false).is_empty() {
-            return false;
+    fn keep(&mut self, came: &Came<'_>, from: PeerId, message: Message, bytes: Vec<u8>) -> Option<()> {
+        let endpoint = self.endpoint(came.head.to)?;
+        let plain = !message.tagged && message.operation.is_none();
+        if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
+            endpoint.inbox.push_back((from, bytes));
+            return Some(());
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.extend_from_slice(body);
-        endpoint.inbox.push_back((from, bytes));
-        true
+        let kept = Kept { message, len: bytes.len(), body: KeptBody::Whole(bytes) };
+        endpoint.matching(message.tagged).keep(from.0, message.tag, kept);
+        Some(())
     }
 
     /// A long message is on its way with its head: where does it go?
@@ -80,7 +90,7 @@ impl State {
         let (part, _) = matched.pieces.part(0, len, usize::MAX);
         landing.extend_from_slice(part.all());
         let Matched { completion, many, .. } = matched;
-        Some(Placed::Receive(Box::new(Landed { channel: came.head.to, completion, many, ack: message.operation })))
+        Some(Placed::Receive(Landed { channel: came.head.to, completion, many, ack: message.operation }))
     }
 
     fn acknowledge(&mut self, node: u32, operation: Option<u64>, ended: Ended) {

@@ -120,8 +120,14 @@ impl Sink for Ear<'_> {
         let placed = self.placed(link).map(core::mem::take).unwrap_or_default();
         let Some(came) = self.came(link, head) else { return };
         match placed {
+            Placed::Block(block) if came.head.what == What::Eager => {
+                self.state.nodes[came.node as usize].received += 1;
+                if self.state.eager_block(&came, block).is_none() {
+                    self.state.corrupt(came.node, "a message that makes no sense");
+                }
+            }
             Placed::Block(block) => self.look(&came, block.bytes()),
-            Placed::Receive(landed) => self.state.landed_receive(came.node, *landed),
+            Placed::Receive(landed) => self.state.landed_receive(came.node, landed),
             Placed::Data { op, len } => self.state.landed_data(op, len),
             Placed::Put { len, .. } => drop(self.state.landed_put(&came, Some(len))),
             Placed::Nowhere if came.head.what == What::Put => drop(self.state.landed_put(&came, None)),

@@ -98,7 +98,7 @@ pub(crate) enum Placed {
     /// Into memory of our own, to be looked at when it is whole.
     Block(Block),
     /// Into a receive.
-    Receive(Box<Landed>),
+    Receive(Landed),
     /// Into the memory of an operation.
     Data { op: Key, len: usize },
     /// Into a region.
