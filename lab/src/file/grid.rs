@@ -1,6 +1,7 @@
 //! What may stand in a file, and whether it goes together.
 
-use super::reader::{Document, FileError, Table, Value};
+use madrigal_document::{Document, FileError, Table, Value};
+
 use super::{Firewall, Forward, Grid, Host, Link, Site, Switch};
 use crate::net::{Net, is_six};
 use crate::wan::settings::{KEYS, Settings};

@@ -1,19 +1,18 @@
 //! The file a lab is described in, and the grid it describes.
 //!
 //! ```text
-//!  reader   a TOML document as tables and values that know their line and their key
-//!  grid     what may stand in it, and whether it goes together
+//!  madrigal_document   a TOML document as tables and values that know their line and their key
+//!  grid                what may stand in it, and whether it goes together
 //! ```
 
 mod grid;
-mod reader;
 
 use std::net::IpAddr;
 
 use crate::net::Net;
 use crate::wan::settings::Settings;
 
-pub use reader::FileError;
+pub use madrigal_document::FileError;
 
 /// Everything a file describes; names are unique, and refer to what is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,7 +115,7 @@ pub struct Link {
 
 /// Reads the grid that `text` describes; `file` is named in errors.
 pub fn read(file: &str, text: &str) -> Result<Grid, FileError> {
-    grid::read(&reader::Document::new(file, text))
+    grid::read(&madrigal_document::Document::new(file, text))
 }
 
 #[cfg(test)]

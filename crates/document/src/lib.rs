@@ -1,4 +1,6 @@
-//! A TOML document as tables and values that know where they stand, so that every error names its line and its key.
+//! A TOML document as tables and values that know where they stand, so that every error names its line and its key. What the keys mean
+//! is the affair of those who read: the lab, the daemon.
+#![forbid(unsafe_code)]
 
 use std::ops::Range;
 
@@ -17,13 +19,14 @@ pub struct FileError {
 }
 
 /// The text of a file.
-pub(super) struct Document<'a> {
+pub struct Document<'a> {
     file: &'a str,
     text: &'a str,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+    /// `text`; `file` is named in errors.
+    pub fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, text }
     }
 
@@ -35,7 +38,7 @@ impl<'a> Document<'a> {
     }
 
     /// Hands the table of the whole document to `with`.
-    pub(super) fn read<T>(&self, with: impl FnOnce(Table<'_>) -> Result<T, FileError>) -> Result<T, FileError> {
+    pub fn read<T>(&self, with: impl FnOnce(Table<'_>) -> Result<T, FileError>) -> Result<T, FileError> {
         let wrong = |error: toml::de::Error| self.error(&error.span().unwrap_or_default(), "", error.message());
         let parsed = DeTable::parse(self.text).map_err(wrong)?;
         with(Table { document: self, path: String::new(), span: 0..0, table: parsed.get_ref() })
@@ -44,7 +47,7 @@ impl<'a> Document<'a> {
 
 /// A table of the document.
 #[derive(Clone)]
-pub(super) struct Table<'a> {
+pub struct Table<'a> {
     document: &'a Document<'a>,
     path: String,
     span: Range<usize>,
@@ -53,7 +56,7 @@ pub(super) struct Table<'a> {
 
 /// A value of a table.
 #[derive(Clone)]
-pub(super) struct Value<'a> {
+pub struct Value<'a> {
     document: &'a Document<'a>,
     path: String,
     value: &'a Spanned<DeValue<'a>>,
@@ -61,12 +64,12 @@ pub(super) struct Value<'a> {
 
 impl<'a> Table<'a> {
     /// An error that is about the whole table.
-    pub(super) fn error(&self, text: impl Into<String>) -> FileError {
+    pub fn error(&self, text: impl Into<String>) -> FileError {
         self.document.error(&self.span, &self.path, text)
     }
 
     /// Refuses keys other than these.
-    pub(super) fn only(&self, known: &[&str]) -> Result<(), FileError> {
+    pub fn only(&self, known: &[&str]) -> Result<(), FileError> {
         for (key, value) in self.entries() {
             if !known.contains(&key) {
                 let text = match nearest(key, known) {
@@ -80,7 +83,7 @@ impl<'a> Table<'a> {
     }
 
     /// What stands in the table, in the order of the file.
-    pub(super) fn entries(&self) -> Vec<(&'a str, Value<'a>)> {
+    pub fn entries(&self) -> Vec<(&'a str, Value<'a>)> {
         let mut entries: Vec<_> = self.table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         let value = |(key, value): (&'a Spanned<_>, _)| {
@@ -92,12 +95,12 @@ impl<'a> Table<'a> {
     }
 
     /// The value of a key, if it is there.
-    pub(super) fn get(&self, wanted: &str) -> Option<Value<'a>> {
+    pub fn get(&self, wanted: &str) -> Option<Value<'a>> {
         self.entries().into_iter().find(|(key, _)| *key == wanted).map(|(_, value)| value)
     }
 
     /// The tables below a key, in the order of the file.
-    pub(super) fn tables(&self, key: &str) -> Result<Vec<(&'a str, Table<'a>)>, FileError> {
+    pub fn tables(&self, key: &str) -> Result<Vec<(&'a str, Table<'a>)>, FileError> {
         let Some(below) = self.get(key) else { return Ok(Vec::new()) };
         below.table()?.entries().into_iter().map(|(name, value)| Ok((name, value.table()?))).collect()
     }
@@ -105,11 +108,12 @@ impl<'a> Table<'a> {
 
 impl<'a> Value<'a> {
     /// An error that is about this value.
-    pub(super) fn error(&self, text: impl Into<String>) -> FileError {
+    pub fn error(&self, text: impl Into<String>) -> FileError {
         self.document.error(&self.value.span(), &self.path, text)
     }
 
-    pub(super) fn table(&self) -> Result<Table<'a>, FileError> {
+    /// A table.
+    pub fn table(&self) -> Result<Table<'a>, FileError> {
         match self.value.get_ref() {
             DeValue::Table(table) => {
                 Ok(Table { document: self.document, path: self.path.clone(), span: self.value.span(), table })
@@ -118,16 +122,18 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn text(&self) -> Result<&'a str, FileError> {
+    /// A text.
+    pub fn text(&self) -> Result<&'a str, FileError> {
         self.value.get_ref().as_str().ok_or_else(|| self.error("must be a text in quotes"))
     }
 
-    pub(super) fn flag(&self) -> Result<bool, FileError> {
+    /// True or false.
+    pub fn flag(&self) -> Result<bool, FileError> {
         self.value.get_ref().as_bool().ok_or_else(|| self.error("must be true or false"))
     }
 
     /// A whole number.
-    pub(super) fn number(&self) -> Result<u64, FileError> {
+    pub fn number(&self) -> Result<u64, FileError> {
         let number = match self.value.get_ref() {
             DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
             _ => None,
@@ -136,7 +142,7 @@ impl<'a> Value<'a> {
     }
 
     /// A text, a number or a flag, as text.
-    pub(super) fn plain(&self) -> Result<String, FileError> {
+    pub fn plain(&self) -> Result<String, FileError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text.to_string()),
             DeValue::Integer(number) => Ok(number.as_str().to_owned()),
@@ -147,7 +153,7 @@ impl<'a> Value<'a> {
     }
 
     /// The elements of an array; a value that is none stands for an array of itself.
-    pub(super) fn list(&self) -> Vec<Value<'a>> {
+    pub fn list(&self) -> Vec<Value<'a>> {
         let element = |value| Value { document: self.document, path: self.path.clone(), value };
         match self.value.get_ref().as_array() {
             Some(array) => array.iter().map(element).collect(),
