@@ -1,0 +1,263 @@
+//! Calls: somebody on this host wants a stream to a port of another one. Ways are tried in order: the link with that host; then, while
+//! there is none, every relay there is a link with; again and again until one connects, one says that it never will, or the time is over.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use madrigal_proto::mux::{Class, Mux, StreamId};
+
+use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
+use crate::landings::Answer;
+use crate::links::Link;
+use crate::pipes::{End, Side};
+use crate::poll::Token;
+use crate::socket::{self, Got};
+use crate::wire::{self, Order, Target, Verdict};
+
+/// How long a call may take.
+pub(crate) const LIMIT: u64 = 12 * SECOND;
+/// How long one way may take to answer.
+const PATIENCE: u64 = 6 * SECOND;
+/// A way that did not work is tried again after this time.
+const AGAIN: u64 = 300 * MILLISECOND;
+/// Relays that may carry a stream, one after another.
+pub(crate) const HOPS: u8 = 1;
+
+/// Who calls.
+pub(crate) struct Caller {
+    pub(crate) socket: OwnedFd,
+    pub(crate) token: Token,
+    /// A program on a forwarded port; else a client, which is told what became of it.
+    pub(crate) is_tcp: bool,
+    /// What it sent already, for the other end.
+    pub(crate) staged: Vec<u8>,
+}
+
+/// A call that waits.
+pub(crate) struct Call {
+    caller: Caller,
+    target: Target,
+    host: usize,
+    end: u64,
+    next: u64,
+    ask: Option<Ask>,
+    /// When each way may be tried again, and what it said, by its name.
+    tried: BTreeMap<String, (u64, String)>,
+    /// A port of this host is being connected to.
+    landing: bool,
+}
+
+/// A way that is being tried.
+struct Ask {
+    stream: (Token, StreamId),
+    way: String,
+    heard: Vec<u8>,
+    deadline: u64,
+}
+
+impl Call {
+    /// When it is due.
+    pub(crate) fn deadline(&self) -> u64 {
+        let next = self.ask.as_ref().map_or(self.next, |ask| ask.deadline);
+        if self.landing { self.end } else { self.end.min(next) }
+    }
+}
+
+impl Daemon {
+    /// Begins a call.
+    pub(crate) fn call(&mut self, caller: Caller, target: Target) {
+        let Some((host, _)) = self.grid.host(&target.host) else {
+            let why = format!("the grid has no host `{}`; there are {}", target.host, crate::status::names(&self.grid));
+            return self.turn_away(caller, &why);
+        };
+        let (token, now) = (self.token(), self.now);
+        self.things.insert(caller.token, Thing::Caller(token));
+        let (tried, landing) = (BTreeMap::new(), host == self.me);
+        let call = Call { caller, target, host, end: now + LIMIT, next: now, ask: None, tried, landing };
+        let port = call.target.port;
+        self.calls.insert(token, call);
+        if landing {
+            self.land(port, Answer::Call(token), "this host");
+        } else {
+            self.hurry(host);
+            self.try_call(token);
+        }
+    }
+
+    /// Tells a caller why not, and lets it go.
+    fn turn_away(&mut self, caller: Caller, why: &str) {
+        self.things.remove(&caller.token);
+        if caller.is_tcp {
+            socket::reset_at_close(&caller.socket, true);
+        } else {
+            let _ = socket::send(&caller.socket, &wire::frame(wire::FAILED, why.as_bytes()));
+        }
+        self.note(&format!("not connected: {why}"));
+    }
+
+    /// A call ends without a stream.
+    pub(crate) fn call_failed(&mut self, token: Token, why: &str) {
+        let Some(call) = self.calls.remove(&token) else { return };
+        if let Some(ask) = &call.ask {
+            self.reset_stream(ask.stream);
+        }
+        let why = format!("cannot connect to {}:{}: {why}", call.target.host, call.target.port);
+        self.turn_away(call.caller, &why);
+    }
+
+    /// A call got its other end; `rest` came from there already.
+    pub(crate) fn connected(&mut self, token: Token, far: End, rest: Vec<u8>) {
+        let Some(call) = self.calls.remove(&token) else { return self.drop_end(far) };
+        let Caller { socket, token, is_tcp, staged } = call.caller;
+        if !is_tcp && socket::send(&socket, &wire::frame(wire::DONE, b"")).is_err() {
+            self.things.remove(&token);
+            return self.drop_end(far);
+        }
+        self.note(&format!("connected: to {}:{}", call.target.host, call.target.port));
+        let near = Side::new(End::Socket { socket, token, is_tcp }, staged);
+        self.join(near, Side::new(far, rest));
+    }
+
+    /// A call is due: a way took too long, or may be tried again, or the time is over.
+    pub(crate) fn call_time(&mut self, token: Token) {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(&token) else { return };
+        if let Some(ask) = call.ask.take_if(|ask| ask.deadline <= now) {
+            call.tried.insert(ask.way, (now + AGAIN, "no answer".to_owned()));
+            self.reset_stream(ask.stream);
+        }
+        let Some(call) = self.calls.get(&token) else { return };
+        if call.end <= now {
+            let why = self.every_attempt(call);
+            return self.call_failed(token, &why);
+        }
+        self.try_call(token);
+    }
+
+    /// What each way gave.
+    fn every_attempt(&self, call: &Call) -> String {
+        let mut told = Vec::new();
+        if self.link_to(call.host).is_none() {
+            told.push(format!("no link with {}: {}", call.target.host, self.why_no_link(call.host)));
+        }
+        told.extend(call.tried.iter().map(|(way, (_, why))| format!("{way}: {why}")));
+        for (host, peer) in self.grid.hosts.iter().enumerate() {
+            if peer.relay && host != self.me && host != call.host && self.link_to(host).is_none() {
+                told.push(format!("no link with relay {}: {}", peer.name, self.why_no_link(host)));
+            }
+        }
+        if !self.grid.hosts.iter().any(|host| host.relay) {
+            told.push("the grid has no relay".to_owned());
+        }
+        told.join("; ")
+    }
+
+    /// All that wait may have a way now.
+    pub(crate) fn wake_calls(&mut self) {
+        let now = self.now;
+        self.calls.values_mut().for_each(|call| call.next = call.next.min(now));
+    }
+
+    /// Tries the next way of a call.
+    fn try_call(&mut self, token: Token) {
+        let now = self.now;
+        let Some(call) = self.calls.get(&token).filter(|call| call.ask.is_none() && !call.landing) else { return };
+        let host = call.host;
+        let is_due = |way: &String| call.tried.get(way).is_none_or(|(next, _)| *next <= now);
+        let (link, way) = match self.link_to(host) {
+            Some(link) => (Some(link), "direct".to_owned()),
+            None => self.relay(host, &is_due).map_or((None, String::new()), |(link, way)| (Some(link), way)),
+        };
+        let link = link.filter(|_| is_due(&way));
+        let Some(call) = self.calls.get_mut(&token) else { return };
+        call.next = now + AGAIN;
+        match link {
+            Some(link) => self.ask(token, link, way),
+            None => self.hurry(host),
+        }
+    }
+
+    /// The first relay that may be tried.
+    fn relay(&self, host: usize, is_due: &dyn Fn(&String) -> bool) -> Option<(Token, String)> {
+        let relays = self.grid.hosts.iter().enumerate().filter(|(at, one)| one.relay && *at != host && *at != self.me);
+        let linked = relays.filter_map(|(at, one)| Some((self.link_to(at)?, format!("through {}", one.name))));
+        linked.filter(|(_, way)| is_due(way)).min_by_key(|(link, _)| {
+            self.links.get(link).and_then(|link| link.up()?.mux.round_trip()).unwrap_or(u64::MAX)
+        })
+    }
+
+    fn ask(&mut self, token: Token, link: Token, way: String) {
+        let (now, from) = (self.now, self.own().name.clone());
+        let Some(call) = self.calls.get_mut(&token) else { return };
+        let source = socket::peer(&call.caller.socket).filter(|_| call.caller.is_tcp).map(|at| at.to_string());
+        let (host, port) = (call.target.host.clone(), call.target.port);
+        let about = serde_json::to_vec(&Order { host, port, hops: HOPS, from, source }).unwrap_or_default();
+        let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
+        match mux.map(|mux| mux.open(Class::Data, &about)) {
+            Some(Ok(stream)) => {
+                let stream = (link, stream);
+                call.ask = Some(Ask { stream, way, heard: Vec::new(), deadline: now + PATIENCE });
+                self.streams.insert(stream, Holder::Call(token));
+                self.dirty.insert(link);
+            }
+            Some(Err(error)) => drop(call.tried.insert(way, (now + AGAIN, error.to_string()))),
+            None => {}
+        }
+    }
+
+    /// Something came back on a stream that a call opened.
+    pub(crate) fn hear_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
+        let mut buffer = [0; 1024];
+        loop {
+            let got = self.read_stream((link, stream), &mut buffer);
+            let Some(call) = self.calls.get_mut(&token) else { return };
+            let Some(ask) = call.ask.as_mut().filter(|ask| ask.stream == (link, stream)) else { return };
+            let count = match got {
+                Ok(Got::Bytes(count)) => count,
+                Ok(Got::Nothing) => return,
+                Ok(Got::End) | Err(_) => return self.ask_failed(token, Verdict::NotNow, "it ended without a word"),
+            };
+            ask.heard.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            match Verdict::read(&ask.heard) {
+                Ok(None) => {}
+                Ok(Some((Verdict::Connected, _, len))) => {
+                    let rest = ask.heard.split_off(len);
+                    return self.connected(token, End::Stream((link, stream)), rest);
+                }
+                Ok(Some((verdict, why, _))) => return self.ask_failed(token, verdict, &why),
+                Err(()) => return self.ask_failed(token, Verdict::NotNow, "it answered nonsense"),
+            }
+        }
+    }
+
+    /// The link that a call had asked on is gone.
+    pub(crate) fn ask_lost(&mut self, token: Token, stream: (Token, StreamId)) {
+        let asked = self.calls.get(&token).and_then(|call| call.ask.as_ref());
+        if asked.is_some_and(|ask| ask.stream == stream) {
+            self.ask_failed(token, Verdict::NotNow, "the link broke");
+        }
+    }
+
+    fn ask_failed(&mut self, token: Token, verdict: Verdict, why: &str) {
+        let now = self.now;
+        let Some(call) = self.calls.get_mut(&token) else { return };
+        let Some(ask) = call.ask.take() else { return };
+        call.next = now;
+        call.tried.insert(ask.way, (now + AGAIN, why.to_owned()));
+        self.reset_stream(ask.stream);
+        if verdict == Verdict::Never {
+            self.call_failed(token, why);
+        }
+    }
+
+    /// A caller that waits did something: if it left, nobody waits. What it sends stays in its socket.
+    pub(crate) fn look_at_caller(&mut self, token: Token) {
+        let Some(call) = self.calls.get(&token) else { return };
+        if rustix::net::sockopt::socket_error(&call.caller.socket).is_ok_and(|error| error.is_ok())
+            && !socket::is_hung_up(&call.caller.socket)
+        {
+            return;
+        }
+        self.call_failed(token, "the caller left");
+    }
+}

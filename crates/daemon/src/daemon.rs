@@ -1,0 +1,259 @@
+//! The daemon: what it holds, and the loop that turns it. One thread; everything is told by one epoll or by the clock.
+//!
+//! ```text
+//!  a socket of a client ---+                                   +--- a socket to a port of this host
+//!                          +-- pipe --- stream of a link ... --+
+//!  another link's stream --+                                   +--- another link's stream
+//! ```
+//! Every descriptor has a token; `things` says what it is, and the map of that kind has the rest. Whoever handles one takes it out of its
+//! map, and puts it back if it lives.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use madrigal_proto::mux::StreamId;
+use madrigal_sys::process;
+use madrigal_sys::time::now_ns;
+use rustix::io::Errno;
+
+use crate::calls::Call;
+use crate::clients::{Client, Forward};
+use crate::grid::{Grid, Host};
+use crate::landings::Landing;
+use crate::links::Link;
+use crate::log::Log;
+use crate::peers::{Dial, Peer};
+use crate::pipes::{PIECE, Pipe};
+use crate::poll::{Poll, Token};
+use crate::runtime::{Lock, Runtime};
+use crate::start::StartError;
+use crate::{socket, status};
+
+/// Nanoseconds.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+/// See [`SECOND`].
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Thing {
+    /// Daemons call here.
+    Port,
+    /// Clients call here.
+    Door,
+    /// A connection to a daemon.
+    Link,
+    /// One that is being made.
+    Dial,
+    /// A client's.
+    Client,
+    /// Listens for a client.
+    Forward,
+    /// Waits for a call to be answered.
+    Caller(Token),
+    /// Connects to a port of this host.
+    Landing,
+    /// An end of a pipe.
+    Socket(Token),
+}
+
+/// Who has a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holder {
+    /// A call that waits for a verdict.
+    Call(Token),
+    /// A connection to a port of this host that is being made.
+    Landing(Token),
+    /// A pipe.
+    Pipe(Token),
+}
+
+/// The daemon of one user on one host.
+pub struct Daemon {
+    pub(crate) grid: Grid,
+    /// The place of this host in the grid.
+    pub(crate) me: usize,
+    pub(crate) instance: u64,
+    pub(crate) started: u64,
+    pub(crate) now: u64,
+    pub(crate) poll: Poll,
+    last_token: Token,
+    pub(crate) things: HashMap<Token, Thing>,
+    pub(crate) ports: HashMap<Token, OwnedFd>,
+    pub(crate) links: HashMap<Token, Link>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) dials: HashMap<Token, Dial>,
+    pub(crate) clients: HashMap<Token, Client>,
+    pub(crate) forwards: HashMap<Token, Forward>,
+    pub(crate) calls: HashMap<Token, Call>,
+    pub(crate) landings: HashMap<Token, Landing>,
+    pub(crate) pipes: HashMap<Token, Pipe>,
+    pub(crate) streams: HashMap<(Token, StreamId), Holder>,
+    /// Links that may have something to send or to tell.
+    pub(crate) dirty: BTreeSet<Token>,
+    /// What has more to do than was done in its turn.
+    pub(crate) again: VecDeque<Token>,
+    /// For what comes on links, and for what goes through pipes.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) piece: Vec<u8>,
+    pub(crate) log: Log,
+    pub(crate) ending: bool,
+    door: OwnedFd,
+    runtime: Runtime,
+    _lock: Lock,
+}
+
+impl Daemon {
+    /// A daemon that listens, for its clients and for other daemons, and does nothing yet.
+    pub fn new(grid: Grid, host: &str, runtime: Runtime) -> Result<Self, StartError> {
+        let unknown = || StartError::Host { host: host.to_owned(), known: status::names(&grid) };
+        let me = grid.host(host).ok_or_else(unknown)?.0;
+        let ports = crate::start::listen(&grid, me)?;
+        let lock = runtime.claim()?;
+        let _ = std::fs::remove_file(runtime.socket());
+        let door = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Door { errno })?;
+        let now = now_ns();
+        let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
+        let mut daemon = Self {
+            grid,
+            me,
+            instance: process::random(),
+            started: now,
+            now,
+            poll: Poll::new().map_err(|errno| StartError::System { errno })?,
+            last_token: 0,
+            things: HashMap::new(),
+            ports: HashMap::new(),
+            links: HashMap::new(),
+            peers,
+            dials: HashMap::new(),
+            clients: HashMap::new(),
+            forwards: HashMap::new(),
+            calls: HashMap::new(),
+            landings: HashMap::new(),
+            pipes: HashMap::new(),
+            streams: HashMap::new(),
+            dirty: BTreeSet::new(),
+            again: VecDeque::new(),
+            scratch: vec![0; 64 << 10],
+            piece: vec![0; PIECE],
+            log: Log::new(now),
+            ending: false,
+            door,
+            runtime,
+            _lock: lock,
+        };
+        daemon.register(ports).map_err(|errno| StartError::System { errno })?;
+        Ok(daemon)
+    }
+
+    /// Works until a client ends it.
+    pub fn run(&mut self) -> Result<(), Errno> {
+        let mut changed = Vec::new();
+        self.note(&format!("up on {}, process {}", self.own().name, process::own_pid()));
+        while !self.ending {
+            let until = if self.again.is_empty() { self.next_time() } else { 0 };
+            self.poll.wait(until, &mut changed)?;
+            self.now = now_ns();
+            for token in changed.drain(..) {
+                self.handle(token);
+            }
+            for _ in 0..self.again.len() {
+                let Some(token) = self.again.pop_front() else { break };
+                if self.pipes.contains_key(&token) { self.pump(token) } else { self.handle(token) }
+            }
+            self.handle_time();
+            while let Some(link) = self.dirty.pop_first() {
+                self.tend(link);
+            }
+        }
+        self.note("down");
+        let _ = std::fs::remove_file(self.runtime.socket());
+        Ok(())
+    }
+
+    /// This host.
+    pub(crate) fn own(&self) -> &Host {
+        &self.grid.hosts[self.me]
+    }
+
+    /// The name of a host.
+    pub(crate) fn name(&self, host: usize) -> &str {
+        self.grid.hosts.get(host).map_or("?", |host| host.name.as_str())
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        self.log.say(self.now, text);
+    }
+
+    fn register(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {
+        let token = self.token();
+        self.poll.add_listener(&self.door, token)?;
+        self.things.insert(token, Thing::Door);
+        for port in ports {
+            let token = self.token();
+            self.poll.add_listener(&port, token)?;
+            self.things.insert(token, Thing::Port);
+            self.ports.insert(token, port);
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, token: Token) {
+        match self.things.get(&token).copied() {
+            Some(Thing::Port) => self.answer_port(token),
+            Some(Thing::Door) => self.answer_door(),
+            Some(Thing::Link) => self.hear(token),
+            Some(Thing::Dial) => self.look_at_dial(token),
+            Some(Thing::Client) => self.hear_client(token),
+            Some(Thing::Forward) => self.answer_forward(token),
+            Some(Thing::Caller(call)) => self.look_at_caller(call),
+            Some(Thing::Landing) => self.look_at_landing(token),
+            Some(Thing::Socket(pipe)) => self.pump(pipe),
+            // It was closed by what happened before it in this turn.
+            None => {}
+        }
+    }
+
+    /// The next client that calls.
+    pub(crate) fn accept_client(&mut self) -> Option<OwnedFd> {
+        match socket::accept(&self.door) {
+            Ok(socket) => socket,
+            Err(errno) => {
+                self.note(&format!("cannot take a client: {errno}"));
+                None
+            }
+        }
+    }
+
+    /// When something is due.
+    fn next_time(&self) -> u64 {
+        let links = self.links.values().map(Link::deadline);
+        let dials = self.dials.values().map(|dial| dial.deadline);
+        let calls = self.calls.values().map(Call::deadline);
+        let landings = self.landings.values().map(|landing| landing.deadline);
+        let clients = self.clients.values().map(|client| client.deadline);
+        let peers = self.next_dial();
+        links.chain(dials).chain(calls).chain(landings).chain(clients).chain([peers]).min().unwrap_or(u64::MAX)
+    }
+
+    fn handle_time(&mut self) {
+        let now = self.now;
+        let due: Vec<Token> = self.links.iter().filter(|(_, l)| l.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.link_time(token));
+        let due: Vec<Token> = self.dials.iter().filter(|(_, d)| d.deadline <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.dial_failed(token, "no answer"));
+        let due: Vec<Token> = self.landings.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.landing_failed(token, "no answer"));
+        let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.drop_client(token));
+        self.dial_all();
+        let due: Vec<Token> = self.calls.iter().filter(|(_, c)| c.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.call_time(token));
+    }
+}

@@ -1,0 +1,185 @@
+//! `grid.toml`: which hosts there are, where their daemons are reached, and what they let others do. The same file on every host.
+//!
+//! ```toml
+//! [site.a]
+//! hosts = { a1 = "10.1.0.2", a2 = ["10.1.0.3", "[fd00:a::3]:7781"] }
+//! allow = "22,8000-8010"
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+
+use madrigal_base::config::Ports;
+use madrigal_document::{Document, FileError, Table, Value};
+
+/// The port of a daemon, unless the file says another.
+pub const PORT: u16 = 7780;
+
+/// Everything a file says.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Grid {
+    /// The networks between the sites are trusted, too.
+    pub trusted: bool,
+    /// In the order of the file.
+    pub sites: Vec<Site>,
+    /// In the order of the file; names are unique.
+    pub hosts: Vec<Host>,
+}
+
+/// Hosts in one place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// Its name.
+    pub name: String,
+    /// Its network is trusted: links inside it are not enciphered.
+    pub trusted: bool,
+}
+
+/// A host, and its daemon.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// The place of its site in [`Grid::sites`].
+    pub site: usize,
+    /// Where its daemon listens.
+    pub port: u16,
+    /// Where its daemon may be reached; none where nobody can call it.
+    pub addresses: Vec<SocketAddr>,
+    /// It carries streams of others.
+    pub relay: bool,
+    /// The ports of it that others may connect to; `None`: none.
+    pub allow: Option<Ports>,
+}
+
+impl Grid {
+    /// Reads a file's text; `file` is named in errors.
+    pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
+        Document::new(file, text).read(|top| {
+            top.only(&["trusted", "site"])?;
+            let mut grid = Self { trusted: flag(&top, "trusted")?, ..Self::default() };
+            for (name, table) in top.tables("site")? {
+                grid.read_site(name, &table)?;
+            }
+            if grid.hosts.is_empty() {
+                return Err(
+                    top.error("there is no host: write for instance [site.a] with hosts = { a1 = \"10.1.0.2\" }")
+                );
+            }
+            Ok(grid)
+        })
+    }
+
+    /// The host of that name, and its place.
+    pub fn host(&self, name: &str) -> Option<(usize, &Host)> {
+        self.hosts.iter().enumerate().find(|(_, host)| host.name == name)
+    }
+
+    /// Whether links between two hosts need not be enciphered: on one machine, inside a trusted site, or everywhere.
+    pub fn is_trusted_between(&self, one: &Host, other: &Host) -> bool {
+        let local = |host: &Host| !host.addresses.is_empty() && host.addresses.iter().all(|at| at.ip().is_loopback());
+        let inside = one.site == other.site && self.sites.get(one.site).is_some_and(|site| site.trusted);
+        self.trusted || inside || (local(one) && local(other))
+    }
+
+    fn read_site(&mut self, name: &str, table: &Table<'_>) -> Result<(), FileError> {
+        table.only(&["hosts", "relay", "trusted", "port", "allow"])?;
+        check_name(name).map_err(|wrong| table.error(wrong))?;
+        let port = match table.get("port") {
+            Some(value) => u16::try_from(value.number()?)
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| value.error("must be a port, from 1 to 65535"))?,
+            None => PORT,
+        };
+        let allow = match table.get("allow") {
+            Some(value) => Some(ports(&value)?).filter(|ports| !ports.ranges().is_empty()),
+            None => None,
+        };
+        let site = self.sites.len();
+        self.sites.push(Site { name: name.to_owned(), trusted: flag(table, "trusted")? });
+        let hosts = table.get("hosts").ok_or_else(|| table.error("hosts is missing"))?;
+        let first = self.hosts.len();
+        for (name, value) in hosts.table()?.entries() {
+            check_name(name).map_err(|wrong| value.error(wrong))?;
+            if self.host(name).is_some() {
+                return Err(value.error(format!("there are two hosts `{name}`")));
+            }
+            let addresses = value.list().iter().map(|one| address(one, port)).collect::<Result<_, _>>()?;
+            let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow: allow.clone() };
+            self.hosts.push(host);
+        }
+        for value in table.get("relay").map(|value| value.list()).unwrap_or_default() {
+            let name = value.text()?;
+            let host = self.hosts.iter_mut().skip(first).find(|host| host.name == name);
+            host.ok_or_else(|| value.error(format!("this site has no host `{name}`")))?.relay = true;
+        }
+        Ok(())
+    }
+}
+
+fn flag(table: &Table<'_>, key: &str) -> Result<bool, FileError> {
+    table.get(key).map_or(Ok(false), |value| value.flag())
+}
+
+/// Ports as [`Ports`] reads them, or a single number.
+fn ports(value: &Value<'_>) -> Result<Ports, FileError> {
+    let text = value.plain()?;
+    Ports::parse(&text).ok_or_else(|| value.error("must be ports such as \"22,8000-8010\""))
+}
+
+fn address(value: &Value<'_>, port: u16) -> Result<SocketAddr, FileError> {
+    let text = value.text()?;
+    let bare = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
+    let wrong = |_| value.error("must be an address such as \"10.1.0.2\", \"10.1.0.2:7781\" or \"[fd00:a::2]:7781\"");
+    bare.or_else(|_| text.parse()).map_err(wrong)
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    let good = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
+    if good { Ok(()) } else { Err(format!("`{name}` is no name: write up to 64 of a-z, 0-9, -, _ and .")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_reads_as_it_is_meant() {
+        let text = "[site.a]\nhosts = { a1 = '10.1.0.2', a2 = ['10.1.0.3', '[fd00::3]:99'], a3 = [] }\nrelay = 'a2'\ntrusted = true\n\
+            allow = '22,8000-8010'\n[site.b]\nhosts.b1 = '127.0.0.1'\nport = 7000\n[site.c]\nhosts.c1 = '127.0.0.2'\n";
+        let grid = Grid::read("grid.toml", text).unwrap();
+        let (n, a2) = grid.host("a2").unwrap();
+        assert_eq!((n, a2.relay, a2.port, a2.site), (1, true, PORT, 0));
+        assert_eq!(a2.addresses, ["10.1.0.3:7780".parse().unwrap(), "[fd00::3]:99".parse().unwrap()]);
+        assert!(a2.allow.as_ref().is_some_and(|allow| allow.contains(8005) && !allow.contains(80)));
+        let (_, a3) = grid.host("a3").unwrap();
+        assert!(a3.addresses.is_empty() && !a3.relay);
+        let (_, b1) = grid.host("b1").unwrap();
+        let (_, c1) = grid.host("c1").unwrap();
+        assert_eq!((b1.addresses[0].port(), b1.allow.is_none()), (7000, true));
+        assert!(grid.is_trusted_between(a2, a3) && !grid.is_trusted_between(a2, b1) && grid.is_trusted_between(b1, c1));
+    }
+
+    #[test]
+    fn errors_name_line_and_key() {
+        let cases = [
+            ("", "grid.toml:1: there is no host"),
+            ("[site.a]\nport = 1\n", "grid.toml:1: site.a: hosts is missing"),
+            ("[site.a]\nhost = 1\n", "grid.toml:2: site.a.host: there is no such key; did you mean `hosts`?"),
+            ("[site.a]\nhosts = { a1 = 'b1' }\n", "grid.toml:2: site.a.hosts.a1: must be an address such as"),
+            ("[site.a]\nhosts.a1 = []\nport = 0\n", "grid.toml:3: site.a.port: must be a port"),
+            ("[site.a]\nhosts.a1 = []\nallow = 'ssh'\n", "grid.toml:3: site.a.allow: must be ports such as"),
+            ("[site.a]\nhosts.a1 = []\nrelay = ['a2']\n", "grid.toml:3: site.a.relay: this site has no host `a2`"),
+            (
+                "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.a1 = []\n",
+                "grid.toml:4: site.b.hosts.a1: there are two hosts `a1`",
+            ),
+            ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
+        ];
+        for (text, begins) in cases {
+            let told = Grid::read("grid.toml", text).unwrap_err().to_string();
+            assert!(told.starts_with(begins), "{told}");
+        }
+    }
+}

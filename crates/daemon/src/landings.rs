@@ -1,0 +1,174 @@
+//! The last step of a stream: a connection to a port of this host, where the grid lets others do so. It is made to the host itself, first
+//! by the loopback addresses, then by the host's own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use madrigal_proto::mux::{Class, StreamId};
+
+use crate::daemon::{Daemon, Holder, SECOND, Thing};
+use crate::links::Link;
+use crate::pipes::{End, Side};
+use crate::poll::Token;
+use crate::socket;
+use crate::wire::{Order, Verdict};
+
+/// How long one address has to answer.
+const PATIENCE: u64 = 3 * SECOND;
+
+/// Who wants it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Another daemon, on this stream.
+    Stream((Token, StreamId)),
+    /// A call of this host.
+    Call(Token),
+}
+
+/// A connection that is being made.
+pub(crate) struct Landing {
+    socket: Option<OwnedFd>,
+    /// Where it goes, and what is tried after that, last first.
+    at: SocketAddr,
+    rest: Vec<SocketAddr>,
+    told: Vec<String>,
+    answer: Answer,
+    from: String,
+    pub(crate) deadline: u64,
+}
+
+impl Daemon {
+    /// A peer opened a stream, and says what for.
+    pub(crate) fn take_order(&mut self, link: Token, stream: StreamId, about: &[u8]) {
+        let from = (link, stream);
+        let Ok(order) = serde_json::from_slice::<Order>(about) else {
+            return self.tell(from, Verdict::Never, "the order makes no sense");
+        };
+        let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
+        let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
+        let own = self.own();
+        if order.host != own.name {
+            return self.carry_on(from, peer, order);
+        }
+        if !own.allow.as_ref().is_some_and(|allow| allow.contains(order.port)) {
+            let why = format!("{} lets nobody connect to port {}: see `allow` in its grid.toml", own.name, order.port);
+            self.note(&format!("refused: {} by {sender} to port {}", order.from, order.port));
+            return self.tell(from, Verdict::Never, &why);
+        }
+        let via = if order.from == sender { String::new() } else { format!(" by {sender}") };
+        self.land(order.port, Answer::Stream(from), &format!("{}{via}", order.from));
+    }
+
+    /// A stream that is for another host: a relay carries it on.
+    fn carry_on(&mut self, from: (Token, StreamId), peer: Option<usize>, order: Order) {
+        let own = self.own();
+        if !own.relay {
+            let why = format!("{} is no relay", own.name);
+            return self.tell(from, Verdict::NotNow, &why);
+        }
+        let Some(hops) = order.hops.checked_sub(1) else {
+            return self.tell(from, Verdict::NotNow, "no relay may carry it further");
+        };
+        let Some((host, _)) = self.grid.host(&order.host).filter(|(host, _)| Some(*host) != peer) else {
+            let why = format!("the grid of {} has no way to `{}`", own.name, order.host);
+            return self.tell(from, Verdict::Never, &why);
+        };
+        let Some(link) = self.link_to(host) else {
+            self.hurry(host);
+            let why = format!("{} has no link with {}: {}", self.own().name, order.host, self.why_no_link(host));
+            return self.tell(from, Verdict::NotNow, &why);
+        };
+        let line = format!("relayed: from {} to {}:{}", order.from, order.host, order.port);
+        let about = serde_json::to_vec(&Order { hops, ..order }).unwrap_or_default();
+        let opened = self.links.get_mut(&link).and_then(Link::mux).map(|mux| mux.open(Class::Data, &about));
+        match opened {
+            Some(Ok(stream)) => {
+                self.note(&line);
+                // The verdict comes by itself: it is the first thing on the other stream.
+                let ends = [End::Stream(from), End::Stream((link, stream))];
+                let [near, far] = ends.map(|end| Side::new(end, Vec::new()));
+                self.join(near, far);
+            }
+            Some(Err(error)) => self.tell(from, Verdict::NotNow, &error.to_string()),
+            None => self.tell(from, Verdict::NotNow, "the link broke"),
+        }
+    }
+
+    /// Begins to connect to a port of this host.
+    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str) {
+        let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
+        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let mut rest: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
+        rest.reverse();
+        let Some(at) = rest.pop() else { return };
+        let (socket, told, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + PATIENCE);
+        let token = self.token();
+        self.things.insert(token, Thing::Landing);
+        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, deadline });
+        if let Answer::Stream(stream) = answer {
+            self.streams.insert(stream, Holder::Landing(token));
+        }
+        self.start_landing(token);
+    }
+
+    fn start_landing(&mut self, token: Token) {
+        let now = self.now;
+        let Some(landing) = self.landings.get_mut(&token) else { return };
+        match socket::dial(landing.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
+            Ok(socket) => {
+                landing.socket = Some(socket);
+                landing.deadline = now + PATIENCE;
+                self.look_at_landing(token);
+            }
+            Err(errno) => self.landing_failed(token, &errno.to_string()),
+        }
+    }
+
+    /// Something happened to it.
+    pub(crate) fn look_at_landing(&mut self, token: Token) {
+        let Some(landing) = self.landings.get(&token) else { return };
+        let Some(socket) = &landing.socket else { return };
+        match socket::is_connected(socket) {
+            Ok(false) => {}
+            Ok(true) => self.landed(token),
+            Err(errno) => self.landing_failed(token, &errno.to_string()),
+        }
+    }
+
+    fn landed(&mut self, token: Token) {
+        let Some(Landing { socket: Some(socket), at, answer, from, .. }) = self.landings.remove(&token) else { return };
+        socket::reset_at_close(&socket, true);
+        let end = End::Socket { socket, token, is_tcp: true };
+        match answer {
+            Answer::Call(call) => self.connected(call, end, Vec::new()),
+            Answer::Stream(stream) => {
+                self.note(&format!("let in: {from} to {at}"));
+                self.tell(stream, Verdict::Connected, "");
+                self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()));
+            }
+        }
+    }
+
+    /// An address did not work: the next one, or the end.
+    pub(crate) fn landing_failed(&mut self, token: Token, why: &str) {
+        let Some(landing) = self.landings.get_mut(&token) else { return };
+        landing.told.push(format!("{}: {why}", landing.at));
+        landing.socket = None;
+        if let Some(next) = landing.rest.pop() {
+            landing.at = next;
+            return self.start_landing(token);
+        }
+        let (answer, told) = (landing.answer, landing.told.join(", "));
+        self.drop_landing(token);
+        match answer {
+            Answer::Stream(stream) => self.tell(stream, Verdict::Never, &told),
+            Answer::Call(call) => self.call_failed(call, &told),
+        }
+    }
+
+    /// Nobody wants it any more.
+    pub(crate) fn drop_landing(&mut self, token: Token) {
+        self.things.remove(&token);
+        self.landings.remove(&token);
+    }
+}

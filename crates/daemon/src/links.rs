@@ -1,0 +1,438 @@
+//! Links: connections between this daemon and others, with the streams on them. One of two that know each other is enough; where both
+//! dialled at once, the one with the least [`Rank`] stays, and the other ends when its last stream has.
+
+use std::net::SocketAddr;
+
+use madrigal_proto::mux::{Event, Limits, Mux, Read, StreamId};
+use rustix::io::Errno;
+
+use crate::channel::Channel;
+use crate::daemon::{Daemon, Holder, SECOND, Thing};
+use crate::poll::Token;
+use crate::socket::{self, Got};
+use crate::wire::{self, Hello, VERSION, Verdict};
+
+/// How long a new connection has to say who it is.
+const GREETING: u64 = 5 * SECOND;
+/// Connections that have not said yet; of more the oldest goes.
+const MOST_STRANGERS: usize = 128;
+/// How long a link that is not needed may be without a stream.
+const GRACE: u64 = 5 * SECOND;
+/// Reads in one turn.
+const READS: usize = 8;
+
+/// Which of several links between the same two is used: who dialled it, and that one's count. The same at both ends.
+pub(crate) type Rank = (String, u64);
+
+/// A connection to a daemon.
+pub(crate) struct Link {
+    pub(crate) channel: Channel,
+    /// For a connection of ours: whom we dialled, and its number.
+    pub(crate) dialled: Option<(usize, u64)>,
+    /// The address at the other end.
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) since: u64,
+    pub(crate) stage: Stage,
+}
+
+/// How far it is.
+pub(crate) enum Stage {
+    /// The peer has not said who it is.
+    Greeting(Vec<u8>),
+    /// It has.
+    Up(Box<Up>),
+}
+
+/// A link that carries streams.
+pub(crate) struct Up {
+    /// The host at the other end.
+    pub(crate) peer: usize,
+    pub(crate) instance: u64,
+    pub(crate) rank: Rank,
+    pub(crate) mux: Mux,
+    /// Another one is used; since when this one has no streams.
+    pub(crate) spare: Option<u64>,
+}
+
+impl Link {
+    /// When it is due.
+    pub(crate) fn deadline(&self) -> u64 {
+        match &self.stage {
+            Stage::Greeting(_) => self.since + GREETING,
+            Stage::Up(up) => up.mux.deadline().min(up.spare.map_or(u64::MAX, |since| since + GRACE)),
+        }
+    }
+
+    pub(crate) fn up(&self) -> Option<&Up> {
+        if let Stage::Up(up) = &self.stage { Some(up) } else { None }
+    }
+
+    pub(crate) fn mux(&mut self) -> Option<&mut Mux> {
+        if let Stage::Up(up) = &mut self.stage { Some(&mut up.mux) } else { None }
+    }
+}
+
+impl Daemon {
+    /// Takes daemons that call.
+    pub(crate) fn answer_port(&mut self, port: Token) {
+        loop {
+            let Some(listener) = self.ports.get(&port) else { return };
+            match socket::accept(listener) {
+                Ok(Some(socket)) => {
+                    let address = socket::peer(&socket);
+                    self.add_link(Channel::plain(socket), None, address);
+                }
+                Ok(None) => return,
+                Err(errno) => return self.note(&format!("cannot take a connection: {errno}")),
+            }
+        }
+    }
+
+    /// A new connection: of our making, which speaks first and is registered already, or another's.
+    pub(crate) fn add_link(
+        &mut self,
+        channel: Channel,
+        dialled: Option<(usize, u64, Token)>,
+        address: Option<SocketAddr>,
+    ) {
+        let token = match dialled {
+            Some((.., token)) => token,
+            None => {
+                self.make_room();
+                let token = self.token();
+                if self.poll.add(&channel, token).is_err() {
+                    return;
+                }
+                token
+            }
+        };
+        let dialled = dialled.map(|(peer, number, _)| (peer, number));
+        let mut link = Link { channel, dialled, address, since: self.now, stage: Stage::Greeting(Vec::new()) };
+        if let Some((_, number)) = dialled {
+            link.channel.out().extend(wire::json(wire::HELLO, &self.hello(number)));
+        }
+        self.things.insert(token, Thing::Link);
+        self.links.insert(token, link);
+        self.dirty.insert(token);
+    }
+
+    /// Of too many connections that say nothing the oldest goes.
+    fn make_room(&mut self) {
+        let strangers = self.links.iter().filter(|(_, link)| link.dialled.is_none() && link.up().is_none());
+        let (count, oldest) = (strangers.clone().count(), strangers.map(|(token, _)| *token).min());
+        if let Some(oldest) = oldest.filter(|_| count >= MOST_STRANGERS) {
+            self.drop_link(oldest, "too many connections said nothing");
+        }
+    }
+
+    fn hello(&self, number: u64) -> Hello {
+        Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number }
+    }
+
+    /// Takes what came on a link.
+    pub(crate) fn hear(&mut self, token: Token) {
+        let mut buffer = std::mem::take(&mut self.scratch);
+        let mut more = true;
+        for _ in 0..READS {
+            more = self.hear_once(token, &mut buffer);
+            if !more {
+                break;
+            }
+        }
+        self.scratch = buffer;
+        if more {
+            self.again.push_back(token);
+        }
+        // What could not be sent may be now.
+        self.dirty.insert(token);
+    }
+
+    fn hear_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
+        let Some(link) = self.links.get_mut(&token) else { return false };
+        let count = match link.channel.read(buffer) {
+            Ok(Got::Bytes(count)) => count,
+            Ok(Got::Nothing) => return false,
+            Ok(Got::End) => {
+                self.drop_link(token, "the other end closed it");
+                return false;
+            }
+            Err(errno) => {
+                self.drop_link(token, &errno.to_string());
+                return false;
+            }
+        };
+        let bytes = buffer.get(..count).unwrap_or_default();
+        let wrong = match &mut link.stage {
+            Stage::Up(up) => up.mux.receive(self.now, bytes).err().map(|broken| broken.to_string()),
+            Stage::Greeting(inbox) => {
+                inbox.extend_from_slice(bytes);
+                self.greet(token).err()
+            }
+        };
+        match wrong {
+            Some(why) => {
+                self.drop_link(token, &why);
+                false
+            }
+            None => {
+                self.listen_to(token);
+                true
+            }
+        }
+    }
+
+    /// Reads the first frame of a connection, once it is whole.
+    fn greet(&mut self, token: Token) -> Result<(), String> {
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let Stage::Greeting(inbox) = &mut link.stage else { return Ok(()) };
+        let Some((kind, body, len)) = wire::take(inbox, wire::LONGEST_HELLO)? else { return Ok(()) };
+        let rest = inbox.split_off(len);
+        if kind == wire::REFUSED {
+            return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
+        }
+        let hello: Hello = match (kind, serde_json::from_slice(&body)) {
+            (wire::HELLO, Ok(hello)) => hello,
+            _ => return Err("the first frame is no greeting".to_owned()),
+        };
+        match self.judge(token, &hello) {
+            Ok(peer) => self.link_up(token, peer, &hello, &rest),
+            Err(why) => {
+                let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+                link.channel.out().extend(wire::frame(wire::REFUSED, why.as_bytes()));
+                let _ = link.channel.flush();
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether this is who it may be; its place in the grid.
+    fn judge(&self, token: Token, hello: &Hello) -> Result<usize, String> {
+        let link = self.links.get(&token).ok_or("gone")?;
+        if hello.version != VERSION {
+            return Err(format!("version {} of links, here is {VERSION}", hello.version));
+        }
+        let Some((peer, host)) = self.grid.host(&hello.host) else {
+            return Err(format!("the grid has no host `{}`", hello.host));
+        };
+        if peer == self.me {
+            return Err(format!("this is {} itself", hello.host));
+        }
+        match link.dialled {
+            Some((wanted, _)) if wanted != peer => {
+                return Err(format!("this is {}, wanted was {}", hello.host, self.name(wanted)));
+            }
+            _ => {}
+        }
+        if !link.channel.is_enciphered() {
+            self.judge_plain(link, host)?;
+        }
+        Ok(peer)
+    }
+
+    /// A plain link is believed where the network is trusted; inside a site that is, from the host's own addresses only.
+    fn judge_plain(&self, link: &Link, host: &crate::grid::Host) -> Result<(), String> {
+        let own = self.own();
+        if !self.grid.is_trusted_between(own, host) {
+            return Err(format!("between {} and {} links must be enciphered", own.name, host.name));
+        }
+        let from = link.address.map(|at| at.ip().to_canonical());
+        let known = host.addresses.iter().any(|at| Some(at.ip()) == from);
+        if self.grid.trusted || known || host.addresses.iter().all(|at| at.ip().is_loopback()) {
+            return Ok(());
+        }
+        let from = from.map_or_else(|| "?".to_owned(), |from| from.to_string());
+        Err(format!("{from} is no address of {}", host.name))
+    }
+
+    fn link_up(&mut self, token: Token, peer: usize, hello: &Hello, rest: &[u8]) -> Result<(), String> {
+        let answer = wire::json(wire::HELLO, &self.hello(0));
+        let (now, own) = (self.now, self.own().name.clone());
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let rank = match link.dialled {
+            Some((_, number)) => (own, number),
+            None => {
+                link.channel.out().extend(answer);
+                (hello.host.clone(), hello.number)
+            }
+        };
+        let limits = Limits { idle: 4 * SECOND, patience: 8 * SECOND, ..Limits::default() };
+        let mut mux = Mux::new(link.dialled.is_some(), limits, now);
+        mux.ping(now);
+        mux.receive(now, rest).map_err(|broken| broken.to_string())?;
+        let way = if link.dialled.is_some() { "to" } else { "from" };
+        let address = link.address.map_or_else(|| "?".to_owned(), |at| at.to_string());
+        link.stage = Stage::Up(Box::new(Up { peer, instance: hello.instance, rank, mux, spare: None }));
+        self.note(&format!("link with {}, {way} {address}", hello.host));
+        self.dirty.insert(token);
+        self.choose(peer, hello.instance);
+        self.peer_is_up(peer);
+        Ok(())
+    }
+
+    /// Of several links with a peer the least stays; those of an instance that is no more end.
+    fn choose(&mut self, peer: usize, instance: u64) {
+        let ups = |daemon: &Self| -> Vec<(Rank, u64, Token)> {
+            let with = daemon.links.iter().filter_map(|(token, link)| Some((link.up()?, *token)));
+            with.filter(|(up, _)| up.peer == peer).map(|(up, t)| (up.rank.clone(), up.instance, t)).collect()
+        };
+        for (_, old, token) in ups(self) {
+            if old != instance {
+                self.drop_link(token, "its daemon was started again");
+            }
+        }
+        let mut left = ups(self);
+        left.sort();
+        for (_, _, token) in left.into_iter().skip(1) {
+            if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
+                up.spare = up.spare.or(Some(self.now));
+            }
+        }
+    }
+
+    /// The link to a host that streams go by.
+    pub(crate) fn link_to(&self, peer: usize) -> Option<Token> {
+        let with = self.links.iter().filter_map(|(token, link)| Some((&link.up()?.rank, link.up()?.peer, *token)));
+        with.filter(|(_, host, _)| *host == peer).min_by_key(|(rank, ..)| *rank).map(|(.., token)| token)
+    }
+
+    /// Handles what a link's mux tells.
+    fn listen_to(&mut self, token: Token) {
+        while let Some(event) = self.links.get_mut(&token).and_then(Link::mux).and_then(Mux::event) {
+            match event {
+                Event::Opened { stream, about, .. } => self.take_order(token, stream, &about),
+                Event::Readable(stream) | Event::Writable(stream) => {
+                    match self.streams.get(&(token, stream)).copied() {
+                        Some(Holder::Pipe(pipe)) => self.pump(pipe),
+                        Some(Holder::Call(call)) => self.hear_verdict(call, token, stream),
+                        Some(Holder::Landing(_)) | None => {}
+                    }
+                }
+                Event::Reset { stream, .. } => self.stream_gone((token, stream)),
+            }
+        }
+    }
+
+    /// Sends what there is to send, and handles what that makes possible.
+    pub(crate) fn tend(&mut self, token: Token) {
+        loop {
+            let Some(link) = self.links.get_mut(&token) else { return };
+            let room = link.channel.room();
+            if let Stage::Up(up) = &mut link.stage
+                && room > 0
+                && up.mux.has_output()
+            {
+                up.mux.transmit(link.channel.out(), room);
+            }
+            match link.channel.flush() {
+                Ok(all) => {
+                    let more = link.mux().is_some_and(|mux| mux.has_output());
+                    self.listen_to(token);
+                    if !(all && more) {
+                        return;
+                    }
+                }
+                Err(errno) => return self.drop_link(token, &errno.to_string()),
+            }
+        }
+    }
+
+    /// A link is due.
+    pub(crate) fn link_time(&mut self, token: Token) {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(&token) else { return };
+        let why = match &mut link.stage {
+            Stage::Greeting(_) => Some("no greeting in time".to_owned()),
+            Stage::Up(up) => {
+                if let Some(since) = up.spare.filter(|_| !up.mux.is_empty()) {
+                    up.spare = Some(since.max(now));
+                }
+                let spare = up.spare.is_some_and(|since| since + GRACE <= now);
+                let broken = up.mux.handle_time(now).err().map(|broken| broken.to_string());
+                broken.or(spare.then(|| "another one is used".to_owned()))
+            }
+        };
+        match why {
+            Some(why) => self.drop_link(token, &why),
+            None => drop(self.dirty.insert(token)),
+        }
+    }
+
+    /// Ends a link, and all streams on it.
+    pub(crate) fn drop_link(&mut self, token: Token, why: &str) {
+        let Some(link) = self.links.remove(&token) else { return };
+        self.things.remove(&token);
+        let address = link.address.map_or_else(|| "?".to_owned(), |at| at.to_string());
+        let host = link.up().map(|up| up.peer).or(link.dialled.map(|(host, _)| host));
+        let name = host.map_or_else(|| "a stranger".to_owned(), |host| self.name(host).to_owned());
+        self.note(&format!("no link with {name}, {address}: {why}"));
+        if let Some(host) = host {
+            self.peer_lost(host, link.dialled.and(link.address), why, link.up().is_some());
+        }
+        let gone: Vec<_> = self.streams.keys().filter(|(link, _)| *link == token).copied().collect();
+        for stream in gone {
+            self.stream_gone(stream);
+        }
+    }
+
+    /// A stream is no more: of whoever has it.
+    fn stream_gone(&mut self, stream: (Token, StreamId)) {
+        match self.streams.remove(&stream) {
+            Some(Holder::Pipe(pipe)) => self.break_pipe(pipe),
+            Some(Holder::Call(call)) => self.ask_lost(call, stream),
+            Some(Holder::Landing(landing)) => self.drop_landing(landing),
+            None => {}
+        }
+    }
+
+    /// Tells the other end what became of its order; unless it is connected, that is all it hears.
+    pub(crate) fn tell(&mut self, (token, stream): (Token, StreamId), verdict: Verdict, text: &str) {
+        let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) else { return };
+        // The first bytes of a stream: there is room.
+        let _ = mux.write(stream, &verdict.bytes(text));
+        if verdict != Verdict::Connected {
+            let _ = mux.finish(stream);
+            self.streams.remove(&(token, stream));
+        }
+        self.dirty.insert(token);
+    }
+
+    /// Ends a stream both ways.
+    pub(crate) fn reset_stream(&mut self, (token, stream): (Token, StreamId)) {
+        self.streams.remove(&(token, stream));
+        if let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) {
+            let _ = mux.reset(stream, 0);
+            self.dirty.insert(token);
+        }
+    }
+
+    /// Reads from a stream.
+    pub(crate) fn read_stream(&mut self, (token, stream): (Token, StreamId), buffer: &mut [u8]) -> Result<Got, Errno> {
+        let mux = self.links.get_mut(&token).and_then(Link::mux).ok_or(Errno::CONNRESET)?;
+        let read = mux.read(stream, buffer).map_err(|_| Errno::CONNRESET)?;
+        Ok(match read {
+            Read::Bytes(count) => {
+                // The other end may have to be given credit.
+                self.dirty.insert(token);
+                Got::Bytes(count)
+            }
+            Read::Nothing => Got::Nothing,
+            Read::End => Got::End,
+        })
+    }
+
+    /// Writes to a stream; how much it took.
+    pub(crate) fn write_stream(&mut self, (token, stream): (Token, StreamId), bytes: &[u8]) -> Result<usize, Errno> {
+        let mux = self.links.get_mut(&token).and_then(Link::mux).ok_or(Errno::CONNRESET)?;
+        let taken = mux.write(stream, bytes).map_err(|_| Errno::CONNRESET)?;
+        self.dirty.insert(token);
+        Ok(taken)
+    }
+
+    /// Ends the sending direction of a stream.
+    pub(crate) fn finish_stream(&mut self, (token, stream): (Token, StreamId)) {
+        if let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) {
+            let _ = mux.finish(stream);
+            self.dirty.insert(token);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The directory where a user's daemon and its clients meet: mode 0700, with the socket (mode 0600), a lock that the daemon holds as
+//! long as it lives, and its log.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// It cannot be made or looked at.
+    #[error("cannot use {path}: {error}")]
+    Io {
+        /// The directory, or a file in it.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// Somebody else could get in.
+    #[error("{path} is not a directory of this user's with mode 0700")]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A daemon runs.
+    #[error("a daemon of yours is up already; `madrigal down` ends it")]
+    Up,
+}
+
+/// The directory.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    path: PathBuf,
+}
+
+/// Held by the daemon.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code, reason = "held until it is dropped")] OwnedFd);
+
+impl Runtime {
+    /// `madrigal` in `XDG_RUNTIME_DIR`, or in `/run/user/UID`, or `madrigal-run-UID` in memory.
+    pub fn find() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+        let own = PathBuf::from(format!("/run/user/{uid}"));
+        let is_own = |path: &Path| fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == uid);
+        let path = match given.or_else(|| is_own(&own).then_some(own)) {
+            Some(directory) => directory.join("madrigal"),
+            None => PathBuf::from(format!("/dev/shm/madrigal-run-{uid}")),
+        };
+        Self { path }
+    }
+
+    /// The socket of the daemon.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("daemon.sock")
+    }
+
+    /// What the daemon says when nobody watches.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("daemon.log")
+    }
+
+    /// Makes the directory, and takes the lock.
+    pub fn claim(&self) -> Result<Lock, RuntimeError> {
+        match fs::DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(&self.path, error)),
+            _ => {}
+        }
+        self.judge()?;
+        let path = self.path.join("daemon.lock");
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map_err(|e| io(&path, e.into()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock(file)),
+            Err(Errno::WOULDBLOCK) => Err(RuntimeError::Up),
+            Err(errno) => Err(io(&path, errno.into())),
+        }
+    }
+
+    /// Whether nobody but this user can get in.
+    pub fn judge(&self) -> Result<(), RuntimeError> {
+        let data = fs::symlink_metadata(&self.path).map_err(|error| io(&self.path, error))?;
+        let own = data.is_dir() && data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o077 == 0;
+        if own { Ok(()) } else { Err(RuntimeError::Foreign { path: self.path.clone() }) }
+    }
+}
+
+fn io(path: &Path, error: std::io::Error) -> RuntimeError {
+    RuntimeError::Io { path: path.to_owned(), error }
+}

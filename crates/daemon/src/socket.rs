@@ -1,0 +1,156 @@
+//! Sockets as the daemon uses them: never blocking, closed on exec, TCP without delay.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// What a read or an accept gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Got {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// Nothing more will come.
+    End,
+}
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+const BACKLOG: i32 = 1024;
+
+/// Listens at an address.
+pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(family(at), SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    rustix::net::bind(&socket, &at)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Begins to connect.
+pub(crate) fn dial(to: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(family(to), SocketType::STREAM, FLAGS, None)?;
+    match rustix::net::connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(errno) => return Err(errno),
+    }
+    Ok(socket)
+}
+
+/// Whether a socket of [`dial`] is connected by now.
+pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
+    sockopt::socket_error(socket)??;
+    let Some(peer) = peer(socket) else { return Ok(false) };
+    if own(socket) == Some(peer) {
+        // Nobody listened, and the kernel let the socket connect to itself: the port was one of its own choice.
+        return Err(Errno::CONNREFUSED);
+    }
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    Ok(true)
+}
+
+/// The next connection that waits; `None`: there is none now.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
+    loop {
+        return match rustix::net::accept_with(listener, FLAGS) {
+            Ok(socket) => {
+                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                Ok(Some(socket))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => Err(errno),
+            // The attempt failed on the way; it is the connecting side's error (accept(2), "Error handling").
+            Err(errno) if errno != Errno::BADF && errno != Errno::INVAL && errno != Errno::NOTSOCK => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
+/// Reads what is there.
+pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> Result<Got, Errno> {
+    loop {
+        return match rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Ok(Got::End),
+            Ok((count, _)) => Ok(Got::Bytes(count)),
+            Err(Errno::AGAIN) => Ok(Got::Nothing),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
+/// Writes as much as there is room for.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    loop {
+        return match rustix::net::send(socket.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
+/// Ends the sending direction.
+pub(crate) fn finish(socket: impl AsFd) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
+}
+
+/// From now on, whenever a TCP socket is closed, by whomever (`kill -9` too), its peer sees a reset; or no longer so.
+pub(crate) fn reset_at_close(socket: impl AsFd, reset: bool) {
+    let _ = sockopt::set_socket_linger(socket, reset.then_some(Duration::ZERO));
+}
+
+/// Listens at a path, for its user only.
+pub(crate) fn listen_unix(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let bound = SocketAddrUnix::new(path).and_then(|at| rustix::net::bind(&socket, &at));
+    rustix::process::umask(before);
+    bound?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to a path; this socket blocks.
+pub(crate) fn dial_unix(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Whether the process at the other end of a Unix socket is this user's (or root's, who may do anything anyway).
+pub(crate) fn is_ours(socket: &OwnedFd) -> bool {
+    let own = rustix::process::geteuid();
+    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+/// The address at this end.
+pub(crate) fn own(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(socket).ok()?.try_into().ok()
+}
+
+/// The address at the other end.
+pub(crate) fn peer(socket: impl AsFd) -> Option<SocketAddr> {
+    rustix::net::getpeername(socket).ok()??.try_into().ok()
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
+/// Whether both directions of a connection are over.
+pub(crate) fn is_hung_up(socket: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut asked = [PollFd::new(socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&at_once)).is_ok() && asked.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
+}

@@ -1,0 +1,89 @@
+//! Where a daemon listens, and why it may not start.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use crate::grid::{Grid, Host};
+use crate::runtime::RuntimeError;
+use crate::socket;
+
+/// Why no daemon was started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The grid has no such host.
+    #[error("the grid has no host `{host}`; there are {known}: say which is this one with --host NAME")]
+    Host {
+        /// The name.
+        host: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A port that strangers can reach would be open.
+    #[error(
+        "links of {host} would go over networks that nobody declared trusted, and links are not enciphered yet: write trusted = true \
+         below [site.{site}] if no stranger can reach its network"
+    )]
+    Untrusted {
+        /// This host.
+        host: String,
+        /// Its site.
+        site: String,
+    },
+    /// It cannot listen.
+    #[error("cannot listen at {at}: {errno}")]
+    Listen {
+        /// Where.
+        at: SocketAddr,
+        /// What the system says.
+        errno: Errno,
+    },
+    /// It cannot listen for clients.
+    #[error("cannot listen for clients: {errno}")]
+    Door {
+        /// What the system says.
+        errno: Errno,
+    },
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The system refuses something.
+    #[error("cannot start: {errno}")]
+    System {
+        /// What it says.
+        errno: Errno,
+    },
+}
+
+/// Listens where other daemons call: on all addresses; on a machine's own where the host has no others; nowhere, where it has none.
+pub(crate) fn listen(grid: &Grid, me: usize) -> Result<Vec<OwnedFd>, StartError> {
+    let Some(host) = grid.hosts.get(me) else { return Ok(Vec::new()) };
+    let site = grid.sites.get(host.site);
+    let local: Vec<SocketAddr> = host.addresses.iter().copied().filter(|at| at.ip().is_loopback()).collect();
+    let places = match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
+        (true, _) => Vec::new(),
+        (_, true) => local,
+        _ if grid.trusted || site.is_some_and(|site| site.trusted) => everywhere(host),
+        _ => {
+            let site = site.map(|site| site.name.clone()).unwrap_or_default();
+            return Err(StartError::Untrusted { host: host.name.clone(), site });
+        }
+    };
+    let at = |at: SocketAddr| socket::listen(at).map_err(|errno| StartError::Listen { at, errno });
+    match (places.as_slice(), places.first().map(|at| at.ip())) {
+        // No IPv6 here: then IPv4 alone.
+        (&[all], Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))) => match socket::listen(all) {
+            Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+                Ok(vec![at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), all.port()))?])
+            }
+            other => Ok(vec![other.map_err(|errno| StartError::Listen { at: all, errno })?]),
+        },
+        _ => places.into_iter().map(at).collect(),
+    }
+}
+
+fn everywhere(host: &Host) -> Vec<SocketAddr> {
+    vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), host.port)]
+}

@@ -1,0 +1,167 @@
+//! What is said on sockets, but for [`madrigal_proto::mux`]: in frames of [`madrigal_proto::frame`] with a head of one byte, the kind,
+//! and a body that is JSON or plain text.
+//!
+//! ```text
+//!  between daemons     HELLO both ways, or REFUSED with the reason; then the mux
+//!  what a stream is for   an Order; its first bytes back are a verdict: code, length of the text (2), text
+//!  local clients       STATUS, STOP, CONNECT, FORWARD; answered by DONE or FAILED
+//! ```
+
+use madrigal_proto::frame::{self, Front};
+use serde::{Deserialize, Serialize};
+
+/// The version of all of this; peers of another one are refused.
+pub(crate) const VERSION: u32 = 1;
+
+/// A daemon says who it is.
+pub(crate) const HELLO: u8 = 1;
+/// A daemon says why it goes.
+pub(crate) const REFUSED: u8 = 2;
+/// A client asks how the daemon is.
+pub(crate) const STATUS: u8 = 16;
+/// A client asks it to end.
+pub(crate) const STOP: u8 = 17;
+/// A client wants its connection to become a stream to a [`Target`].
+pub(crate) const CONNECT: u8 = 18;
+/// A client wants connections to a local port carried on, as long as it stays.
+pub(crate) const FORWARD: u8 = 19;
+/// It was done; the body is the answer.
+pub(crate) const DONE: u8 = 32;
+/// It was not; the body says why.
+pub(crate) const FAILED: u8 = 33;
+
+/// The longest body of a frame to or from a client, and of those between daemons.
+pub(crate) const LONGEST: usize = 1 << 20;
+/// The longest body that a stranger may send.
+pub(crate) const LONGEST_HELLO: usize = 1 << 10;
+
+/// Who a daemon is.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Hello {
+    /// [`VERSION`].
+    pub(crate) version: u32,
+    /// Its host's name in the grid.
+    pub(crate) host: String,
+    /// Another one each time it starts.
+    pub(crate) instance: u64,
+    /// From the dialling end: counts its connections.
+    pub(crate) number: u64,
+}
+
+/// A port of a host.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    /// The host's name in the grid.
+    pub(crate) host: String,
+    /// The port.
+    pub(crate) port: u16,
+    /// For a forward: the local port, 0 for any.
+    #[serde(default)]
+    pub(crate) from: u16,
+}
+
+/// What a stream between daemons is for.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Order {
+    /// The host's name in the grid.
+    pub(crate) host: String,
+    /// The port.
+    pub(crate) port: u16,
+    /// How many relays may still carry it on.
+    pub(crate) hops: u8,
+    /// The host where it begins, as that says.
+    pub(crate) from: String,
+    /// The address that the program at its beginning has, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<String>,
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// The stream is connected.
+    Connected,
+    /// It is not, and will not be.
+    Never,
+    /// Not on this way, or not now.
+    NotNow,
+}
+
+impl Verdict {
+    /// As bytes, with the reason.
+    pub(crate) fn bytes(self, text: &str) -> Vec<u8> {
+        let cut = (0..=text.len().min(900)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let text = text.get(..cut).unwrap_or_default();
+        let code = match self {
+            Self::Connected => 0,
+            Self::Never => 1,
+            Self::NotNow => 2,
+        };
+        [&[code, text.len() as u8, (text.len() >> 8) as u8], text.as_bytes()].concat()
+    }
+
+    /// Reads one off the front of `bytes`: what it is, why, and its length; `Ok(None)`: more must come; `Err`: nonsense.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, String, usize)>, ()> {
+        let &[code, low, high, ref rest @ ..] = bytes else { return Ok(None) };
+        let verdict = match code {
+            0 => Self::Connected,
+            1 => Self::Never,
+            2 => Self::NotNow,
+            _ => return Err(()),
+        };
+        let len = usize::from(u16::from_le_bytes([low, high]));
+        Ok(rest.get(..len).map(|text| (verdict, String::from_utf8_lossy(text).into_owned(), 3 + len)))
+    }
+}
+
+/// A frame.
+pub(crate) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    // No body here is longer than any memory.
+    let prefix = frame::prefix(1, body.len() as u64).unwrap_or_default();
+    [&prefix[..], &[kind], body].concat()
+}
+
+/// A frame with a value as JSON.
+pub(crate) fn json(kind: u8, value: &impl Serialize) -> Vec<u8> {
+    // Numbers and texts: nothing in them can fail.
+    frame(kind, &serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// Reads a frame off the front of `bytes`: kind, body and its whole length; `Ok(None)`: more must come.
+pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, usize)>, String> {
+    let front = frame::front(bytes, longest).map_err(|nonsense| nonsense.to_string())?;
+    match front {
+        Front::More(_) => Ok(None),
+        Front::Whole { head: &[kind], body } => Ok(Some((kind, body.to_vec(), front.taken()))),
+        Front::Whole { head, .. } => Err(format!("a head of {} bytes", head.len())),
+        Front::Long { len, .. } => Err(format!("a body of {len} bytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_read_back_and_nonsense_is_refused() {
+        let bytes = Verdict::NotNow.bytes("no way");
+        assert_eq!(bytes, b"\x02\x06\0no way");
+        for cut in 0..bytes.len() {
+            assert_eq!(Verdict::read(&bytes[..cut]), Ok(None));
+        }
+        assert_eq!(Verdict::read(&[&bytes[..], b"rest"].concat()), Ok(Some((Verdict::NotNow, "no way".into(), 9))));
+        assert_eq!(Verdict::read(&[3, 0, 0]), Err(()));
+        assert!(Verdict::Never.bytes(&"é".repeat(1000)).len() <= 903);
+    }
+
+    #[test]
+    fn frames_read_back_and_long_ones_are_refused() {
+        let target = Target { host: "b1".into(), port: 80, from: 0 };
+        let bytes = json(CONNECT, &target);
+        let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
+        assert_eq!((kind, len, serde_json::from_slice::<Target>(&body).unwrap()), (CONNECT, bytes.len(), target));
+        assert_eq!(take(&bytes[..bytes.len() - 1], LONGEST), Ok(None));
+        assert!(take(&frame(HELLO, &[0; 2000]), LONGEST_HELLO).is_err());
+        assert!(take(b"GET / HTTP/1.1", LONGEST_HELLO).is_err());
+    }
+}
