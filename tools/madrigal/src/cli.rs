@@ -8,6 +8,7 @@ use madrigal::config::{Methods, Ports};
 
 use crate::out;
 
+pub(crate) mod daemon;
 pub(crate) mod lab;
 
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
@@ -39,6 +40,16 @@ pub(crate) enum Command {
     Info(Info),
     /// Measure how fast a path is here
     Perf(Perf),
+    /// Start your daemon on this host, which holds links to the hosts of a grid
+    Up(daemon::Up),
+    /// End it
+    Down,
+    /// Show it: its links with other hosts, and why there is none
+    Status(daemon::Status),
+    /// Connect to a port of a host of the grid: standard input goes there, what comes back to standard output
+    Connect(daemon::Connect),
+    /// Have a local port lead to a port of a host of the grid, until this command ends
+    Forward(daemon::Forward),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
     /// Print the completion script of a shell

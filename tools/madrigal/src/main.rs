@@ -5,12 +5,14 @@
 //!  exec       program (which file, may it be wrapped?)  library (what is preloaded)  settings (MADRIGAL_* keys)
 //!  why        processes and connections, from the report of each wrapped process and /proc
 //!  info perf  what works here, and how fast
+//!  daemon     links to other hosts: up, down, status, connect, forward
 //!  lab        a grid on one machine
 //! ```
 #![cfg_attr(not(test), no_main)]
 #![allow(unsafe_code)]
 
 mod cli;
+mod daemon;
 mod environment;
 mod exec;
 mod info;
@@ -48,6 +50,11 @@ fn run() -> i32 {
             Command::Why(args) => why::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Perf(args) => perf::run(&args),
+            Command::Up(args) => daemon::up(&args),
+            Command::Down => daemon::down(),
+            Command::Status(args) => daemon::status(&args),
+            Command::Connect(args) => daemon::connect(&args),
+            Command::Forward(args) => daemon::forward(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => cli::completions(args.shell),
             Command::Man(args) => cli::man(&args.directory),

@@ -71,6 +71,18 @@ impl Home {
         command
     }
 
+    /// The command, where anybody can reach it.
+    pub(crate) fn exe(&self) -> String {
+        self.path.join("madrigal").to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file.
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
+        let path = self.path.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
     /// What is left in the runtime directory.
     fn left_over(&self) -> Vec<PathBuf> {
         std::fs::read_dir(self.path.join("run")).unwrap().map(|entry| entry.unwrap().path()).collect()

@@ -2,6 +2,7 @@
 
 mod bed;
 mod commands;
+mod daemons;
 mod links;
 
 use bed::{Bed, Who, possible};

@@ -1,0 +1,73 @@
+//! `madrigal up`, `down`, `status`, `connect`, `forward`: what can be typed.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+const UP_HELP: &str = "One daemon per host and user, without root, on one port (7780, or as the file says). It connects to the daemons of all
+other hosts of the grid; where only the other one can open a connection, that one does, and where neither can, a relay carries streams.
+
+Examples:
+  madrigal up --grid grid.toml                  this host is known there by its host name
+  madrigal up --grid grid.toml --host a1
+  madrigal status
+  madrigal connect b1:22
+  madrigal forward 6379 b1:6379
+  madrigal down
+
+docs/daemon.md has the format of the file.";
+
+/// `madrigal up`.
+#[derive(Args)]
+#[command(after_help = UP_HELP)]
+pub(crate) struct Up {
+    /// The description of the grid; without it grid.toml in ~/.config/madrigal
+    #[arg(long, value_name = "FILE")]
+    pub(crate) grid: Option<PathBuf>,
+    /// Which of its hosts this one is; without it the one with this host's name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// Stay in the foreground, and say on standard error what happens
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+/// `madrigal status`.
+#[derive(Args)]
+pub(crate) struct Status {
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const CONNECT_HELP: &str = "Exit status 1: no connection; the message names every way that was tried.
+
+Example, in ~/.ssh/config:
+  Host b1
+      ProxyCommand madrigal connect %h:%p";
+
+/// `madrigal connect`.
+#[derive(Args)]
+#[command(after_help = CONNECT_HELP)]
+pub(crate) struct Connect {
+    /// The host, by its name in the grid, and the port
+    #[arg(value_name = "HOST:PORT", value_parser = target)]
+    pub(crate) to: (String, u16),
+}
+
+/// `madrigal forward`.
+#[derive(Args)]
+pub(crate) struct Forward {
+    /// The local port, on 127.0.0.1; 0 for any that is free
+    #[arg(value_name = "LOCALPORT")]
+    pub(crate) from: u16,
+    /// The host, by its name in the grid, and the port
+    #[arg(value_name = "HOST:PORT", value_parser = target)]
+    pub(crate) to: (String, u16),
+}
+
+fn target(text: &str) -> Result<(String, u16), String> {
+    let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let read = parts.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok().filter(|port| *port != 0)?)));
+    read.ok_or_else(|| "give a host and a port, such as b1:6379".to_owned())
+}

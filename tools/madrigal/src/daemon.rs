@@ -1,0 +1,165 @@
+//! `madrigal up`, `down`, `status`, `connect`, `forward`.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use madrigal_daemon::grid::Grid;
+use madrigal_daemon::{Daemon, LinkStatus, Runtime, StartError, Status, client};
+use madrigal_sys::namespace::{Forked, fork_into, ignore_signal};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::thread::UnshareFlags;
+
+use crate::cli::daemon::{Connect, Forward, Status as StatusArgs, Up};
+use crate::out;
+
+/// A log longer than this begins anew.
+const LONGEST_LOG: u64 = 4 << 20;
+
+/// `madrigal up`.
+pub(crate) fn up(args: &Up) -> i32 {
+    let Some(file) = args.grid.clone().or_else(usual_file) else { return out::usage("say which file: --grid FILE") };
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) => return out::usage(&format!("cannot read {}: {error}", file.display())),
+    };
+    let grid = match Grid::read(&file.display().to_string(), &text) {
+        Ok(grid) => grid,
+        Err(error) => return out::usage(&error.to_string()),
+    };
+    let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = args.host.clone().unwrap_or_else(own);
+    let runtime = Runtime::find();
+    allow_descriptors();
+    let _ = ignore_signal(Signal::PIPE.as_raw(), true);
+    match Daemon::new(grid, &host, runtime.clone()) {
+        Ok(mut daemon) if args.foreground => ended(daemon.run()),
+        Ok(daemon) => detach(daemon, &runtime, &host),
+        Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+fn usual_file() -> Option<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
+    config.map(|config| config.join("madrigal/grid.toml"))
+}
+
+fn ended(done: Result<(), rustix::io::Errno>) -> i32 {
+    done.map_or_else(|errno| out::fail(&format!("the daemon cannot go on: {errno}")), |()| out::FOUND)
+}
+
+/// As many descriptors as this process may have: each connection takes one.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// The daemon, which listens already, goes on in a process of its own, without terminal; this one ends.
+fn detach(mut daemon: Daemon, runtime: &Runtime, host: &str) -> i32 {
+    let path = runtime.log();
+    let long = std::fs::symlink_metadata(&path).is_ok_and(|data| data.len() > LONGEST_LOG);
+    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let mut how = File::options();
+    how.create(true).write(true).append(!long).truncate(long).mode(0o600).custom_flags(no_follow);
+    let log = match how.open(&path) {
+        Ok(log) => log,
+        Err(error) => return out::fail(&format!("cannot write {}: {error}", path.display())),
+    };
+    let null = match File::open("/dev/null") {
+        Ok(null) => null,
+        Err(error) => return out::fail(&format!("/dev/null: {error}")),
+    };
+    match fork_into(UnshareFlags::empty()) {
+        Ok(Forked::Child) => {
+            let _ = rustix::process::setsid();
+            let _ = rustix::process::chdir("/");
+            let _ = rustix::stdio::dup2_stdin(&null);
+            let _ = rustix::stdio::dup2_stdout(&log);
+            let _ = rustix::stdio::dup2_stderr(&log);
+            ended(daemon.run())
+        }
+        Ok(Forked::Parent(pid)) => {
+            out::print(&format!("up on {host}, process {}; log: {}\n", pid.as_raw_nonzero(), path.display()));
+            out::FOUND
+        }
+        Err(errno) => out::fail(&format!("cannot start a process: {errno}")),
+    }
+}
+
+/// `madrigal down`.
+pub(crate) fn down() -> i32 {
+    match client::stop(&Runtime::find()) {
+        Ok(()) => {
+            out::print("down\n");
+            out::FOUND
+        }
+        Err(client::AskError::Down) => {
+            out::print("no daemon was up\n");
+            out::FOUND
+        }
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+/// `madrigal status`.
+pub(crate) fn status(args: &StatusArgs) -> i32 {
+    match client::status(&Runtime::find()) {
+        Ok(status) if args.json => out::print_json(&status),
+        Ok(status) => {
+            out::print(&describe(&status));
+            out::FOUND
+        }
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+fn describe(status: &Status) -> String {
+    let Status { host, site, pid, up, streams, .. } = status;
+    let relay = if status.relay { ", relay" } else { "" };
+    let mut text = format!("{host} (site {site}{relay}): process {pid}, up {up} s, {streams} streams\n\n");
+    let mut rows = vec![["host", "site", "link", "streams", "round trip", ""].map(str::to_owned).to_vec()];
+    for peer in &status.peers {
+        let row = |cells: [String; 4]| [&[peer.host.clone(), peer.site.clone()], &cells[..]].concat();
+        for LinkStatus { dialled, address, tls, streams, round_trip_us, .. } in &peer.links {
+            let way = if *dialled { "to" } else { "from" };
+            let kind = if *tls { "tls" } else { "plain" };
+            let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
+            let address = address.clone().unwrap_or_default();
+            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}")]));
+        }
+        if let Some(why) = &peer.why {
+            rows.push(row(["none".to_owned(), String::new(), String::new(), why.clone()]));
+        }
+    }
+    text += &out::table(&rows, &[3, 4]);
+    text
+}
+
+/// `madrigal connect`.
+pub(crate) fn connect(args: &Connect) -> i32 {
+    let (host, port) = &args.to;
+    match client::connect(&Runtime::find(), host, *port) {
+        Ok(socket) => match client::carry(&socket) {
+            Ok(()) => out::FOUND,
+            Err(errno) => out::fail(&format!("{host}:{port}: {errno}")),
+        },
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+/// `madrigal forward`.
+pub(crate) fn forward(args: &Forward) -> i32 {
+    let (host, port) = &args.to;
+    match client::forward(&Runtime::find(), args.from, host, *port) {
+        Ok((socket, local)) => {
+            out::print(&format!("127.0.0.1:{local} leads to {host}:{port}\n"));
+            out::flush();
+            // Nothing comes: the end is the daemon's.
+            let _ = rustix::io::read(&socket, &mut [0]);
+            out::fail("the daemon has ended")
+        }
+        Err(error) => out::fail(&error.to_string()),
+    }
+}

@@ -1,0 +1,393 @@
+//! Daemons on this machine, each with a runtime directory of its own: real processes, real sockets, killed and started again.
+//!
+//! Features (docs/features.md): B18, L7.
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, exe, run};
+
+/// A generous end for anything that should take moments.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Waits until `ready` answers something; panics when it takes too long.
+fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + WATCHDOG;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A port that nobody uses now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A grid whose hosts are all here.
+struct Bed {
+    folder: Folder,
+    daemons: Vec<(String, Child)>,
+}
+
+impl Bed {
+    fn new(what: &str, grid: &str) -> Self {
+        let folder = Folder::new(what);
+        folder.file("grid.toml", 0o600, grid);
+        Self { folder, daemons: Vec::new() }
+    }
+
+    /// The command, as somebody on `host` types it.
+    fn on(&self, host: &str, args: &[&str]) -> Command {
+        let home = self.folder.0.join(host);
+        std::fs::create_dir_all(&home).unwrap();
+        let mut command = Command::new(exe());
+        command.args(args).env("XDG_RUNTIME_DIR", home);
+        command
+    }
+
+    fn runtime(&self, host: &str, file: &str) -> PathBuf {
+        self.folder.0.join(host).join("madrigal").join(file)
+    }
+
+    fn up(&mut self, host: &str) {
+        let grid = self.folder.path("grid.toml");
+        let log = std::fs::File::create(self.folder.path(&format!("{host}.log"))).unwrap();
+        let mut command = self.on(host, &["up", "--foreground", "--grid", &grid, "--host", host]);
+        let child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        self.daemons.push((host.to_owned(), child));
+        until("a daemon", || (run(&mut self.on(host, &["status"])).0 == Some(0)).then_some(()));
+    }
+
+    fn status(&self, host: &str) -> serde_json::Value {
+        let (status, out, err) = run(&mut self.on(host, &["status", "--json"]));
+        assert_eq!(status, Some(0), "{err}");
+        serde_json::from_str(&out).unwrap()
+    }
+
+    /// The number of links that `host` has with `peer`.
+    fn links(&self, host: &str, peer: &str) -> usize {
+        let status = self.status(host);
+        let peers = status["peers"].as_array().unwrap();
+        peers.iter().find(|one| one["host"] == peer).unwrap()["links"].as_array().unwrap().len()
+    }
+
+    fn linked(&self, host: &str, peer: &str) {
+        until("a link", || (self.links(host, peer) > 0).then_some(()));
+    }
+
+    fn kill(&mut self, host: &str) {
+        let place = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        let (_, mut child) = self.daemons.remove(place);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A local port on `host` that leads to another one's.
+    fn forward(&self, host: &str, to: &str) -> (common::Running, u16) {
+        let mut forward = common::Running::start(&mut self.on(host, &["forward", "0", to]));
+        let line = forward.line();
+        let port = line.split([':', ' ']).nth(1).unwrap().parse().unwrap();
+        (forward, port)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for (host, daemon) in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(self.folder.0.join(format!("{host}.log"))).unwrap_or_default();
+                eprintln!("--- {host}\n{log}");
+            }
+        }
+    }
+}
+
+/// Two hosts that can call each other, `a` and `b`; everything may be connected to.
+fn two(allow: &str) -> String {
+    let (a, b) = (free_port(), free_port());
+    format!(
+        "[site.a]\nhosts.a1 = '127.0.0.1:{a}'\nallow = '{allow}'\n[site.b]\nhosts.b1 = '127.0.0.1:{b}'\nallow = '{allow}'\n"
+    )
+}
+
+/// Sends back what comes, on as many connections as come; its port.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut to = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut &stream, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    port
+}
+
+/// Bytes that tell where they belong.
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
+}
+
+/// Sends everything while reading everything.
+fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut got = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut to = stream;
+            to.write_all(bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut from = stream;
+        from.read_to_end(&mut got).unwrap();
+    });
+    got
+}
+
+#[test]
+fn bytes_go_there_and_come_back() {
+    let mut bed = Bed::new("bytes", &two("1-65535"));
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let port = echo();
+    let sent = bytes(5_000_000);
+    // As nc: what is typed, and the end, there and back.
+    let mut child = bed.on("a1", &["connect", &format!("b1:{port}")]);
+    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut got = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            input.write_all(&sent).unwrap();
+            drop(input);
+        });
+        output.read_to_end(&mut got).unwrap();
+    });
+    assert!(child.wait().unwrap().success());
+    assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+    // Through a local port, both ways, and to this host itself.
+    for (host, to) in [("a1", "b1"), ("b1", "a1"), ("b1", "b1")] {
+        let (_forward, local) = bed.forward(host, &format!("{to}:{port}"));
+        let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+        assert!(exchange(&stream, &sent) == sent, "{host} to {to}");
+    }
+    // Both dialled; one link stays, and no stream is left.
+    until("one link", || (bed.links("a1", "b1") == 1 && bed.links("b1", "a1") == 1).then_some(()));
+    until("no stream", || (bed.status("a1")["streams"] == 0 && bed.status("b1")["streams"] == 0).then_some(()));
+}
+
+#[test]
+fn who_cannot_be_called_calls_and_who_cannot_either_is_reached_by_a_relay() {
+    let port = free_port();
+    let grid = format!(
+        "[site.a]\nhosts = {{ a1 = [] }}\nallow = '1-65535'\n[site.b]\nhosts = {{ b1 = [] }}\nallow = '1-65535'\n\
+         [site.public]\nhosts.r = '127.0.0.1:{port}'\nrelay = 'r'\nallow = '1-65535'\n"
+    );
+    // Hosts without addresses are no loopback hosts: the grid says that all is trusted.
+    let mut bed = Bed::new("relay", &format!("trusted = true\n{grid}"));
+    for host in ["a1", "b1", "r"] {
+        bed.up(host);
+    }
+    bed.linked("r", "a1");
+    bed.linked("r", "b1");
+    let (port, sent) = (echo(), bytes(1_000_000));
+    for (host, to) in [("r", "a1"), ("a1", "b1"), ("b1", "a1")] {
+        let (_forward, local) = bed.forward(host, &format!("{to}:{port}"));
+        let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+        assert!(exchange(&stream, &sent) == sent, "{host} to {to}");
+    }
+    // The relay ends: so do connections through it, with a reset; and then there is no way.
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    bed.kill("r");
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let (status, _, err) = run(&mut bed.on("a1", &["connect", &format!("b1:{port}")]));
+    assert_eq!(status, Some(1));
+    for part in ["cannot connect to b1:", "the grid has no address of it", "no link with relay r: 127.0.0.1:"] {
+        assert!(err.contains(part), "{err}");
+    }
+    bed.up("r");
+    bed.linked("r", "b1");
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn what_is_refused_is_refused_with_the_reason() {
+    let (open, shut) = (free_port(), echo());
+    let mut bed = Bed::new("refused", &two(&open.to_string()));
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let cases = [
+        (
+            format!("b1:{shut}"),
+            format!("cannot connect to b1:{shut}: b1 lets nobody connect to port {shut}: see `allow`"),
+        ),
+        (format!("b1:{open}"), format!("cannot connect to b1:{open}: 127.0.0.1:{open}: Connection refused")),
+        ("c1:1".to_owned(), "the grid has no host `c1`; there are a1, b1".to_owned()),
+    ];
+    for (to, why) in cases {
+        let (status, _, err) = run(&mut bed.on("a1", &["connect", &to]));
+        assert!(status == Some(1) && err.contains(&why), "{err}");
+    }
+    let (status, _, err) = run(&mut bed.on("a1", &["connect", "b1"]));
+    assert!(status == Some(2) && err.contains("such as b1:6379"), "{err}");
+    // A program at a forwarded port sees a reset.
+    let (_forward, local) = bed.forward("a1", &format!("b1:{open}"));
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_daemon_is_up_once_for_its_user_only_and_leaves_no_socket() {
+    let mut bed = Bed::new("once", &two("1"));
+    let grid = bed.folder.path("grid.toml");
+    let (status, _, err) = run(&mut bed.on("a1", &["status"]));
+    assert!(status == Some(1) && err.contains("no daemon of yours is up"), "{err}");
+    let (status, out, err) = run(&mut bed.on("a1", &["up", "--grid", &grid, "--host", "a1"]));
+    assert!(status == Some(0) && out.starts_with("up on a1, process "), "{out}{err}");
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(bed.runtime("a1", "")), mode(bed.runtime("a1", "daemon.sock"))), (0o700, 0o600));
+    assert_eq!(bed.status("a1")["host"], "a1");
+    bed.folder.file("other.toml", 0o600, &two("1"));
+    let other = bed.folder.path("other.toml");
+    let (status, _, err) = run(&mut bed.on("a1", &["up", "--grid", &other, "--host", "a1"]));
+    assert!(status == Some(1) && err.contains("a daemon of yours is up already"), "{err}");
+    assert_eq!(run(&mut bed.on("a1", &["down"])).1, "down\n");
+    assert!(!bed.runtime("a1", "daemon.sock").exists());
+    assert_eq!(run(&mut bed.on("a1", &["down"])).1, "no daemon was up\n");
+    // A socket that a killed daemon left is no obstacle.
+    bed.up("a1");
+    bed.kill("a1");
+    assert!(bed.runtime("a1", "daemon.sock").exists());
+    bed.up("a1");
+}
+
+#[test]
+fn no_port_is_open_to_strangers_unless_their_network_is_trusted() {
+    let bed = Bed::new("untrusted", "[site.a]\nhosts.a1 = '192.0.2.1'\n");
+    let up = |grid: &str, host: &str| run(&mut bed.on("a1", &["up", "--foreground", "--grid", grid, "--host", host]));
+    let grid = bed.folder.path("grid.toml");
+    let (status, _, err) = up(&grid, "a1");
+    assert!(status == Some(2) && err.contains("write trusted = true below [site.a]"), "{err}");
+    let (status, _, err) = up(&grid, "b1");
+    assert!(status == Some(2) && err.contains("the grid has no host `b1`; there are a1"), "{err}");
+    bed.folder.file("grid.toml", 0o600, "[site.a]\nhost = 1\n");
+    let (status, _, err) = up(&grid, "a1");
+    assert!(status == Some(2) && err.contains("grid.toml:2: site.a.host: there is no such key"), "{err}");
+}
+
+#[test]
+fn a_killed_daemon_is_a_reset_and_works_again_once_it_is_back() {
+    let mut bed = Bed::new("killed", &two("1-65535"));
+    let port = echo();
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    let talk = |stream: &mut TcpStream| {
+        stream.write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello");
+    };
+    // The far one.
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    talk(&mut stream);
+    bed.kill("b1");
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    bed.up("b1");
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    talk(&mut stream);
+    // One's own: not even it can say that any more, and yet it is no end of the stream.
+    bed.kill("a1");
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    bed.up("a1");
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    talk(&mut TcpStream::connect(("127.0.0.1", local)).unwrap());
+}
+
+#[test]
+fn strangers_change_nothing() {
+    let mut bed = Bed::new("strangers", &two("1-65535"));
+    let port = echo();
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let grid = std::fs::read_to_string(bed.folder.path("grid.toml")).unwrap();
+    let daemon: u16 =
+        grid.lines().find(|line| line.contains("b1")).unwrap().split([':', '\'']).nth(2).unwrap().parse().unwrap();
+    let frame = |kind: u8, body: &str| [&[0xA7, 1, body.len() as u8, 0, 0, 0, 0, 0, kind], body.as_bytes()].concat();
+    let said = [
+        b"GET / HTTP/1.0\r\n\r\n".to_vec(),
+        vec![0xA7; 4000],
+        frame(1, "nonsense"),
+        frame(1, r#"{"version":1,"host":"b1","instance":1,"number":1}"#),
+        frame(1, r#"{"version":9,"host":"a1","instance":1,"number":1}"#),
+        vec![],
+    ];
+    for bytes in said {
+        let mut stream = TcpStream::connect(("127.0.0.1", daemon)).unwrap();
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let _ = stream.write_all(&bytes);
+        // It is ended, with or without a word.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    // Many who say nothing.
+    let silent: Vec<_> = (0..500).map(|_| TcpStream::connect(("127.0.0.1", daemon)).unwrap()).collect();
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    let sent = bytes(300_000);
+    let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    assert!(exchange(&stream, &sent) == sent);
+    assert!(bed.status("b1")["strangers"].as_u64().unwrap() <= 128);
+    drop(silent);
+}
+
+#[test]
+fn who_does_not_read_holds_up_nobody() {
+    let mut bed = Bed::new("stalled", &two("1-65535"));
+    let port = echo();
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    // These write until nothing more is taken, and never read.
+    let stalled: Vec<_> = (0..20).map(|_| TcpStream::connect(("127.0.0.1", local)).unwrap()).collect();
+    for stream in &stalled {
+        stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut to = stream;
+        while to.write_all(&[7; 65536]).is_ok() {}
+    }
+    let sent = bytes(2_000_000);
+    let all: Vec<_> = (0..20).map(|_| TcpStream::connect(("127.0.0.1", local)).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for stream in &all {
+            scope.spawn(|| assert!(exchange(stream, &sent) == sent));
+        }
+    });
+    // And what was written before is all there.
+    let mut first = &stalled[0];
+    first.set_read_timeout(Some(WATCHDOG)).unwrap();
+    let mut got = vec![0; 1_000_000];
+    first.read_exact(&mut got).unwrap();
+    assert!(got.iter().all(|byte| *byte == 7));
+}
