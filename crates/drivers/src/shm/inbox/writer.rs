@@ -303,3 +303,28 @@ fn copy_in(pace: &mut Pace, body: &[IoSlice<'_>], mut skip: usize, to: *mut u8, 
         done += n;
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// However head and body are cut, the words of a cell hold one behind the other.
+        #[test]
+        fn words_hold_head_and_body(bytes in prop::collection::vec(any::<u8>(), 0..=ONE), cuts in any::<[usize; 2]>()) {
+            let mut cuts = cuts.map(|cut| cut % (bytes.len() + 1));
+            cuts.sort_unstable();
+            for at in [cuts[0], cuts[0] & !7] {
+                let (head, body) = bytes.split_at(at);
+                let (one, two) = body.split_at(cuts[1] - cuts[0]);
+                let mut whole = [0; ONE];
+                whole[..bytes.len()].copy_from_slice(&bytes);
+                prop_assert_eq!(words_of(head, &[IoSlice::new(body)]), words(&whole));
+                prop_assert_eq!(words_of(head, &[IoSlice::new(one), IoSlice::new(two)]), words(&whole));
+            }
+        }
+    }
+}
