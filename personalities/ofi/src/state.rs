@@ -114,15 +114,12 @@ impl State {
         let mut look = true;
         for ep in eps.iter_mut().filter(|ep| ep.enabled) {
             ep.sync(avs);
-            let EpState { link, desk, door, .. } = ep;
+            let EpState { link, desk, done, door, .. } = ep;
             if std::mem::take(armed) {
                 link.station().woken();
             }
-            while let Some(done) = link.next(look) {
-                look = false;
-                count += 1;
-                desk.file(&done, queues);
-            }
+            count += link.drain(done, look);
+            done.drain(..).for_each(|done| desk.file(&done, queues));
             look = false;
             if let Some(door) = door {
                 door.answer(|| link.address());

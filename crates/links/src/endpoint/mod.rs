@@ -20,6 +20,7 @@ pub(crate) mod state;
 pub(crate) mod types;
 pub(crate) mod wire;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use madrigal_base::node::NodeAddress;
@@ -205,6 +206,23 @@ impl Endpoint {
         while let Some(completion) = self.next(count == 0) {
             count += 1;
             tell(completion);
+        }
+        count
+    }
+
+    /// Moves what is over to the end of `done`, all of it; with `progress`, made if there was nothing. How much there was.
+    #[inline]
+    pub fn drain(&self, done: &mut VecDeque<Completion>, progress: bool) -> usize {
+        let mut core = self.station.core();
+        if progress && core.state.endpoint(self.channel).is_none_or(|endpoint| endpoint.done.is_empty()) {
+            core.progress();
+        }
+        let Some(endpoint) = core.state.endpoint(self.channel) else { return 0 };
+        let count = endpoint.done.len();
+        if count > 0 && done.is_empty() {
+            core::mem::swap(&mut endpoint.done, done);
+        } else if count > 0 {
+            done.append(&mut endpoint.done);
         }
         count
     }

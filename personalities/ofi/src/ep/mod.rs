@@ -9,11 +9,12 @@ mod receive;
 mod rma;
 mod send;
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use madrigal_links::endpoint::{Endpoint, PeerId};
+use madrigal_links::endpoint::{Completion, Endpoint, PeerId};
 use madrigal_sys::time;
 
 use crate::abi::endpoint::EpFid;
@@ -56,6 +57,8 @@ struct Shared {
 pub(crate) struct EpState {
     pub(crate) link: Endpoint,
     pub(crate) desk: Desk,
+    /// What the link told is over; empty but while it is filed.
+    pub(crate) done: VecDeque<Completion>,
     pub(crate) enabled: bool,
     /// Where it can be found by host and port.
     pub(crate) door: Option<Door>,
@@ -288,6 +291,7 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
             cntrs: [None; Role::COUNT],
             lost: None,
         },
+        done: VecDeque::new(),
         enabled: false,
         door: None,
         av: None,
