@@ -1,11 +1,12 @@
 //! The domain: what everything else but event queues is opened from.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use madrigal_links::station::{Space, Station};
 use madrigal_sys::time;
+use madrigal_sys::turn::{Taken, Turn};
 
 use crate::abi::endpoint::EpFid;
 use crate::abi::errno::{EBUSY, EINVAL, EIO, ENOSYS};
@@ -21,7 +22,7 @@ pub(crate) type DomainObject = Object<DomainFid, Arc<Domain>>;
 
 /// A domain.
 pub(crate) struct Domain {
-    state: Mutex<State>,
+    state: Turn<State>,
     station: OnceLock<(Arc<Station>, Space)>,
     /// How long addresses are.
     pub(crate) addr_len: usize,
@@ -33,8 +34,8 @@ pub(crate) struct Domain {
 
 impl Domain {
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    pub(crate) fn lock(&self) -> Taken<'_, State> {
+        self.state.take()
     }
 
     /// The station, opened when first needed, and the regions of this domain there.
@@ -97,7 +98,7 @@ pub(crate) unsafe fn open(fabric: Arc<()>, info: &Info, domain: *mut *mut Fid, c
     // SAFETY: by the caller.
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -EINVAL };
     let inner = Domain {
-        state: Mutex::default(),
+        state: Turn::default(),
         station: OnceLock::new(),
         addr_len: names::length(info.addr_format, crate::station::settings().address_len),
         by_address: attr.mr_mode == MR_BASIC,
