@@ -13,7 +13,8 @@ use super::state::{Come, Does, Op, State, Take};
 use crate::endpoint::wire::Ended;
 use crate::slab::Key;
 
-/// Messages of at least so many bytes are copied.
+/// Messages of at least so many bytes are copied. For 1 MiB the rings by themselves are faster (45 to 70 us against
+/// 114 to 132, docs/drivers/shm.md); beyond that the two were not compared.
 const COPY_FROM: usize = 4 << 20;
 /// Bytes copied in one go, so that other traffic does not wait for longer.
 const PULL: usize = 4 << 20;
