@@ -9,6 +9,7 @@ use madrigal::config::{Methods, Ports};
 use crate::out;
 
 pub(crate) mod daemon;
+pub(crate) mod identity;
 pub(crate) mod lab;
 
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
@@ -50,6 +51,10 @@ pub(crate) enum Command {
     Connect(daemon::Connect),
     /// Have a local port lead to a port of a host of the grid, until this command ends
     Forward(daemon::Forward),
+    /// Make a grid's certificate authority, issue and take back certificates
+    Ca(identity::Ca),
+    /// Log in to the grid for some hours, on every site at once
+    Login(identity::Login),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
     /// Print the completion script of a shell

@@ -6,6 +6,7 @@
 //!  why        processes and connections, from the report of each wrapped process and /proc
 //!  info perf  what works here, and how fast
 //!  daemon     links to other hosts: up, down, status, connect, forward
+//!  identity   certificates: of a grid, of hosts, of users
 //!  lab        a grid on one machine
 //! ```
 #![cfg_attr(not(test), no_main)]
@@ -15,6 +16,7 @@ mod cli;
 mod daemon;
 mod environment;
 mod exec;
+mod identity;
 mod info;
 mod lab;
 mod library;
@@ -55,6 +57,8 @@ fn run() -> i32 {
             Command::Status(args) => daemon::status(&args),
             Command::Connect(args) => daemon::connect(&args),
             Command::Forward(args) => daemon::forward(&args),
+            Command::Ca(args) => identity::ca(&args),
+            Command::Login(args) => identity::log_in(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => cli::completions(args.shell),
             Command::Man(args) => cli::man(&args.directory),
