@@ -28,6 +28,7 @@ const HELLO: u64 = u64::from_le_bytes(*b"madrigH\x01");
 const ANSWER: u64 = u64::from_le_bytes(*b"madrigA\x01");
 const READY: u64 = u64::from_le_bytes(*b"madrigR\x01");
 const GO: u64 = u64::from_le_bytes(*b"madrigG\x01");
+const NAME: u64 = u64::from_le_bytes(*b"madrigN\x01");
 const WELCOME: u64 = 0;
 const TAKEN: u64 = 1;
 /// Makes the word that hides the caller's node id unlike the proof.
@@ -92,6 +93,11 @@ impl Bond {
     fn step(&self, what: u64) -> [u8; STEP] {
         words([what, self.proof(what, 0)])
     }
+}
+
+/// A number that stands for a node where everybody may read it: who knows the id can make it, but hardly the other way round.
+pub fn pseudonym(node: NodeId) -> u64 {
+    siphash::tag([node.number(), NAME], &[])
 }
 
 fn mask(callee: NodeId, nonce: u64) -> u64 {

@@ -13,11 +13,6 @@ const TRIES: u32 = 1_000;
 
 /// What names of listeners end with.
 const SUFFIX: &str = ".sock";
-/// Names younger than so many seconds are not swept up, ...
-const NEW_S: i64 = 10;
-/// ... and no more than so many others at once.
-const FEW: usize = 16;
-
 /// Why a name could not be taken.
 pub(super) enum BindError {
     /// Somebody listens by that name.
@@ -93,45 +88,6 @@ pub(super) fn connect(directory: &str, name: &str) -> Result<Fd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket)
-}
-
-/// Removes `name` if whoever listened by it is dead; false: somebody still listens.
-pub(super) fn sweep(directory: &str, name: &str) -> bool {
-    open(directory).map_or(true, |lock| sweep_path(&lock, &path_of(directory, name)))
-}
-
-fn sweep_path(directory: &Fd, path: &str) -> bool {
-    let Ok(address) = SocketAddrUnix::new(path) else { return true };
-    if lock_exclusively(directory).is_err() {
-        return false;
-    }
-    let answer = socket().and_then(|socket| rustix::net::connect(&socket, &address));
-    if answer == Err(Errno::CONNREFUSED) {
-        // A name that stays is removed by the next who finds it.
-        let _ = rustix::fs::unlink(path);
-    }
-    let _ = rustix::fs::flock(directory, FlockOperation::Unlock);
-    !matches!(answer, Ok(()) | Err(Errno::AGAIN))
-}
-
-/// Removes names that begin with `prefix` and are not quite new, if whoever listened by them is dead; a few at once.
-pub(super) fn sweep_old(directory: &str, prefix: &str) {
-    let Ok(lock) = open(directory) else { return };
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
-    let (mut names, mut space) = (Vec::new(), [core::mem::MaybeUninit::<u8>::uninit(); 4096]);
-    let mut entries = rustix::fs::RawDir::new(&lock, &mut space);
-    while let Some(Ok(entry)) = entries.next() {
-        if let Ok(name) = entry.file_name().to_str()
-            && name.starts_with(prefix)
-            && name.ends_with(SUFFIX)
-        {
-            names.push(name.to_owned());
-        }
-    }
-    // Whoever began just now is not asked: in a job of many, all begin together.
-    let old = |path: &String| rustix::fs::lstat(path.as_str()).is_ok_and(|stat| stat.st_mtime + NEW_S < now);
-    let paths = names.into_iter().map(|name| format!("{}/{name}", directory.trim_end_matches('/'))).filter(old);
-    paths.take(FEW).for_each(|path| _ = sweep_path(&lock, &path));
 }
 
 impl Drop for Bound {

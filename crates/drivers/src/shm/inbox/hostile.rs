@@ -15,28 +15,14 @@ use madrigal_sys::process;
 use proptest::prelude::*;
 use rustix::net::SendFlags;
 
-use super::super::directory;
 use super::greet::{self, DIALER, Greeting};
 use super::layout::{HALL_BYTES, PAIR_BYTES, Word, cells_at};
-use super::{ShmMessages, name_of};
+use super::{ShmMessages, name};
 
 const WORD: usize = size_of::<AtomicU64>();
 
-fn place() -> Place {
-    Place { directory: format!("/dev/shm/madrigal-hostile-{}", process::own_pid()), ..Place::default() }
-}
-
 fn random_node() -> NodeId {
     NodeId::new(process::random() | 1).unwrap()
-}
-
-/// Removes the directory once nothing is in it.
-struct Tidy;
-
-impl Drop for Tidy {
-    fn drop(&mut self) {
-        let _ = rustix::fs::rmdir(place().directory.as_str());
-    }
 }
 
 /// Takes what it is told, and checks what any layer above may count on.
@@ -85,16 +71,15 @@ struct Attacked {
     pair: SharedMap,
     hall: SharedMap,
     socket: Option<Fd>,
-    _tidy: Tidy,
 }
 
 impl Attacked {
     fn new() -> Self {
         let (me, attacker) = (random_node(), random_node());
-        let mut port = ShmMessages.open(me, &place()).unwrap();
+        let mut port = ShmMessages.open(me, &Place::default()).unwrap();
         let pair_fd = mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES).unwrap();
         let hall_fd = mem::sealed_memfd(c"madrigal-hall", HALL_BYTES).unwrap();
-        let socket = directory::connect(&place().directory, &name_of(me)).unwrap();
+        let socket = name::connect(me).unwrap();
         let greeting = Greeting { from: attacker, to: me, slot: 3, nonce_at: 16, nonce: [1, 2] };
         greet::tell(&socket, greeting, &[pair_fd.as_fd(), hall_fd.as_fd()]).unwrap();
         let mut told = Wary::default();
@@ -102,7 +87,7 @@ impl Attacked {
             port.poll(&mut told);
         }
         let (pair, hall) = (map(&pair_fd, PAIR_BYTES), map(&hall_fd, HALL_BYTES));
-        Self { port, link: told.up[0].0, told, pair, hall, socket: Some(socket), _tidy: Tidy }
+        Self { port, link: told.up[0].0, told, pair, hall, socket: Some(socket) }
     }
 
     fn scribble(&self, place: usize, value: u64) {
@@ -189,7 +174,7 @@ proptest! {
 fn a_corrupt_link_goes_down_and_others_stay() {
     let mut attacked = Attacked::new();
     let other = random_node();
-    let mut peer = ShmMessages.open(other, &place()).unwrap();
+    let mut peer = ShmMessages.open(other, &Place::default()).unwrap();
     let mut theirs = Wary::default();
     let address = NodeAddress { id: other, channel: 0, port: 0, addresses: Vec::new() };
     let link = attacked.port.link(&address).unwrap();
@@ -212,9 +197,8 @@ fn a_corrupt_link_goes_down_and_others_stay() {
 
 #[test]
 fn who_is_not_meant_is_not_answered() {
-    let _tidy = Tidy;
     let me = random_node();
-    let mut port = ShmMessages.open(me, &place()).unwrap();
+    let mut port = ShmMessages.open(me, &Place::default()).unwrap();
     let fd = mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES).unwrap();
     let small = mem::sealed_memfd(c"madrigal-pair", 4096 * 2).unwrap();
     let good = Greeting { from: random_node(), to: me, slot: 0, nonce_at: 0, nonce: [0; 2] };
@@ -227,7 +211,7 @@ fn who_is_not_meant_is_not_answered() {
     ];
     let mut told = Wary::default();
     for (greeting, pair, hall) in cases {
-        let socket = directory::connect(&place().directory, &name_of(me)).unwrap();
+        let socket = name::connect(me).unwrap();
         greet::tell(&socket, greeting, &[pair, hall]).unwrap();
         while !matches!(greet::hear(&socket, DIALER), greet::Heard::End) {
             port.poll(&mut told);

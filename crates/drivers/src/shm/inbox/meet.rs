@@ -1,7 +1,7 @@
 //! How links come about: dialling, answering, and both at once.
 //!
-//! A node listens on a Unix socket in the shared directory. Who dials makes the pair, and tells who it is; who answers checks user
-//! and id, and tells who it is in turn. Where both dial at once the attempt of the lower id counts: the lower one closes what the
+//! A node listens on a Unix socket. Who dials makes the pair, and tells who it is; who answers checks user and id, and tells who it is
+//! in turn; who dials checks them too. Where both dial at once the attempt of the lower id counts: the lower one closes what the
 //! higher one dialled, and the higher one gives up its attempt for the one it finds in its own waiting line.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,10 +14,9 @@ use madrigal_sys::{Errno, raw, time};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 
-use super::super::directory;
 use super::greet::{self, ANSWERER, DIALER, Greeting, Heard};
 use super::link::{Peer, Phase, Up};
-use super::name_of;
+use super::name;
 use super::pair::{HallMap, Pair};
 use super::port::{Event, Inbox, LOOK_NS};
 
@@ -29,8 +28,6 @@ const HALFWAY: u64 = 1 << 62;
 const MOST_HALFWAY: usize = 64;
 /// Descriptors looked at in one go.
 const EVENTS: usize = 32;
-/// How often the name of a peer that is gone is looked for; each time it takes twice as long, a second or so in all.
-const SWEEPS: u32 = 13;
 /// What is told of a peer whose end of the socket is closed.
 const CLOSED: &str = "its process ended, or closed";
 
@@ -49,9 +46,9 @@ impl Inbox {
 
     fn call(&mut self, node: NodeId, index: u32) -> Result<Phase, String> {
         let told = |errno: Errno| Os(errno.raw_os_error()).to_string();
-        let socket = match directory::connect(&self.directory, &name_of(node)) {
+        let socket = match name::connect(node) {
             Ok(socket) => socket,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Err("no such node on this host".to_owned()),
+            Err(Errno::CONNREFUSED) => return Err("no such node on this host".to_owned()),
             Err(Errno::AGAIN) => {
                 self.next_look = self.next_look.min(time::now_ns() + LOOK_NS);
                 return Ok(Phase::Later);
@@ -93,23 +90,8 @@ impl Inbox {
                 break;
             }
         }
-        let now = time::now_ns();
-        self.next_look = now + LOOK_NS;
+        self.next_look = time::now_ns() + LOOK_NS;
         self.call_again();
-        self.sweep(now);
-    }
-
-    /// Removes the names that peers which are gone left behind.
-    pub(super) fn sweep(&mut self, now: u64) {
-        let directory = &self.directory;
-        self.left.retain_mut(|left| {
-            if now < left.due {
-                return true;
-            }
-            left.due = now + (LOOK_NS << left.tries);
-            left.tries += 1;
-            !directory::sweep(directory, &name_of(left.node)) && left.tries < SWEEPS
-        });
     }
 
     /// Attempts that found the waiting line full.
@@ -184,7 +166,7 @@ impl Inbox {
     fn answer_all(&mut self) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
-            match rustix::net::accept_with(&self.bound.socket, flags).map(Fd::from) {
+            match rustix::net::accept_with(&self.listener, flags).map(Fd::from) {
                 Ok(socket) => {
                     if raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, uid)| uid == own_uid()) {
                         self.hear(socket);

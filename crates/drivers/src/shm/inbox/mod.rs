@@ -3,7 +3,7 @@
 //! * `layout`, `pair`: what lies where in shared memory;
 //! * `writer`, `reader`, `bulk`, `bytes`: how frames pass in one direction;
 //! * `notice`: who is told that there is something, and woken;
-//! * `meet`, `greet`: how two processes become linked;
+//! * `name`, `meet`, `greet`: how two processes become linked;
 //! * `link`, `port`: one link, and all of a process;
 //! * `copy`: from memory to memory by one system call.
 //!
@@ -21,6 +21,7 @@ mod hostile;
 mod layout;
 mod link;
 mod meet;
+mod name;
 mod notice;
 mod pair;
 mod port;
@@ -36,8 +37,6 @@ use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::directory::{self, BindError};
-
 /// The driver of messages.
 pub(crate) struct ShmMessages;
 
@@ -50,36 +49,25 @@ impl MessageDriver for ShmMessages {
         Facts { reach: Reach::Host, one_user: true, takes: "the id of a node" }
     }
 
-    fn usable(&self, place: &Place) -> Result<(), String> {
-        directory::check(&place.directory)?;
+    fn usable(&self, _place: &Place) -> Result<(), String> {
         let made = madrigal_sys::mem::sealed_memfd(c"madrigal-probe", 4096);
         made.map(|fd| drop(Fd::from(fd))).map_err(|errno| format!("no shared memory can be made: {}", sentence(errno)))
     }
 
-    fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
-        directory::sweep_old(&place.directory, PREFIX);
-        let bound = directory::bind(&place.directory, &name_of(me)).map_err(|error| match error {
-            BindError::InUse => format!("another process is node {me}"),
-            BindError::Unfit(why) => why,
-            BindError::Os(errno) => format!("{}: {}", place.directory, sentence(errno)),
+    fn open(&self, me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
+        let listener = name::listen(me).map_err(|errno| match errno {
+            Errno::ADDRINUSE => format!("another process is node {me}"),
+            errno => format!("nobody can be listened to: {}", sentence(errno)),
         })?;
         let hall = pair::HallMap::create().map_err(|errno| format!("no shared memory: {}", sentence(errno)))?;
         let made = || -> Result<Fd, Errno> {
             let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-            epoll::add(&epoll, &bound.socket, EventData::new_u64(meet::LISTENER), EventFlags::IN)?;
+            epoll::add(&epoll, &listener, EventData::new_u64(meet::LISTENER), EventFlags::IN)?;
             Ok(epoll)
         };
         let epoll = made().map_err(|errno| sentence(errno).to_string())?;
-        Ok(Box::new(port::Inbox::new(me, place.directory.clone(), bound, epoll, hall)))
+        Ok(Box::new(port::Inbox::new(me, listener, epoll, hall)))
     }
-}
-
-/// Names of nodes begin with this.
-const PREFIX: &str = "node-";
-
-/// The name by which a node listens.
-fn name_of(node: NodeId) -> String {
-    format!("{PREFIX}{node}")
 }
 
 fn sentence(errno: Errno) -> Os {

@@ -11,7 +11,6 @@ use madrigal_netaccess::wait::Peer as Seen;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{cpu, time};
 
-use super::super::directory::Bound;
 use super::copy::{self, Nonce};
 use super::layout::BITS;
 use super::link::{Peer, Phase, Up};
@@ -41,19 +40,11 @@ pub(super) enum Event {
     Down(u32, LinkError),
 }
 
-/// A peer that is gone. A process that dies closes its links before it closes what it listens on.
-pub(super) struct Left {
-    pub(super) node: NodeId,
-    pub(super) tries: u32,
-    /// When to look for its name again.
-    pub(super) due: u64,
-}
-
 /// A process's place.
 pub(super) struct Inbox {
     pub(super) me: NodeId,
-    pub(super) directory: String,
-    pub(super) bound: Bound,
+    /// On which others dial.
+    pub(super) listener: Fd,
     pub(super) epoll: Fd,
     pub(super) hall: HallMap,
     pub(super) hall_fd: Fd,
@@ -70,18 +61,15 @@ pub(super) struct Inbox {
     watching: usize,
     /// Links on which something waits for room.
     blocked: Vec<u32>,
-    /// Peers that are gone, and may have left their names.
-    pub(super) left: Vec<Left>,
     looks: u32,
     rounds: u32,
 }
 
 impl Inbox {
-    pub(super) fn new(me: NodeId, directory: String, bound: Bound, epoll: Fd, hall: (HallMap, Fd)) -> Self {
+    pub(super) fn new(me: NodeId, listener: Fd, epoll: Fd, hall: (HallMap, Fd)) -> Self {
         Self {
             me,
-            directory,
-            bound,
+            listener,
             epoll,
             hall: hall.0,
             hall_fd: hall.1,
@@ -95,7 +83,6 @@ impl Inbox {
             watched: [0; WATCHED],
             watching: 0,
             blocked: Vec::new(),
-            left: Vec::new(),
             looks: 0,
             rounds: 0,
         }
@@ -168,8 +155,6 @@ impl Inbox {
                 }
                 if let Some(peer) = self.peers.get(index as usize) {
                     let node = peer.node;
-                    self.left.push(Left { node, tries: 0, due: 0 });
-                    self.sweep(time::now_ns());
                     self.finish(index, LinkError::Gone { node, why }, sink);
                 }
             }
@@ -402,7 +387,7 @@ impl Port for Inbox {
 
     fn deadline(&self) -> Option<u64> {
         let later = self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later));
-        self.left.iter().map(|left| left.due).chain(later.then_some(self.next_look)).min()
+        later.then_some(self.next_look)
     }
 
     fn peer(&self, link: Link) -> Seen {
