@@ -55,6 +55,8 @@ pub trait Port: Send {
     /// is usable once [`Sink::up`] told so; until then [`Port::send`] takes nothing. `Err`: one sentence why this driver will never
     /// reach that node (another host, another user, nothing published).
     ///
+    /// To ask again for a link that is not up gives the attempt its whole time again.
+    ///
     /// A node that cannot be dialled from here (a firewall, NAT) is reached only if it links to us, so whoever waits long for a node
     /// should link to it too.
     fn link(&mut self, to: &NodeAddress) -> Result<Link, String>;

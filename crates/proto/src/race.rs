@@ -116,6 +116,11 @@ impl Race {
         self.tries.iter().filter_map(one).fold(over, u64::min)
     }
 
+    /// The time counts from now on.
+    pub fn renew(&mut self, now: u64) {
+        (self.spent, self.seen) = (0, self.seen.max(now));
+    }
+
     fn limit(&self, hope: bool) -> u64 {
         let open = hope || self.tries.iter().any(|one| one.state == State::Open);
         if open { self.patience.saturating_mul(LONGER) } else { self.patience }
@@ -177,7 +182,7 @@ impl Try {
             }
             (Some(Why::System(os)), _) => os.to_string(),
             (Some(Why::Silent), _) | (None, State::Dialing(_)) if !over => {
-                format!("no answer, {} attempt{}", self.count, if self.count == 1 { "" } else { "s" })
+                format!("no answer (ETIMEDOUT), {} attempt{}", self.count, if self.count == 1 { "" } else { "s" })
             }
             (Some(Why::Silent), _) | (None, State::Dialing(_)) => "no answer before another path was up".to_owned(),
             (Some(Why::OtherNode), _) => "answered by another node".to_owned(),
@@ -240,8 +245,8 @@ mod tests {
         }
         assert_eq!(now, 7 + PATIENCE);
         assert!((8..20).contains(&dialed), "{dialed}");
-        let said = "10.0.0.1:1: no answer, 7 attempts; 10.0.0.2:1: no answer, 7 attempts; 10.0.0.3:1: excluded by MADRIGAL_NET; \
-                    and in 15.0 s it did not connect to us";
+        let said = "10.0.0.1:1: no answer (ETIMEDOUT), 7 attempts; 10.0.0.2:1: no answer (ETIMEDOUT), 7 attempts; \
+                    10.0.0.3:1: excluded by MADRIGAL_NET; and in 15.0 s it did not connect to us";
         assert_eq!(race.tried(), said);
     }
 
@@ -250,6 +255,21 @@ mod tests {
         let mut race = race(0);
         all(&mut race, 0);
         assert!(!all(&mut race, 100 * PATIENCE).contains(&Act::GiveUp));
+    }
+
+    #[test]
+    fn an_attempt_that_is_renewed_has_its_whole_time_again() {
+        let (mut race, mut now) = (race(0), 0);
+        while now < PATIENCE / 2 {
+            assert!(!all(&mut race, now).contains(&Act::GiveUp));
+            now = race.deadline(false);
+        }
+        let renewed = now;
+        race.renew(now);
+        while !all(&mut race, now).contains(&Act::GiveUp) {
+            now = race.deadline(false);
+        }
+        assert_eq!(now, renewed + PATIENCE);
     }
 
     #[test]

@@ -142,6 +142,13 @@ impl Reach {
         self.turn(node, now);
     }
 
+    /// Gives the attempt to reach a node its whole patience again, if there is one.
+    pub fn renew(&mut self, node: NodeId, now: u64) {
+        if let Some(race) = self.peers.get_mut(&node).and_then(|peer| peer.race.as_mut()) {
+            race.renew(now);
+        }
+    }
+
     /// Somebody connected.
     pub fn accepted(&mut self, now: u64) -> Key {
         while self.strangers.len() >= self.limits.strangers.max(1) {

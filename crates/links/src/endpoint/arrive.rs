@@ -9,7 +9,7 @@ use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
 use crate::station::out::Stream;
-use crate::station::state::{Come, Does, Landed, Op, Placed, State, Take};
+use crate::station::state::{Come, Does, Landed, Op, Placed, Route, State, Take};
 
 /// The longest body kept for nobody in particular: what may be sent without having been asked for.
 pub(crate) const MAX_KEPT: usize = 1 << 20;
@@ -250,7 +250,7 @@ impl State {
                 self.acknowledge(node, kept.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
             }
-            KeptBody::Announced(_) if self.nodes[node as usize].why.is_some() => {
+            KeptBody::Announced(_) if self.nodes[node as usize].route == Route::Down => {
                 let completion = Completion { status: Status::Gone, len: 0, ..matched.completion };
                 self.complete_receive(channel, completion, matched.many);
             }

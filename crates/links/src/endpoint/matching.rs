@@ -212,9 +212,9 @@ impl<R, M> Matching<R, M> {
         found.map(|at| at as u32)
     }
 
-    /// Whether a receive is posted for messages of a peer alone, or, without one, for those of anybody.
-    pub(crate) fn awaits(&self, peer: Option<u32>) -> bool {
-        self.receives.slots.iter().any(|slot| slot.listed && slot.from == peer)
+    /// For whose messages receives are posted; `None`: for anybody's.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Option<u32>> {
+        self.receives.slots.iter().filter(|slot| slot.listed).map(|slot| slot.from)
     }
 
     /// Whether no message is kept.

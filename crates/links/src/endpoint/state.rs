@@ -111,12 +111,14 @@ impl EndpointState {
         all.filter(|(_, peer)| peer.node == node).map(|(i, _)| PeerId(i as u32)).collect()
     }
 
-    /// Whether a receive waits for messages of a node: for its alone, or for tagged ones of anybody.
-    pub(crate) fn awaits(&self, node: u32) -> bool {
+    /// Tells the nodes a receive waits for: one for messages of theirs alone, or for tagged ones of anybody.
+    pub(crate) fn awaited(&self, tell: &mut impl FnMut(u32)) {
         let [plain, with_tags] = &self.matching;
-        let of = |peer: PeerId| plain.awaits(Some(peer.0)) || with_tags.awaits(Some(peer.0));
-        let peers = self.peers_at(node);
-        !peers.is_empty() && (with_tags.awaits(None) || peers.into_iter().any(of))
+        let named = plain.awaited().chain(with_tags.awaited()).flatten();
+        named.filter_map(|peer| self.peers.get(peer as usize)).for_each(|peer| tell(peer.node));
+        if with_tags.awaited().any(|from| from.is_none()) {
+            self.peers.iter().for_each(|peer| tell(peer.node));
+        }
     }
 
     #[inline]

@@ -67,14 +67,14 @@ impl Sink for Ear<'_> {
         (known.node, known.up) = (node, true);
         let peer = &mut self.state.nodes[node as usize];
         peer.links.push((port, link));
-        if peer.route == Route::None || peer.route == (Route::Linking { port, link }) {
-            peer.route = Route::Up { port, link };
+        if matches!(peer.route, Route::None | Route::Linking { .. }) {
+            (peer.route, peer.sought, peer.why) = (Route::Up { port, link }, false, None);
             self.state.attend(node);
         }
     }
 
     fn down(&mut self, link: Link, why: LinkError) {
-        let port = self.port;
+        let (port, ports) = (self.port, self.state.links.len());
         let Some(known) = self.state.link(port, link) else { return };
         let (node, was_up) = (known.node, known.up);
         known.up = false;
@@ -86,6 +86,10 @@ impl Sink for Ear<'_> {
             peer.route = Route::None;
             peer.tried = port + 1;
             peer.why = Some(why);
+            if peer.out.is_clear() && peer.tried >= ports {
+                // Nobody sends to it: who does, begins anew.
+                peer.try_anew();
+            }
             self.state.attend(node);
         }
     }

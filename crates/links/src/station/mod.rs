@@ -188,6 +188,14 @@ impl Station {
         core.state.nodes.iter().map(|node| core.describe(node)).collect()
     }
 
+    /// Nodes that could not be reached since this was asked last: where each should have been, and why.
+    pub fn lost(&self) -> Vec<(NodeAddress, LinkError)> {
+        let mut core = self.core();
+        let lost = core::mem::take(&mut core.state.lost);
+        let told = |node: &state::Node| Some((node.address.clone()?, node.why.clone()?));
+        lost.into_iter().filter_map(|node| told(core.state.nodes.get(node as usize)?)).collect()
+    }
+
     #[inline]
     pub(crate) fn core(&self) -> Taken<'_, Core> {
         self.core.take()
@@ -232,13 +240,11 @@ impl Core {
         reached
     }
 
-    /// Finds a way to a node nobody has a way to: the nearest port that takes it.
-    pub(crate) fn link(&mut self, node: u32) {
+    /// Finds a way to a node nobody has a way to: the nearest port that takes it. `Err`: there is none.
+    pub(crate) fn link(&mut self, node: u32) -> Result<(), LinkError> {
         let to = &mut self.state.nodes[node as usize];
         let Some(address) = to.address.clone() else {
-            let why = LinkError::Unreachable { node: to.id, tried: "its address is not known".into() };
-            self.state.fail(node, why);
-            return;
+            return Err(LinkError::Unreachable { node: to.id, tried: "its address is not known".into() });
         };
         while let Some(slot) = self.ports.get_mut(self.state.nodes[node as usize].tried) {
             let to = &mut self.state.nodes[node as usize];
@@ -246,7 +252,7 @@ impl Core {
             match slot.port.link(&address) {
                 Ok(link) => {
                     self.linked(node, port, link);
-                    return;
+                    return Ok(());
                 }
                 Err(why) => {
                     to.rejected.push((slot.name.to_owned(), why));
@@ -255,11 +261,10 @@ impl Core {
             }
         }
         let to = &mut self.state.nodes[node as usize];
-        let why = to.why.take().unwrap_or_else(|| {
+        Err(to.why.take().unwrap_or_else(|| {
             let tried: Vec<_> = to.rejected.iter().map(|(name, why)| format!("{name}: {why}")).collect();
             LinkError::Unreachable { node: to.id, tried: tried.join("; ") }
-        });
-        self.state.fail(node, why);
+        }))
     }
 
     fn linked(&mut self, node: u32, port: usize, link: Link) {

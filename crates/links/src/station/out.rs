@@ -132,8 +132,9 @@ impl Out {
 impl Core {
     /// Sends to a node what waits for it, as much as its port takes. True: nothing is left to do.
     pub(crate) fn flush(&mut self, node: u32) -> bool {
-        if self.state.nodes[node as usize].route == Route::None && !self.state.nodes[node as usize].out.is_clear() {
-            self.link(node);
+        let to = &self.state.nodes[node as usize];
+        if (to.route == Route::None || to.sought) && !to.out.is_clear() {
+            self.reach_out(node);
         }
         loop {
             let to = &mut self.state.nodes[node as usize];
@@ -159,6 +160,22 @@ impl Core {
                     return true;
                 }
             }
+        }
+    }
+
+    /// Something is to be sent to a node that nobody has a way to.
+    #[cold]
+    fn reach_out(&mut self, node: u32) {
+        let to = &mut self.state.nodes[node as usize];
+        if core::mem::take(&mut to.sought) {
+            // It was only looked for. Who sends has the whole time.
+            if let (Route::Linking { port, .. }, Some(address)) = (to.route, &to.address) {
+                let _ = self.ports[port].port.link(address);
+            }
+            return;
+        }
+        if let Err(why) = self.link(node) {
+            self.state.fail(node, why);
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct State {
     pub(crate) pending: Vec<u32>,
     /// Buffers of small messages, to be used again.
     pub(crate) spare: Vec<Vec<u8>>,
+    /// Nodes that could not be reached, until somebody asked for them.
+    pub(crate) lost: Vec<u32>,
 }
 
 /// A process we know.
@@ -58,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) why: Option<LinkError>,
     /// The first port that was not tried yet.
     pub(crate) tried: usize,
+    /// It is looked for though nothing is to be sent to it.
+    pub(crate) sought: bool,
     /// Drivers that refused, and why.
     pub(crate) rejected: Vec<(String, String)>,
     /// The channels, ours and theirs, of the last message, and what they mean: it is often the same.
@@ -206,11 +210,18 @@ impl Node {
             copies: true,
             why: None,
             tried: 0,
+            sought: false,
             rejected: Vec::new(),
             last: None,
             sent: 0,
             received: 0,
         }
+    }
+
+    /// As if nothing had been tried.
+    pub(crate) fn try_anew(&mut self) {
+        (self.route, self.tried, self.sought, self.why) = (Route::None, 0, false, None);
+        self.rejected.clear();
     }
 }
 
@@ -317,6 +328,9 @@ impl State {
             return;
         }
         lost.route = Route::Down;
+        if matches!(why, LinkError::Unreachable { .. }) {
+            self.lost.push(node);
+        }
         lost.why = Some(why);
         lost.out.clear();
         let links = core::mem::take(&mut lost.links);
@@ -366,7 +380,7 @@ impl State {
         for peer in peers {
             for tagged in [false, true] {
                 while let Some(completion) = self.take_posted(channel, tagged, Some(peer), |_| true) {
-                    self.complete(channel, Completion { status: Status::Gone, ..completion });
+                    self.complete(channel, Completion { status: Status::Gone, from: Some(peer), ..completion });
                 }
             }
         }

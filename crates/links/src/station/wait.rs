@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
-use super::state::Route;
+use super::state::{Node, Route};
 use super::{Core, Station};
 
 /// Looks between two looks at the clock.
@@ -17,6 +17,12 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// The first sleep, and the longest. A doorbell ends any of them; what else the caller has to do waits no longer than that.
 const SLEEP_NS: u64 = 50_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// How often who sleeps looks for a way to others.
+const SEEK_NS: u64 = 250_000_000;
+/// Nothing came for so long: not only those whom a receive waits for may be unable to reach us, ...
+const LONG_NS: u64 = 3_000_000_000;
+/// ... but no more links than this come about by that.
+const FEW: usize = 64;
 /// Ports whose descriptors are polled; more are looked at after each sleep.
 const MAX_PORTS: usize = 8;
 
@@ -28,6 +34,8 @@ pub(crate) struct Idle {
     /// When the clock was first looked at since something came; 0: not yet.
     since: AtomicU64,
     sleep: AtomicU64,
+    /// When it was last time to look for a way to others.
+    sought: AtomicU64,
     /// Tasks outnumbered processors when that was looked at last.
     crowded: AtomicBool,
 }
@@ -35,7 +43,10 @@ pub(crate) struct Idle {
 enum Next {
     Look,
     Yield,
+    /// For so many nanoseconds.
     Sleep(u64),
+    /// The same, after a look for a way to others; true: to all.
+    Seek(u64, bool),
 }
 
 impl Idle {
@@ -45,6 +56,7 @@ impl Idle {
         self.looks.store(0, Ordering::Relaxed);
         self.since.store(0, Ordering::Relaxed);
         self.sleep.store(0, Ordering::Relaxed);
+        self.sought.store(0, Ordering::Relaxed);
     }
 
     /// Whether whoever is waited for is likely not to run.
@@ -80,24 +92,35 @@ impl Idle {
         self.looks.store(LOOKS - 1, Ordering::Relaxed);
         let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
         self.sleep.store(sleep, Ordering::Relaxed);
-        Next::Sleep(sleep)
+        if now.saturating_sub(self.sought.load(Ordering::Relaxed)) < SEEK_NS {
+            return Next::Sleep(sleep);
+        }
+        self.sought.store(now, Ordering::Relaxed);
+        Next::Seek(sleep, now.saturating_sub(since) >= LONG_NS)
     }
 }
 
 impl Station {
-    /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody.
+    /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody. True:
+    /// [`Station::lost`] has something to tell.
     #[inline]
-    pub fn idle(&self) {
+    pub fn idle(&self) -> bool {
         match self.idle.next(&self.policy) {
-            Next::Look => core::hint::spin_loop(),
-            Next::Yield => raw::sched_yield(),
-            Next::Sleep(ns) => {
-                if ns == SLEEP_NS {
-                    self.core().seek();
-                }
+            Next::Look => {
+                core::hint::spin_loop();
+                return false;
+            }
+            Next::Yield => {
+                raw::sched_yield();
+                return false;
+            }
+            Next::Sleep(ns) => self.sleep(ns),
+            Next::Seek(ns, all) => {
+                self.core().seek(all);
                 self.sleep(ns);
             }
         }
+        !self.core().state.lost.is_empty()
     }
 
     /// Makes progress until something came or `deadline` (nanoseconds of the monotonic clock) passed. True: something came.
@@ -138,7 +161,7 @@ impl Station {
     /// most until the time that is told (nanoseconds of the monotonic clock), and must then call [`Station::woken`].
     pub fn arm(&self) -> Option<u64> {
         let mut core = self.core();
-        core.seek();
+        core.seek(false);
         core.arm(&mut [])
     }
 
@@ -166,14 +189,31 @@ impl Station {
 
 impl Core {
     /// Nothing came for long. Those whom a receive waits for may be unable to reach us, so a way to them is looked for from here too;
-    /// only who sends needs one, so it is no failure if there is none.
+    /// only who sends needs one, so it is no failure if there is none. After a long time that holds for `all`: who waits for one that
+    /// is up may in truth wait for another, who waits for us.
     #[cold]
-    fn seek(&mut self) {
-        for node in 0..self.state.nodes.len() as u32 {
-            let known = &self.state.nodes[node as usize];
-            let untried = known.route == Route::None && known.tried == 0 && known.address.is_some();
-            if untried && self.state.endpoints.iter().flatten().any(|endpoint| endpoint.awaits(node)) {
-                self.link(node);
+    fn seek(&mut self, all: bool) {
+        let nodes = &self.state.nodes;
+        let open = |node: &Node| node.route == Route::None && node.address.is_some();
+        if !nodes.iter().any(open) {
+            return;
+        }
+        let mut wanted = vec![false; nodes.len()];
+        for endpoint in self.state.endpoints.iter().flatten() {
+            endpoint.awaited(&mut |node| wanted[node as usize] = true);
+        }
+        let mut linked = nodes.iter().filter(|node| node.route != Route::None).count();
+        for (node, wanted) in wanted.into_iter().enumerate() {
+            let few = all && linked < FEW;
+            if !(wanted || few) || !open(&self.state.nodes[node]) || !self.state.nodes[node].out.is_clear() {
+                continue;
+            }
+            linked += 1;
+            let tried = self.link(node as u32);
+            let to = &mut self.state.nodes[node];
+            match tried {
+                Ok(()) => to.sought = matches!(to.route, Route::Linking { .. }),
+                Err(_) => to.try_anew(),
             }
         }
     }
@@ -207,14 +247,30 @@ mod tests {
         let policy = WaitPolicy::new();
         let idle = Idle::default();
         for _ in 0..10 * LOOKS {
-            assert!(!matches!(idle.next(&policy), Next::Sleep(_)));
+            assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
         }
         idle.since.store(time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1), Ordering::Relaxed);
         let slept: Vec<_> = (0..LOOKS + 20)
-            .filter_map(|_| if let Next::Sleep(ns) = idle.next(&policy) { Some(ns) } else { None })
+            .filter_map(|_| if let Next::Sleep(ns) | Next::Seek(ns, _) = idle.next(&policy) { Some(ns) } else { None })
             .collect();
         assert!(slept.len() >= 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
         idle.busy();
-        assert!(!matches!(idle.next(&policy), Next::Sleep(_)));
+        assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
+    }
+
+    #[test]
+    fn looks_for_others_again_and_again_and_for_all_after_a_while() {
+        let (policy, now) = (WaitPolicy::new(), time::now_ns());
+        let sleeping = |waited: u64, sought: u64| {
+            let idle = Idle::default();
+            idle.looks.store(LOOKS - 1, Ordering::Relaxed);
+            idle.since.store(now.saturating_sub(waited).max(1), Ordering::Relaxed);
+            idle.sought.store(sought, Ordering::Relaxed);
+            idle
+        };
+        assert!(matches!(sleeping(PATIENCE_NS, 0).next(&policy), Next::Seek(_, false)));
+        assert!(matches!(sleeping(PATIENCE_NS, now).next(&policy), Next::Sleep(_)));
+        assert!(matches!(sleeping(2 * PATIENCE_NS, now - SEEK_NS).next(&policy), Next::Seek(_, false)));
+        assert!(matches!(sleeping(2 * LONG_NS, now - SEEK_NS).next(&policy), Next::Seek(_, true)));
     }
 }

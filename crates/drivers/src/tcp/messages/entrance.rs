@@ -67,6 +67,11 @@ impl Entrance {
         self.act(epoll, now);
     }
 
+    /// An attempt has its whole time again.
+    pub(super) fn renew(&mut self, node: NodeId, now: u64) {
+        self.reach.renew(node, now);
+    }
+
     /// The kernel told of the door (`None`) or of a connection.
     pub(super) fn note(&mut self, key: Option<Key>) {
         match key {

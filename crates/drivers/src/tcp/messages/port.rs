@@ -259,6 +259,7 @@ impl Port for TcpPort {
             return Err("it is this process".to_owned());
         }
         if let Some(&link) = self.known.get(&to.id) {
+            self.entrance.renew(to.id, time::now_ns());
             return Ok(Link(link));
         }
         let targets = self.targets(to);
