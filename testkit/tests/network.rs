@@ -327,7 +327,7 @@ fn no_way(hosts: &Hosts, with: Environment) {
     let port = b.address.port;
     for part in [
         format!("cannot reach node {}", b.address.id),
-        format!("10.77.0.2:{port}: no answer, "),
+        format!("10.77.0.2:{port}: no answer (ETIMEDOUT), "),
         format!("172.17.0.1:{port}: Connection refused"),
         "it did not connect to us".to_owned(),
     ] {

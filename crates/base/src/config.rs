@@ -60,7 +60,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "MADRIGAL_CONNECT_TIMEOUT",
-        default: "15",
+        default: "12",
         unit: "s",
         help: "How long a process tries to reach another before it says why it cannot.",
     },

@@ -17,7 +17,7 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { ports: Ports::default(), nets: Nets::default(), connect_timeout: 15 }
+        Self { ports: Ports::default(), nets: Nets::default(), connect_timeout: 12 }
     }
 }
 

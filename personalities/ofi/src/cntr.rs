@@ -119,8 +119,8 @@ unsafe extern "C" fn read(cntr: *mut CntrFid) -> u64 {
         // SAFETY: a live counter of ours.
         let inner = unsafe { CntrObject::of(cntr) };
         let (value, _, worked) = inner.look();
-        if !worked && let Some(station) = inner.domain.station() {
-            station.idle();
+        if !worked {
+            inner.domain.rest();
         }
         value
     })

@@ -210,11 +210,8 @@ impl Cq {
         // SAFETY: by the caller.
         let second = unsafe { self.take(&mut state, to) };
         drop(state);
-        if worked == 0
-            && second == -(EAGAIN as isize)
-            && let Some(station) = self.domain.station()
-        {
-            station.idle();
+        if worked == 0 && second == -(EAGAIN as isize) {
+            self.domain.rest();
         }
         second
     }
@@ -293,7 +290,7 @@ unsafe extern "C" fn readerr(cq: *mut CqFid, told: *mut CqErrEntry, _flags: u64)
         told.entry = entry.told;
         told.olen = failure.overflow;
         told.err = failure.errno;
-        told.prov_errno = failure.errno;
+        told.prov_errno = failure.detail;
         // The caller's buffer for details, of which there are none.
         told.err_data_size = 0;
         1

@@ -56,6 +56,19 @@ impl Domain {
         self.station.get().map(|(station, _)| station)
     }
 
+    /// To be called by whoever found nothing: lets others run, and tells the user of peers that cannot be reached. What was injected
+    /// for one of those ends without a word to the program.
+    #[inline]
+    pub(crate) fn rest(&self) {
+        if let Some(station) = self.station()
+            && station.idle()
+        {
+            for (to, why) in station.lost() {
+                crate::station::explain(station.address().id, &to, &why);
+            }
+        }
+    }
+
     /// Sleeps until something may have come, at most until `end`.
     pub(crate) fn sleep(&self, end: Option<Instant>) {
         // Nothing wakes us when another thread signals or sets a counter, so nobody sleeps for long.

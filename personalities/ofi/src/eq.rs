@@ -264,14 +264,14 @@ unsafe extern "C" fn strerror(
 /// `buf` is null or `len` bytes that may be written.
 pub(crate) unsafe fn error_text(errno: c_int, buf: *mut c_char, len: usize) -> *const c_char {
     use crate::abi::errno::{ECANCELED, EHOSTUNREACH, ENOKEY, ENOMSG, ETRUNC};
-    let text: &'static CStr = match errno {
+    let text: &'static CStr = crate::station::said(errno).unwrap_or(match errno {
         ECANCELED => c"cancelled",
         ENOMSG => c"no such message",
         ETRUNC => c"the message was longer than the buffer",
         EHOSTUNREACH => c"the peer cannot be reached",
         ENOKEY => c"no memory region has that key, or it is too small, or does not allow this",
         _ => c"see fi_strerror",
-    };
+    });
     // SAFETY: by the caller.
     unsafe { put_text(&text.to_string_lossy(), buf, len) };
     text.as_ptr()

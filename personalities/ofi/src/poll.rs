@@ -132,11 +132,8 @@ unsafe extern "C" fn poll(set: *mut PollFid, contexts: *mut *mut c_void, count: 
             }
         }
         drop(state);
-        if worked == 0
-            && told == 0
-            && let Some(station) = inner.domain.station()
-        {
-            station.idle();
+        if worked == 0 && told == 0 {
+            inner.domain.rest();
         }
         told
     })

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use madrigal_links::endpoint::{Completion, Endpoint, Kind, PeerId, Region, Status};
-use madrigal_netaccess::message::LinkError;
 
 use crate::abi::errno::{ECANCELED, EHOSTUNREACH, ENOKEY, ETRUNC};
 use crate::abi::flags::{MULTI_RECV, REMOTE_CQ_DATA, REMOTE_WRITE, RMA};
@@ -14,7 +13,7 @@ use crate::av::AvState;
 use crate::bell::Bell;
 use crate::ep::{EpState, Role};
 use crate::slab::Slab;
-use crate::station::complain;
+use crate::station;
 
 /// The state of a domain.
 #[derive(Default)]
@@ -73,6 +72,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy)]
 pub(crate) struct Failure {
     pub(crate) errno: i32,
+    /// The number of what the user was told, else the same.
+    pub(crate) detail: i32,
     /// Bytes that did not fit.
     pub(crate) overflow: usize,
 }
@@ -119,25 +120,26 @@ impl State {
                 link.station().woken();
             }
             count += link.drain(done, look);
-            done.drain(..).for_each(|done| desk.file(&done, queues));
+            for done in done.drain(..) {
+                if done.status == Status::Gone {
+                    desk.why = why(link, done.from);
+                }
+                desk.file(&done, queues);
+            }
             look = false;
             if let Some(door) = door {
                 door.answer(|| link.address());
-            }
-            if let Some(peer) = desk.lost.take() {
-                explain(link, peer);
             }
         }
         count
     }
 }
 
-/// Tells the user why a peer cannot be reached; that it is gone, only the program is told.
+/// The number of what the user was told of a peer that is lost.
 #[cold]
-pub(crate) fn explain(link: &Endpoint, peer: PeerId) {
-    if let Some(why @ LinkError::Unreachable { .. }) = link.why(peer) {
-        complain(&format!("node {}: {why}", link.address().id));
-    }
+fn why(link: &Endpoint, peer: Option<PeerId>) -> Option<i32> {
+    let peer = peer?;
+    station::explain(link.address().id, &link.who(peer)?, &link.why(peer)?)
 }
 
 impl Queues {
@@ -177,8 +179,8 @@ pub(crate) struct Desk {
     pub(crate) rx_cq: Option<usize>,
     /// Counters by [`Role`].
     pub(crate) cntrs: [Option<usize>; Role::COUNT],
-    /// A peer an operation failed with: somebody should say why.
-    pub(crate) lost: Option<PeerId>,
+    /// The number of what the user was told of the peer that was lost last.
+    pub(crate) why: Option<i32>,
 }
 
 impl Desk {
@@ -237,17 +239,15 @@ impl Desk {
     }
 
     #[inline]
-    fn failure(&mut self, done: &Completion) -> Option<Failure> {
+    fn failure(&self, done: &Completion) -> Option<Failure> {
         let (errno, overflow) = match done.status {
             Status::Ok => return None,
             Status::Truncated(len) => (ETRUNC, len.saturating_sub(done.len)),
             Status::Canceled => (ECANCELED, 0),
             Status::Denied => (ENOKEY, 0),
-            Status::Gone => {
-                self.lost = done.from;
-                (EHOSTUNREACH, 0)
-            }
+            Status::Gone => (EHOSTUNREACH, 0),
         };
-        Some(Failure { errno, overflow })
+        let detail = self.why.filter(|_| done.status == Status::Gone).unwrap_or(errno);
+        Some(Failure { errno, detail, overflow })
     }
 }

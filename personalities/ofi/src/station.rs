@@ -1,10 +1,14 @@
 //! The station of this process: one for all domains, while any of them has an endpoint.
 
+use std::ffi::{CStr, CString};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::station_with;
 use madrigal_base::config::Settings;
+use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_links::station::Station;
+use madrigal_netaccess::message::LinkError;
 
 use crate::lock;
 
@@ -29,15 +33,93 @@ pub(crate) fn settings() -> Settings {
     Settings::from_pairs(std::env::vars_os().filter_map(texts)).0
 }
 
-/// Tells the user of the rank why something failed: the one thing this library prints, each text once.
+/// What was told to the user.
+static SAID: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
+/// So many texts are told, and kept for ever.
+const ENOUGH: usize = 64;
+/// Their numbers begin behind every error number of libfabric.
+const NUMBERS: i32 = 0x1_0000;
+
+/// Tells the user of the rank why something failed: the one thing this library prints, each text once. The number by which [`said`]
+/// knows it.
 #[cold]
-pub(crate) fn complain(text: &str) {
-    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    const ENOUGH: usize = 64;
+pub(crate) fn complain(text: &str) -> Option<i32> {
     let mut said = lock(&SAID);
-    if said.len() < ENOUGH && !said.iter().any(|known| known == text) {
-        said.push(text.into());
-        let line = format!("madrigal: {text}\n");
-        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    if let Some(at) = said.iter().position(|known| known.to_bytes() == text.as_bytes()) {
+        return Some(NUMBERS + at as i32);
+    }
+    let kept = CString::new(text).ok().filter(|_| said.len() < ENOUGH)?;
+    said.push(Box::leak(kept.into_boxed_c_str()));
+    let line = format!("madrigal: {text}\n");
+    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    Some(NUMBERS + said.len() as i32 - 1)
+}
+
+/// What was told by that number.
+pub(crate) fn said(number: i32) -> Option<&'static CStr> {
+    let at = usize::try_from(number.checked_sub(NUMBERS)?).ok()?;
+    lock(&SAID).get(at).copied()
+}
+
+/// Tells the user why a node cannot be reached; that it is gone, only the program is told.
+#[cold]
+pub(crate) fn explain(me: NodeId, to: &NodeAddress, why: &LinkError) -> Option<i32> {
+    let LinkError::Unreachable { node, tried } = why else { return None };
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let hosts = contents("/etc/hosts");
+    let theirs = name_in(&hosts, &to.addresses).map_or_else(String::new, |name| format!(" on {name}"));
+    complain(&format!("node {me} on {host} cannot reach node {node}{theirs}: {tried}"))
+}
+
+/// The host that a list such as /etc/hosts gives one of these addresses to. Nobody is asked: that could take long.
+fn name_in<'a>(hosts: &'a str, addresses: &[IpAddr]) -> Option<&'a str> {
+    hosts.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok()?;
+        words.next().filter(|_| !address.is_loopback() && addresses.contains(&address))
+    })
+}
+
+/// The text of a short file; nothing where it cannot be read.
+fn contents(path: &str) -> String {
+    use rustix::fs::{Mode, OFlags};
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return String::new();
+    };
+    let mut bytes = vec![0; LONGEST_LIST];
+    let mut len = 0;
+    while let Some(room) = bytes.get_mut(len..).filter(|room| !room.is_empty())
+        && let Ok(count @ 1..) = rustix::io::read(&file, room)
+    {
+        len += count;
+    }
+    bytes.truncate(len);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// As much of a list of hosts as is looked at.
+const LONGEST_LIST: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_found_by_any_address() {
+        let hosts =
+            "127.0.0.1 localhost\n# 10.0.0.1 gone\n10.0.0.1\n 10.0.0.2\th2 alias # comment\nnonsense\nfd00::2 h3";
+        let name = |address: &str| name_in(hosts, &["10.9.9.9", address].map(|address| address.parse().unwrap()));
+        assert_eq!(name("10.0.0.2"), Some("h2"));
+        assert_eq!(name("fd00::2"), Some("h3"));
+        assert_eq!([name("127.0.0.1"), name("10.0.0.1"), name("10.0.0.3")], [None; 3]);
+    }
+
+    #[test]
+    fn what_was_told_is_found_by_its_number() {
+        let number = complain("something of a test").unwrap();
+        assert_eq!(complain("something of a test"), Some(number));
+        assert_eq!(said(number), Some(c"something of a test"));
+        assert!(said(number + 1).is_none() && said(113).is_none() && said(i32::MIN).is_none());
     }
 }

@@ -289,7 +289,7 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
             tx_cq: None,
             rx_cq: None,
             cntrs: [None; Role::COUNT],
-            lost: None,
+            why: None,
         },
         done: VecDeque::new(),
         enabled: false,

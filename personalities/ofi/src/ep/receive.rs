@@ -117,7 +117,7 @@ impl EpState {
             tag: message.tag.unwrap_or(0),
             ..CqEntry::default()
         };
-        self.desk.file_peek(told, ADDR_UNSPEC, Some(Failure { errno: ENOMSG, overflow: 0 }), queues);
+        self.desk.file_peek(told, ADDR_UNSPEC, Some(Failure { errno: ENOMSG, detail: ENOMSG, overflow: 0 }), queues);
     }
 
     /// Receives or discards what was claimed with this context.
