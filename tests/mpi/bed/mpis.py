@@ -121,6 +121,7 @@ class Mpi:
         but its own TCP."""
         osc, btl = ("pt2pt", "self") if self.name == "openmpi4" else ("rdma", "ofi,self" if provider == OURS else "tcp,self")
         return ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "opal_common_ofi_provider_include", provider,
+                "--mca", "mpi_add_procs_cutoff", "1048576" if provider == OURS else "0",
                 "--mca", "osc", osc, "--mca", "btl", btl, "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
 
 

@@ -53,6 +53,8 @@ fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("OMPI_MCA_pml", "cm"),
             ("OMPI_MCA_mtl", "ofi"),
             ("OMPI_MCA_opal_common_ofi_provider_include", "madrigal"),
+            // So that a rank knows the others from the start, and can reach out to one that cannot reach it.
+            ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
         ],
         Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "madrigal")],
         Kind::Intel => &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "madrigal")],
