@@ -1,0 +1,209 @@
+//! How a station looks for a way to those it waits for, over a driver that does as it is told.
+//!
+//! Features (docs/features.md): B4.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use madrigal_base::ids::Reach;
+use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_links::endpoint::{Completion, PeerId, Receive, Send, Status};
+use madrigal_links::station::Options;
+use madrigal_links::{Endpoint, Station};
+use madrigal_netaccess::driver::{Facts, Place};
+use madrigal_netaccess::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, Sink};
+use madrigal_sys::piece::Piece;
+
+/// What the driver was asked, and what it is to tell.
+#[derive(Default)]
+struct Script {
+    /// How often it was asked for a link.
+    asked: usize,
+    /// How often somebody was about to sleep.
+    armed: usize,
+    /// The link cannot be made.
+    fails: bool,
+    /// The number of the link.
+    link: u32,
+}
+
+struct Told(Arc<Mutex<Script>>);
+
+fn lock(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
+    script.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MessageDriver for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { reach: Reach::Network, one_user: false, takes: "" }
+    }
+
+    fn usable(&self, _place: &Place) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn open(&self, _me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
+        Ok(Box::new(Told(Arc::clone(&self.0))))
+    }
+}
+
+impl Port for Told {
+    fn publish(&self, _address: &mut NodeAddress) {}
+
+    fn link(&mut self, _to: &NodeAddress) -> Result<Link, String> {
+        let mut script = lock(&self.0);
+        script.asked += 1;
+        Ok(Link(script.link))
+    }
+
+    fn send(&mut self, _link: Link, _head: &[u8], _body: &[IoSlice<'_>], _skip: usize) -> Result<Sent, LinkError> {
+        Ok(Sent::Part(0))
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut script = lock(&self.0);
+        if !core::mem::take(&mut script.fails) {
+            return 0;
+        }
+        let down = Link(script.link);
+        script.link += 1;
+        drop(script);
+        sink.down(down, LinkError::Unreachable { node: them().id, tried: "as told".into() });
+        1
+    }
+
+    fn short(&self) -> usize {
+        64
+    }
+
+    fn cut(&mut self, _link: Link) {}
+
+    fn arm(&mut self) -> bool {
+        lock(&self.0).armed += 1;
+        false
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn woken(&mut self) {}
+
+    fn explain(&self, _link: Link) -> Explained {
+        Explained::default()
+    }
+}
+
+fn them() -> NodeAddress {
+    NodeAddress { id: NodeId::new(7).expect("not 0"), channel: 0, port: 1, addresses: vec![[10, 0, 0, 1].into()] }
+}
+
+/// A station over such a driver, an endpoint, and the peer.
+struct Scene {
+    script: Arc<Mutex<Script>>,
+    station: Arc<Station>,
+    endpoint: Endpoint,
+    peer: PeerId,
+}
+
+fn scene() -> Scene {
+    let script = Arc::new(Mutex::new(Script::default()));
+    let driver: &'static dyn MessageDriver = Box::leak(Box::new(Told(Arc::clone(&script))));
+    let options = Options { drivers: &[driver], place: Place::default(), max_spin_ns: 50_000 };
+    let station = Station::open(&options).expect("opens");
+    let endpoint = station.endpoint(station.space()).expect("a channel");
+    let peer = endpoint.peer(&them());
+    Scene { script, station, endpoint, peer }
+}
+
+impl Scene {
+    fn asked(&self) -> usize {
+        lock(&self.script).asked
+    }
+
+    fn look(&self) -> Option<Completion> {
+        let done = self.endpoint.next(true);
+        self.station.idle();
+        done
+    }
+
+    fn until_asked(&self, times: usize) {
+        while self.asked() < times {
+            assert_eq!(self.look(), None);
+        }
+    }
+
+    /// The link fails, and everybody hears of it.
+    fn fail(&self) -> Vec<Completion> {
+        lock(&self.script).fails = true;
+        let mut done = Vec::new();
+        while lock(&self.script).fails {
+            done.extend(self.look());
+        }
+        done.extend(core::iter::from_fn(|| self.look()));
+        done
+    }
+
+    fn receive(&self, from: Option<PeerId>) {
+        let receive = Receive { from, tag: Some(1), ignore: 0, parts: &[Piece::EMPTY], token: 1, multi: None };
+        self.endpoint.receive(&receive).expect("receives");
+    }
+
+    fn send(&self) {
+        let parts = &[Piece::EMPTY];
+        let send = Send { to: self.peer, tag: Some(1), data: None, parts, token: 2, inject: false, delivery: false };
+        self.endpoint.send(&send).expect("sends");
+    }
+}
+
+#[test]
+fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
+    let scene = scene();
+    // It sleeps, and nobody is awaited.
+    while lock(&scene.script).armed < 20 {
+        scene.look();
+    }
+    assert_eq!(scene.asked(), 0);
+    scene.receive(Some(scene.peer));
+    scene.until_asked(1);
+    // Nobody sends: that it cannot be reached is no failure of the receive, and no lasting one.
+    assert_eq!(scene.fail(), []);
+    scene.until_asked(2);
+    assert!(scene.station.lost().is_empty() && scene.endpoint.why(scene.peer).is_none());
+}
+
+#[test]
+fn one_for_anybody_makes_everybody_looked_for() {
+    let scene = scene();
+    scene.receive(None);
+    scene.until_asked(1);
+}
+
+#[test]
+fn who_is_not_awaited_is_looked_for_after_a_while() {
+    let scene = scene();
+    let other = NodeAddress { id: NodeId::new(8).expect("not 0"), ..them() };
+    scene.receive(Some(scene.endpoint.peer(&other)));
+    scene.until_asked(2);
+}
+
+#[test]
+fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
+    let scene = scene();
+    scene.receive(Some(scene.peer));
+    scene.until_asked(1);
+    scene.send();
+    // The same link is asked for once more.
+    scene.until_asked(2);
+    let done = scene.fail();
+    assert!(done.iter().all(|done| (done.status, done.from) == (Status::Gone, Some(scene.peer))), "{done:?}");
+    assert_eq!(done.len(), 2, "{done:?}");
+    let lost = scene.station.lost();
+    assert!(matches!(&lost[..], [(to, LinkError::Unreachable { tried, .. })] if *to == them() && tried == "as told"));
+    assert!(scene.station.lost().is_empty());
+}
