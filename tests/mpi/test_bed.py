@@ -47,7 +47,13 @@ class Judging(unittest.TestCase):
     def test_where_nothing_passes_an_error_names_the_pair(self) -> None:
         self.assertEqual(judge("no error", code=0, scene="blocked"), "no error")
         self.assertIn("does not name", judge("some error", code=1, scene="blocked"))
-        self.assertEqual(judge("madrigal: h1 cannot reach h2: tcp://10.77.0.3:1 timed out", code=1, scene="blocked"), "")
+        line = "madrigal: node 1 on h1 cannot reach node 2 on h2: 10.77.0.3:4000: no answer (ETIMEDOUT), 6 attempts; and in {} s it did not connect to us\n"
+        good = line.format("12.0")
+        self.assertEqual(judge(good, code=1, scene="blocked"), "")
+        self.assertIn("does not name", judge(good.replace(" on h2", ""), code=1, scene="blocked"))
+        self.assertIn("does not name", judge(good.replace("(ETIMEDOUT)", ""), code=1, scene="blocked"))
+        self.assertIn("told twice", judge(good + good, code=1, scene="blocked"))
+        self.assertIn("after 15.4", judge(line.format("15.4"), code=1, scene="blocked"))
 
 
 class Tables(unittest.TestCase):

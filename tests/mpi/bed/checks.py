@@ -26,6 +26,7 @@ LIMIT_S = 60.0
 BLOCKED_S = 20.0
 IDLE_PERCENT = 1.0
 GONE_S = 2.0
+UNREACHABLE_S = 15.0
 HOLD_S = 4.0
 
 
@@ -114,9 +115,7 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
     if scene.blocked:
         if code == 0:
             return "no error"
-        if provider == OURS and not ("h1" in text and "h2" in text and "10.77.0." in text):
-            return f"the error does not name the pair and what was tried: {_told(text)}"
-        return ""
+        return _judge_blocked(text) if provider == OURS else ""
     if test.startswith("kill"):
         return _judge_kill(mpi, job, code, text, seconds)
     if skipped := re.search(r"^skipped \S+ (.*)$", text, re.MULTILINE):
@@ -129,6 +128,17 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
         if test == "idle" and (used := re.search(r"figure idle percent ([0-9.]+)", text)) and float(used[1]) >= IDLE_PERCENT:
             return f"an idle rank uses {used[1]} % of a processor"
     return ""
+
+
+def _judge_blocked(text: str) -> str:
+    """A line that names both hosts, each address and what it gave, once for each rank that tells it, and no later than it may be."""
+    told = [line for line in text.splitlines() if "cannot reach" in line]
+    if not any("h1" in line and "h2" in line and re.search(r"10\.77\.0\.\d+:\d+: [^;]*\bE[A-Z]+\b", line) for line in told):
+        return f"the error does not name the pair and what was tried: {_told(text)}"
+    if len(set(told)) < len(told):
+        return f"told twice: {told[0][:180]}"
+    late = [seconds for seconds in re.findall(r"in ([0-9.]+) s it did not", text) if float(seconds) > UNREACHABLE_S]
+    return f"told after {late[0]} s" if late else ""
 
 
 def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str:
