@@ -436,6 +436,7 @@ int main(int argc, char **argv)
     MUST(fi_getinfo(FI_VERSION(1, 9), NULL, NULL, 0, hints, &info));
     IS(strcmp(info->fabric_attr->prov_name, "madrigal"), 0);
     IS(info->domain_attr->threading, FI_THREAD_DOMAIN);
+    IS(info->domain_attr->av_type, FI_AV_UNSPEC);
     MUST(fi_fabric(info->fabric_attr, &fabric, NULL));
     if (argc > 1 && !strcmp(argv[1], "pair"))
         pair();
