@@ -84,6 +84,7 @@ impl Daemon {
         match opened {
             Some(Ok(stream)) => {
                 self.note(&line);
+                self.dirty.insert(link);
                 // The verdict comes by itself: it is the first thing on the other stream.
                 let ends = [End::Stream(from), End::Stream((link, stream))];
                 let [near, far] = ends.map(|end| Side::new(end, Vec::new()));
