@@ -139,34 +139,28 @@ fn before(change: &Change) -> bool {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if change.first > 1 => Reason::LowWater,
         (libc::SOL_SOCKET, name) if KERNEL_SOCKET.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) if s.mode() == mode::SESSION => {
-            s.session.nodelay.store(u32::from(change.first != 0), Ordering::Relaxed);
-            // While the kernel carries what we send it is the program's business; doorbells need it on.
-            return plain::session_sends(&s);
-        }
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-            return cork(&s, change);
-        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
         _ => return false,
     };
     kernel_only(change.fd, reason);
     false
 }
 
-/// `TCP_CORK`. True: the kernel has heard what it may.
-fn cork(s: &sock::Sock, change: &Change) -> bool {
-    if s.mode() != mode::SESSION {
-        s.set_flag(flag::CORK, change.first != 0);
-        return false;
-    }
+/// `TCP_NODELAY` and `TCP_CORK`. Ring bytes go at once, which both permit; in the kernel they would hold doorbells back, so it hears of
+/// them only while it carries what the program sends. True: it has heard what it may.
+fn hold_back(s: &sock::Sock, change: &Change) -> bool {
+    let in_session = s.mode() == mode::SESSION;
     // So that the direction does not move in between.
-    let _guard = s.wlock.lock();
-    s.set_flag(flag::CORK, change.first != 0);
-    if !plain::session_sends(s) {
+    let _guard = in_session.then(|| s.wlock.lock());
+    if change.name == libc::TCP_CORK {
+        s.set_flag(flag::CORK, change.first != 0);
+    } else if in_session {
+        s.session.nodelay.store(u32::from(change.first != 0), Ordering::Relaxed);
+    }
+    if in_session && !plain::session_sends(s) {
         let _ = raw::set_sockopt(change.fd, change.level, change.name, &change.first);
     }
-    // A corked socket would hold doorbells back; ring bytes go at once, which corking permits.
-    true
+    in_session
 }
 
 fn after(change: &Change) {
