@@ -56,7 +56,8 @@ struct Party {
     done: Vec<Completion>,
 }
 
-/// Memory that operations use: it stays where it is until the test is over.
+/// Memory that operations use: it stays where it is until the test is over. Made before the parties, so that it goes after them: a send may
+/// be under way when all that is looked at was received.
 #[derive(Default)]
 struct Lent(Vec<Box<[u8]>>);
 
@@ -156,10 +157,10 @@ fn itself(at: &Context) {
     // What carries messages to others need not carry a node's own.
     let loopback = madrigal::message_driver("loopback").expect("always there");
     let at = Context { drivers: vec![loopback, at.drivers[0]] };
+    let mut lent = Lent::default();
     let party = at.party();
     let me = party.peer(&party);
     let mut parties = [party];
-    let mut lent = Lent::default();
     for (token, len) in [8, 9_000, 3 << 20].into_iter().enumerate() {
         let bytes = noise(1, len);
         let room = lent.room(len);
@@ -174,8 +175,8 @@ fn itself(at: &Context) {
 const LENGTHS: [usize; 13] = [0, 1, 8, 63, 1_000, 4_096, 4_097, 8_192, 8_193, 65_537, 300_000, 1 << 20, (9 << 20) + 1];
 
 fn lengths(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     for (i, len) in LENGTHS.into_iter().enumerate() {
         for expected in [true, false] {
             let (bytes, room) = (noise(len as u64, len), lent.room(len));
@@ -205,8 +206,8 @@ fn lengths(at: &Context) {
 const ALONE: usize = 500_000;
 
 fn rests(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     parties[1].receive(None, 0, lent.room(8), 0);
     if parties[0].send(peers[0], 0, lent.bytes(&[1; 8]), 0) == Posted::Pending {
         wait_for(&mut parties, 0, Kind::Sent, 0);
@@ -248,8 +249,8 @@ fn rests(at: &Context) {
 }
 
 fn order(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let sizes: Vec<_> = (0..60).map(|i| LENGTHS[(i * 5) % (LENGTHS.len() - 1)]).collect();
     for (i, len) in sizes.iter().enumerate() {
         parties[0].send(peers[0], 3, lent.bytes(&noise(i as u64, *len)), 1_000 + i as u64);
@@ -296,8 +297,8 @@ fn choose(at: &Context) {
 }
 
 fn apart(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let (plain, tagged) = (lent.room(4), lent.room(4));
     parties[1].endpoint.receive(&Receive { tag: None, ..receive(None, 0, &[plain], 1) }).expect("receives");
     parties[1].endpoint.receive(&Receive { ignore: u64::MAX, ..receive(None, 0, &[tagged], 2) }).expect("receives");
@@ -311,8 +312,8 @@ fn apart(at: &Context) {
 }
 
 fn truncates(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     for (i, (len, room)) in
         [(8, 4), (8, 0), (5_000, 4_999), (100_000, 10), (2 << 20, 1 << 20), (2 << 20, 0)].into_iter().enumerate()
     {
@@ -338,8 +339,8 @@ fn truncates(at: &Context) {
 }
 
 fn inject(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let sizes = [8usize, 5_000, 65_536];
     for len in sizes {
         let mut bytes = vec![len as u8 ^ 1; len];
@@ -365,8 +366,8 @@ fn inject(at: &Context) {
 }
 
 fn number(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     for len in [0, 8, 70_000] {
         let piece = lent.bytes(&noise(1, len));
         let data = Some(len as u64 + 1);
@@ -378,8 +379,8 @@ fn number(at: &Context) {
 }
 
 fn delivery(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     for (i, len) in [0, 8, 5_000, 100_000].into_iter().enumerate() {
         let (piece, token) = (lent.bytes(&noise(1, len)), i as u64);
         let send =
@@ -396,8 +397,8 @@ fn delivery(at: &Context) {
 }
 
 fn claims(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let wanted = Wanted { from: Some(peers[1]), tag: Some(1), ignore: 0 };
     assert_eq!(parties[1].endpoint.peek(&wanted), None);
     for len in [8, 100_000] {
@@ -434,8 +435,8 @@ fn claims(at: &Context) {
 }
 
 fn cancels(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let rooms = [lent.room(8), lent.room(8)];
     parties[1].receive(None, 1, rooms[0], 1);
     parties[1].receive(None, 1, rooms[1], 2);

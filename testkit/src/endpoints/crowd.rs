@@ -11,8 +11,8 @@ use super::{Context, Lent, Party, noise, receive, until, wait_for};
 use crate::noise::Noise;
 
 pub(super) fn many(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     for early in [true, false] {
         let room = lent.room(40_000);
         let parts = [room];
@@ -97,11 +97,11 @@ pub(super) fn channels(at: &Context) {
 
 pub(super) fn leaves(at: &Context) {
     let mut parties = [at.party(), at.party()];
+    let mut lent = Lent::default();
     let leaver = at.party();
     let gone = parties[0].peer(&leaver);
     let other = parties[0].peer(&parties[1]);
     let back = leaver.peer(&parties[0]);
-    let mut lent = Lent::default();
     leaver.send(back, 1, lent.bytes(b"hello"), 0);
     parties[0].receive(None, 1, lent.room(8), 0);
     {

@@ -30,8 +30,8 @@ fn get_wait(parties: &mut [Party], from: PeerId, key: u64, at: u64, piece: Piece
 }
 
 pub(super) fn put_and_get(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let memory = lent.room(4 << 20);
     // Named by offsets, and by addresses.
     for (key, origin) in [(7, 0), (8, memory.at() as u64)] {
@@ -77,8 +77,8 @@ pub(super) fn put_and_get(at: &Context) {
 }
 
 pub(super) fn denied(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let (memory, secret) = (lent.room(1_000_000), lent.room(1_000_000));
     parties[1].endpoint.expose(Region { origin: 50, ..region(1, memory) }).expect("exposes");
     parties[1].endpoint.expose(Region { write: false, ..region(2, secret) }).expect("exposes");
@@ -102,8 +102,8 @@ pub(super) fn denied(at: &Context) {
 }
 
 pub(super) fn withdrawn(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let (one, two) = (lent.room(500_000), lent.room(500_000));
     for memory in [one, two] {
         parties[1].endpoint.expose(region(1, memory)).expect("exposes");
@@ -126,8 +126,8 @@ pub(super) fn withdrawn(at: &Context) {
 }
 
 pub(super) fn atomics(at: &Context) {
-    let (mut parties, peers) = at.pair();
     let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
     let memory = lent.bytes(&[0; 8_192]);
     parties[1].endpoint.expose(region(1, memory)).expect("exposes");
     let number = |piece: Piece| u64::from_ne_bytes(*piece.bytes().first_chunk().expect("eight"));
