@@ -77,7 +77,7 @@ def _conclude(outcomes: list[checks.Outcome], options: argparse.Namespace) -> in
     print(f"\n{options.provider}: {count} passed, {len(failed)} failed ({len(worse)} of them pass over stock tcp), "
           f"{len(outcomes) - count - len(failed)} skipped")
     if options.record:
-        baseline.record("tcp", [(outcome.key, outcome.result) for outcome in outcomes],
+        baseline.record("tcp", {outcome.key: outcome.result for outcome in outcomes},
                         f"the stock provider `{options.provider}`: result, scene, MPI, test")
         return 0
     return 1 if (failed if options.provider == OURS else worse) else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bed import checks
+from bed import baseline, checks
 from bed.mpis import OURS, Job, all_mpis
 from bed.scenes import SCENES
 
@@ -54,6 +55,29 @@ class Judging(unittest.TestCase):
         self.assertIn("does not name", judge(good.replace("(ETIMEDOUT)", ""), code=1, scene="blocked"))
         self.assertIn("told twice", judge(good + good, code=1, scene="blocked"))
         self.assertIn("after 15.4", judge(line.format("15.4"), code=1, scene="blocked"))
+
+
+class Comparing(unittest.TestCase):
+    STOCK = {"a": "pass", "b": "FAILED", "b: b.One.test": "FAILED", "c": "FAILED"}
+
+    def test_what_is_worse_than_stock(self) -> None:
+        self.assertEqual(baseline.worse(self.STOCK, {"a": "FAILED", "a: a.One.test": "FAILED", "new": "FAILED"}), ["a"])
+        self.assertEqual(baseline.worse(self.STOCK, {"a": "pass", "b": "FAILED", "b: b.One.test": "FAILED", "c": "FAILED"}), [])
+        self.assertEqual(baseline.worse(self.STOCK, {"b": "FAILED", "b: b.One.other": "FAILED"}), ["b: b.One.other"])
+        # Stock did not get so far as to tell which.
+        self.assertEqual(baseline.worse(self.STOCK, {"c": "FAILED", "c: c.One.test": "FAILED"}), [])
+
+    def test_what_is_recorded(self) -> None:
+        kept = baseline.FOLDER
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                baseline.FOLDER = Path(folder)
+                baseline.record("x", self.STOCK, "about")
+                self.assertEqual(baseline.read("x"), self.STOCK)
+                baseline.record("x", {"b": "pass", "d": "skipped"}, "about")
+                self.assertEqual(baseline.read("x"), {"a": "pass", "b": "pass", "c": "FAILED"})
+            finally:
+                baseline.FOLDER = kept
 
 
 class Tables(unittest.TestCase):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Iterable
-
 FOLDER = Path(__file__).resolve().parent.parent / "baseline"
 
 
@@ -21,9 +19,18 @@ def read(name: str) -> dict[str, str]:
     return found
 
 
-def record(name: str, results: Iterable[tuple[str, str]], about: str) -> None:
-    """Writes or completes a file."""
-    known = read(name) | {key: result for key, result in results if result != "skipped"}
+def worse(stock: dict[str, str], results: dict[str, str]) -> list[str]:
+    """What failed and does not with the stock provider. A case that fails with both may fail in other tests, told as `CASE: TEST`."""
+    failed = [key for key, result in results.items() if result == "FAILED"]
+    fails_too = {key for key, result in stock.items() if result == "FAILED"}
+    told = {key.split(": ")[0] for key in fails_too if ": " in key}
+    return [key for key in failed if stock.get(key) == "pass" or ": " in key and key.split(": ")[0] in told and key not in fails_too]
+
+
+def record(name: str, results: dict[str, str], about: str) -> None:
+    """Writes or completes a file. Of a case that was run anew, tests that failed before are forgotten."""
+    kept = {key: result for key, result in read(name).items() if key.split(": ")[0] not in results}
+    known = kept | {key: result for key, result in results.items() if result != "skipped"}
     FOLDER.mkdir(exist_ok=True)
     lines = [f"# {about}", *(f"{result:<7} {key}" for key, result in sorted(known.items()))]
     (FOLDER / f"{name}.txt").write_text("\n".join(lines) + "\n")
