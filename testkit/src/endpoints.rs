@@ -44,6 +44,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "channels_do_not_meet", run: crowd::channels },
     Case { name: "a_peer_that_leaves_ends_what_waits_for_it", run: crowd::leaves },
     Case { name: "memory_is_put_and_got", run: memory::put_and_get },
+    Case { name: "short_puts_need_nobody_where_processors_are_scarce", run: memory::crowded },
     Case { name: "memory_out_of_reach_is_denied", run: memory::denied },
     Case { name: "numbers_are_added_where_they_lie", run: memory::atomics },
     Case { name: "a_region_that_was_withdrawn_is_gone", run: memory::withdrawn },

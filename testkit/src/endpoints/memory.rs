@@ -1,5 +1,9 @@
 //! Memory that peers reach.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
 use madrigal::endpoint::atomic::{AtomicOp, AtomicType};
 use madrigal::endpoint::{Atomic, Get, Kind, PeerId, Posted, Put, Region, Status};
 use madrigal_sys::piece::Piece;
@@ -74,6 +78,61 @@ pub(super) fn put_and_get(at: &Context) {
         assert_eq!(wait_for(&mut parties, 0, Kind::Put, 1).status, Status::Ok);
     }
     assert_eq!(memory.part(0, 8).bytes(), b"injected");
+}
+
+/// Threads that want all processors until they are dropped.
+struct Busy(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+
+impl Busy {
+    fn begin() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let run = |over: Arc<AtomicBool>| {
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    core::hint::spin_loop();
+                }
+            })
+        };
+        let threads = (0..2 * processors + 1).map(|_| run(Arc::clone(&over))).collect();
+        Self(over, threads)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+pub(super) fn crowded(at: &Context) {
+    let mut lent = Lent::default();
+    let (mut parties, peers) = at.pair();
+    let memory = lent.room(10_000);
+    parties[1].endpoint.expose(region(1, memory)).expect("exposes");
+    let whole = lent.bytes(&noise(1, 10_000));
+    assert_eq!(put_wait(&mut parties, peers[0], 1, 0, whole), Status::Ok);
+    if put(&parties[0], peers[0], 1, 0, whole, None) == Posted::Pending {
+        // Nothing is copied from memory to memory here.
+        wait_for(&mut parties, 0, Kind::Put, 1);
+        return;
+    }
+    let busy = Busy::begin();
+    let short = lent.bytes(b"short");
+    // It takes a while until it is noticed that processors are scarce.
+    loop {
+        for _ in 0..64 {
+            parties[0].endpoint.station().idle();
+        }
+        if put(&parties[0], peers[0], 1, 7, short, None) == Posted::Done {
+            break;
+        }
+        assert_eq!(wait_for(&mut parties, 0, Kind::Put, 1).status, Status::Ok);
+        memory.part(7, 5).fill(b"empty");
+    }
+    drop(busy);
+    assert_eq!(memory.part(7, 5).bytes(), b"short", "without a look of its owner");
 }
 
 pub(super) fn denied(at: &Context) {

@@ -13,7 +13,7 @@ use crate::station::Core;
 use crate::station::out::Item;
 use crate::station::state::{Does, Op, Route, Take};
 
-/// Fewer bytes are put by a frame, which costs less than a system call.
+/// Fewer bytes are put by a frame, which costs less than a system call, unless the peer is likely not to run now: only it could answer.
 const LEAST_PUSH: usize = 2048;
 /// Bytes put by one frame.
 const CHUNK: usize = 256 << 10;
@@ -77,7 +77,8 @@ impl Core {
         let pieces = Pieces::new(put.parts);
         // What was queued before comes first.
         let clear = self.state.nodes[node as usize].out.is_clear();
-        if clear && len >= LEAST_PUSH && self.copy(channel, node, (put.to, put.key, put.at), &pieces, true).is_some() {
+        let least = if self.state.idle.is_crowded() { 1 } else { LEAST_PUSH };
+        if clear && len >= least && self.copy(channel, node, (put.to, put.key, put.at), &pieces, true).is_some() {
             if let Some(data) = put.data {
                 let head = Head::new(What::Wrote, 0, theirs, channel).word(data).word(len as u64);
                 self.state.queue(node, head, Vec::new());
