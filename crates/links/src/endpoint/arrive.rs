@@ -56,11 +56,13 @@ impl State {
     fn wants(&mut self, came: &Came<'_>, message: &Message, body: &[u8]) -> Option<PeerId> {
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             // Nobody is there any more.
+            self.taken(came.node, body.len());
             self.acknowledge(came.node, message.operation, Ended::Failed);
             return None;
         };
         let Some(matched) = self.match_message(came.head.to, from, message, body.len()) else { return Some(from) };
         piece::scatter(matched.pieces.all(), 0, body);
+        self.taken(came.node, body.len());
         self.acknowledge(came.node, message.operation, Ended::Well);
         self.complete_receive(came.head.to, matched.completion, matched.many);
         None
@@ -69,14 +71,17 @@ impl State {
     /// Keeps a message nobody wants yet.
     #[inline]
     fn keep(&mut self, came: &Came<'_>, from: PeerId, message: Message, bytes: Vec<u8>) -> Option<()> {
+        let len = bytes.len();
         let endpoint = self.endpoint(came.head.to)?;
         let plain = !message.tagged && message.operation.is_none();
         if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
             endpoint.inbox.push_back((from, bytes));
+            self.taken(came.node, len);
             return Some(());
         }
-        let kept = Kept { message, len: bytes.len(), body: KeptBody::Whole(bytes) };
-        endpoint.matching(message.tagged).keep(from.0, message.tag, kept);
+        self.kept(came.node, len)?;
+        let kept = Kept { message, len, body: KeptBody::Whole(bytes) };
+        self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
         Some(())
     }
 
@@ -87,6 +92,7 @@ impl State {
             .sender(came.node, came.head.to, came.head.from)
             .and_then(|from| self.match_message(came.head.to, from, &message, len));
         let Some(matched) = matched else { return place_block(len, landing) };
+        self.taken(came.node, len);
         let (part, _) = matched.pieces.part(0, len, usize::MAX);
         landing.extend_from_slice(part.all());
         let Matched { completion, many, .. } = matched;
@@ -246,6 +252,7 @@ impl State {
         match kept.body {
             KeptBody::Whole(bytes) => {
                 piece::scatter(matched.pieces.all(), 0, &bytes);
+                self.released(node, bytes.len());
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
@@ -265,6 +272,7 @@ impl State {
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from.0 as usize)).map_or(0, |peer| peer.node);
         match kept.body {
             KeptBody::Whole(bytes) => {
+                self.released(node, bytes.len());
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
             }

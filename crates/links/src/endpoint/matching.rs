@@ -254,6 +254,11 @@ impl<R, M> Matching<R, M> {
         Some(Waiting { from: slot.from?, tag: slot.tag, message: slot.value.as_ref()? })
     }
 
+    /// All kept messages, claimed ones too.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = Waiting<'_, M>> {
+        (0..self.messages.slots.len() as u32).filter_map(|at| self.message(at))
+    }
+
     /// Takes a message out of the lists, so that no receive finds it; it is still kept. False: it was, or there is none.
     pub(crate) fn claim(&mut self, at: u32) -> bool {
         let Some(slot) = self.messages.slots.get_mut(at as usize).filter(|slot| slot.listed) else { return false };

@@ -8,10 +8,14 @@
 //!   make progress, unless single copies work).
 //! * **Completions** are taken by [`Endpoint::poll`]. Nothing blocks.
 //!
+//! What nobody receives is bounded: 64 MiB of every node are taken unasked, then its messages are announced, however short, and
+//! injecting more is refused ([`PostError::Again`]) until receives take some.
+//!
 //! A peer that is gone completes every operation to and from it with [`Status::Gone`]; receives from anybody stay.
 
 pub(crate) mod arrive;
 pub mod atomic;
+pub(crate) mod credit;
 pub(crate) mod matching;
 mod post;
 pub(crate) mod remote;

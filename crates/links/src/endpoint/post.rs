@@ -41,13 +41,15 @@ impl Core {
     pub(super) fn send(&mut self, channel: u16, send: &Send<'_>) -> Result<Posted, PostError> {
         let len = piece::total(send.parts);
         let (node, theirs) = self.route(channel, send.to)?;
-        let to = &self.state.nodes[node as usize];
+        let to = &mut self.state.nodes[node as usize];
         if let Route::Up { port, link } = to.route
             && to.out.is_clear()
+            && to.may_send()
             && len <= self.ports[port].eager
             && send.parts.len() <= GATHER
             && !send.delivery
         {
+            to.sends(len);
             return self.send_now(channel, send, (node, theirs), (port, link));
         }
         self.send_later(channel, send, (node, theirs), len)
@@ -131,7 +133,11 @@ impl Core {
         if len > Endpoint::LONGEST || send.inject && len > Endpoint::INJECT {
             return Err(PostError::TooLong);
         }
-        let posted = if send.inject || len <= self.eager(node) {
+        let whole = self.state.nodes[node as usize].may_send();
+        if send.inject && !whole {
+            return Err(PostError::Again);
+        }
+        let posted = if send.inject || whole && len <= self.eager(node) {
             self.send_whole(channel, send, node, theirs)
         } else {
             let key = self.sending(channel, send, node, false);
@@ -155,6 +161,7 @@ impl Core {
 
     /// Queues a message whole: nothing of it can be sent now, or its delivery is to be told.
     fn send_whole(&mut self, channel: u16, send: &Send<'_>, node: u32, theirs: u16) -> Posted {
+        self.state.nodes[node as usize].sends(piece::total(send.parts));
         let wait = send.delivery && !send.inject;
         let head = message_head(What::Eager, send, if wait { DELIVERY } else { 0 }, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
@@ -302,8 +309,9 @@ impl Core {
         }
         let (from, _, kept) = matching.take_message(message, false)?;
         let KeptBody::Whole(bytes) = kept.body else { return None };
+        let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
+        self.state.released(node, bytes.len());
         if let Some(operation) = kept.message.operation {
-            let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
             self.state.tell_end(node, operation, Ended::Well);
         }
         Some((PeerId(from), Ok(bytes)))
@@ -337,8 +345,10 @@ impl Core {
         for key in self.state.ops.keys(|op| op.channel == channel) {
             self.state.ops.remove(key);
         }
-        if let Some(slot) = self.state.endpoints.get_mut(usize::from(channel)) {
-            *slot = None;
+        if let Some(slot) = self.state.endpoints.get_mut(usize::from(channel))
+            && let Some(closed) = slot.take()
+        {
+            closed.kept().for_each(|(node, len)| self.state.released(node, len));
         }
         for node in &mut self.state.nodes {
             node.last = node.last.filter(|(ours, _, _)| *ours != channel);

@@ -121,6 +121,13 @@ impl EndpointState {
         }
     }
 
+    /// Whole messages that no receive took: whose, and how long.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u32, usize)> {
+        let all = self.matching.iter().flat_map(Matching::messages);
+        let whole = all.filter(|waiting| matches!(waiting.message.body, KeptBody::Whole(_)));
+        whole.filter_map(|waiting| Some((self.peers.get(waiting.from as usize)?.node, waiting.message.len)))
+    }
+
     #[inline]
     pub(crate) fn matching(&mut self, tagged: bool) -> &mut Matching<Target, Kept> {
         let [plain, with_tags] = &mut self.matching;

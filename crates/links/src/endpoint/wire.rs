@@ -35,9 +35,11 @@ pub(crate) enum What {
     Forget = 11,
     /// Bytes were put straight into memory: `data, how many`.
     Wrote = 12,
+    /// Messages sent whole were received: `how many bytes`, as [`credit`](super::credit) counts.
+    Credit = 13,
 }
 
-const KINDS: [What; 12] = [
+const KINDS: [What; 13] = [
     What::Eager,
     What::Announce,
     What::Go,
@@ -50,6 +52,7 @@ const KINDS: [What; 12] = [
     What::Region,
     What::Forget,
     What::Wrote,
+    What::Credit,
 ];
 
 /// The message has a tag.

@@ -52,6 +52,7 @@ impl Ear<'_> {
             What::Region => state.region(came),
             What::Forget => state.forget(came),
             What::Wrote => state.wrote(came),
+            What::Credit => state.credited(came),
         };
         if sense.is_none() {
             state.corrupt(came.node, &format!("a frame that makes no sense: {:?}", came.head.what));

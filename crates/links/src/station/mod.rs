@@ -27,6 +27,7 @@ use madrigal_sys::time;
 use madrigal_sys::turn::{Taken, Turn};
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::credit::Credit;
 use crate::endpoint::state::EndpointState;
 use ear::Ear;
 use state::{Route, State};
@@ -76,6 +77,7 @@ pub struct Station {
 
 /// What the lock is for.
 pub(crate) struct Core {
+    id: NodeId,
     pub(crate) ports: Vec<PortSlot>,
     pub(crate) state: State,
     turn: u32,
@@ -140,7 +142,7 @@ impl Station {
         let idle = Arc::new(Idle::default());
         let links = ports.iter().map(|_| Vec::new()).collect();
         let state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
-        let core = Core { ports, state, turn: 0, next_channel: 0 };
+        let core = Core { id, ports, state, turn: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
         Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address, refused }))
@@ -271,8 +273,11 @@ impl Core {
         let Some(known) = self.state.link(port, link) else { return };
         known.node = node;
         let up = known.up;
-        self.state.nodes[node as usize].route =
-            if up { Route::Up { port, link } } else { Route::Linking { port, link } };
+        let to = &mut self.state.nodes[node as usize];
+        to.route = if up { Route::Up { port, link } } else { Route::Linking { port, link } };
+        if to.id == self.id {
+            to.credit = Credit::endless();
+        }
         self.ports[port].quiet = 0;
     }
 

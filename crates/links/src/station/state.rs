@@ -8,6 +8,7 @@ use madrigal_netaccess::message::{Link, LinkError};
 
 use super::out::{Item, Out};
 use super::wait::Idle;
+use crate::endpoint::credit::Credit;
 use crate::endpoint::state::{EndpointState, Many};
 use crate::endpoint::types::{Completion, Kind, PeerId, Status};
 use crate::endpoint::wire::{Ended, Head, Message, What};
@@ -68,6 +69,7 @@ pub(crate) struct Node {
     pub(crate) last: Option<(u16, u16, PeerId)>,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    pub(crate) credit: Credit,
 }
 
 /// How frames for a node go.
@@ -215,6 +217,7 @@ impl Node {
             last: None,
             sent: 0,
             received: 0,
+            credit: Credit::default(),
         }
     }
 
