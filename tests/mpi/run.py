@@ -6,6 +6,7 @@
     tests/mpi/run.py --scene two --mpi mpich,openmpi4 --test ring,win
     tests/mpi/run.py --provider tcp --all --record     the baseline anew
 
+Over our provider jobs are started as users do it, `madrigal exec -- mpirun ...`, unless --bare is given.
 Needs tests/mpi/setup. What cannot run here is `skipped`, with the reason. Logs of failures: target/mpi/logs.
 """
 
@@ -29,7 +30,7 @@ LIGHT_ONLY = {"kill": ("one", "two"), "mixed": ("one", "two", "docker0", "firewa
 def main() -> int:
     """Parses the command line, runs, and ends with a count."""
     options = _parse()
-    if why := provider_missing(options.provider):
+    if why := provider_missing(options.provider, typed=not options.bare):
         print(f"skipped: {why}")
         return 0
     try:
@@ -54,7 +55,7 @@ def _run_scene(scene: Scene, options: argparse.Namespace) -> list[checks.Outcome
         names = [name for name in checks.TESTS if name in options.test]
     try:
         with world_of(scene) as world:
-            for mpi in all_mpis():
+            for mpi in all_mpis(typed=not options.bare):
                 if options.mpi and mpi.name not in options.mpi:
                     continue
                 for name in names:
@@ -91,6 +92,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--scene", type=names, help="only these")
     parser.add_argument("--test", type=names, help="only these")
     parser.add_argument("--provider", default=OURS, help="of libfabric (madrigal)")
+    parser.add_argument("--bare", action="store_true", help="choose our provider by variables, not by `madrigal exec`")
     parser.add_argument("--record", action="store_true", help="write the results to baseline/")
     options = parser.parse_args()
     options.light = not (options.all or options.mpi or options.scene or options.test)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import stress
 from bed import baseline, checks
 from bed.mpis import OURS, Job, all_mpis
 from bed.scenes import SCENES
@@ -78,6 +80,23 @@ class Comparing(unittest.TestCase):
                 self.assertEqual(baseline.read("x"), {"a": "pass", "b": "pass", "c": "FAILED"})
             finally:
                 baseline.FOLDER = kept
+
+
+class Starting(unittest.TestCase):
+    def test_what_users_type_says_nothing_of_the_provider(self) -> None:
+        for mpi in all_mpis(typed=True):
+            command = mpi.command(JOB)
+            self.assertIn("bin/madrigal exec -- ", command)
+            self.assertNotIn("FI_PROVIDER", command)
+            self.assertNotIn("mtl", command)
+            self.assertIn("FI_PROVIDER_PATH", MPI[mpi.name].command(JOB))
+            self.assertNotIn("exec --", mpi.command(replace(JOB, provider="tcp")))
+
+    def test_a_part_does_as_many_rounds_as_it_is_told(self) -> None:
+        for part in stress.PARTS.values():
+            jobs = list(part.jobs(333))
+            self.assertEqual(sum(1 if part.test == "short" else int(job.words[1]) for job in jobs), 333)
+            self.assertEqual({job.ranks for job in jobs}, set(part.ranks))
 
 
 class Tables(unittest.TestCase):

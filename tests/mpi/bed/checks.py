@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bed import programs
 from bed.hosts import AGENT, Unable
-from bed.mpis import OURS, Job, Mpi
+from bed.mpis import HOME, OURS, Job, Mpi
 from bed.scenes import Scene, World
 
 # Test and arguments; the number of ranks is the scene's unless it is given.
@@ -22,6 +22,16 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
 }
 HARD = ("ring", "mixed", "colls")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the test program is told to do, by how many ranks: 0, as many as the scene has."""
+
+    words: tuple[str, ...]
+    ranks: int = 0
+
+
 LIMIT_S = 60.0
 BLOCKED_S = 20.0
 IDLE_PERCENT = 1.0
@@ -61,8 +71,8 @@ def tests_of(scene: Scene) -> list[str]:
     return list(TESTS)
 
 
-def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outcome:
-    """One check. Afterwards nothing of it runs any more."""
+def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Work | None = None) -> Outcome:
+    """One check, doing other work than usual if that is given. Afterwards nothing of it runs any more."""
     began = time.monotonic()
 
     def outcome(result: str, reason: str = "", figures: tuple[str, ...] = ()) -> Outcome:
@@ -73,7 +83,7 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outco
     if why := dict(scene.cannot).get(mpi.name):
         return outcome("skipped", why)
     try:
-        job = _job(world, scene, mpi, test, provider)
+        job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
     except Unable as why:
         return outcome("skipped", str(why))
     log = world.folder / "log"
@@ -85,7 +95,9 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outco
     if not reason and code is not None:
         reason = _left(world)
     if reason and not reason.startswith("skipped"):
-        _keep(log, f"{provider}.{scene.name}.{mpi.name}.{test}.log")
+        if code is None:
+            text += _stacks(world)
+        _keep(text, f"{provider}.{scene.name}.{mpi.name}.{test}.log")
     world.reset()
     figures = tuple(re.findall(r"^figure (.*)$", text, re.MULTILINE))
     if reason.startswith("skipped"):
@@ -93,12 +105,12 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Outco
     return outcome("FAILED" if reason else "pass", reason or "; ".join(figures[-1:]), figures)
 
 
-def _job(world: World, scene: Scene, mpi: Mpi, test: str, provider: str) -> Job:
-    words, wanted = TESTS[test]
-    program = [programs.bed(mpi), *words]
+def _job(world: World, scene: Scene, mpi: Mpi, provider: str, work: Work) -> Job:
+    wanted = work.ranks
+    program = [programs.bed(mpi), *work.words]
     if scene.refuse:
         program.insert(0, programs.refuse())
-    if test.startswith("kill"):
+    if work.words[0] == "kill":
         program[:0] = [programs.hold(), f"{HOLD_S:.0f}"]
     blocks = list(scene.blocks)
     if wanted and wanted != scene.ranks:
@@ -173,8 +185,12 @@ def _told(text: str) -> str:
     return lines[-1][:180] if lines else "no output"
 
 
-def _keep(log: Path, name: str) -> None:
-    from bed.mpis import HOME
+def _stacks(world: World) -> str:
+    """Where what still runs stands."""
+    return "".join(f"\n=== {host.name}\n{host.stacks()}" for host in world.hosts.values())
+
+
+def _keep(text: str, name: str) -> None:
     folder = HOME / "logs"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(log.read_bytes())
+    (folder / name).write_text(text)

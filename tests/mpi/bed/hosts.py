@@ -116,6 +116,26 @@ class Host:
                     found.append(f"{entry.name} {b' '.join(words[:6]).decode(errors='replace')}")
         return found
 
+    def stacks(self) -> str:
+        """Where each process in it stands: by gdb(1) where there is one, else what the kernel tells of it."""
+        told = []
+        for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+            try:
+                inside = (folder / "ns/pid").readlink() == Path(f"/proc/{self.pid}/ns/pid").readlink()
+                if not inside or folder.name == str(self.pid):
+                    continue
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                told.append(f"--- {folder.name} {command[:200]}\n{(folder / 'wchan').read_text()}")
+            except OSError:
+                continue
+            if gdb := shutil.which("gdb", path=PATH):
+                words = [gdb, "-batch", "-nx", "-p", folder.name, "-ex", "thread apply all backtrace 24"]
+                try:
+                    told.append(subprocess.run(words, capture_output=True, text=True, timeout=60).stdout[-6000:])
+                except subprocess.TimeoutExpired:
+                    told.append("gdb did not answer")
+        return "\n".join(told)
+
     def shared_memory(self) -> list[str]:
         """Names of files in its /dev/shm."""
         folder = Path(f"/proc/{self.pid}/root/dev/shm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Sequence
 
@@ -61,6 +61,8 @@ class Mpi:
     compiler: str
     variables: tuple[tuple[str, str], ...] = ()
     abi: str = ""
+    typed: bool = False
+    """Jobs over our provider are started as users do it, by `madrigal exec`, instead of by variables of our own."""
 
     @property
     def missing(self) -> str:
@@ -76,21 +78,33 @@ class Mpi:
         chosen = dict(self.variables)
         if provider in WAYS:
             return chosen | dict(WAYS[provider].variables)
+        return chosen | self._chooses(provider)
+
+    def _chooses(self, provider: str) -> dict[str, str]:
+        """What `madrigal exec` would set."""
+        chosen = {}
         if self.kind == "mpich":
             chosen |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": provider}
         elif self.kind == "impi":
             chosen |= {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": provider}
         if provider == OURS:
             chosen["FI_PROVIDER_PATH"] = str(provider_folder())
-            chosen |= {name: value for name, value in os.environ.items() if name.startswith("MADRIGAL_") and "BED" not in name and "CAGE" not in name}
+            chosen |= _handed_on()
         return chosen
 
     def command(self, job: Job) -> str:
         """A shell command that starts the job from one of its hosts (or a further one)."""
-        environment = {**self.environment(job.provider), **job.environment}
         build = {"mpich": self._hydra, "impi": self._hydra, "openmpi": self._openmpi}[self.kind]
-        words = ["env", *(f"{name}={value}" for name, value in environment.items()), *build(job, environment)]
-        return shlex.join(words + job.program)
+        if not self._types(job):
+            environment = {**self.environment(job.provider), **job.environment}
+            words = [*_assigned(environment), *build(job, environment)]
+            return shlex.join(words + job.program)
+        # Nothing is said of the provider; what the program itself is to see is said behind the launcher.
+        words = [*_assigned(dict(self.variables) | _handed_on()), str(command_line()), "exec", "--", *build(job, {})]
+        return shlex.join(words + (_assigned(job.environment) if job.environment else []) + job.program)
+
+    def _types(self, job: Job) -> bool:
+        return self.typed and job.provider == OURS
 
     def _hydra(self, job: Job, environment: dict[str, str]) -> list[str]:
         words = [self.launcher, "-n", str(job.ranks)]
@@ -103,7 +117,7 @@ class Mpi:
         return words
 
     def _openmpi(self, job: Job, environment: dict[str, str]) -> list[str]:
-        words = ["OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", self.launcher, "-n", str(job.ranks)]
+        words = [self.launcher, "--allow-run-as-root", "-n", str(job.ranks)]
         words += ["--host", ",".join(f"{host}:{count}" for host, count in job.blocks)]
         five = self.name != "openmpi4"
         words += ["--prtemca", "plm_ssh_agent", str(job.agent), "--prtemca", "plm_ssh_no_tree_spawn", "1"] if five \
@@ -111,42 +125,74 @@ class Mpi:
         words += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"] if five else ["--bind-to", "none", "--oversubscribe"]
         if job.ranks > len(os.sched_getaffinity(0)):
             words += ["--mca", "mpi_yield_when_idle", "1"]
-        words += WAYS[job.provider].words if job.provider in WAYS else self._over_libfabric(job.provider)
+        if job.provider in WAYS:
+            words += WAYS[job.provider].words
+        else:
+            words += self._nothing_else(job.provider) + ([] if self._types(job) else self._over_libfabric(job.provider))
         for name in environment:
             words += ["-x", name]
         return words
 
     def _over_libfabric(self, provider: str) -> list[str]:
-        """Words that leave one provider as the only way. One-sided operations: Open MPI 5 has nothing for them over the stock provider
-        but its own TCP."""
-        osc, btl = ("pt2pt", "self") if self.name == "openmpi4" else ("rdma", "ofi,self" if provider == OURS else "tcp,self")
+        """Words that choose a provider."""
         return ["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "opal_common_ofi_provider_include", provider,
-                "--mca", "mpi_add_procs_cutoff", "1048576" if provider == OURS else "0",
-                "--mca", "osc", osc, "--mca", "btl", btl, "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
+                "--mca", "mpi_add_procs_cutoff", "1048576" if provider == OURS else "0"]
+
+    def _nothing_else(self, provider: str) -> list[str]:
+        """Words that leave a provider as the only way. One-sided operations: Open MPI 5 has nothing for them over the stock provider but
+        its own TCP."""
+        osc, btl = ("pt2pt", "self") if self.name == "openmpi4" else ("rdma", "ofi,self" if provider == OURS else "tcp,self")
+        return ["--mca", "osc", osc, "--mca", "btl", btl, "--mca", "coll", "^sm,han,adapt,xhc,acoll,ucc,hcoll"]
+
+
+def _assigned(environment: dict[str, str]) -> list[str]:
+    """Words of env(1)."""
+    return ["env", *(f"{name}={value}" for name, value in environment.items())]
+
+
+def _handed_on() -> dict[str, str]:
+    """Our own keys, as whoever runs the test bed set them."""
+    mine = ("MADRIGAL_BED", "MADRIGAL_BED_CAGE", "MADRIGAL_HOST")
+    return {name: value for name, value in os.environ.items() if name.startswith("MADRIGAL_") and name not in mine}
+
+
+# As built, and where it is in an installation of our own. The provider is alone in its folder, so that libfabric takes nothing else for one.
+INSTALLED = (("libmadrigal_ofi.so", "lib/libfabric/libmadrigal-fi.so"), ("madrigal", "bin/madrigal"),
+             ("libmadrigal_syswrap.so", "lib/libmadrigal-syswrap.so"))
+
+
+def _installed(name: str) -> Path:
+    """Where something of ours is installed, up to date. A copy: what is loaded tells its name, and stays what it is while something else
+    is built."""
+    for built, place in INSTALLED:
+        source, target = TARGET / "release" / built, HOME / "installed" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.exists() and not (target.exists() and target.stat().st_mtime_ns == source.stat().st_mtime_ns):
+            fresh = target.with_suffix(f".{os.getpid()}")
+            shutil.copy2(source, fresh)
+            fresh.rename(target)
+    return HOME / "installed" / name
 
 
 def provider_folder() -> Path:
-    """A folder that holds our provider and nothing else that libfabric would take for one."""
-    built = TARGET / "release" / "libmadrigal_ofi.so"
-    folder = HOME / "provider"
-    folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libmadrigal-fi.so"
-    # A copy: what is loaded tells its name, and stays what it is while something else is built.
-    if built.exists() and not (library.exists() and library.stat().st_mtime_ns == built.stat().st_mtime_ns):
-        fresh = library.with_suffix(f".{os.getpid()}")
-        shutil.copy2(built, fresh)
-        fresh.rename(library)
-    return folder
+    """The folder that holds our provider."""
+    return _installed("lib/libfabric")
 
 
-def provider_missing(provider: str) -> str:
+def command_line() -> Path:
+    """The command `madrigal`."""
+    return _installed("bin/madrigal")
+
+
+def provider_missing(provider: str, typed: bool = False) -> str:
     """Why a provider cannot be used, or nothing."""
-    if provider == OURS and not (provider_folder() / "libmadrigal-fi.so").exists():
-        return "no libmadrigal-fi.so in target/release: build personalities/ofi"
+    for _, place in INSTALLED[:None if typed else 1] if provider == OURS else ():
+        if not _installed(place).exists():
+            return f"no {Path(place).name} in {TARGET / 'release'}: run `make build`"
     return ""
 
 
-def all_mpis() -> list[Mpi]:
+def all_mpis(typed: bool = False) -> list[Mpi]:
     """Those of the issue, whether they are here or not."""
     def inside(folder: str, program: str) -> str:
         return str(HOME / folder / "bin" / program)
@@ -157,10 +203,10 @@ def all_mpis() -> list[Mpi]:
         variables = (("I_MPI_ROOT", str(home)), ("LD_LIBRARY_PATH", path), ("I_MPI_PIN", "0"))
         return Mpi(name, "impi", home, inside(name, "mpiexec.hydra"), inside("mpich", "mpicc"), variables, abi="mpich")
 
-    return [
+    return [replace(mpi, typed=typed) for mpi in (
         Mpi("mpich", "mpich", HOME / "mpich", inside("mpich", "mpiexec"), inside("mpich", "mpicc"), abi="mpich"),
         Mpi("openmpi4", "openmpi", None, "/usr/bin/mpirun.openmpi", "/usr/bin/mpicc.openmpi", abi="openmpi4"),
         Mpi("openmpi5", "openmpi", HOME / "openmpi5", inside("openmpi5", "mpirun"), inside("openmpi5", "mpicc"), abi="openmpi5"),
         intel("impi16"),
         intel("impi19"),
-    ]
+    )]

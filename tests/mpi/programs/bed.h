@@ -40,6 +40,7 @@ double now(void);
 long argument(char **arguments, int index, long other);
 
 /* The tests: each gets its arguments, argv[0] being its name; ends by return or fail(). */
+void test_brief(int count, char **arguments);
 void test_ring(int count, char **arguments);
 void test_exchange(int count, char **arguments);
 void test_storm(int count, char **arguments);
