@@ -1,7 +1,8 @@
 //! Layer 2: the choice of a path between two processes, and the reasons.
 //!
 //! [`select`] is a pure function: what is known of the pair and what the user prefers in, the best path and every rejected candidate
-//! with its reason out. Nothing is probed, remembered or logged here; whoever asks gathers the facts.
+//! with its reason out. Nothing is probed, remembered or logged here; whoever asks gathers the facts. [`route`] does the same for two
+//! hosts.
 //!
 //! ```
 //! use madrigal_base::{config::Methods, ids::Reach};
@@ -14,6 +15,8 @@
 //! assert_eq!(choice.to_string(), "tcp, because it is the best of 1 possible; not shm: the processes are on different hosts");
 //! ```
 #![forbid(unsafe_code)]
+
+pub mod route;
 
 use core::fmt;
 

@@ -13,8 +13,13 @@ const ESTABLISHED: u8 = 1;
 #[derive(Clone, Copy)]
 pub struct Info {
     pub state: u8,
-    _bytes: [u8; 7],
-    _words: [u32; 15],
+    _ca_state: u8,
+    pub retransmits: u8,
+    _bytes: [u8; 4],
+    flags: u8,
+    _words: [u32; 13],
+    pub pmtu: u32,
+    _rcv_ssthresh: u32,
     pub rtt: u32,
     _words2: [u32; 8],
     _rates: [u64; 2],
@@ -22,15 +27,24 @@ pub struct Info {
     pub bytes_received: u64,
     _segs: [u32; 2],
     pub notsent_bytes: u32,
-    _min_rtt: u32,
+    pub min_rtt: u32,
     _segs2: [u32; 2],
-    _rate: [u64; 4],
+    pub delivery_rate: u64,
+    _times: [u64; 3],
     _delivered: [u32; 2],
     pub bytes_sent: u64,
     pub bytes_retrans: u64,
 }
 
 const _: () = assert!(size_of::<Info>() == 216);
+
+impl Info {
+    /// Whether `delivery_rate` was measured while the program had nothing more to send, so that it says how much there was, not how
+    /// much there could have been.
+    pub fn rate_is_of_the_program(&self) -> bool {
+        self.flags & 1 != 0
+    }
+}
 
 /// `TCP_INFO` of a connected socket. An older kernel that does not tell the byte counts is `ENOSYS`.
 pub fn info(fd: c_int) -> Result<Info, Errno> {
@@ -63,6 +77,11 @@ pub fn bytes_read(fd: c_int) -> Result<u64, Errno> {
         }
         before = after;
     }
+}
+
+/// `TCP_MAXSEG`, before a socket is connected: neither end sends more in one packet.
+pub fn set_longest_segment(fd: c_int, bytes: c_int) -> Result<(), Errno> {
+    raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &bytes)
 }
 
 /// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
