@@ -1,18 +1,20 @@
-//! Calls: somebody on this host wants a stream to a port of another one. Ways are tried in order: the link with that host; then, while
-//! there is none, every relay there is a link with; again and again until one connects, one says that it never will, or the time is over.
+//! Calls: somebody on this host wants a stream to a port of another one. Ways are tried in order, the best first, as rules and figures
+//! have it: links with that host, and relays; again and again until one connects, one says that it never will, or the time is over.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Class, Mux, StreamId};
+use madrigal_sys::process;
 
 use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::landings::Answer;
 use crate::links::Link;
-use crate::pipes::{End, Side};
+use crate::pipes::{End, Origin, Role, Side};
 use crate::poll::Token;
 use crate::socket::{self, Got};
-use crate::wire::{self, Order, Target, Verdict};
+use crate::ways::HOPS;
+use crate::wire::{self, About, Order, Target, Verdict};
 
 /// How long a call may take.
 pub(crate) const LIMIT: u64 = 12 * SECOND;
@@ -20,8 +22,6 @@ pub(crate) const LIMIT: u64 = 12 * SECOND;
 const PATIENCE: u64 = 6 * SECOND;
 /// A way that did not work is tried again after this time.
 const AGAIN: u64 = 300 * MILLISECOND;
-/// Relays that may carry a stream, one after another.
-pub(crate) const HOPS: u8 = 1;
 
 /// Who calls.
 pub(crate) struct Caller {
@@ -36,6 +36,8 @@ pub(crate) struct Caller {
 /// A call that waits.
 pub(crate) struct Call {
     caller: Caller,
+    /// What its stream is called, should it move.
+    id: String,
     target: Target,
     host: usize,
     end: u64,
@@ -73,11 +75,14 @@ impl Daemon {
         let (token, now) = (self.token(), self.now);
         self.things.insert(caller.token, Thing::Caller(token));
         let (tried, landing) = (BTreeMap::new(), host == self.me);
-        let call = Call { caller, target, host, end: now + LIMIT, next: now, ask: None, tried, landing };
-        let port = call.target.port;
+        let id = format!("{:016x}{:016x}", process::random(), process::random());
+        let call = Call { caller, id, target, host, end: now + LIMIT, next: now, ask: None, tried, landing };
+        let (port, question) = (call.target.port, call.target.question.clone());
         self.calls.insert(token, call);
-        if landing {
-            self.land(port, Answer::Call(token), "this host");
+        if let Some(question) = question.filter(|_| landing) {
+            self.take_question(question, Answer::Call(token));
+        } else if landing {
+            self.land(port, Answer::Call(token), "this host", None);
         } else {
             self.hurry(host);
             self.try_call(token);
@@ -113,9 +118,19 @@ impl Daemon {
             self.things.remove(&token);
             return self.drop_end(far);
         }
-        self.note(&format!("connected: to {}:{}", call.target.host, call.target.port));
+        if call.target.question.is_none() {
+            let way = call.ask.as_ref().map_or_else(String::new, |ask| format!(", {}", ask.way));
+            self.note(&format!("connected: to {}:{}{way}", call.target.host, call.target.port));
+        }
+        if let Some(ask) = &call.ask {
+            self.remember_way(call.host, &ask.way);
+        }
         let near = Side::new(End::Socket { socket, token, is_tcp }, staged);
-        self.join(near, Side::new(far, rest));
+        let origin = call.ask.filter(|_| call.target.question.is_none()).map(|ask| Origin {
+            id: call.id,
+            role: Role::Caller { host: call.host, port: call.target.port, way: ask.way },
+        });
+        self.join_as(near, Side::new(far, rest), origin);
     }
 
     /// A call is due: a way took too long, or may be tried again, or the time is over.
@@ -146,6 +161,9 @@ impl Daemon {
                 told.push(format!("no link with relay {}: {}", peer.name, self.why_no_link(host)));
             }
         }
+        let rules = self.grid.rules_for(call.host, Some(call.target.port)).into_iter();
+        let forbid = rules.filter(|rule| !rule.forbid.is_empty());
+        told.extend(forbid.map(|rule| format!("rule {} forbids {}", rule.name, rule.forbid.join(", "))));
         if !self.grid.hosts.iter().any(|host| host.relay) {
             told.push("the grid has no relay".to_owned());
         }
@@ -162,28 +180,16 @@ impl Daemon {
     fn try_call(&mut self, token: Token) {
         let now = self.now;
         let Some(call) = self.calls.get(&token).filter(|call| call.ask.is_none() && !call.landing) else { return };
-        let host = call.host;
+        let (host, port) = (call.host, call.target.port);
+        let ways = self.ways_to(host, call.target.question.is_none().then_some(port));
         let is_due = |way: &String| call.tried.get(way).is_none_or(|(next, _)| *next <= now);
-        let (link, way) = match self.link_to(host) {
-            Some(link) => (Some(link), "direct".to_owned()),
-            None => self.relay(host, &is_due).map_or((None, String::new()), |(link, way)| (Some(link), way)),
-        };
-        let link = link.filter(|_| is_due(&way));
+        let due = ways.into_iter().map(|(link, way)| (link, way.to_string())).find(|(_, way)| is_due(way));
         let Some(call) = self.calls.get_mut(&token) else { return };
         call.next = now + AGAIN;
-        match link {
-            Some(link) => self.ask(token, link, way),
+        match due {
+            Some((link, way)) => self.ask(token, link, way),
             None => self.hurry(host),
         }
-    }
-
-    /// The first relay that may be tried.
-    fn relay(&self, host: usize, is_due: &dyn Fn(&String) -> bool) -> Option<(Token, String)> {
-        let relays = self.grid.hosts.iter().enumerate().filter(|(at, one)| one.relay && *at != host && *at != self.me);
-        let linked = relays.filter_map(|(at, one)| Some((self.link_to(at)?, format!("through {}", one.name))));
-        linked.filter(|(_, way)| is_due(way)).min_by_key(|(link, _)| {
-            self.links.get(link).and_then(|link| link.up()?.mux.round_trip()).unwrap_or(u64::MAX)
-        })
     }
 
     fn ask(&mut self, token: Token, link: Token, way: String) {
@@ -191,7 +197,18 @@ impl Daemon {
         let Some(call) = self.calls.get_mut(&token) else { return };
         let source = socket::peer(&call.caller.socket).filter(|_| call.caller.is_tcp).map(|at| at.to_string());
         let (host, port) = (call.target.host.clone(), call.target.port);
-        let about = serde_json::to_vec(&Order { host, port, hops: HOPS, from, source }).unwrap_or_default();
+        let order = Order {
+            host,
+            port,
+            hops: HOPS,
+            from,
+            source,
+            through: Vec::new(),
+            question: call.target.question.clone(),
+            id: Some(call.id.clone()),
+            moves: false,
+        };
+        let about = About::Order(order).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
         match mux.map(|mux| mux.open(Class::Data, &about)) {
             Some(Ok(stream)) => {

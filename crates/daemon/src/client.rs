@@ -9,8 +9,8 @@ use rustix::net::sockopt::{self, Timeout};
 
 use crate::runtime::{Runtime, RuntimeError};
 use crate::socket::{self, Got};
-use crate::status::Status;
-use crate::wire::{self, Target};
+use crate::status::{Examination, Explanation, Status};
+use crate::wire::{self, Question, Target};
 
 /// How long a daemon may take to answer: more than it takes to try everything.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -58,17 +58,51 @@ pub fn stop(runtime: &Runtime) -> Result<(), AskError> {
 
 /// A connection to a port of a host.
 pub fn connect(runtime: &Runtime, host: &str, port: u16) -> Result<OwnedFd, AskError> {
-    let target = Target { host: host.to_owned(), port, from: 0 };
+    let target = Target { host: host.to_owned(), port, from: 0, question: None };
     Ok(ask(runtime, &wire::json(wire::CONNECT, &target))?.0)
 }
 
 /// Has connections to local port `from` (0: any that is free) carried to a port of a host, as long as the returned descriptor is open;
 /// and which port it is.
 pub fn forward(runtime: &Runtime, from: u16, host: &str, port: u16) -> Result<(OwnedFd, u16), AskError> {
-    let target = Target { host: host.to_owned(), port, from };
+    let target = Target { host: host.to_owned(), port, from, question: None };
     let (socket, body) = ask(runtime, &wire::json(wire::FORWARD, &target))?;
     let text = String::from_utf8_lossy(&body).into_owned();
     Ok((socket, text.parse().map_err(|_| AskError::Nonsense(text))?))
+}
+
+/// A connection on which another daemon, which begins, makes a link with this one.
+pub fn link(runtime: &Runtime) -> Result<OwnedFd, AskError> {
+    Ok(ask(runtime, &wire::frame(wire::LINK, b""))?.0)
+}
+
+/// The ways from one host to another, as the daemon of the first one has them, for a port or for any.
+pub fn why(runtime: &Runtime, from: &str, to: &str, port: Option<u16>) -> Result<Explanation, AskError> {
+    question(runtime, from, Question::Why { to: to.to_owned(), port })
+}
+
+/// What the daemon of a host finds out about itself, and about the way to another host.
+pub fn examine(runtime: &Runtime, host: &str, to: Option<&str>) -> Result<Examination, AskError> {
+    question(runtime, host, Question::Check { to: to.map(str::to_owned) })
+}
+
+fn question<T: serde::de::DeserializeOwned>(runtime: &Runtime, host: &str, asked: Question) -> Result<T, AskError> {
+    let target = Target { host: host.to_owned(), port: 0, from: 0, question: Some(asked) };
+    let (socket, _) = ask(runtime, &wire::json(wire::CONNECT, &target))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).map_err(AskError::Broken)?;
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        match rustix::io::read(&socket, &mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(AskError::Broken(errno)),
+        }
+        if answer.len() > wire::LONGEST {
+            return Err(AskError::Nonsense("a long answer".to_owned()));
+        }
+    }
+    serde_json::from_slice(&answer).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
 /// Carries standard input to a connection, and what comes back to standard output, until both have ended.

@@ -90,6 +90,7 @@ impl Daemon {
                 }
                 Err(wrong) => Err(wrong),
             },
+            wire::LINK => return self.lead(token),
             wire::FORWARD => target().and_then(|target| self.forward(token, target)),
             other => Err(format!("this daemon knows no question {other}")),
         };
@@ -101,6 +102,17 @@ impl Daemon {
         let sent = socket::send(&client.socket, &frame);
         if client.forward.is_none() || sent != Ok(frame.len()) {
             self.drop_client(token);
+        }
+    }
+
+    /// A client leads to another daemon: its connection becomes a link.
+    fn lead(&mut self, token: Token) {
+        let Some(Client { socket, .. }) = self.clients.remove(&token) else { return };
+        self.things.remove(&token);
+        self.poll.remove(&socket);
+        if socket::send(&socket, &wire::frame(wire::DONE, b"")).is_ok() {
+            let channel = self.channel_from(socket);
+            self.add_command_link(channel);
         }
     }
 

@@ -10,23 +10,28 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::process::Child;
 
 use madrigal_proto::mux::StreamId;
 use madrigal_sys::process;
 use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
+use crate::answers::Check;
 use crate::calls::Call;
 use crate::clients::{Client, Forward};
 use crate::grid::{Grid, Host};
+use crate::knowledge::Memory;
 use crate::landings::Landing;
 use crate::links::Link;
 use crate::log::Log;
+use crate::notify::Notifier;
 use crate::peers::{Dial, Peer};
 use crate::pipes::{PIECE, Pipe};
 use crate::poll::{Poll, Token};
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
+use crate::ways::Ways;
 use crate::{socket, status};
 
 /// Nanoseconds.
@@ -55,6 +60,10 @@ pub(crate) enum Thing {
     Landing,
     /// An end of a pipe.
     Socket(Token),
+    /// An address is tried, to answer a question.
+    Check(Token),
+    /// What the command of a link says.
+    Errors(Token),
 }
 
 /// Who has a stream.
@@ -66,6 +75,14 @@ pub(crate) enum Holder {
     Landing(Token),
     /// A pipe.
     Pipe(Token),
+    /// A pipe whose stream is to move there.
+    Move(Token),
+    /// A question that is not answered yet.
+    Check(Token),
+    /// What comes means nothing.
+    Probe,
+    /// A relay tells where it leads.
+    News,
 }
 
 /// The daemon of one user on one host.
@@ -88,6 +105,15 @@ pub struct Daemon {
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) landings: HashMap<Token, Landing>,
     pub(crate) pipes: HashMap<Token, Pipe>,
+    /// Those whose streams can be moved by where they begin, by their numbers.
+    pub(crate) movable: HashMap<String, Token>,
+    pub(crate) checks: HashMap<Token, Check>,
+    pub(crate) ways: Ways,
+    pub(crate) memory: Memory,
+    /// When links are looked at.
+    pub(crate) next_look: u64,
+    /// Commands that were told to end.
+    pub(crate) children: Vec<Child>,
     pub(crate) streams: HashMap<(Token, StreamId), Holder>,
     /// Links that may have something to send or to tell.
     pub(crate) dirty: BTreeSet<Token>,
@@ -98,6 +124,7 @@ pub struct Daemon {
     pub(crate) piece: Vec<u8>,
     pub(crate) log: Log,
     pub(crate) ending: bool,
+    notifier: Notifier,
     door: OwnedFd,
     runtime: Runtime,
     _lock: Lock,
@@ -113,6 +140,7 @@ impl Daemon {
         let _ = std::fs::remove_file(runtime.socket());
         let door = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Door { errno })?;
         let now = now_ns();
+        let (memory, complaint) = Memory::new(runtime.known());
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
             grid,
@@ -132,6 +160,12 @@ impl Daemon {
             calls: HashMap::new(),
             landings: HashMap::new(),
             pipes: HashMap::new(),
+            movable: HashMap::new(),
+            checks: HashMap::new(),
+            ways: Ways::new(),
+            memory,
+            next_look: now,
+            children: Vec::new(),
             streams: HashMap::new(),
             dirty: BTreeSet::new(),
             again: VecDeque::new(),
@@ -139,17 +173,22 @@ impl Daemon {
             piece: vec![0; PIECE],
             log: Log::new(now),
             ending: false,
+            notifier: Notifier::new(now),
             door,
             runtime,
             _lock: lock,
         };
         daemon.register(ports).map_err(|errno| StartError::System { errno })?;
+        if let Some(complaint) = complaint {
+            daemon.note(&complaint);
+        }
         Ok(daemon)
     }
 
     /// Works until a client ends it.
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut changed = Vec::new();
+        self.notifier.begin();
         self.note(&format!("up on {}, process {}", self.own().name, process::own_pid()));
         while !self.ending {
             let until = if self.again.is_empty() { self.next_time() } else { 0 };
@@ -167,6 +206,8 @@ impl Daemon {
                 self.tend(link);
             }
         }
+        self.notifier.end();
+        self.write_known(u64::MAX);
         self.note("down");
         let _ = std::fs::remove_file(self.runtime.socket());
         Ok(())
@@ -215,6 +256,8 @@ impl Daemon {
             Some(Thing::Caller(call)) => self.look_at_caller(call),
             Some(Thing::Landing) => self.look_at_landing(token),
             Some(Thing::Socket(pipe)) => self.pump(pipe),
+            Some(Thing::Check(check)) => self.look_at_check(check),
+            Some(Thing::Errors(link)) => self.hear_errors(link),
             // It was closed by what happened before it in this turn.
             None => {}
         }
@@ -239,7 +282,17 @@ impl Daemon {
         let landings = self.landings.values().map(|landing| landing.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
         let peers = self.next_dial();
-        links.chain(dials).chain(calls).chain(landings).chain(clients).chain([peers]).min().unwrap_or(u64::MAX)
+        let checks = self.checks.values().map(|check| check.deadline);
+        let own = [peers, self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
+        links
+            .chain(dials)
+            .chain(calls)
+            .chain(landings)
+            .chain(clients)
+            .chain(checks)
+            .chain(own)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     fn handle_time(&mut self) {
@@ -252,7 +305,14 @@ impl Daemon {
         due.into_iter().for_each(|token| self.landing_failed(token, "no answer"));
         let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.drop_client(token));
+        let due: Vec<Token> = self.checks.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.end_check(token));
         self.dial_all();
+        self.reap();
+        self.measure();
+        self.tell_routes();
+        self.write_known(now);
+        self.notifier.turn(now);
         let due: Vec<Token> = self.calls.iter().filter(|(_, c)| c.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.call_time(token));
     }

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use madrigal_base::config::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
+use madrigal_selector::route;
 
 /// The port of a daemon, unless the file says another.
 pub const PORT: u16 = 7780;
@@ -23,6 +24,8 @@ pub struct Grid {
     pub sites: Vec<Site>,
     /// In the order of the file; names are unique.
     pub hosts: Vec<Host>,
+    /// In the order of the file.
+    pub rules: Vec<Rule>,
 }
 
 /// Hosts in one place.
@@ -49,13 +52,26 @@ pub struct Host {
     pub relay: bool,
     /// The ports of it that others may connect to; `None`: none.
     pub allow: Option<Ports>,
+    /// A command whose input and output lead to its daemon.
+    pub via: Option<String>,
+}
+
+/// What the user says of ways.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rule {
+    /// The ports it is about.
+    pub ports: Ports,
+    /// The hosts it is about, by their places; none: all.
+    pub hosts: Vec<usize>,
+    /// What it says.
+    pub rule: route::Rule,
 }
 
 impl Grid {
     /// Reads a file's text; `file` is named in errors.
     pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
         Document::new(file, text).read(|top| {
-            top.only(&["trusted", "site"])?;
+            top.only(&["trusted", "site", "rule"])?;
             let mut grid = Self { trusted: flag(&top, "trusted")?, ..Self::default() };
             for (name, table) in top.tables("site")? {
                 grid.read_site(name, &table)?;
@@ -64,6 +80,10 @@ impl Grid {
                 return Err(
                     top.error("there is no host: write for instance [site.a] with hosts = { a1 = \"10.1.0.2\" }")
                 );
+            }
+            for (name, table) in top.tables("rule")? {
+                let rule = grid.read_rule(name, &table)?;
+                grid.rules.push(rule);
             }
             Ok(grid)
         })
@@ -81,8 +101,41 @@ impl Grid {
         self.trusted || inside || (local(one) && local(other))
     }
 
+    /// The rules for connections to a port of a host; without a port, those that are about all ports.
+    pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
+        let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
+        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
+        self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
+    }
+
+    fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
+        table.only(&["ports", "hosts", "prefer", "forbid"])?;
+        check_name(name).map_err(|wrong| table.error(wrong))?;
+        let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
+        let host = |value: &Value<'_>| {
+            let name = value.text()?;
+            self.host(name).map(|(at, _)| at).ok_or_else(|| value.error(format!("the grid has no host `{name}`")))
+        };
+        let way = |value: &Value<'_>| {
+            let word = value.text()?;
+            let known = METHODS.contains(&word) || self.host(word).is_some_and(|(_, host)| host.relay);
+            let wrong = || value.error(format!("must be {} or the name of a relay", METHODS.join(", ")));
+            known.then(|| word.to_owned()).ok_or_else(wrong)
+        };
+        let ways = |key| list(key).iter().map(way).collect::<Result<Vec<_>, _>>();
+        let rule = route::Rule { name: name.to_owned(), prefer: ways("prefer")?, forbid: ways("forbid")? };
+        if rule.prefer.is_empty() && rule.forbid.is_empty() {
+            return Err(table.error("it says nothing: write prefer or forbid"));
+        }
+        Ok(Rule {
+            ports: table.get("ports").map_or_else(|| Ok(Ports::default()), |value| ports(&value))?,
+            hosts: list("hosts").iter().map(host).collect::<Result<_, _>>()?,
+            rule,
+        })
+    }
+
     fn read_site(&mut self, name: &str, table: &Table<'_>) -> Result<(), FileError> {
-        table.only(&["hosts", "relay", "trusted", "port", "allow"])?;
+        table.only(&["hosts", "relay", "trusted", "port", "allow", "via"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let port = match table.get("port") {
             Some(value) => u16::try_from(value.number()?)
@@ -95,6 +148,7 @@ impl Grid {
             Some(value) => Some(ports(&value)?).filter(|ports| !ports.ranges().is_empty()),
             None => None,
         };
+        let via = table.get("via").map(|value| via(&value)).transpose()?;
         let site = self.sites.len();
         self.sites.push(Site { name: name.to_owned(), trusted: flag(table, "trusted")? });
         let hosts = table.get("hosts").ok_or_else(|| table.error("hosts is missing"))?;
@@ -105,7 +159,9 @@ impl Grid {
                 return Err(value.error(format!("there are two hosts `{name}`")));
             }
             let addresses = value.list().iter().map(|one| address(one, port)).collect::<Result<_, _>>()?;
-            let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow: allow.clone() };
+            let via = via.as_ref().map(|via| via.replace(HOST_WORD, name));
+            let allow = allow.clone();
+            let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow, via };
             self.hosts.push(host);
         }
         for value in table.get("relay").map(|value| value.list()).unwrap_or_default() {
@@ -115,6 +171,17 @@ impl Grid {
         }
         Ok(())
     }
+}
+
+/// The methods that rules may name.
+const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
+/// Stands for a host's name in a command.
+const HOST_WORD: &str = "{host}";
+
+fn via(value: &Value<'_>) -> Result<String, FileError> {
+    let text = value.text()?.trim();
+    let good = !text.is_empty() && !text.contains('\0');
+    good.then(|| text.to_owned()).ok_or_else(|| value.error("must be a command such as \"ssh {host} madrigal link\""))
 }
 
 fn flag(table: &Table<'_>, key: &str) -> Result<bool, FileError> {
@@ -162,6 +229,21 @@ mod tests {
     }
 
     #[test]
+    fn rules_read_as_they_are_meant() {
+        let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
+            [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n";
+        let grid = Grid::read("grid.toml", text).unwrap();
+        assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
+        let names = |host, port| grid.rules_for(host, port).into_iter().map(|rule| rule.name).collect::<Vec<_>>();
+        assert_eq!(
+            (names(1, Some(873)), names(1, Some(22))),
+            (vec!["bulk".into(), "never".into()], vec!["never".to_owned()])
+        );
+        assert_eq!((names(0, Some(873)), names(1, None)), (vec!["never".to_owned()], vec!["never".to_owned()]));
+        assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
+    }
+
+    #[test]
     fn errors_name_line_and_key() {
         let cases = [
             ("", "grid.toml:1: there is no host"),
@@ -174,6 +256,20 @@ mod tests {
             (
                 "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.a1 = []\n",
                 "grid.toml:4: site.b.hosts.a1: there are two hosts `a1`",
+            ),
+            ("[site.a]\nhosts.a1 = []\nvia = ' '\n", "grid.toml:3: site.a.via: must be a command such as"),
+            ("[site.a]\nhosts.a1 = []\n[rule.x]\nports = 1\n", "grid.toml:3: rule.x: it says nothing"),
+            (
+                "[site.a]\nhosts.a1 = []\n[rule.x]\nforbit = 'relay'\n",
+                "grid.toml:4: rule.x.forbit: there is no such key; did you mean `forbid`?",
+            ),
+            (
+                "[site.a]\nhosts.a1 = []\n[rule.x]\nforbid = 'a1'\n",
+                "grid.toml:4: rule.x.forbid: must be direct, reverse, command, relay or the name of a relay",
+            ),
+            (
+                "[site.a]\nhosts.a1 = []\n[rule.x]\nhosts = 'a2'\n",
+                "grid.toml:4: rule.x.hosts: the grid has no host `a2`",
             ),
             ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
         ];

@@ -8,10 +8,10 @@ use madrigal_proto::mux::{Class, StreamId};
 
 use crate::daemon::{Daemon, Holder, SECOND, Thing};
 use crate::links::Link;
-use crate::pipes::{End, Side};
+use crate::pipes::{End, Origin, Role, Side};
 use crate::poll::Token;
 use crate::socket;
-use crate::wire::{Order, Verdict};
+use crate::wire::{About, Order, Verdict};
 
 /// How long one address has to answer.
 const PATIENCE: u64 = 3 * SECOND;
@@ -34,6 +34,8 @@ pub(crate) struct Landing {
     told: Vec<String>,
     answer: Answer,
     from: String,
+    /// What its stream is called, if it can be moved.
+    origin: Option<Origin>,
     pub(crate) deadline: u64,
 }
 
@@ -41,8 +43,14 @@ impl Daemon {
     /// A peer opened a stream, and says what for.
     pub(crate) fn take_order(&mut self, link: Token, stream: StreamId, about: &[u8]) {
         let from = (link, stream);
-        let Ok(order) = serde_json::from_slice::<Order>(about) else {
-            return self.tell(from, Verdict::Never, "the order makes no sense");
+        let order = match serde_json::from_slice(about) {
+            Ok(About::Order(order)) => order,
+            Ok(About::News) => return self.take_news(link, stream),
+            Ok(About::Discard) => {
+                self.streams.insert(from, Holder::Probe);
+                return;
+            }
+            Err(_) => return self.tell(from, Verdict::Never, "the order makes no sense"),
         };
         let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
         let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
@@ -50,13 +58,21 @@ impl Daemon {
         if order.host != own.name {
             return self.carry_on(from, peer, order);
         }
+        if order.moves {
+            return self.take_move(from, &sender, &order);
+        }
+        if let Some(question) = order.question {
+            return self.take_question(question, Answer::Stream(from));
+        }
         if !own.allow.as_ref().is_some_and(|allow| allow.contains(order.port)) {
             let why = format!("{} lets nobody connect to port {}: see `allow` in its grid.toml", own.name, order.port);
             self.note(&format!("refused: {} by {sender} to port {}", order.from, order.port));
             return self.tell(from, Verdict::Never, &why);
         }
         let via = if order.from == sender { String::new() } else { format!(" by {sender}") };
-        self.land(order.port, Answer::Stream(from), &format!("{}{via}", order.from));
+        let whose = format!("{}{via}", order.from);
+        let origin = order.id.map(|id| Origin { id, role: Role::Target { from: order.from } });
+        self.land(order.port, Answer::Stream(from), &whose, origin);
     }
 
     /// A stream that is for another host: a relay carries it on.
@@ -73,13 +89,18 @@ impl Daemon {
             let why = format!("the grid of {} has no way to `{}`", own.name, order.host);
             return self.tell(from, Verdict::Never, &why);
         };
-        let Some(link) = self.link_to(host) else {
+        if order.through.contains(&own.name) {
+            return self.tell(from, Verdict::NotNow, "it has been here before");
+        }
+        let passed: Vec<String> = [order.through.as_slice(), &[order.from.clone()]].concat();
+        let Some(link) = self.next_hop(host, &passed) else {
             self.hurry(host);
             let why = format!("{} has no link with {}: {}", self.own().name, order.host, self.why_no_link(host));
             return self.tell(from, Verdict::NotNow, &why);
         };
         let line = format!("relayed: from {} to {}:{}", order.from, order.host, order.port);
-        let about = serde_json::to_vec(&Order { hops, ..order }).unwrap_or_default();
+        let through = [order.through.as_slice(), &[self.own().name.clone()]].concat();
+        let about = About::Order(Order { hops, through, ..order }).bytes();
         let opened = self.links.get_mut(&link).and_then(Link::mux).map(|mux| mux.open(Class::Data, &about));
         match opened {
             Some(Ok(stream)) => {
@@ -96,7 +117,7 @@ impl Daemon {
     }
 
     /// Begins to connect to a port of this host.
-    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str) {
+    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str, origin: Option<Origin>) {
         let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
         let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let mut rest: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
@@ -105,7 +126,7 @@ impl Daemon {
         let (socket, told, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + PATIENCE);
         let token = self.token();
         self.things.insert(token, Thing::Landing);
-        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, deadline });
+        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, origin, deadline });
         if let Answer::Stream(stream) = answer {
             self.streams.insert(stream, Holder::Landing(token));
         }
@@ -137,7 +158,9 @@ impl Daemon {
     }
 
     fn landed(&mut self, token: Token) {
-        let Some(Landing { socket: Some(socket), at, answer, from, .. }) = self.landings.remove(&token) else { return };
+        let Some(Landing { socket: Some(socket), at, answer, from, origin, .. }) = self.landings.remove(&token) else {
+            return;
+        };
         socket::reset_at_close(&socket, true);
         let end = End::Socket { socket, token, is_tcp: true };
         match answer {
@@ -145,7 +168,7 @@ impl Daemon {
             Answer::Stream(stream) => {
                 self.note(&format!("let in: {from} to {at}"));
                 self.tell(stream, Verdict::Connected, "");
-                self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()));
+                self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
             }
         }
     }

@@ -5,23 +5,32 @@
 //!  grid       grid.toml: the hosts            daemon    what is held, the loop       wire      what is said
 //!  runtime    where clients find it           links     connections, the mux         channel   bytes on the wire
 //!  start      where it listens                peers     who is dialled when          socket poll log
-//!  client     asks a daemon                   calls     a stream to another host
-//!  status     what it says of itself          landings  a connection to this host    pipes     two ends joined
+//!  client     asks a daemon                   command   links by ssh and its like    pipes     two ends joined
+//!  status     what it says of itself          ways      those to a host             measure   what links are like
+//!  answers    why, and doctor                 calls     a stream to another host     knowledge what is remembered
+//!  health     what they say of a host         landings  a connection to this host    notify    the service manager
 //!                                             clients   local programs
 //! ```
 //! One thread, one epoll, nothing blocks. Everything that waits has a deadline. What peers and strangers send is bounded and checked; none
 //! of it panics or decides where memory goes.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod calls;
 mod channel;
 pub mod client;
 mod clients;
+mod command;
 mod daemon;
 pub mod grid;
+mod health;
+mod knowledge;
 mod landings;
 mod links;
 mod log;
+mod measure;
+mod moves;
+mod notify;
 mod peers;
 mod pipes;
 mod poll;
@@ -29,10 +38,14 @@ mod runtime;
 mod socket;
 mod start;
 mod status;
+mod ways;
 mod wire;
 
 pub use daemon::Daemon;
 pub use madrigal_document::FileError;
+pub use madrigal_selector::route::Figures;
 pub use runtime::{Runtime, RuntimeError};
 pub use start::StartError;
-pub use status::{LinkStatus, PeerStatus, Status};
+pub use status::{
+    Certificate, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, Tried, WayStatus,
+};

@@ -2,27 +2,37 @@
 //! dialled at once, the one with the least [`Rank`] stays, and the other ends when its last stream has.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Event, Limits, Mux, Read, StreamId};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
-use crate::daemon::{Daemon, Holder, SECOND, Thing};
+use crate::command::Running;
+use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
+use crate::measure::{Measured, VANISHED};
 use crate::poll::Token;
 use crate::socket::{self, Got};
 use crate::wire::{self, Hello, VERSION, Verdict};
 
 /// How long a new connection has to say who it is.
 const GREETING: u64 = 5 * SECOND;
+/// And one by a command, which may have to log in first.
+const LOGGING_IN: u64 = 20 * SECOND;
 /// Connections that have not said yet; of more the oldest goes.
 const MOST_STRANGERS: usize = 128;
 /// How long a link that is not needed may be without a stream.
 const GRACE: u64 = 5 * SECOND;
+/// What goes over links is looked at after this time.
+const LOOK: u64 = 200 * MILLISECOND;
+/// Why a connection ends on which nothing was said.
+const NO_GREETING: &str = "no greeting in time";
 /// Reads in one turn.
 const READS: usize = 8;
 
-/// Which of several links between the same two is used: who dialled it, and that one's count. The same at both ends.
-pub(crate) type Rank = (String, u64);
+/// Which of several links between the same two is used: whether it is by a command, who dialled it, and that one's count. The same at
+/// both ends.
+pub(crate) type Rank = (bool, String, u64);
 
 /// A connection to a daemon.
 pub(crate) struct Link {
@@ -32,6 +42,9 @@ pub(crate) struct Link {
     /// The address at the other end.
     pub(crate) address: Option<SocketAddr>,
     pub(crate) since: u64,
+    /// The command whose input and output it is; or it came by a command, to this host's socket for clients.
+    pub(crate) command: Option<Running>,
+    pub(crate) by_command: bool,
     pub(crate) stage: Stage,
 }
 
@@ -52,13 +65,17 @@ pub(crate) struct Up {
     pub(crate) mux: Mux,
     /// Another one is used; since when this one has no streams.
     pub(crate) spare: Option<u64>,
+    /// What was measured of it.
+    pub(crate) measured: Measured,
+    /// The stream on which the other end tells where it leads, and what came of that.
+    pub(crate) hears: Option<(StreamId, Vec<u8>)>,
 }
 
 impl Link {
     /// When it is due.
     pub(crate) fn deadline(&self) -> u64 {
         match &self.stage {
-            Stage::Greeting(_) => self.since + GREETING,
+            Stage::Greeting(_) => self.since + if self.command.is_some() { LOGGING_IN } else { GREETING },
             Stage::Up(up) => up.mux.deadline().min(up.spare.map_or(u64::MAX, |since| since + GRACE)),
         }
     }
@@ -80,7 +97,8 @@ impl Daemon {
             match socket::accept(listener) {
                 Ok(Some(socket)) => {
                     let address = socket::peer(&socket);
-                    self.add_link(Channel::plain(socket), None, address);
+                    let channel = self.channel_from(socket);
+                    self.add_link(channel, None, address);
                 }
                 Ok(None) => return,
                 Err(errno) => return self.note(&format!("cannot take a connection: {errno}")),
@@ -94,26 +112,39 @@ impl Daemon {
         channel: Channel,
         dialled: Option<(usize, u64, Token)>,
         address: Option<SocketAddr>,
-    ) {
+    ) -> Option<Token> {
         let token = match dialled {
             Some((.., token)) => token,
             None => {
                 self.make_room();
                 let token = self.token();
-                if self.poll.add(&channel, token).is_err() {
-                    return;
-                }
+                self.poll.add(&channel, token).ok()?;
                 token
             }
         };
         let dialled = dialled.map(|(peer, number, _)| (peer, number));
-        let mut link = Link { channel, dialled, address, since: self.now, stage: Stage::Greeting(Vec::new()) };
+        let stage = Stage::Greeting(Vec::new());
+        let mut link = Link { channel, dialled, address, since: self.now, command: None, by_command: false, stage };
         if let Some((_, number)) = dialled {
             link.channel.out().extend(wire::json(wire::HELLO, &self.hello(number)));
         }
         self.things.insert(token, Thing::Link);
         self.links.insert(token, link);
         self.dirty.insert(token);
+        self.measure_soon();
+        Some(token)
+    }
+
+    /// A connection of another's making.
+    pub(crate) fn channel_from(&self, socket: OwnedFd) -> Channel {
+        Channel::plain(socket)
+    }
+
+    /// A client leads to another daemon by a command: its connection becomes a link. The other end begins.
+    pub(crate) fn add_command_link(&mut self, channel: Channel) {
+        if let Some(link) = self.add_link(channel, None, None).and_then(|token| self.links.get_mut(&token)) {
+            link.by_command = true;
+        }
     }
 
     /// Of too many connections that say nothing the oldest goes.
@@ -232,6 +263,10 @@ impl Daemon {
     /// A plain link is believed where the network is trusted; inside a site that is, from the host's own addresses only.
     fn judge_plain(&self, link: &Link, host: &crate::grid::Host) -> Result<(), String> {
         let own = self.own();
+        if link.command.is_some() || link.by_command {
+            // The command proves who is there, as ssh does, and only this user can have run it.
+            return Ok(());
+        }
         if !self.grid.is_trusted_between(own, host) {
             return Err(format!("between {} and {} links must be enciphered", own.name, host.name));
         }
@@ -248,11 +283,12 @@ impl Daemon {
         let answer = wire::json(wire::HELLO, &self.hello(0));
         let (now, own) = (self.now, self.own().name.clone());
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let by_command = link.method() == "command";
         let rank = match link.dialled {
-            Some((_, number)) => (own, number),
+            Some((_, number)) => (by_command, own, number),
             None => {
                 link.channel.out().extend(answer);
-                (hello.host.clone(), hello.number)
+                (by_command, hello.host.clone(), hello.number)
             }
         };
         let limits = Limits { idle: 4 * SECOND, patience: 8 * SECOND, ..Limits::default() };
@@ -260,12 +296,16 @@ impl Daemon {
         mux.ping(now);
         mux.receive(now, rest).map_err(|broken| broken.to_string())?;
         let way = if link.dialled.is_some() { "to" } else { "from" };
-        let address = link.address.map_or_else(|| "?".to_owned(), |at| at.to_string());
-        link.stage = Stage::Up(Box::new(Up { peer, instance: hello.instance, rank, mux, spare: None }));
+        let address = link.spoken_address();
+        let (measured, instance) = (Measured::default(), hello.instance);
+        link.stage = Stage::Up(Box::new(Up { peer, instance, rank, mux, spare: None, measured, hears: None }));
         self.note(&format!("link with {}, {way} {address}", hello.host));
         self.dirty.insert(token);
         self.choose(peer, hello.instance);
         self.peer_is_up(peer);
+        self.measure_new(token);
+        self.move_all(peer);
+        self.tell_soon();
         Ok(())
     }
 
@@ -304,7 +344,10 @@ impl Daemon {
                     match self.streams.get(&(token, stream)).copied() {
                         Some(Holder::Pipe(pipe)) => self.pump(pipe),
                         Some(Holder::Call(call)) => self.hear_verdict(call, token, stream),
-                        Some(Holder::Landing(_)) | None => {}
+                        Some(Holder::Move(pipe)) => self.hear_move(pipe, token, stream),
+                        Some(Holder::Probe) => self.go_on_probing(token, stream),
+                        Some(Holder::News) => self.hear_news(token, stream),
+                        Some(Holder::Landing(_) | Holder::Check(_)) | None => {}
                     }
                 }
                 Event::Reset { stream, .. } => self.stream_gone((token, stream)),
@@ -322,6 +365,7 @@ impl Daemon {
                 && up.mux.has_output()
             {
                 up.mux.transmit(link.channel.out(), room);
+                self.next_look = self.next_look.min(self.now + LOOK);
             }
             match link.channel.flush() {
                 Ok(all) => {
@@ -341,7 +385,7 @@ impl Daemon {
         let now = self.now;
         let Some(link) = self.links.get_mut(&token) else { return };
         let why = match &mut link.stage {
-            Stage::Greeting(_) => Some("no greeting in time".to_owned()),
+            Stage::Greeting(_) => Some(NO_GREETING.to_owned()),
             Stage::Up(up) => {
                 if let Some(since) = up.spare.filter(|_| !up.mux.is_empty()) {
                     up.spare = Some(since.max(now));
@@ -359,14 +403,26 @@ impl Daemon {
 
     /// Ends a link, and all streams on it.
     pub(crate) fn drop_link(&mut self, token: Token, why: &str) {
-        let Some(link) = self.links.remove(&token) else { return };
+        let Some(mut link) = self.links.remove(&token) else { return };
         self.things.remove(&token);
-        let address = link.address.map_or_else(|| "?".to_owned(), |at| at.to_string());
+        if let (Some((peer, _)), Some(address)) = (link.dialled, link.address)
+            && !address.ip().is_loopback()
+            && ([VANISHED, NO_GREETING].contains(&why) || link.is_stuck())
+        {
+            self.shorten(peer, address);
+        }
+        let told = self.command_over(&mut link, why);
+        let why = told.as_deref().unwrap_or(why);
+        let address = link.spoken_address();
         let host = link.up().map(|up| up.peer).or(link.dialled.map(|(host, _)| host));
         let name = host.map_or_else(|| "a stranger".to_owned(), |host| self.name(host).to_owned());
         self.note(&format!("no link with {name}, {address}: {why}"));
         if let Some(host) = host {
+            if told.is_some() {
+                self.peers[host].command = Some(why.to_owned());
+            }
             self.peer_lost(host, link.dialled.and(link.address), why, link.up().is_some());
+            self.forget_routes(host);
         }
         let gone: Vec<_> = self.streams.keys().filter(|(link, _)| *link == token).copied().collect();
         for stream in gone {
@@ -380,7 +436,9 @@ impl Daemon {
             Some(Holder::Pipe(pipe)) => self.break_pipe(pipe),
             Some(Holder::Call(call)) => self.ask_lost(call, stream),
             Some(Holder::Landing(landing)) => self.drop_landing(landing),
-            None => {}
+            Some(Holder::Move(pipe)) => self.move_off(pipe, true),
+            Some(Holder::Check(check)) => drop(self.forget_check(check)),
+            Some(Holder::Probe | Holder::News) | None => {}
         }
     }
 

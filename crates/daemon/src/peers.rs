@@ -2,7 +2,7 @@
 //! longer pauses; so does every other, so of two it is enough that one can open a connection to the other (that is what others call a
 //! reverse connection), and which way round does not matter afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -17,6 +17,8 @@ use crate::socket;
 const PATIENCE: u64 = 4 * SECOND;
 /// The first pause between two attempts, and the longest.
 const PAUSES: (u64, u64) = (250 * MILLISECOND, 30 * SECOND);
+/// The longest pause where it worked before, and for relays: the other end may be able to do nothing but wait for it.
+const WORKED: u64 = 4 * SECOND;
 /// Somebody waits: this long after the last attempt the next may begin.
 const URGENT: u64 = 500 * MILLISECOND;
 
@@ -32,6 +34,10 @@ pub(crate) struct Peer {
     pub(crate) told: BTreeMap<SocketAddr, String>,
     /// Why the last link ended.
     pub(crate) lost: Option<String>,
+    /// What became of the last command that was to lead there.
+    pub(crate) command: Option<String>,
+    /// Addresses to which long packets seem to vanish.
+    short: BTreeSet<SocketAddr>,
 }
 
 /// A connection that is being made.
@@ -44,7 +50,16 @@ pub(crate) struct Dial {
 
 impl Peer {
     pub(crate) fn new(now: u64) -> Self {
-        Self { next: now, pause: PAUSES.0, dialled: 0, number: 0, told: BTreeMap::new(), lost: None }
+        Self {
+            next: now,
+            pause: PAUSES.0,
+            dialled: 0,
+            number: 0,
+            told: BTreeMap::new(),
+            lost: None,
+            command: None,
+            short: BTreeSet::new(),
+        }
     }
 }
 
@@ -55,9 +70,17 @@ impl Daemon {
         peer != self.me && !host.addresses.is_empty() && self.grid.is_trusted_between(self.own(), host)
     }
 
+    /// Whether a link with a host is to be made: there is none, or only one by a command, and there might be a better one.
+    fn is_wanted(&self, peer: usize) -> bool {
+        match self.link_to(peer).and_then(|link| self.links.get(&link)) {
+            None => self.is_dialled(peer) || self.has_command(peer),
+            Some(link) => link.method() == "command" && self.is_dialled(peer),
+        }
+    }
+
     /// When the next attempt is due.
     pub(crate) fn next_dial(&self) -> u64 {
-        let idle = |peer: usize| self.is_dialled(peer) && self.link_to(peer).is_none();
+        let idle = |peer: usize| self.is_wanted(peer);
         let due = self.peers.iter().enumerate().filter(|(peer, _)| idle(*peer)).map(|(_, peer)| peer.next);
         due.min().unwrap_or(u64::MAX)
     }
@@ -65,7 +88,7 @@ impl Daemon {
     /// Dials whoever is due.
     pub(crate) fn dial_all(&mut self) {
         for peer in 0..self.peers.len() {
-            if self.peers[peer].next <= self.now && self.is_dialled(peer) && self.link_to(peer).is_none() {
+            if self.peers[peer].next <= self.now && self.is_wanted(peer) {
                 self.dial(peer);
             }
         }
@@ -73,17 +96,27 @@ impl Daemon {
 
     fn dial(&mut self, peer: usize) {
         let now = self.now;
+        let longest = if self.could_dial(peer) || self.grid.hosts[peer].relay { WORKED } else { PAUSES.1 };
         let known = &mut self.peers[peer];
+        let first = known.pause == PAUSES.0;
         // Not all at the same moment: half of the pause by chance.
         known.next = now + known.pause / 2 + process::random() % (known.pause / 2);
-        known.pause = (known.pause * 2).min(PAUSES.1);
+        known.pause = (known.pause * 2).min(longest);
         known.dialled = now;
-        for address in self.grid.hosts[peer].addresses.clone() {
+        let addresses = if self.is_dialled(peer) { self.grid.hosts[peer].addresses.clone() } else { Vec::new() };
+        // A connection has a moment to be there before a command, unless a command it was before.
+        let soon = !first || addresses.is_empty() || self.memory.known.last(self.name(peer)) == Some("command");
+        if soon && self.link_to(peer).is_none() && self.has_command(peer) && !self.runs_command(peer) {
+            self.run_command(peer);
+        }
+        for address in addresses {
             if self.dials.values().any(|dial| dial.peer == peer && dial.address == address) {
                 continue;
             }
             let token = self.token();
-            let made = socket::dial(address).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
+            let short = self.peers[peer].short.contains(&address);
+            let made =
+                socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
             match made {
                 Ok(socket) => {
                     self.things.insert(token, Thing::Dial);
@@ -109,13 +142,33 @@ impl Daemon {
             Ok(false) => {}
             Ok(true) => {
                 let Some(Dial { socket, peer, address, .. }) = self.dials.remove(&token) else { return };
-                let number = &mut self.peers[peer].number;
-                *number += 1;
-                let number = *number;
+                let number = self.next_number(peer);
                 self.add_link(Channel::plain(socket), Some((peer, number, token)), Some(address));
             }
             Err(errno) => self.dial_failed(token, &errno.to_string()),
         }
+    }
+
+    /// What was sent to an address, or was to come from there, vanished: the next connection has short packets; or long ones again, if
+    /// that was no help.
+    pub(crate) fn shorten(&mut self, peer: usize, address: SocketAddr) {
+        let short = &mut self.peers[peer].short;
+        if !short.remove(&address) {
+            short.insert(address);
+            self.hurry(peer);
+        }
+    }
+
+    /// The number of the next connection to a host.
+    pub(crate) fn next_number(&mut self, peer: usize) -> u64 {
+        let number = &mut self.peers[peer].number;
+        *number += 1;
+        *number
+    }
+
+    /// A new connection to a host, plain or enciphered as it must be.
+    pub(crate) fn channel_to(&self, _peer: usize, socket: OwnedFd) -> Result<Channel, String> {
+        Ok(Channel::plain(socket))
     }
 
     pub(crate) fn dial_failed(&mut self, token: Token, why: &str) {
@@ -130,7 +183,7 @@ impl Daemon {
         let known = &mut self.peers[peer];
         known.pause = PAUSES.0;
         known.told.clear();
-        known.lost = None;
+        (known.lost, known.command) = (None, None);
         self.wake_calls();
     }
 
@@ -150,7 +203,23 @@ impl Daemon {
 
     /// Why there is no link with a host: every attempt.
     pub(crate) fn why_no_link(&self, peer: usize) -> String {
+        let mut tries = vec![self.why_no_connection(peer)];
+        if self.grid.hosts.get(peer).is_some_and(|host| host.via.is_some()) {
+            tries.push(format!("by a command: {}", self.why_no_command(peer)));
+        }
+        tries.push("it has not called either".to_owned());
+        if let Some(lost) = self.peers.get(peer).and_then(|peer| peer.lost.as_ref()) {
+            tries.push(format!("the last link ended: {lost}"));
+        }
+        tries.join(", ")
+    }
+
+    /// Why there is no connection of ours to a host.
+    pub(crate) fn why_no_connection(&self, peer: usize) -> String {
         let Some(known) = self.peers.get(peer) else { return "unknown".to_owned() };
+        if self.link_to(peer).is_some() && known.told.is_empty() {
+            return "not needed: another link with it is up".to_owned();
+        }
         let host = &self.grid.hosts[peer];
         let dialling = |at: &SocketAddr| self.dials.values().any(|dial| dial.peer == peer && dial.address == *at);
         let attempt = |at: &SocketAddr| match known.told.get(at) {
@@ -163,10 +232,6 @@ impl Daemon {
             tries.push("the grid has no address of it".to_owned());
         } else if !self.is_dialled(peer) {
             tries = vec!["links with it would have to be enciphered".to_owned()];
-        }
-        tries.push("it has not called either".to_owned());
-        if let Some(lost) = &known.lost {
-            tries.push(format!("the last link ended: {lost}"));
         }
         tries.join(", ")
     }

@@ -25,6 +25,11 @@ impl Poll {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(token), E::IN | E::OUT | E::RDHUP | E::ET)
     }
 
+    /// Forgets a descriptor, which lives on.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.0, fd);
+    }
+
     /// Registers a descriptor that somebody listens on: told again and again while connections wait.
     pub(crate) fn add_listener(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)

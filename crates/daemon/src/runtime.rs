@@ -66,6 +66,11 @@ impl Runtime {
         self.path.join("daemon.log")
     }
 
+    /// What the daemon remembers.
+    pub fn known(&self) -> PathBuf {
+        self.path.join("known.json")
+    }
+
     /// Makes the directory, and takes the lock.
     pub fn claim(&self) -> Result<Lock, RuntimeError> {
         match fs::DirBuilder::new().mode(0o700).create(&self.path) {

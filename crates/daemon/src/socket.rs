@@ -1,7 +1,7 @@
 //! Sockets as the daemon uses them: never blocking, closed on exec, TCP without delay.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(crate) enum Got {
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 const BACKLOG: i32 = 1024;
+/// 1280 bytes without the heads of IPv6 and TCP.
+const SHORT: i32 = 1280 - 40 - 20;
 
 /// Listens at an address.
 pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -37,7 +39,15 @@ pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
 
 /// Begins to connect.
 pub(crate) fn dial(to: SocketAddr) -> Result<OwnedFd, Errno> {
+    dial_with(to, false)
+}
+
+/// Begins to connect; with `short` packets that every network has to carry (RFC 8200, section 5).
+pub(crate) fn dial_with(to: SocketAddr, short: bool) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(family(to), SocketType::STREAM, FLAGS, None)?;
+    if short {
+        madrigal_sys::tcp::set_longest_segment(socket.as_raw_fd(), SHORT)?;
+    }
     match rustix::net::connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
         Err(errno) => return Err(errno),

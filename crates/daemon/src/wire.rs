@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!  between daemons     HELLO both ways, or REFUSED with the reason; then the mux
-//!  what a stream is for   an Order; its first bytes back are a verdict: code, length of the text (2), text
-//!  local clients       STATUS, STOP, CONNECT, FORWARD; answered by DONE or FAILED
+//!  what a stream is for   an About; the first bytes back on an order are a verdict: code, length of the text (2), text;
+//!                      where it asks something, the answer follows as JSON
+//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK; answered by DONE or FAILED
 //! ```
 
 use madrigal_proto::frame::{self, Front};
+use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
 /// The version of all of this; peers of another one are refused.
@@ -25,6 +27,8 @@ pub(crate) const STOP: u8 = 17;
 pub(crate) const CONNECT: u8 = 18;
 /// A client wants connections to a local port carried on, as long as it stays.
 pub(crate) const FORWARD: u8 = 19;
+/// A client's connection leads to another daemon, which begins.
+pub(crate) const LINK: u8 = 20;
 /// It was done; the body is the answer.
 pub(crate) const DONE: u8 = 32;
 /// It was not; the body says why.
@@ -58,9 +62,32 @@ pub(crate) struct Target {
     /// For a forward: the local port, 0 for any.
     #[serde(default)]
     pub(crate) from: u16,
+    /// Not the port is wanted, but an answer of that host's daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) question: Option<Question>,
 }
 
-/// What a stream between daemons is for.
+/// What a daemon can be asked.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// The ways to a host, and which is used, for a port of it or for any.
+    Why {
+        /// The host.
+        to: String,
+        /// The port.
+        #[serde(default)]
+        port: Option<u16>,
+    },
+    /// How things are here, and with a host; its addresses are tried.
+    Check {
+        /// The host.
+        #[serde(default)]
+        to: Option<String>,
+    },
+}
+
+/// A port of a host that a stream is to be connected to.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Order {
     /// The host's name in the grid.
@@ -74,6 +101,58 @@ pub(crate) struct Order {
     /// The address that the program at its beginning has, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<String>,
+    /// The relays it has passed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) through: Vec<String>,
+    /// Not the port is wanted, but an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) question: Option<Question>,
+    /// A number of its own, that nobody can guess.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    /// A stream with this number is there already, and is to go on with this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) moves: bool,
+}
+
+/// What a stream between daemons is for.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum About {
+    /// To be connected to a port of a host.
+    Order(Order),
+    /// A [`News`] comes.
+    News,
+    /// Bytes come that nobody needs.
+    Discard,
+}
+
+impl About {
+    /// The words with which such a stream is opened.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        // Numbers and texts: nothing in them can fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// Where a relay leads.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct News {
+    /// Each host it leads to.
+    pub(crate) reach: Vec<Reach>,
+}
+
+/// A host that a relay leads to.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Reach {
+    /// Its name.
+    pub(crate) to: String,
+    /// The further relays in between.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) through: Vec<String>,
+    /// What was measured of the way from the relay on.
+    #[serde(default)]
+    pub(crate) figures: Figures,
 }
 
 /// What became of an order.
@@ -155,8 +234,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stream_is_for_is_told_apart() {
+        let read = |bytes: &[u8]| serde_json::from_slice::<About>(bytes);
+        assert_eq!(read(&About::News.bytes()).unwrap(), About::News);
+        let order = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
+        assert!(matches!(&order, About::Order(order) if order.through.is_empty() && order.question.is_none()));
+        assert_eq!(read(&order.bytes()).unwrap(), order);
+        assert!(read(b"\"more\"").is_err());
+    }
+
+    #[test]
     fn frames_read_back_and_long_ones_are_refused() {
-        let target = Target { host: "b1".into(), port: 80, from: 0 };
+        let target = Target { host: "b1".into(), port: 80, from: 0, question: None };
         let bytes = json(CONNECT, &target);
         let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
         assert_eq!((kind, len, serde_json::from_slice::<Target>(&body).unwrap()), (CONNECT, bytes.len(), target));

@@ -320,6 +320,11 @@ impl Mux {
         self.round_trip
     }
 
+    /// The shortest round trip measured, in nanoseconds.
+    pub fn shortest_round_trip(&self) -> Option<u64> {
+        self.shortest
+    }
+
     /// Bytes held for all streams: unsent and unread.
     pub fn held(&self) -> u64 {
         self.streams.values().map(|stream| (stream.out.len() + stream.inbox.len()) as u64).sum()
