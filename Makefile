@@ -47,16 +47,18 @@ bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (s
 
 install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	@test -x $(RELEASE)/madrigal || $(MAKE) build
-	install -d $(BIN) $(LIB)/libfabric $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
+	install -d $(BIN) $(LIB)/libfabric $(LIB)/systemd/user $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
 	install -m 755 $(RELEASE)/madrigal $(BIN)/madrigal
 	install -m 755 $(RELEASE)/libmadrigal_syswrap.so $(LIB)/libmadrigal-syswrap.so
 	install -m 755 $(RELEASE)/libmadrigal_ofi.so $(LIB)/libfabric/libmadrigal-fi.so
+	sed 's|@BIN@|$(PREFIX)/bin|' tools/madrigal/madrigal.service > $(LIB)/systemd/user/madrigal.service
 	$(RELEASE)/madrigal man $(SHARE)/man/man1
 	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
 	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
 
 uninstall: ## remove what install put there
 	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
+	rm -f $(LIB)/systemd/user/madrigal.service
 	rm -f $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
 
 clean: ## remove what was built
