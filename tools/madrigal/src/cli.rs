@@ -9,6 +9,7 @@ use madrigal::config::{Methods, Ports};
 use crate::out;
 
 pub(crate) mod daemon;
+pub(crate) mod doctor;
 pub(crate) mod identity;
 pub(crate) mod lab;
 
@@ -35,7 +36,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program over Madrigal
     Exec(Exec),
-    /// Show the connections of wrapped programs: the path each takes, and why
+    /// Show the connections of wrapped programs, or the ways between two hosts: the path each takes, and why
     Why(Why),
     /// Show what works here: drivers, shared directory, kernel, configuration
     Info(Info),
@@ -51,6 +52,10 @@ pub(crate) enum Command {
     Connect(daemon::Connect),
     /// Have a local port lead to a port of a host of the grid, until this command ends
     Forward(daemon::Forward),
+    /// Check two hosts of the grid, or this one, and say what to type where something is wrong
+    Doctor(doctor::Doctor),
+    /// Lead another host's daemon to this host's by standard input and output, as `via` in grid.toml does
+    Link,
     /// Make a grid's certificate authority, issue and take back certificates
     Ca(identity::Ca),
     /// Log in to the grid for some hours, on every site at once
@@ -104,14 +109,21 @@ const WHY_HELP: &str =
     "Columns: bytes through shared memory (ring) and by the kernel's socket (tcp), each way; how often the
 connection moved into shared memory; doorbells sent to wake the other end; why it is not in shared memory.
 
-Exit status 1: no such process, it is not under madrigal, or it belongs to another user.";
+With two hosts, by their names in the grid: every way from one to the other as its daemon sees it, what was measured of it, and why
+another one is used.
+
+Exit status 1: no such process, it is not under madrigal, or it belongs to another user; no way, or no daemon.";
 
 /// `madrigal why`.
 #[derive(Args)]
-#[command(after_help = WHY_HELP)]
+#[command(after_help = WHY_HELP, override_usage = "madrigal why [--json] [PID]\n       madrigal why [--json] [--port PORT] A B")]
 pub(crate) struct Why {
-    /// The process; without it, all processes of yours under madrigal
-    pub(crate) pid: Option<u32>,
+    /// The process, or two hosts of the grid; without, all processes of yours under madrigal
+    #[arg(value_name = "PID | A B", num_args = 0..=2)]
+    pub(crate) what: Vec<String>,
+    /// For two hosts: the port that is to be connected to, for rules that are about ports
+    #[arg(long)]
+    pub(crate) port: Option<u16>,
     /// Print JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,

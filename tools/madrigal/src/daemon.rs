@@ -149,6 +149,17 @@ pub(crate) fn connect(args: &Connect) -> i32 {
     }
 }
 
+/// `madrigal link`: what comes on standard input is a daemon's of another host, and goes to the one of this host.
+pub(crate) fn link() -> i32 {
+    match client::link(&Runtime::find()) {
+        Ok(socket) => match client::carry(&socket) {
+            Ok(()) => out::FOUND,
+            Err(errno) => out::fail(&errno.to_string()),
+        },
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
 /// `madrigal forward`.
 pub(crate) fn forward(args: &Forward) -> i32 {
     let (host, port) = &args.to;

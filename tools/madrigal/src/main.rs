@@ -5,7 +5,8 @@
 //!  exec       program (which file, may it be wrapped?)  library (what is preloaded)  settings (MADRIGAL_* keys)
 //!  why        processes and connections, from the report of each wrapped process and /proc
 //!  info perf  what works here, and how fast
-//!  daemon     links to other hosts: up, down, status, connect, forward
+//!  daemon     links to other hosts: up, down, status, connect, forward, link
+//!  doctor     checks between hosts, and what to type
 //!  identity   certificates: of a grid, of hosts, of users
 //!  lab        a grid on one machine
 //! ```
@@ -14,6 +15,7 @@
 
 mod cli;
 mod daemon;
+mod doctor;
 mod environment;
 mod exec;
 mod identity;
@@ -57,6 +59,8 @@ fn run() -> i32 {
             Command::Status(args) => daemon::status(&args),
             Command::Connect(args) => daemon::connect(&args),
             Command::Forward(args) => daemon::forward(&args),
+            Command::Doctor(args) => doctor::run(&args),
+            Command::Link => daemon::link(),
             Command::Ca(args) => identity::ca(&args),
             Command::Login(args) => identity::log_in(&args),
             Command::Lab(args) => lab::run(&args),

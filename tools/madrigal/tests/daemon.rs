@@ -391,3 +391,55 @@ fn who_does_not_read_holds_up_nobody() {
     first.read_exact(&mut got).unwrap();
     assert!(got.iter().all(|byte| *byte == 7));
 }
+
+#[test]
+fn what_was_measured_is_remembered_and_a_broken_file_is_set_aside() {
+    let mut bed = Bed::new("known", &two("1-65535"));
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let path = bed.runtime("a1", "known.json");
+    let known = until("a file", || std::fs::read_to_string(&path).ok());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let known: serde_json::Value = serde_json::from_str(&known).unwrap();
+    let ways = known["hosts"]["b1"]["ways"].as_object().unwrap();
+    assert!(ways.values().all(|way| way["figures"]["round_trip_us"].is_u64()) && !ways.is_empty(), "{known:#}");
+    // What is known of a way outlives the daemon, and its peer.
+    bed.kill("b1");
+    bed.kill("a1");
+    bed.up("a1");
+    let (status, out, _) = run(&mut bed.on("a1", &["why", "a1", "b1", "--json"]));
+    let why: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let remembered =
+        |way: &serde_json::Value| way["measured_ago_s"].is_u64() && way["figures"]["round_trip_us"].is_u64();
+    assert!(status == Some(1) && why["ways"].as_array().unwrap().iter().any(remembered), "{why:#}");
+    bed.kill("a1");
+    std::fs::write(&path, "{\"version\": 1, \"hosts\": ").unwrap();
+    bed.up("a1");
+    let log = std::fs::read_to_string(bed.folder.path("a1.log")).unwrap();
+    assert!(log.contains("known.json cannot be read: ") && log.contains("known.json.bad"), "{log}");
+    assert!(bed.runtime("a1", "known.json.bad").exists());
+}
+
+#[test]
+fn the_service_manager_is_told_of_begin_life_and_end() {
+    let bed = Bed::new("notify", &two("22"));
+    let path = bed.folder.path("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(WATCHDOG)).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let count = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    };
+    let grid = bed.folder.path("grid.toml");
+    let mut command = bed.on("a1", &["up", "--foreground", "--grid", &grid, "--host", "a1"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").stdin(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = command.spawn().unwrap();
+    assert_eq!(told(), format!("READY=1\nMAINPID={}", daemon.id()));
+    assert_eq!(run(&mut bed.on("a1", &["status"])).0, Some(0), "it listens when it says so");
+    assert_eq!((told().as_str(), told().as_str()), ("WATCHDOG=1", "WATCHDOG=1"));
+    assert_eq!(run(&mut bed.on("a1", &["down"])).0, Some(0));
+    until("the end", || (told() == "STOPPING=1").then_some(()));
+    assert!(daemon.wait().unwrap().success());
+}

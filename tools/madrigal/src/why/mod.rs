@@ -1,5 +1,6 @@
-//! `madrigal why`: which path each connection of wrapped programs takes, and why.
+//! `madrigal why`: which path each connection of wrapped programs takes, and why; and the ways between hosts.
 
+mod hosts;
 mod processes;
 mod sockets;
 
@@ -16,7 +17,15 @@ struct Answer {
 
 /// Runs the command.
 pub(crate) fn run(args: &cli::Why) -> i32 {
-    let processes = match args.pid {
+    let pid = match args.what.as_slice() {
+        [] => None,
+        [from, to] => return hosts::run(from, to, args.port, args.json),
+        [pid, ..] => match pid.parse() {
+            Ok(pid) => Some(pid),
+            Err(_) => return out::usage("give a process by its number, or two hosts of the grid"),
+        },
+    };
+    let processes = match pid {
         Some(pid) => match processes::of(pid) {
             Ok(process) => vec![process],
             Err(text) => return out::fail(&text),

@@ -76,6 +76,11 @@ impl Home {
         self.path.join("madrigal").to_str().unwrap().to_owned()
     }
 
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> String {
+        self.path.to_str().unwrap().to_owned()
+    }
+
     /// Writes a file.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.path.join(name);

@@ -17,7 +17,7 @@ const ECHO: &str = "import socket, sys, threading\n\
     while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()\n";
 
 /// Sends bytes to a local port while it reads; what became of them.
-const EXCHANGE: &str = "import socket, sys, threading, hashlib\n\
+pub(crate) const EXCHANGE: &str = "import socket, sys, threading, hashlib\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); n = int(sys.argv[2])\n\
     b = bytes(i * 7 % 251 for i in range(n))\n\
     threading.Thread(target=lambda: (c.sendall(b), c.shutdown(1))).start()\n\
@@ -26,35 +26,39 @@ const EXCHANGE: &str = "import socket, sys, threading, hashlib\n\
     print('same' if got == b else 'other: %d of %d' % (len(got), n))\n";
 
 /// A lab with a daemon on each of some hosts.
-struct Grid {
-    bed: Bed,
+pub(crate) struct Grid {
+    pub(crate) bed: Bed,
     file: String,
-    running: Vec<(String, Child)>,
+    pub(crate) running: Vec<(String, Child)>,
 }
 
 impl Grid {
-    fn up(lab: &str, grid: &str, hosts: &[&str]) -> Self {
-        let bed = Bed::up(lab);
+    pub(crate) fn up(lab: &str, grid: &str, hosts: &[&str]) -> Self {
+        Self::on(Bed::up(lab), grid, hosts)
+    }
+
+    /// On a lab that is up.
+    pub(crate) fn on(bed: Bed, grid: &str, hosts: &[&str]) -> Self {
         let file = bed.home.file("grid.toml", grid);
         let mut all = Self { bed, file, running: Vec::new() };
         hosts.iter().for_each(|host| all.start(host));
         all
     }
 
-    fn start(&mut self, host: &str) {
+    pub(crate) fn start(&mut self, host: &str) {
         let args = ["up", "--foreground", "--grid", &self.file, "--host", host];
         let child = self.spawn(host, &[&[self.bed.home.exe().as_str()], &args[..]].concat());
         self.running.push((host.to_owned(), child));
         until("a daemon", || (self.run(host, &["status"]).0 == 0).then_some(()));
     }
 
-    fn spawn(&self, host: &str, command: &[&str]) -> Child {
+    pub(crate) fn spawn(&self, host: &str, command: &[&str]) -> Child {
         let mut lab = self.bed.home.lab(&[&["exec", host, "--"], command].concat());
         lab.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     }
 
     /// Starts something that says a line when it is ready; the line.
-    fn ready(&mut self, host: &str, command: &[&str]) -> String {
+    pub(crate) fn ready(&mut self, host: &str, command: &[&str]) -> String {
         use std::io::BufRead as _;
         let mut child = self.spawn(host, command);
         let mut line = String::new();
@@ -63,27 +67,27 @@ impl Grid {
         line
     }
 
-    fn echo(&mut self, host: &str, port: &str) {
+    pub(crate) fn echo(&mut self, host: &str, port: &str) {
         assert_eq!(self.ready(host, &["/usr/bin/python3", "-c", ECHO, port]), "ready\n");
     }
 
     /// The local port of `host` that leads to another one's.
-    fn forward(&mut self, host: &str, to: &str) -> String {
+    pub(crate) fn forward(&mut self, host: &str, to: &str) -> String {
         let exe = self.bed.home.exe();
         let line = self.ready(host, &[&exe, "forward", "0", to]);
         line.split([':', ' ']).nth(1).unwrap_or_else(|| panic!("{host} to {to}: {line}")).to_owned()
     }
 
     /// `madrigal` on a host.
-    fn run(&self, host: &str, args: &[&str]) -> (i32, String, String) {
+    pub(crate) fn run(&self, host: &str, args: &[&str]) -> (i32, String, String) {
         self.bed.exec(host, &[&[self.bed.home.exe().as_str()], args].concat())
     }
 
-    fn status(&self, host: &str) -> serde_json::Value {
+    pub(crate) fn status(&self, host: &str) -> serde_json::Value {
         serde_json::from_str(&self.run(host, &["status", "--json"]).1).unwrap()
     }
 
-    fn linked(&self, host: &str, peer: &str) {
+    pub(crate) fn linked(&self, host: &str, peer: &str) {
         let is_up =
             |one: &serde_json::Value| one["host"] == peer && one["links"].as_array().is_some_and(|l| !l.is_empty());
         until("a link", || self.status(host)["peers"].as_array().unwrap().iter().any(is_up).then_some(()));
@@ -91,12 +95,12 @@ impl Grid {
 
     /// A port of `to` works from `from`, through its daemon.
     #[track_caller]
-    fn works(&mut self, from: &str, to: &str) {
+    pub(crate) fn works(&mut self, from: &str, to: &str) {
         let port = self.forward(from, &format!("{to}:7000"));
         assert_eq!(self.bed.python(from, EXCHANGE, &[&port, "1000000"]), "same", "{from} to {to}");
     }
 
-    fn kill(&mut self, host: &str) {
+    pub(crate) fn kill(&mut self, host: &str) {
         // The daemon itself is a child of the command that entered the host, and is killed with it.
         let place = self.running.iter().position(|(name, _)| name == host).unwrap();
         let (_, mut child) = self.running.remove(place);
@@ -104,7 +108,7 @@ impl Grid {
         child.wait().unwrap();
     }
 
-    fn down(mut self) {
+    pub(crate) fn down(mut self) {
         for (_, child) in &mut self.running {
             let _ = child.kill();
             let _ = child.wait();
@@ -114,7 +118,7 @@ impl Grid {
     }
 }
 
-fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let found = ["/usr/bin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists());
     if !found {
         println!("skipped: no {program} here");
@@ -122,7 +126,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-const ALLOW: &str = "allow = '7000,6379'\n";
+pub(crate) const ALLOW: &str = "allow = '7000,6379'\n";
 
 #[test]
 fn nat_left_works_both_ways() {
@@ -155,7 +159,7 @@ fn one_way_firewall_works_both_ways() {
 }
 
 /// Two sites behind NAT, and a relay.
-fn two_sites() -> String {
+pub(crate) fn two_sites() -> String {
     format!(
         "trusted = true\n[site.a]\nhosts = {{ a1 = '10.1.0.2', a2 = '10.1.0.3' }}\n{ALLOW}\
          [site.b]\nhosts = {{ b1 = '10.2.0.2', b2 = '10.2.0.3' }}\n{ALLOW}\

@@ -4,6 +4,7 @@ mod bed;
 mod commands;
 mod daemons;
 mod links;
+mod ways;
 
 use bed::{Bed, Who, possible};
 

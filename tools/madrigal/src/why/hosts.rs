@@ -1,0 +1,61 @@
+//! `madrigal why A B`: the ways between two hosts of the grid, what was measured of each, and why one is used and the others are not.
+
+use madrigal_daemon::{Explanation, Runtime, WayStatus, client};
+
+use crate::out;
+
+/// Runs the command.
+pub(super) fn run(from: &str, to: &str, port: Option<u16>, json: bool) -> i32 {
+    if from == to {
+        return out::usage("give two different hosts, by their names in the grid");
+    }
+    match client::why(&Runtime::find(), from, to, port) {
+        Ok(why) => {
+            if json {
+                out::print_json(&why);
+            } else {
+                out::print(&describe(&why));
+            }
+            if why.chosen.is_some() { out::FOUND } else { out::FAILED }
+        }
+        Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+fn describe(why: &Explanation) -> String {
+    let port = why.port.map_or_else(String::new, |port| format!(":{port}"));
+    let chosen = why.chosen.as_deref().unwrap_or("no way");
+    let mut text = format!("{} to {}{port}: {chosen}\n", why.from, why.to);
+    if !why.rules.is_empty() {
+        text += &format!("rules: {}\n", why.rules.join(", "));
+    }
+    text.push('\n');
+    let heading = ["", "way", "round trip", "carried", "sent again", "mtu", "measured", ""];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(why.ways.iter().map(row));
+    text += &out::table(&rows, &[2, 3, 4, 5]);
+    text
+}
+
+fn row(way: &WayStatus) -> Vec<String> {
+    let mark = if way.chosen { "*" } else { "" };
+    let figures = &way.figures;
+    let known = figures.round_trip_us.is_some() || figures.rate.is_some();
+    let when = match way.measured_ago_s {
+        Some(ago) => format!("{ago} s ago"),
+        None if known => "now".to_owned(),
+        None => String::new(),
+    };
+    let kind = way.tls.map_or("", |tls| if tls { "tls" } else { "plain" });
+    let at = way.address.as_ref().map_or_else(|| kind.to_owned(), |at| format!("{kind}, {at}"));
+    vec![
+        mark.to_owned(),
+        way.way.clone(),
+        figures.round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0)),
+        figures.rate.map_or_else(String::new, crate::doctor::bits),
+        figures.again_ppm.map_or_else(String::new, |ppm| format!("{:.2} %", f64::from(ppm) / 10_000.0)),
+        figures.mtu.map_or_else(String::new, |mtu| mtu.to_string()),
+        when,
+        way.why.clone().unwrap_or(at),
+    ]
+}
