@@ -268,8 +268,8 @@ mod tests {
                 "grid.toml:4: rule.x.forbid: must be direct, reverse, command, relay or the name of a relay",
             ),
             (
-                "[site.a]\nhosts.a1 = []\n[rule.x]\nhosts = 'a2'\n",
-                "grid.toml:4: rule.x.hosts: the grid has no host `a2`",
+                "[site.a]\nhosts.a1 = []\n[rule.x]\nforbid = 'relay'\nhosts = 'a2'\n",
+                "grid.toml:5: rule.x.hosts: the grid has no host `a2`",
             ),
             ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
         ];
