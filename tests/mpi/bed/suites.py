@@ -73,7 +73,7 @@ def mpi4py(place: Place, wanted: str) -> Iterator[Case]:
             begun = re.findall(r"^(test\S* \(\S+\))", text, re.MULTILINE)
             return "FAILED", f"not done; last: {begun[-1] if begun else '-'}"
         failed = sorted(set(re.findall(r"^(?:FAIL|ERROR): \S+ \((\S+?)\)", text, re.MULTILINE)))
-        ran = re.findall(r"^(?:\[\d+@\S+\] )?Ran (\d+) tests", text, re.MULTILINE)
+        ran = re.findall(r"^(?:\[\d+@\S+\] )?Ran (\d+) tests?", text, re.MULTILINE)
         if code == 0 and not failed and ran:
             return ("skipped", "no tests") if ran[0] == "0" else ("pass", f"{ran[0]} tests")
         if failed and ran:
