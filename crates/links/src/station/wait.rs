@@ -25,6 +25,14 @@ const LONG_NS: u64 = 3_000_000_000;
 const FEW: usize = 64;
 /// Ports whose descriptors are polled; more are looked at after each sleep.
 const MAX_PORTS: usize = 8;
+/// Who yields and is away for so long met tasks that do not yield themselves: each time costs a slice of theirs, ...
+const DEAR_NS: u64 = 50_000;
+/// ... and so it is worth a part of that to look on instead: one look for so many nanoseconds away (a look takes some 50), ...
+const AWAY_PER_LOOK_NS: u64 = 16 * 50;
+/// ... but no more looks than this.
+const MOST_LOOKS: u64 = 512;
+/// Of so many yields one is timed.
+const TIMED: u32 = 4;
 
 /// What is remembered between looks that found nothing. Who notes something there needs no turn: of threads that wait at the same
 /// time one may overwrite what another noted, and then waits a little longer or shorter.
@@ -38,6 +46,11 @@ pub(crate) struct Idle {
     sought: AtomicU64,
     /// Tasks outnumbered processors when that was looked at last.
     crowded: AtomicBool,
+    /// How many looks there had been at the last yield.
+    yielded: AtomicU32,
+    yields: AtomicU32,
+    /// How long who yielded was away lately, on the average.
+    away: AtomicU64,
 }
 
 enum Next {
@@ -54,6 +67,7 @@ impl Idle {
     #[inline]
     pub(crate) fn busy(&self) {
         self.looks.store(0, Ordering::Relaxed);
+        self.yielded.store(0, Ordering::Relaxed);
         self.since.store(0, Ordering::Relaxed);
         self.sleep.store(0, Ordering::Relaxed);
         self.sought.store(0, Ordering::Relaxed);
@@ -72,7 +86,37 @@ impl Idle {
         if looks.is_multiple_of(LOOKS) {
             return self.timed(policy);
         }
-        if policy.was_contended() { Next::Yield } else { Next::Look }
+        if policy.was_contended() { self.give_way(looks) } else { Next::Look }
+    }
+
+    /// Tasks outnumber processors: those who have the processor next may be whom we wait for, or may keep it for long.
+    #[inline]
+    fn give_way(&self, looks: u32) -> Next {
+        let away = self.away.load(Ordering::Relaxed);
+        let more = if away < DEAR_NS { 0 } else { (away / AWAY_PER_LOOK_NS).min(MOST_LOOKS) };
+        if u64::from(looks.wrapping_sub(self.yielded.load(Ordering::Relaxed))) < more {
+            return Next::Look;
+        }
+        self.yielded.store(looks, Ordering::Relaxed);
+        Next::Yield
+    }
+
+    /// Yields.
+    fn step_aside(&self) {
+        let yields = self.yields.load(Ordering::Relaxed).wrapping_add(1);
+        self.yields.store(yields, Ordering::Relaxed);
+        if !yields.is_multiple_of(TIMED) {
+            raw::sched_yield();
+            return;
+        }
+        let before = time::now_ns();
+        raw::sched_yield();
+        self.was_away(time::now_ns().saturating_sub(before));
+    }
+
+    fn was_away(&self, ns: u64) {
+        let away = self.away.load(Ordering::Relaxed);
+        self.away.store(away - away / 4 + ns / 4, Ordering::Relaxed);
     }
 
     #[cold]
@@ -86,7 +130,7 @@ impl Idle {
             self.since.store(now, Ordering::Relaxed);
         }
         if now.saturating_sub(since) < PATIENCE_NS {
-            return if contended { Next::Yield } else { Next::Look };
+            return if contended { self.give_way(self.looks.load(Ordering::Relaxed)) } else { Next::Look };
         }
         // Some looks lie between two sleeps: who only looks now and then, between other things, is hardly held up.
         let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
@@ -110,7 +154,7 @@ impl Station {
                 return false;
             }
             Next::Yield => {
-                raw::sched_yield();
+                self.idle.step_aside();
                 return false;
             }
             Next::Sleep(ns) => self.sleep(ns),
@@ -255,6 +299,27 @@ mod tests {
         assert!(slept.len() == 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
         idle.busy();
         assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
+    }
+
+    #[test]
+    fn looks_on_where_yielding_costs_much() {
+        let idle = Idle::default();
+        let looks_before_yields = |idle: &Idle| {
+            let yields: Vec<_> = (1..4_000).filter(|looks| matches!(idle.give_way(*looks), Next::Yield)).collect();
+            yields.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+        };
+        assert_eq!(looks_before_yields(&idle), 1, "nothing is known");
+        (0..40).for_each(|_| idle.was_away(5_000));
+        assert_eq!(looks_before_yields(&idle), 1, "others yield too");
+        (0..40).for_each(|_| idle.was_away(200_000));
+        let some = looks_before_yields(&idle);
+        assert!((200..=250).contains(&some), "{some} looks");
+        (0..40).for_each(|_| idle.was_away(4_000_000));
+        assert_eq!(u64::from(looks_before_yields(&idle)), MOST_LOOKS);
+        idle.busy();
+        assert!(matches!(idle.give_way(1), Next::Look), "something came");
+        (0..40).for_each(|_| idle.was_away(1_000));
+        assert_eq!(looks_before_yields(&idle), 1, "those who do not yield are gone");
     }
 
     #[test]
