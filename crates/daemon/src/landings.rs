@@ -92,7 +92,7 @@ impl Daemon {
         if order.through.contains(&own.name) {
             return self.tell(from, Verdict::NotNow, "it has been here before");
         }
-        let passed: Vec<String> = [order.through.as_slice(), &[order.from.clone()]].concat();
+        let passed: Vec<String> = order.through.iter().chain([&order.from]).cloned().collect();
         let Some(link) = self.next_hop(host, &passed) else {
             self.hurry(host);
             let why = format!("{} has no link with {}: {}", self.own().name, order.host, self.why_no_link(host));
