@@ -52,6 +52,17 @@ fn why_and_doctor_between_sites_behind_nat() {
     }
     let (status, text, _) = grid.run("a1", &["why", "a1", "b1"]);
     assert!(status == 0 && text.contains("a1 to b1: through r\n") && text.contains("\n*  through r"), "{text}");
+    doctor_warns_of_what_could_be_better(&grid);
+    // What carried bytes has a rate: more than nothing, and not more than lines of 100 Mbit/s can have.
+    grid.echo("b1", "7000");
+    grid.works("a1", "b1");
+    let rate = until("a rate", || grid.json("a1", &["why", "a1", "b1"]).1["ways"][0]["figures"]["rate"].as_u64());
+    assert!((100_000..300_000_000).contains(&rate), "{rate}");
+    doctor_and_why_say_who_is_missing(&mut grid);
+    grid.down();
+}
+
+fn doctor_warns_of_what_could_be_better(grid: &Grid) {
     // All works, and two things could be better: nobody can call the other.
     let (status, answer) = grid.json("a1", &["doctor", "a1", "b1"]);
     assert_eq!((status, &answer["state"]), (1, &"warning".into()), "{answer:#}");
@@ -74,11 +85,9 @@ fn why_and_doctor_between_sites_behind_nat() {
     let fix = check(&answer, "connect a1 -> b1")["fix"].as_str().unwrap();
     assert!(fix.contains("7780"), "{fix}");
     assert!(grid.run("b1", &["doctor", "a1", "b1"]).1.contains("\nwarning  connect a1 -> b1"));
-    // What carried bytes has a rate: more than nothing, and not more than lines of 100 Mbit/s can have.
-    grid.echo("b1", "7000");
-    grid.works("a1", "b1");
-    let rate = until("a rate", || grid.json("a1", &["why", "a1", "b1"]).1["ways"][0]["figures"]["rate"].as_u64());
-    assert!((100_000..300_000_000).contains(&rate), "{rate}");
+}
+
+fn doctor_and_why_say_who_is_missing(grid: &mut Grid) {
     // A daemon that is down is named, with what to type; and so is one's own.
     grid.kill("b1");
     until("the end of the link", || (grid.run("r", &["why", "r", "b1"]).0 == 1).then_some(()));
@@ -99,7 +108,6 @@ fn why_and_doctor_between_sites_behind_nat() {
         (status, &check(&answer, "link r")["state"], &check(&answer, "link b1")["state"]),
         (1, &"ok".into(), &"warning".into())
     );
-    grid.down();
 }
 
 /// Three networks in a row, and two relays between them.
