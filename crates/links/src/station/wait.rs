@@ -122,15 +122,17 @@ impl Idle {
     #[cold]
     fn timed(&self, policy: &WaitPolicy) -> Next {
         let now = time::now_ns();
-        let contended = policy.contended(now);
-        self.crowded.store(contended, Ordering::Relaxed);
         let mut since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             since = now;
             self.since.store(now, Ordering::Relaxed);
         }
         if now.saturating_sub(since) < PATIENCE_NS {
-            return if contended { self.give_way(self.looks.load(Ordering::Relaxed)) } else { Next::Look };
+            return if self.look_at_load(policy, now) {
+                self.give_way(self.looks.load(Ordering::Relaxed))
+            } else {
+                Next::Look
+            };
         }
         // Some looks lie between two sleeps: who only looks now and then, between other things, is hardly held up.
         let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
@@ -139,7 +141,15 @@ impl Idle {
             return Next::Sleep(sleep);
         }
         self.sought.store(now, Ordering::Relaxed);
+        self.look_at_load(policy, now);
         Next::Seek(sleep, now.saturating_sub(since) >= LONG_NS)
+    }
+
+    /// Whether tasks outnumber processors: a few system calls, so who sleeps asks seldom.
+    fn look_at_load(&self, policy: &WaitPolicy, now: u64) -> bool {
+        let contended = policy.contended(now);
+        self.crowded.store(contended, Ordering::Relaxed);
+        contended
     }
 }
 

@@ -326,7 +326,10 @@ impl Port for TcpPort {
 
     fn woken(&mut self) {
         self.collect();
-        self.pace.stir();
+        // A sleep that ended by itself is no reason to look often: sleepers would spend their time here.
+        if !self.ready.is_empty() || self.entrance.is_busy() || self.room {
+            self.pace.stir();
+        }
     }
 
     fn deadline(&self) -> Option<u64> {
