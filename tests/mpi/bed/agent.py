@@ -2,7 +2,7 @@
 """Stands in for ssh between the hosts of the test bed: runs commands inside a host's namespaces.
 
     agent.py serve SOCKET              process 1 of a host
-    agent.py [-OPTIONS] HOST COMMAND   as launchers call ssh; hosts are the sockets in the folder MADRIGAL_BED
+    agent.py [-OPTIONS] HOST COMMAND   as launchers call ssh; hosts are the sockets in the folder BED_HOSTS
 
 Like ssh, it takes no environment along: launchers must. Descriptors of the caller are handed over, so that output takes its usual way.
 """
@@ -28,7 +28,7 @@ def main() -> int:
     while words and words[0].startswith("-"):
         words.pop(0)
     host, command = words[0], " ".join(words[1:])
-    folder = os.environ.get("MADRIGAL_BED") or str(Path(__file__).resolve().parent)
+    folder = os.environ.get("BED_HOSTS") or str(Path(__file__).resolve().parent)
     return ask(Path(folder) / f"{host}.sock", command)
 
 
@@ -47,7 +47,7 @@ def ask(path: Path, command: str, fds: tuple[int, int, int] = (0, 1, 2)) -> int:
 
 def serve(path: str) -> int:
     """Runs what is asked for until it is killed; as process 1, also takes the orphans."""
-    settings = json.loads(os.environ["MADRIGAL_HOST"])
+    settings = json.loads(os.environ["BED_SETTINGS"])
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
     listener.listen(64)

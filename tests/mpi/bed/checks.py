@@ -154,15 +154,17 @@ def _judge_blocked(text: str) -> str:
 
 
 def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str:
-    """Every survivor learnt of it by an error, in time; or one of them ended the job for it before a launcher could know: `hold` deceives
-    that of MPICH, to which a rank has no connection but an inherited one."""
+    """Every survivor learnt of it by an error, in time; or one of them ended the job for it, as Intel's MPI does whatever it is asked for,
+    before a launcher could know: `hold` deceives theirs, to which a rank has no connection but an inherited one."""
+    if killed := re.search(r"^figure killed at ([0-9.]+)", text, re.MULTILINE):
+        seconds = time.monotonic() - float(killed[1])
     told = re.findall(r"figure kill rank (\d+) code (\d+) seconds ([0-9.]+)", text)
     if any(wrong == "0" for _, wrong, _ in told):
         return f"a rank received from a dead one: {_told(text)}"
     late = [f"rank {rank} learnt of it after {seconds} s" for rank, _, seconds in told if float(seconds) > GONE_S]
     if late:
         return ", ".join(late)
-    if mpi.kind == "mpich" and len(told) < job.ranks - 1 and (seconds > HOLD_S or "Abort(" not in text):
+    if mpi.kind in ("mpich", "impi") and len(told) < job.ranks - 1 and (seconds > HOLD_S or "Abort(" not in text):
         return f"{len(told)} of {job.ranks - 1} ranks learnt of it: {_told(text)}"
     return "" if code != 0 or told else f"ended with {code}"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bed import agent
 
-INSIDE = "MADRIGAL_BED_CAGE"
+INSIDE = "BED_CAGE"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 AGENT = Path(agent.__file__).resolve()
 
@@ -71,14 +71,14 @@ class Host:
         self.tmp = folder / f"tmp-{name}"
         self.tmp.mkdir()
         given = {"PATH": PATH, "HOME": os.environ.get("HOME", "/root"), "TMPDIR": str(self.tmp), "LANG": "C.UTF-8", "USER": "root",
-                 "MADRIGAL_BED": str(folder), "SHELL": "/bin/sh", **(environment or {})}
+                 "BED_HOSTS": str(folder), "SHELL": "/bin/sh", **(environment or {})}
         # Mounts before the agent, whose program then is process 1 with its own /proc.
         script = (f"mount -t tmpfs -o {shm} tmpfs /dev/shm && mount --bind {folder}/hosts /etc/hosts && hostname {name} && ip link set lo up && "
                   f"exec {sys.executable} {AGENT} serve {folder}/{name}.sock")
         settings = json.dumps({"folder": str(self.tmp), "environment": given})
         self.popen = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child=KILL", "--mount-proc", "sh", "-c", script],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={**os.environ, "MADRIGAL_HOST": settings})
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={**os.environ, "BED_SETTINGS": settings})
         if self.popen.stdout.readline() != b"ready\n":
             raise Unable(f"host {name} did not start")
         children = Path(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children").read_text().split()

@@ -152,8 +152,7 @@ def _assigned(environment: dict[str, str]) -> list[str]:
 
 def _handed_on() -> dict[str, str]:
     """Our own keys, as whoever runs the test bed set them."""
-    mine = ("MADRIGAL_BED", "MADRIGAL_BED_CAGE", "MADRIGAL_HOST")
-    return {name: value for name, value in os.environ.items() if name.startswith("MADRIGAL_") and name not in mine}
+    return {name: value for name, value in os.environ.items() if name.startswith("MADRIGAL_")}
 
 
 # As built, and where it is in an installation of our own. The provider is alone in its folder, so that libfabric takes nothing else for one.

@@ -197,6 +197,8 @@ void test_kill(int count, char **arguments) {
         for (int peer = 0; peer < ranks; peer++)
             if (peer != 1)
                 MPI_Send(data, length, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
+        printf("figure killed at %.3f\n", now());
+        fflush(stdout);
         raise(SIGKILL);
     }
     int code = MPI_Recv(data, length, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
