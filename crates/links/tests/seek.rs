@@ -165,7 +165,7 @@ impl Scene {
 fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
     let scene = scene();
     // It sleeps, and nobody is awaited.
-    while lock(&scene.script).armed < 20 {
+    while lock(&scene.script).armed < 3 {
         scene.look();
     }
     assert_eq!(scene.asked(), 0);
@@ -206,4 +206,15 @@ fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
     let lost = scene.station.lost();
     assert!(matches!(&lost[..], [(to, LinkError::Unreachable { tried, .. })] if *to == them() && tried == "as told"));
     assert!(scene.station.lost().is_empty());
+}
+
+#[test]
+fn nobody_looks_for_himself() {
+    let scene = scene();
+    let me = scene.endpoint.peer(&scene.endpoint.address());
+    scene.receive(Some(me));
+    while lock(&scene.script).armed < 3 {
+        scene.look();
+    }
+    assert_eq!(scene.asked(), 0);
 }

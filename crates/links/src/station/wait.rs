@@ -13,7 +13,7 @@ use super::{Core, Station};
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 64;
 /// Nothing came for so long: whoever waits may sleep.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE_NS: u64 = 900_000_000;
 /// The first sleep, and the longest. A doorbell ends any of them; what else the caller has to do waits no longer than that.
 const SLEEP_NS: u64 = 50_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
@@ -246,8 +246,9 @@ impl Core {
     /// is up may in truth wait for another, who waits for us.
     #[cold]
     fn seek(&mut self, all: bool) {
-        let nodes = &self.state.nodes;
-        let open = |node: &Node| node.route == Route::None && node.address.is_some();
+        let (nodes, me) = (&self.state.nodes, self.id);
+        // Nobody looks for himself: it would only keep him awake.
+        let open = |node: &Node| node.route == Route::None && node.address.is_some() && node.id != me;
         if !nodes.iter().any(open) {
             return;
         }
