@@ -132,7 +132,7 @@ impl Daemon {
             Answer::Call(call) => self.connected(call, End::Nobody, bytes.to_vec()),
             Answer::Stream(stream) => {
                 self.tell(stream, Verdict::Connected, "");
-                self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(End::Nobody, bytes.to_vec()));
+                let _ = self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(End::Nobody, bytes.to_vec()));
             }
         }
     }

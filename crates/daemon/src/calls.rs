@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Class, Mux, StreamId};
 use madrigal_sys::process;
+use rustix::io::Errno;
 
+use crate::berths::Outcome;
 use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::landings::Answer;
 use crate::links::Link;
@@ -22,15 +24,27 @@ pub(crate) const LIMIT: u64 = 12 * SECOND;
 const PATIENCE: u64 = 6 * SECOND;
 /// A way that did not work is tried again after this time.
 const AGAIN: u64 = 300 * MILLISECOND;
+/// What a way said that said nothing.
+const SILENT: &str = "no answer";
 
 /// Who calls.
 pub(crate) struct Caller {
     pub(crate) socket: OwnedFd,
     pub(crate) token: Token,
-    /// A program on a forwarded port; else a client, which is told what became of it.
-    pub(crate) is_tcp: bool,
+    pub(crate) kind: Kind,
     /// What it sent already, for the other end.
     pub(crate) staged: Vec<u8>,
+}
+
+/// What a caller's socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A client's, which is told what became of it, and goes on with it.
+    Client,
+    /// The accepted one of a forwarded port.
+    Forward,
+    /// A copy of a program's own, which waits in a berth; the number of its route.
+    Program(u64),
 }
 
 /// A call that waits.
@@ -70,7 +84,7 @@ impl Daemon {
     pub(crate) fn call(&mut self, caller: Caller, target: Target) {
         let Some((host, _)) = self.grid.host(&target.host) else {
             let why = format!("the grid has no host `{}`; there are {}", target.host, crate::status::names(&self.grid));
-            return self.turn_away(caller, &why);
+            return self.turn_away(caller, &why, Errno::HOSTUNREACH);
         };
         let (token, now) = (self.token(), self.now);
         self.things.insert(caller.token, Thing::Caller(token));
@@ -90,47 +104,60 @@ impl Daemon {
     }
 
     /// Tells a caller why not, and lets it go.
-    fn turn_away(&mut self, caller: Caller, why: &str) {
+    fn turn_away(&mut self, caller: Caller, why: &str, errno: Errno) {
         self.things.remove(&caller.token);
-        if caller.is_tcp {
-            socket::reset_at_close(&caller.socket, true);
-        } else {
-            let _ = socket::send(&caller.socket, &wire::frame(wire::FAILED, why.as_bytes()));
-        }
         self.note(&format!("not connected: {why}"));
+        match caller.kind {
+            Kind::Forward => socket::reset_at_close(&caller.socket, true),
+            Kind::Client => drop(socket::send(&caller.socket, &wire::frame(wire::FAILED, why.as_bytes()))),
+            Kind::Program(route) => {
+                self.route_failed(route, why, errno);
+                self.berth(caller.socket, Outcome::Refuse);
+            }
+        }
     }
 
-    /// A call ends without a stream.
+    /// A call ends without a stream: it was refused.
     pub(crate) fn call_failed(&mut self, token: Token, why: &str) {
+        self.end_call(token, why, Errno::CONNREFUSED);
+    }
+
+    fn end_call(&mut self, token: Token, why: &str, errno: Errno) {
         let Some(call) = self.calls.remove(&token) else { return };
         if let Some(ask) = &call.ask {
             self.reset_stream(ask.stream);
         }
         let why = format!("cannot connect to {}:{}: {why}", call.target.host, call.target.port);
-        self.turn_away(call.caller, &why);
+        self.turn_away(call.caller, &why, errno);
     }
 
     /// A call got its other end; `rest` came from there already.
     pub(crate) fn connected(&mut self, token: Token, far: End, rest: Vec<u8>) {
         let Some(call) = self.calls.remove(&token) else { return self.drop_end(far) };
-        let Caller { socket, token, is_tcp, staged } = call.caller;
-        if !is_tcp && socket::send(&socket, &wire::frame(wire::DONE, b"")).is_err() {
+        let Caller { socket, token, kind, staged } = call.caller;
+        if kind == Kind::Client && socket::send(&socket, &wire::frame(wire::DONE, b"")).is_err() {
             self.things.remove(&token);
             return self.drop_end(far);
         }
+        let way = call.ask.as_ref().map_or_else(String::new, |ask| ask.way.clone());
         if call.target.question.is_none() {
-            let way = call.ask.as_ref().map_or_else(String::new, |ask| format!(", {}", ask.way));
-            self.note(&format!("connected: to {}:{}{way}", call.target.host, call.target.port));
+            let told = if way.is_empty() { String::new() } else { format!(", {way}") };
+            self.note(&format!("connected: to {}:{}{told}", call.target.host, call.target.port));
         }
-        if let Some(ask) = &call.ask {
-            self.remember_way(call.host, &ask.way);
+        if call.ask.is_some() {
+            self.remember_way(call.host, &way);
         }
-        let near = Side::new(End::Socket { socket, token, is_tcp }, staged);
         let origin = call.ask.filter(|_| call.target.question.is_none()).map(|ask| Origin {
             id: call.id,
             role: Role::Caller { host: call.host, port: call.target.port, way: ask.way },
         });
-        self.join_as(near, Side::new(far, rest), origin);
+        if let Kind::Program(route) = kind {
+            self.things.remove(&token);
+            self.route_found(route, &far, &way);
+            return self.berth(socket, Outcome::Join(far, rest, route, origin));
+        }
+        let near = Side::new(End::Socket { socket, token, is_tcp: kind == Kind::Forward }, staged);
+        let _ = self.join_as(near, Side::new(far, rest), origin);
     }
 
     /// A call is due: a way took too long, or may be tried again, or the time is over.
@@ -138,13 +165,16 @@ impl Daemon {
         let now = self.now;
         let Some(call) = self.calls.get_mut(&token) else { return };
         if let Some(ask) = call.ask.take_if(|ask| ask.deadline <= now) {
-            call.tried.insert(ask.way, (now + AGAIN, "no answer".to_owned()));
+            call.tried.insert(ask.way, (now + AGAIN, SILENT.to_owned()));
             self.reset_stream(ask.stream);
         }
         let Some(call) = self.calls.get(&token) else { return };
         if call.end <= now {
             let why = self.every_attempt(call);
-            return self.call_failed(token, &why);
+            // Somebody was asked, and was silent; or nobody could be.
+            let silent = call.tried.values().any(|(_, why)| why == SILENT);
+            let errno = if silent { Errno::TIMEDOUT } else { Errno::HOSTUNREACH };
+            return self.end_call(token, &why, errno);
         }
         self.try_call(token);
     }
@@ -195,7 +225,11 @@ impl Daemon {
     fn ask(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
         let Some(call) = self.calls.get_mut(&token) else { return };
-        let source = socket::peer(&call.caller.socket).filter(|_| call.caller.is_tcp).map(|at| at.to_string());
+        let source = match call.caller.kind {
+            Kind::Client => None,
+            Kind::Forward => socket::peer(&call.caller.socket).map(|at| at.to_string()),
+            Kind::Program(_) => crate::routes::source(&call.caller.socket),
+        };
         let (host, port) = (call.target.host.clone(), call.target.port);
         let order = Order {
             host,

@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 
+use crate::routes::RouteStatus;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::socket::{self, Got};
 use crate::status::{Examination, Explanation, Status};
@@ -54,6 +55,12 @@ pub fn stop(runtime: &Runtime) -> Result<(), AskError> {
         }
     }
     Err(AskError::Broken(Errno::TIMEDOUT))
+}
+
+/// The connections of programs that go through the daemon, and those that it could not make lately; the latest first.
+pub fn routes(runtime: &Runtime) -> Result<Vec<RouteStatus>, AskError> {
+    let (_, body) = ask(runtime, &wire::frame(wire::ROUTES, b""))?;
+    serde_json::from_slice(&body).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
 /// A connection to a port of a host.

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use crate::calls::Caller;
+use crate::calls::{Caller, Kind};
 use crate::daemon::{Daemon, SECOND, Thing};
 use crate::poll::Token;
 use crate::socket::{self, Got};
-use crate::wire::{self, Target};
+use crate::wire::{self, Target, Wanted};
 
 /// How long a client may take to ask.
 const PATIENCE: u64 = 10 * SECOND;
@@ -18,6 +18,8 @@ const LONGEST: usize = 16 << 10;
 pub(crate) struct Client {
     socket: OwnedFd,
     inbox: Vec<u8>,
+    /// A descriptor that came along.
+    passed: Option<OwnedFd>,
     pub(crate) deadline: u64,
     forward: Option<Token>,
 }
@@ -38,7 +40,7 @@ impl Daemon {
             }
             let deadline = self.now + PATIENCE;
             self.things.insert(token, Thing::Client);
-            self.clients.insert(token, Client { socket, inbox: Vec::new(), deadline, forward: None });
+            self.clients.insert(token, Client { socket, inbox: Vec::new(), passed: None, deadline, forward: None });
         }
     }
 
@@ -47,7 +49,7 @@ impl Daemon {
         let mut buffer = [0; 4096];
         loop {
             let Some(client) = self.clients.get_mut(&token) else { return };
-            match socket::recv(&client.socket, &mut buffer) {
+            match socket::recv_passing(&client.socket, &mut buffer, &mut client.passed) {
                 Ok(Got::Bytes(count)) if client.forward.is_none() => {
                     client.inbox.extend_from_slice(buffer.get(..count).unwrap_or_default());
                 }
@@ -86,12 +88,20 @@ impl Daemon {
             wire::CONNECT => match target() {
                 Ok(target) => {
                     let Some(Client { socket, .. }) = self.clients.remove(&token) else { return };
-                    return self.call(Caller { socket, token, is_tcp: false, staged: rest }, target);
+                    return self.call(Caller { socket, token, kind: Kind::Client, staged: rest }, target);
                 }
                 Err(wrong) => Err(wrong),
             },
             wire::LINK => return self.lead(token),
             wire::FORWARD => target().and_then(|target| self.forward(token, target)),
+            wire::ROUTE => {
+                let client = self.clients.get_mut(&token);
+                let (pid, passed) = client.map(|c| (socket::process(&c.socket), c.passed.take())).unwrap_or_default();
+                let wanted = serde_json::from_slice::<Wanted>(body).map_err(|error| error.to_string());
+                wanted.and_then(|wanted| self.take_route(pid, passed, wanted))
+            }
+            wire::ROUTES => Ok(self.tell_programs()),
+            wire::VERDICT => Ok(self.verdict(body)),
             other => Err(format!("this daemon knows no question {other}")),
         };
         let Some(client) = self.clients.get_mut(&token) else { return };
@@ -145,7 +155,7 @@ impl Daemon {
             let token = self.token();
             if self.poll.add(&socket, token).is_ok() {
                 socket::reset_at_close(&socket, true);
-                self.call(Caller { socket, token, is_tcp: true, staged: Vec::new() }, target);
+                self.call(Caller { socket, token, kind: Kind::Forward, staged: Vec::new() }, target);
             }
         }
     }

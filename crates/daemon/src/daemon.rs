@@ -18,6 +18,7 @@ use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
 use crate::answers::Check;
+use crate::berths::{Berth, Quays};
 use crate::calls::Call;
 use crate::clients::{Client, Forward};
 use crate::grid::{Grid, Host};
@@ -29,6 +30,7 @@ use crate::notify::Notifier;
 use crate::peers::{Dial, Peer};
 use crate::pipes::{PIECE, Pipe};
 use crate::poll::{Poll, Token};
+use crate::routes::Routes;
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
 use crate::ways::Ways;
@@ -64,6 +66,8 @@ pub(crate) enum Thing {
     Check(Token),
     /// What the command of a link says.
     Errors(Token),
+    /// Connects to a program's socket.
+    Berth,
 }
 
 /// Who has a stream.
@@ -104,6 +108,11 @@ pub struct Daemon {
     pub(crate) forwards: HashMap<Token, Forward>,
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) landings: HashMap<Token, Landing>,
+    pub(crate) berths: HashMap<Token, Berth>,
+    pub(crate) quays: Quays,
+    pub(crate) routes: Routes,
+    /// What was written down for programs last.
+    pub(crate) hosts_told: String,
     pub(crate) pipes: HashMap<Token, Pipe>,
     /// Those whose streams can be moved by where they begin, by their numbers.
     pub(crate) movable: HashMap<String, Token>,
@@ -126,7 +135,7 @@ pub struct Daemon {
     pub(crate) ending: bool,
     notifier: Notifier,
     door: OwnedFd,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     _lock: Lock,
 }
 
@@ -159,6 +168,10 @@ impl Daemon {
             forwards: HashMap::new(),
             calls: HashMap::new(),
             landings: HashMap::new(),
+            berths: HashMap::new(),
+            quays: Quays::open(),
+            routes: Routes::default(),
+            hosts_told: String::new(),
             pipes: HashMap::new(),
             movable: HashMap::new(),
             checks: HashMap::new(),
@@ -182,6 +195,7 @@ impl Daemon {
         if let Some(complaint) = complaint {
             daemon.note(&complaint);
         }
+        daemon.write_hosts();
         Ok(daemon)
     }
 
@@ -209,6 +223,7 @@ impl Daemon {
         self.notifier.end();
         self.write_known(u64::MAX);
         self.note("down");
+        let _ = std::fs::remove_file(self.runtime.hosts());
         let _ = std::fs::remove_file(self.runtime.socket());
         Ok(())
     }
@@ -258,6 +273,7 @@ impl Daemon {
             Some(Thing::Socket(pipe)) => self.pump(pipe),
             Some(Thing::Check(check)) => self.look_at_check(check),
             Some(Thing::Errors(link)) => self.hear_errors(link),
+            Some(Thing::Berth) => self.look_at_berth(token),
             // It was closed by what happened before it in this turn.
             None => {}
         }
@@ -281,6 +297,7 @@ impl Daemon {
         let calls = self.calls.values().map(Call::deadline);
         let landings = self.landings.values().map(|landing| landing.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
+        let berths = self.berths.values().map(|berth| berth.next);
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
         let own = [peers, self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
@@ -290,6 +307,7 @@ impl Daemon {
             .chain(landings)
             .chain(clients)
             .chain(checks)
+            .chain(berths)
             .chain(own)
             .min()
             .unwrap_or(u64::MAX)
@@ -307,6 +325,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.drop_client(token));
         let due: Vec<Token> = self.checks.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.end_check(token));
+        let due: Vec<Token> = self.berths.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.look_at_berth(token));
         self.dial_all();
         self.reap();
         self.measure();

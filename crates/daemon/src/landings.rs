@@ -109,7 +109,7 @@ impl Daemon {
                 // The verdict comes by itself: it is the first thing on the other stream.
                 let ends = [End::Stream(from), End::Stream((link, stream))];
                 let [near, far] = ends.map(|end| Side::new(end, Vec::new()));
-                self.join(near, far);
+                let _ = self.join(near, far);
             }
             Some(Err(error)) => self.tell(from, Verdict::NotNow, &error.to_string()),
             None => self.tell(from, Verdict::NotNow, "the link broke"),
@@ -168,7 +168,7 @@ impl Daemon {
             Answer::Stream(stream) => {
                 self.note(&format!("let in: {from} to {at}"));
                 self.tell(stream, Verdict::Connected, "");
-                self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
+                let _ = self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
             }
         }
     }

@@ -10,12 +10,15 @@
 //!  answers    why, and doctor                 calls     a stream to another host     knowledge what is remembered
 //!  health     what they say of a host         landings  a connection to this host    notify    the service manager
 //!                                             clients   local programs
+//!  hosts      what programs may know             routes    their connections to other hosts
+//!                                             berths    their sockets, until those are connected
 //! ```
 //! One thread, one epoll, nothing blocks. Everything that waits has a deadline. What peers and strangers send is bounded and checked; none
 //! of it panics or decides where memory goes.
 #![forbid(unsafe_code)]
 
 mod answers;
+mod berths;
 mod calls;
 mod channel;
 pub mod client;
@@ -24,6 +27,7 @@ mod command;
 mod daemon;
 pub mod grid;
 mod health;
+mod hosts;
 mod knowledge;
 mod landings;
 mod links;
@@ -34,6 +38,7 @@ mod notify;
 mod peers;
 mod pipes;
 mod poll;
+mod routes;
 mod runtime;
 mod socket;
 mod start;
@@ -44,6 +49,7 @@ mod wire;
 pub use daemon::Daemon;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
+pub use routes::RouteStatus;
 pub use runtime::{Runtime, RuntimeError};
 pub use start::StartError;
 pub use status::{

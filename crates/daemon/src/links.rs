@@ -295,6 +295,7 @@ impl Daemon {
         let mut mux = Mux::new(link.dialled.is_some(), limits, now);
         mux.ping(now);
         mux.receive(now, rest).map_err(|broken| broken.to_string())?;
+        let dialled = link.dialled.is_some() && link.address.is_some();
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.spoken_address();
         let (measured, instance) = (Measured::default(), hello.instance);
@@ -302,7 +303,7 @@ impl Daemon {
         self.note(&format!("link with {}, {way} {address}", hello.host));
         self.dirty.insert(token);
         self.choose(peer, hello.instance);
-        self.peer_is_up(peer);
+        self.peer_is_up(peer, dialled);
         self.measure_new(token);
         self.move_all(peer);
         self.tell_soon();

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use madrigal_sys::process;
+use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
@@ -38,6 +39,8 @@ pub(crate) struct Peer {
     pub(crate) command: Option<String>,
     /// Addresses to which long packets seem to vanish.
     short: BTreeSet<SocketAddr>,
+    /// Whether connections from here to there are known to work, or not to.
+    pub(crate) direct: Option<bool>,
 }
 
 /// A connection that is being made.
@@ -59,6 +62,7 @@ impl Peer {
             lost: None,
             command: None,
             short: BTreeSet::new(),
+            direct: None,
         }
     }
 }
@@ -70,18 +74,18 @@ impl Daemon {
         peer != self.me && !host.addresses.is_empty() && self.grid.is_trusted_between(self.own(), host)
     }
 
-    /// Whether a link with a host is to be made: there is none, or only one by a command, and there might be a better one.
+    /// Whether a link with a host is to be made: there is none, or only one by a command, and there might be a better one; or one that came
+    /// from there, and says nothing of the way from here.
     fn is_wanted(&self, peer: usize) -> bool {
         match self.link_to(peer).and_then(|link| self.links.get(&link)) {
             None => self.is_dialled(peer) || self.has_command(peer),
-            Some(link) => link.method() == "command" && self.is_dialled(peer),
+            Some(link) => self.is_dialled(peer) && (link.method() == "command" || self.peers[peer].direct.is_none()),
         }
     }
 
     /// When the next attempt is due.
     pub(crate) fn next_dial(&self) -> u64 {
-        let idle = |peer: usize| self.is_wanted(peer);
-        let due = self.peers.iter().enumerate().filter(|(peer, _)| idle(*peer)).map(|(_, peer)| peer.next);
+        let due = self.peers.iter().enumerate().filter(|(peer, _)| self.is_wanted(*peer)).map(|(_, peer)| peer.next);
         due.min().unwrap_or(u64::MAX)
     }
 
@@ -125,6 +129,7 @@ impl Daemon {
                 Err(errno) => drop(self.peers[peer].told.insert(address, errno.to_string())),
             }
         }
+        self.judge_direct(peer);
     }
 
     /// Somebody wants to reach a host: it is dialled now, unless it just was.
@@ -175,15 +180,56 @@ impl Daemon {
         self.things.remove(&token);
         if let Some(dial) = self.dials.remove(&token) {
             self.peers[dial.peer].told.insert(dial.address, why.to_owned());
+            self.judge_direct(dial.peer);
         }
     }
 
-    /// There is a link with a host: calls may have waited for it.
-    pub(crate) fn peer_is_up(&mut self, peer: usize) {
+    /// Whether the way from here is known to be shut by now: nothing works at any address. Where a host refuses, its daemon may not be up;
+    /// where that is known to be, somebody in between refuses.
+    fn judge_direct(&mut self, peer: usize) {
+        let (known, addresses) = (&self.peers[peer], &self.grid.hosts[peer].addresses);
+        let (all, linked) = (addresses.iter().all(|at| known.told.contains_key(at)), self.link_to(peer).is_some());
+        if !all || addresses.is_empty() || (linked && known.direct == Some(true)) {
+            return;
+        }
+        let before = self.how(peer);
+        self.peers[peer].direct = if !linked && self.is_refused(peer) { None } else { Some(false) };
+        if self.how(peer) != before {
+            self.write_hosts();
+        }
+    }
+
+    /// Whether somebody at an address of a host says that there is no daemon.
+    pub(crate) fn is_refused(&self, peer: usize) -> bool {
+        let refused = Errno::CONNREFUSED.to_string();
+        self.peers.get(peer).is_some_and(|known| known.told.values().any(|why| *why == refused))
+    }
+
+    /// Why the way from here is thought to be shut.
+    pub(crate) fn why_no_direct(&self, peer: usize) -> String {
+        let Some(known) = self.peers.get(peer) else { return String::new() };
+        let told: Vec<String> = known.told.iter().map(|(at, why)| format!("{at}: {why}")).collect();
+        match self.grid.hosts.get(peer) {
+            Some(host) if host.addresses.is_empty() => "the grid has no address of it".to_owned(),
+            _ if known.direct.is_none() => "it is not known yet whether it is open".to_owned(),
+            _ => told.join(", "),
+        }
+    }
+
+    /// There is a link with a host, which we dialled or it did: calls may have waited for it.
+    pub(crate) fn peer_is_up(&mut self, peer: usize, dialled: bool) {
         let known = &mut self.peers[peer];
         known.pause = PAUSES.0;
-        known.told.clear();
         (known.lost, known.command) = (None, None);
+        if dialled {
+            known.told.clear();
+            known.direct = Some(true);
+        } else if known.direct == Some(false) {
+            // Its daemon may not have been up when we dialled: once more.
+            known.direct = None;
+            known.told.clear();
+        }
+        self.write_hosts();
         self.wake_calls();
     }
 
@@ -198,6 +244,8 @@ impl Daemon {
             known.lost = Some(why.to_owned());
             known.pause = PAUSES.0;
             known.next = now + process::random() % PAUSES.0;
+        } else {
+            self.judge_direct(peer);
         }
     }
 

@@ -137,13 +137,13 @@ impl Side {
 }
 
 impl Daemon {
-    /// Joins two ends.
-    pub(crate) fn join(&mut self, one: Side, other: Side) {
-        self.join_as(one, other, None);
+    /// Joins two ends; what holds them.
+    pub(crate) fn join(&mut self, one: Side, other: Side) -> Token {
+        self.join_as(one, other, None)
     }
 
-    /// Joins two ends, of which one is a stream that may be moved.
-    pub(crate) fn join_as(&mut self, one: Side, other: Side, origin: Option<Origin>) {
+    /// Joins two ends, of which one is a stream that may be moved; what holds them.
+    pub(crate) fn join_as(&mut self, one: Side, other: Side, origin: Option<Origin>) -> Token {
         let pipe = self.token();
         for side in [&one, &other] {
             match &side.end {
@@ -162,6 +162,7 @@ impl Daemon {
         }
         self.pipes.insert(pipe, Pipe { sides: [one, other], origin });
         self.pump(pipe);
+        pipe
     }
 
     /// Carries what can be carried.

@@ -61,6 +61,32 @@ impl Runtime {
         self.path.join("daemon.sock")
     }
 
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a daemon was ever up here (the directory is gone when the machine is restarted).
+    pub fn was_used(&self) -> bool {
+        self.path.join("daemon.lock").exists()
+    }
+
+    /// What the daemon tells programs of the grid's hosts.
+    pub(crate) fn hosts(&self) -> PathBuf {
+        self.path.join("daemon.hosts")
+    }
+
+    /// Writes it, so that whoever reads it reads either what was there or all that is now.
+    pub(crate) fn write_hosts(&self, text: &str) -> Result<(), std::io::Error> {
+        use std::io::Write as _;
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let next = self.path.join("daemon.hosts.new");
+        let _ = fs::remove_file(&next);
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&next)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&next, self.hosts())
+    }
+
     /// What the daemon says when nobody watches.
     pub fn log(&self) -> PathBuf {
         self.path.join("daemon.log")

@@ -1,5 +1,7 @@
 //! Sockets as the daemon uses them: never blocking, closed on exec, TCP without delay.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
@@ -7,7 +9,10 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
+};
 
 /// What a read or an accept gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +39,14 @@ pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
     }
     rustix::net::bind(&socket, &at)?;
     rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Takes an address for a socket; `shared`: with others of this user's that do the same.
+pub(crate) fn bound(at: SocketAddr, shared: bool) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(family(at), SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseport(&socket, shared)?;
+    rustix::net::bind(&socket, &at)?;
     Ok(socket)
 }
 
@@ -97,6 +110,31 @@ pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> Result<Got, Errno> {
     }
 }
 
+/// Reads what is there on a Unix socket; a descriptor that came along takes the place of `passed`.
+pub(crate) fn recv_passing(socket: &OwnedFd, buffer: &mut [u8], passed: &mut Option<OwnedFd>) -> Result<Got, Errno> {
+    // Room for one: of more the kernel closes the rest.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            other => break other,
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(all) = message {
+            *passed = all.last().or(passed.take());
+        }
+    }
+    match got {
+        Ok(got) if got.bytes == 0 => Ok(Got::End),
+        Ok(got) => Ok(Got::Bytes(got.bytes)),
+        Err(Errno::AGAIN) => Ok(Got::Nothing),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Writes as much as there is room for.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
@@ -141,6 +179,11 @@ pub(crate) fn dial_unix(path: &Path) -> Result<OwnedFd, Errno> {
 pub(crate) fn is_ours(socket: &OwnedFd) -> bool {
     let own = rustix::process::geteuid();
     sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+}
+
+/// The process at the other end of a Unix socket; 0 where that cannot be told.
+pub(crate) fn process(socket: &OwnedFd) -> u32 {
+    sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
 /// The address at this end.

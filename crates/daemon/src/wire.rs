@@ -5,7 +5,7 @@
 //!  between daemons     HELLO both ways, or REFUSED with the reason; then the mux
 //!  what a stream is for   an About; the first bytes back on an order are a verdict: code, length of the text (2), text;
 //!                      where it asks something, the answer follows as JSON
-//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK; answered by DONE or FAILED
+//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, ROUTES, VERDICT; answered by DONE or FAILED
 //! ```
 
 use madrigal_proto::frame::{self, Front};
@@ -29,6 +29,12 @@ pub(crate) const CONNECT: u8 = 18;
 pub(crate) const FORWARD: u8 = 19;
 /// A client's connection leads to another daemon, which begins.
 pub(crate) const LINK: u8 = 20;
+/// A program wants its own socket, which comes along, connected as a [`Wanted`] says; the answer has the ports where it is to wait.
+pub(crate) const ROUTE: u8 = 21;
+/// A client asks which connections of programs there are.
+pub(crate) const ROUTES: u8 = 22;
+/// A program asks why its socket, of the cookie in the body, was not connected.
+pub(crate) const VERDICT: u8 = 23;
 /// It was done; the body is the answer.
 pub(crate) const DONE: u8 = 32;
 /// It was not; the body says why.
@@ -85,6 +91,17 @@ pub(crate) enum Question {
         #[serde(default)]
         to: Option<String>,
     },
+}
+
+/// A port of a host, as a program wants it.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    /// The host's name in the grid.
+    pub(crate) host: String,
+    /// The port.
+    pub(crate) port: u16,
+    /// The address that the program connected to.
+    pub(crate) asked: String,
 }
 
 /// A port of a host that a stream is to be connected to.

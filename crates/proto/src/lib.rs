@@ -1,6 +1,7 @@
 //! Protocols as state machines: bytes and the time go in, bytes and a deadline come out. No unsafe code, no system call, no clock.
 //!
 //! * [`frame`]: how frames lie in a stream of bytes;
+//! * [`hosts`]: which address is which host of a grid, as programs read it;
 //! * [`mux`]: many streams over one connection, with credits and classes;
 //! * [`talk`]: two processes that meet on a connection prove to each other who they are;
 //! * [`race`]: every address of a peer is tried, until one answers or the time is over;
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod frame;
+pub mod hosts;
 pub mod mux;
 pub mod race;
 pub mod reach;

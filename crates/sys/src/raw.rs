@@ -281,6 +281,18 @@ pub fn peer_credentials(fd: c_int) -> Result<(u32, u32), Errno> {
     Ok((credentials.pid as u32, credentials.uid))
 }
 
+/// Has a socket drop every packet before anything looks at it: a classic BPF program of one instruction, `ret #0` (socket(7),
+/// `SO_ATTACH_FILTER`).
+pub fn drop_packets(fd: c_int) -> Result<(), Errno> {
+    const RETURN: u16 = 0x06;
+    let mut program = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }];
+    let whole = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    let (value, len) = ((&raw const whole) as usize, size_of::<libc::sock_fprog>());
+    let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize, value, len, 0];
+    // SAFETY: the program and its description are our own and live through the call, which copies them.
+    check(unsafe { syscall6(libc::SYS_setsockopt, args) }).map(drop)
+}
+
 /// Types every bit pattern of which is a value, so that the kernel may fill them.
 ///
 /// # Safety

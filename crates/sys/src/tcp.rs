@@ -7,6 +7,9 @@ use crate::{Errno, raw};
 /// `TCP_ESTABLISHED` of `tcpi_state`.
 const ESTABLISHED: u8 = 1;
 
+/// `TCP_SYN_SENT` of `tcpi_state`: it connects.
+pub const SYN_SENT: u8 = 2;
+
 /// The part of `struct tcp_info` (linux/tcp.h) up to `tcpi_bytes_retrans`; fields keep the kernel's names.
 #[repr(C)]
 #[allow(missing_docs)]

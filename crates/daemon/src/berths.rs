@@ -1,0 +1,189 @@
+//! Berths: where sockets of local programs wait until their other end is found, and how they are then connected to this daemon.
+//!
+//! A program's `connect(2)` to a host that this daemon is to reach goes to the *quay* instead, a port of the loopback address that drops
+//! whatever arrives: the socket is, and stays, connecting. A copy of its descriptor comes by the Unix socket, where only this user's
+//! processes can speak. Once the far end is there, this daemon connects *from* the quay *to* the program's socket. Both have then opened
+//! the connection at once, which TCP allows (RFC 9293, 3.5), and the program sees its own connect end well, at this moment and no earlier:
+//! its descriptor, its options and its event sets never changed. Where there is no far end its connect fails instead.
+//!
+//! Nobody else comes in: nothing is ever accepted at a quay; who connects there without passing the descriptor waits for ever. While the
+//! copy is held nobody else can get the program's port; and that it was the program's socket that answered is asked of the kernel.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use madrigal_sys::{raw, tcp};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketType, sockopt};
+
+use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
+use crate::pipes::{End, Origin, Side};
+use crate::poll::Token;
+use crate::socket;
+
+/// How long a program may take from asking to connecting, and its socket to answer.
+const PATIENCE: u64 = 2 * SECOND;
+
+/// A port where sockets wait.
+pub(crate) struct Quay {
+    listener: OwnedFd,
+    at: SocketAddr,
+    /// A port that is taken and where nobody listens: who connects there is refused by the kernel.
+    _wall: OwnedFd,
+    wall_at: SocketAddr,
+}
+
+/// The quays: of IPv4, and of IPv6 where there is any.
+pub(crate) struct Quays(Vec<Quay>);
+
+/// A program's socket that waits.
+pub(crate) struct Berth {
+    theirs: OwnedFd,
+    ours: Option<OwnedFd>,
+    outcome: Outcome,
+    since: u64,
+    pub(crate) next: u64,
+}
+
+/// What is to become of it.
+pub(crate) enum Outcome {
+    /// It is joined with this end, from which these bytes came already; the number of its route; and how its stream is called.
+    Join(End, Vec<u8>, u64, Option<Origin>),
+    /// Its connect fails.
+    Refuse,
+}
+
+impl Quay {
+    fn open(ip: IpAddr) -> Result<Self, Errno> {
+        let any = SocketAddr::new(ip, 0);
+        let (listener, wall) = (socket::bound(any, true)?, socket::bound(any, false)?);
+        raw::drop_packets(listener.as_raw_fd())?;
+        rustix::net::listen(&listener, 1)?;
+        let at = socket::own(&listener).ok_or(Errno::ADDRNOTAVAIL)?;
+        let wall_at = socket::own(&wall).ok_or(Errno::ADDRNOTAVAIL)?;
+        Ok(Self { listener, at, _wall: wall, wall_at })
+    }
+}
+
+impl Quays {
+    pub(crate) fn open() -> Self {
+        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        Self(loopback.into_iter().filter_map(|ip| Quay::open(ip).ok()).collect())
+    }
+
+    fn of(&self, ip: IpAddr) -> Option<&Quay> {
+        self.0.iter().find(|quay| quay.at.is_ipv4() == ip.to_canonical().is_ipv4())
+    }
+
+    /// The ports, of IPv4 and IPv6, and those of their walls; 0 where there is none.
+    pub(crate) fn ports(&self) -> String {
+        let of = |ip: IpAddr| self.of(ip).map_or((0, 0), |quay| (quay.at.port(), quay.wall_at.port()));
+        let (four, six) = (of(Ipv4Addr::LOCALHOST.into()), of(Ipv6Addr::LOCALHOST.into()));
+        format!("{} {} {} {}", four.0, six.0, four.1, six.1)
+    }
+
+    /// Whether a descriptor that came from a program is a TCP socket of this network namespace, not connected yet.
+    pub(crate) fn judge(&self, theirs: &OwnedFd) -> Result<(), String> {
+        let quay = self.0.first().ok_or("this daemon has no loopback address")?;
+        let family = sockopt::socket_domain(theirs);
+        let is_stream = sockopt::socket_type(theirs) == Ok(SocketType::STREAM);
+        if !(matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6)) && is_stream) || state(theirs).is_none() {
+            return Err("what was passed is no TCP socket".to_owned());
+        }
+        if tcp::netns_cookie(theirs.as_raw_fd()) != tcp::netns_cookie(quay.listener.as_raw_fd()) {
+            return Err("the program is in another network namespace than this daemon".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn state(socket: &OwnedFd) -> Option<u8> {
+    tcp::info(socket.as_raw_fd()).ok().map(|info| info.state)
+}
+
+/// Whether two sockets are the ends of one connection.
+fn is_pair(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let bare = |at: Option<SocketAddr>| at.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
+    let (one, other) =
+        ([socket::own(one), socket::peer(one)].map(bare), [socket::peer(other), socket::own(other)].map(bare));
+    one == other && one.iter().all(Option::is_some)
+}
+
+impl Daemon {
+    /// A program's socket gets what became of its call.
+    pub(crate) fn berth(&mut self, theirs: OwnedFd, outcome: Outcome) {
+        let (token, now) = (self.token(), self.now);
+        self.things.insert(token, Thing::Berth);
+        self.berths.insert(token, Berth { theirs, ours: None, outcome, since: now, next: now });
+        self.look_at_berth(token);
+    }
+
+    /// Looks whether the program's socket waits by now, or has answered.
+    pub(crate) fn look_at_berth(&mut self, token: Token) {
+        let Some(mut berth) = self.berths.remove(&token) else { return };
+        let late = berth.since + PATIENCE <= self.now;
+        let waits = state(&berth.theirs) == Some(tcp::SYN_SENT);
+        let done = match (&berth.ours, &berth.outcome) {
+            (Some(ours), _) => match socket::is_connected(ours) {
+                Ok(true) => return self.moored(token, berth),
+                Ok(false) => late,
+                Err(_) => true,
+            },
+            (None, Outcome::Refuse) if waits => {
+                // Its error is a reset; the library asks for the true one when the program does.
+                let _ = rustix::net::shutdown(&berth.theirs, Shutdown::Both);
+                true
+            }
+            (None, Outcome::Join(..)) if waits => match self.meet(&berth.theirs, token) {
+                Ok(ours) => {
+                    berth.ours = Some(ours);
+                    self.berths.insert(token, berth);
+                    return self.look_at_berth(token);
+                }
+                Err(_) => late,
+            },
+            // The program has not come there yet.
+            _ => late,
+        };
+        if done {
+            return self.leave_berth(token, berth);
+        }
+        // Nobody tells when a socket of another process begins to connect.
+        berth.next = if berth.ours.is_some() { berth.since + PATIENCE } else { self.now + MILLISECOND };
+        self.berths.insert(token, berth);
+    }
+
+    /// Connects from the quay to a program's socket.
+    fn meet(&self, theirs: &OwnedFd, token: Token) -> Result<OwnedFd, Errno> {
+        let there = socket::own(theirs).ok_or(Errno::NOTCONN)?;
+        let there = SocketAddr::new(there.ip().to_canonical(), there.port());
+        let quay = self.quays.of(there.ip()).ok_or(Errno::AFNOSUPPORT)?;
+        let ours = socket::bound(quay.at, true)?;
+        self.poll.add(&ours, token)?;
+        match rustix::net::connect(&ours, &there) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(ours),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// It answered.
+    fn moored(&mut self, token: Token, mut berth: Berth) {
+        let Some(socket) = berth.ours.take_if(|ours| is_pair(ours, &berth.theirs)) else {
+            return self.leave_berth(token, berth);
+        };
+        let Outcome::Join(far, rest, route, origin) = berth.outcome else { return };
+        let local = socket::peer(&socket);
+        let near = Side::new(End::Socket { socket, token, is_tcp: true }, Vec::new());
+        let pipe = self.join_as(near, Side::new(far, rest), origin);
+        self.route_joined(route, local, pipe);
+    }
+
+    /// It went away, or nothing can be done for it.
+    fn leave_berth(&mut self, token: Token, berth: Berth) {
+        self.things.remove(&token);
+        if let Outcome::Join(far, _, route, _) = berth.outcome {
+            self.drop_end(far);
+            self.route_failed(route, "the program went away", Errno::CONNABORTED);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What this daemon writes down for the programs of its host: which address and which name is which host, and whether connections there go
+//! through the daemon ([`madrigal_proto::hosts`]).
+
+use std::net::{IpAddr, SocketAddr};
+
+use madrigal_proto::hosts::{self, How};
+
+use crate::daemon::Daemon;
+use crate::grid::{Grid, Host};
+
+impl Daemon {
+    /// Writes the file anew, if it says something else by now.
+    pub(crate) fn write_hosts(&mut self) {
+        let all = self.grid.hosts.iter().enumerate();
+        let text =
+            hosts::write(all.map(|(at, host)| (host.name.as_str(), self.how(at), addresses(&self.grid, self.me, at))));
+        if text == self.hosts_told {
+            return;
+        }
+        match self.runtime.write_hosts(&text) {
+            Ok(()) => self.hosts_told = text,
+            Err(error) => self.note(&format!("programs cannot learn of the hosts: {error}")),
+        }
+    }
+
+    /// How programs of this host connect to one.
+    pub(crate) fn how(&self, peer: usize) -> How {
+        let (own, Some(host)) = (self.own(), self.grid.hosts.get(peer)) else { return How::Direct };
+        let near = own.site == host.site;
+        match self.peers.get(peer).and_then(|peer| peer.direct) {
+            _ if peer == self.me => How::Own,
+            _ if !near && !self.grid.is_trusted_between(own, host) => How::Daemon,
+            Some(true) => How::Direct,
+            Some(false) => How::Daemon,
+            None if near => How::Direct,
+            // Nobody is there who could carry anything.
+            None if self.link_to(peer).is_none() && self.is_refused(peer) => How::Direct,
+            None => How::Daemon,
+        }
+    }
+
+    /// Why a program that asked for a host at this address comes to the daemon.
+    pub(crate) fn why_daemon(&self, peer: usize, asked: Option<SocketAddr>) -> String {
+        let Some(host) = self.grid.hosts.get(peer) else { return String::new() };
+        if !self.grid.is_trusted_between(self.own(), host) && self.own().site != host.site {
+            let site = self.grid.sites.get(host.site).map_or("?", |site| site.name.as_str());
+            return format!("site {site} is another one, and the network between is not trusted");
+        }
+        match (self.how(peer), asked) {
+            (How::Direct | How::Own, Some(at)) if hosts::is_alias(at.ip()) => {
+                format!("{} is the name of {} here, and no address of its own", at.ip(), host.name)
+            }
+            _ => format!("the direct way is shut: {}", self.why_no_direct(peer)),
+        }
+    }
+}
+
+/// The addresses that mean this host and no other, for programs on host `me`.
+fn addresses(grid: &Grid, me: usize, at: usize) -> Vec<IpAddr> {
+    let site = |place: usize| grid.hosts.get(place).map(|host| host.site);
+    let (near, all) = (site(at) == site(me), grid.hosts.iter().enumerate());
+    let ips = |host: &Host| host.addresses.iter().map(|at| at.ip().to_canonical()).collect::<Vec<_>>();
+    let mine = grid.hosts.get(at).map(ips).unwrap_or_default();
+    // In its own site a host goes before those of other sites; this host before all.
+    let others = all.filter(|(place, _)| match *place {
+        place if place == at => false,
+        place if place == me => true,
+        _ if at == me => false,
+        place => !near || site(place) == site(me),
+    });
+    let others: Vec<IpAddr> = others.flat_map(|(_, host)| ips(host)).collect();
+    mine.into_iter().filter(|ip| !ip.is_loopback() && !others.contains(ip)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_several_have_is_that_of_the_nearest_or_of_nobody() {
+        let text = "[site.a]\nhosts = { a1 = '10.0.0.2', a2 = ['10.0.0.3', '127.0.0.1'] }\n[site.b]\n\
+            hosts = { b1 = ['10.0.0.2', 'fd00::2'], b2 = '10.0.0.3', b3 = '10.0.0.4' }\n[site.c]\nhosts.c1 = '10.0.0.4'\n";
+        let grid = Grid::read("grid.toml", text).unwrap();
+        let of = |me: usize| -> Vec<Vec<String>> {
+            let all = (0..grid.hosts.len()).map(|at| addresses(&grid, me, at));
+            all.map(|ips| ips.iter().map(IpAddr::to_string).collect()).collect()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(of(0), [&["10.0.0.2"][..], &["10.0.0.3"], &["fd00::2"], &none, &none, &none]);
+        assert_eq!(of(5), [&none[..], &none, &["fd00::2"], &none, &none, &["10.0.0.4"]]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Connections of unmodified programs that go through this daemon: asked for by the library preloaded into them, and told about to
+//! `madrigal why`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
+
+use crate::calls::{Caller, Kind};
+use crate::daemon::{Daemon, SECOND};
+use crate::pipes::End;
+use crate::poll::Token;
+use crate::socket;
+use crate::wire::{Target, Wanted};
+
+/// Routes that are over, or failed, and still told about.
+const REMEMBERED: usize = 64;
+/// Routes that are told at once.
+const MOST: usize = 400;
+
+/// A connection of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct Route {
+    id: u64,
+    /// The kernel's name of the program's socket.
+    cookie: u64,
+    since: u64,
+    /// What joins its ends.
+    pipe: Option<Token>,
+    errno: Option<Errno>,
+    told: RouteStatus,
+}
+
+/// Those there are, oldest first.
+#[derive(Default)]
+pub(crate) struct Routes {
+    last: u64,
+    all: VecDeque<Route>,
+}
+
+/// A connection of a program through a daemon.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct RouteStatus {
+    /// The program's process.
+    pub pid: u32,
+    /// The address of its socket, as the kernel has it.
+    pub local: Option<String>,
+    /// The address that the program asked for.
+    pub asked: String,
+    /// The host that this is.
+    pub host: String,
+    /// And the port.
+    pub port: u16,
+    /// The hosts that carry it, from this one to that one; empty while none is found.
+    pub hops: Vec<String>,
+    /// Its first hop is enciphered.
+    pub tls: bool,
+    /// Why it does not go by itself.
+    pub why: String,
+    /// It is open.
+    pub open: bool,
+    /// Why there is none.
+    pub error: Option<String>,
+    /// Seconds since it was asked for.
+    pub age: u64,
+}
+
+impl Daemon {
+    /// A program wants its socket, of which a copy came along, connected to a port of a host; the ports where it is to wait.
+    pub(crate) fn take_route(&mut self, pid: u32, passed: Option<OwnedFd>, wanted: Wanted) -> Result<Vec<u8>, String> {
+        let theirs = passed.ok_or("no socket came along")?;
+        self.quays.judge(&theirs)?;
+        let Some((peer, _)) = self.grid.host(&wanted.host) else {
+            return Err(format!("the grid has no host `{}`", wanted.host));
+        };
+        let asked = wanted.asked.parse::<SocketAddr>().ok();
+        let told = RouteStatus {
+            pid,
+            asked: wanted.asked.clone(),
+            host: wanted.host.clone(),
+            port: wanted.port,
+            why: self.why_daemon(peer, asked),
+            ..RouteStatus::default()
+        };
+        let cookie = sockopt::socket_cookie(&theirs).unwrap_or(0);
+        let id = self.keep_route(Route { id: 0, cookie, since: self.now, pipe: None, errno: None, told });
+        let token = self.token();
+        let target = Target { host: wanted.host, port: wanted.port, from: 0, question: None };
+        self.call(Caller { socket: theirs, token, kind: Kind::Program(id), staged: Vec::new() }, target);
+        Ok(self.quays.ports().into_bytes())
+    }
+
+    fn keep_route(&mut self, mut route: Route) -> u64 {
+        self.routes.last += 1;
+        let id = self.routes.last;
+        route.id = id;
+        let over = |daemon: &Self, route: &Route| match route.pipe {
+            Some(pipe) => !daemon.pipes.contains_key(&pipe),
+            None => route.errno.is_some(),
+        };
+        let ended = self.routes.all.iter().filter(|route| over(self, route)).count();
+        if ended > REMEMBERED {
+            let mut all = std::mem::take(&mut self.routes.all);
+            let mut surplus = ended - REMEMBERED;
+            all.retain(|route| {
+                let goes = surplus > 0 && over(self, route);
+                surplus -= usize::from(goes);
+                !goes
+            });
+            self.routes.all = all;
+        }
+        self.routes.all.push_back(route);
+        id
+    }
+
+    fn route(&mut self, id: u64) -> Option<&mut Route> {
+        self.routes.all.iter_mut().rev().find(|route| route.id == id)
+    }
+
+    /// A way was found; what it is called.
+    pub(crate) fn route_found(&mut self, id: u64, far: &End, way: &str) {
+        let link = if let End::Stream((link, _)) = far { self.links.get(link) } else { None };
+        let tls = link.is_some_and(|link| link.channel.is_enciphered());
+        let between: Vec<String> = way.strip_prefix("through ").map_or_else(Vec::new, |relays| {
+            relays.split([',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        });
+        let own = self.own().name.clone();
+        let Some(route) = self.route(id) else { return };
+        let last = route.told.host.clone();
+        let mut hops: Vec<String> = [own].into_iter().chain(between).chain([last]).collect();
+        hops.dedup();
+        (route.told.hops, route.told.tls) = (hops, tls);
+    }
+
+    /// The program's end is connected, too.
+    pub(crate) fn route_joined(&mut self, id: u64, local: Option<SocketAddr>, pipe: Token) {
+        if let Some(route) = self.route(id) {
+            route.pipe = Some(pipe);
+            route.told.local = local.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
+        }
+    }
+
+    /// There is none.
+    pub(crate) fn route_failed(&mut self, id: u64, why: &str, errno: Errno) {
+        if let Some(route) = self.route(id) {
+            route.errno = Some(errno);
+            route.told.error = Some(why.to_owned());
+        }
+    }
+
+    /// Why the call of the socket of this name failed, as the number of an error; 0 where it did not.
+    pub(crate) fn verdict(&self, cookie: &[u8]) -> Vec<u8> {
+        let cookie = std::str::from_utf8(cookie).ok().and_then(|text| text.parse::<u64>().ok());
+        let route = self.routes.all.iter().rev().find(|route| Some(route.cookie) == cookie);
+        let errno = route.and_then(|route| route.errno).map_or(0, Errno::raw_os_error);
+        errno.to_string().into_bytes()
+    }
+
+    /// All of them, as JSON.
+    pub(crate) fn tell_programs(&self) -> Vec<u8> {
+        let told = self.routes.all.iter().rev().take(MOST).map(|route| RouteStatus {
+            open: route.pipe.is_some_and(|pipe| self.pipes.contains_key(&pipe)),
+            age: self.now.saturating_sub(route.since) / SECOND,
+            ..route.told.clone()
+        });
+        serde_json::to_vec(&told.collect::<Vec<_>>()).unwrap_or_default()
+    }
+}
+
+/// The address that a program's socket has by now.
+pub(crate) fn source(socket: &OwnedFd) -> Option<String> {
+    socket::own(socket).filter(|at| at.port() != 0).map(|at| at.to_string())
+}
