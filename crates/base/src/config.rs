@@ -24,7 +24,7 @@ pub struct Key {
 pub const KEYS: &[Key] = &[
     Key {
         name: "MADRIGAL_METHODS",
-        default: "shm,tcp",
+        default: "shm,tcp,daemon",
         unit: "",
         help: "Methods that may be used, best first; `^shm` means all but shm.",
     },
@@ -75,6 +75,12 @@ pub const KEYS: &[Key] = &[
         default: "~/.config/madrigal",
         unit: "",
         help: "Directory of certificates, keys and the description of the grid; ~ is the home directory.",
+    },
+    Key {
+        name: "MADRIGAL_DAEMON",
+        default: "",
+        unit: "",
+        help: "Directory of the daemon that programs use, or `none`; empty for the usual one, where a grid is described or a daemon was up.",
     },
 ];
 
@@ -132,18 +138,21 @@ pub struct Settings {
     pub address_len: Option<usize>,
     /// `MADRIGAL_CONFIG_DIR`, `~/` not yet replaced.
     pub config_dir: String,
+    /// `MADRIGAL_DAEMON`.
+    pub daemon: String,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            methods: Methods::Only(vec!["shm".to_owned(), "tcp".to_owned()]),
+            methods: Methods::Only(["shm", "tcp", "daemon"].map(str::to_owned).to_vec()),
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
             network: Network::default(),
             address_len: None,
             config_dir: "~/.config/madrigal".to_owned(),
+            daemon: String::new(),
         }
     }
 }
@@ -189,6 +198,10 @@ impl Settings {
                 let at_home = value.starts_with("~/").then(|| value.to_owned());
                 self.config_dir = at_home.or_else(|| absolute(value)).ok_or_else(|| bad("a path from / or ~/"))?;
             }
+            "MADRIGAL_DAEMON" => {
+                let plain = value.is_empty() || value == "none";
+                self.daemon = plain.then(|| value.to_owned()).or_else(|| absolute(value)).ok_or_else(|| bad(DAEMON))?;
+            }
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
         }
@@ -201,6 +214,7 @@ impl Settings {
     }
 }
 
+const DAEMON: &str = "an absolute path, or none";
 const PORTS: &str = "a list of ports such as 80,8000-8010";
 const NETS: &str = "a list of networks such as 10.0.0.0/8,^docker0,ib*";
 
@@ -321,6 +335,7 @@ mod tests {
             ("MADRIGAL_NET", "10.0.0.0/99"),
             ("MADRIGAL_CONNECT_TIMEOUT", "0"),
             ("MADRIGAL_CONFIG_DIR", "relative"),
+            ("MADRIGAL_DAEMON", "relative"),
         ] {
             let (settings, errors) = Settings::from_pairs([(name, value)]);
             assert_eq!(settings, Settings::default());

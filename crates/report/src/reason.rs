@@ -96,6 +96,10 @@ reasons! {
     TableFull = 32, "table-full", "too many connections were being set up at once; it will be tried again";
     /// The socket is corked.
     Corked = 33, "corked", "TCP_CORK is set";
+    /// Through the daemon.
+    Daemon = 34, "daemon", "the connection goes to a host of another site, through the daemons";
+    /// There is none.
+    NoDaemon = 35, "no-daemon", "the connection should go through a daemon, and none is up or it refused: `madrigal status`; it went by plain TCP";
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use madrigal_sys::{lock, process as proc, raw};
 
 use crate::sock::{self, SOCKS, role};
 use crate::table::{self, Kind};
-use crate::{arenas, close, epoll, holders, leave, offers, process};
+use crate::{arenas, close, epoll, holders, leave, offers, process, route};
 
 static PARENT: AtomicU32 = AtomicU32::new(0);
 /// pthread_atfork(3) handlers are in place.
@@ -68,6 +68,7 @@ pub(crate) fn after_in_child() {
     process::after_fork();
     epoll::after_fork();
     arenas::after_fork();
+    route::after_fork();
     for (_, s) in SOCKS.all() {
         s.after_fork();
     }

@@ -10,6 +10,7 @@
 //!  recv send     data calls        epoll poll   waits         close fork     ends of descriptors, new processes
 //!    |    |                          |
 //!  upgrade -> session -> leave     a connection's way into a ring, through it, and back to the kernel
+//!  route                           connections to hosts of other sites: through the daemon
 //!    |            |
 //!  offers arenas holders           rendezvous; shared memory; who else holds a socket
 //!  sock table slab real process    the socket behind a descriptor; memory outside malloc; the next library; this process
@@ -35,6 +36,7 @@ mod poll;
 mod process;
 mod real;
 mod recv;
+mod route;
 mod send;
 mod session;
 mod slab;

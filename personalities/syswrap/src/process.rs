@@ -36,6 +36,11 @@ pub(crate) fn configure() {
     {
         OFF.store(Reason::MethodOff as u32, Ordering::Relaxed);
     }
+    if let Some(directory) = env(c"MADRIGAL_DAEMON")
+        && env(c"MADRIGAL_METHODS").is_none_or(|methods| method_allowed(methods, "daemon"))
+    {
+        crate::route::configure(directory);
+    }
     if let Some(us) = env(c"MADRIGAL_SPIN_US").and_then(|v| v.parse::<u64>().ok()) {
         POLICY.set_max_spin_ns(us.min(1_000_000) * 1000);
     }

@@ -6,8 +6,8 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    addrinfo, epoll_event, fd_set, hostent, iovec, mmsghdr, msghdr, nfds_t, off_t, off64_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 macro_rules! real {
@@ -57,6 +57,12 @@ real! {
     socket(c_int, c_int, c_int) -> c_int;
     listen(c_int, c_int) -> c_int;
     connect(c_int, *const sockaddr, socklen_t) -> c_int;
+    getpeername(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    getaddrinfo(*const c_char, *const c_char, *const addrinfo, *mut *mut addrinfo) -> c_int;
+    gethostbyname(*const c_char) -> *mut hostent;
+    gethostbyname2(*const c_char, c_int) -> *mut hostent;
+    gethostbyname_r(*const c_char, *mut hostent, *mut c_char, size_t, *mut *mut hostent, *mut c_int) -> c_int;
     accept(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     accept4(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
     shutdown(c_int, c_int) -> c_int;

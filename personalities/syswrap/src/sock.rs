@@ -14,6 +14,7 @@ use madrigal_sys::lock::Lock;
 use crate::defer::Deferred;
 use crate::epoll::Member;
 use crate::offers::Tuple;
+use crate::route::Routed;
 use crate::session::Session;
 use crate::slab::{Object, Slab};
 use crate::table::{self, Kind, Word};
@@ -114,6 +115,7 @@ pub(crate) struct Sock {
     pub(crate) members: [Member; MEMBERS],
     pub(crate) session: Session,
     pub(crate) deferred: Deferred,
+    pub(crate) routed: Routed,
     /// When it last sent through a ring, in programs that are too slow for rings ([`process::pace_ns`]).
     pub(crate) sent_at: AtomicU64,
     /// How often sends and receives have taken turns so far; the lowest bit says that a send was last.
@@ -228,6 +230,7 @@ impl Sock {
         }
         self.session.clear();
         self.deferred.clear();
+        self.routed.clear();
         self.refs.store(1, Ordering::Release);
     }
 
@@ -283,6 +286,12 @@ impl Sock {
     pub(crate) fn set_never(&self, reason: Reason) {
         let _ = self.never.compare_exchange(0, reason as u32, Ordering::Relaxed, Ordering::Relaxed);
         self.tell(Path::Tcp, self.never());
+    }
+
+    /// It goes through the daemon, or should have: never by a ring, and only the last reason counts.
+    pub(crate) fn set_way(&self, reason: Reason) {
+        self.never.store(reason as u32, Ordering::Relaxed);
+        self.tell(Path::Tcp, Some(reason));
     }
 
     /// Becomes one end of a connection, listed for `madrigal why`.

@@ -1,5 +1,6 @@
 //! `madrigal up`, `down`, `status`, `connect`, `forward`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
@@ -44,6 +45,13 @@ fn usual_file() -> Option<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
     config.map(|config| config.join("madrigal/grid.toml"))
+}
+
+/// The directory that programs find a daemon in, if there is a grid: one is described, or a daemon was up since the machine started.
+pub(crate) fn directory() -> Option<OsString> {
+    let runtime = Runtime::find();
+    let described = usual_file().is_some_and(|file| file.exists());
+    (described || runtime.was_used()).then(|| runtime.path().as_os_str().to_owned())
 }
 
 fn ended(done: Result<(), rustix::io::Errno>) -> i32 {

@@ -10,7 +10,7 @@ use madrigal_sys::process::become_program;
 
 use crate::environment::Environment;
 use crate::program::{Fitness, NotFound};
-use crate::{cli, library, mpi, out, program, settings};
+use crate::{cli, daemon, library, mpi, out, program, settings};
 
 /// Exit status: no such program.
 const MISSING: i32 = 127;
@@ -50,6 +50,9 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     }
     if found.methods.allows("shm") {
         meet();
+    }
+    if found.methods.allows("daemon") && env.get("MADRIGAL_DAEMON").is_none() {
+        env.set("MADRIGAL_DAEMON", daemon::directory());
     }
     let prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
     if args.verbose {

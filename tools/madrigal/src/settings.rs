@@ -5,10 +5,13 @@ use std::ffi::OsString;
 use madrigal::config::{ConfigError, KEYS, Settings, lookup};
 use madrigal_rendezvous::Directory;
 
+/// What a host of a lab has in its environment: no settings.
+const OF_LABS: [&str; 2] = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST"];
+
 /// The settings an environment asks for, and what is wrong with it. A key set to nothing is not set.
 pub(crate) fn read(env: &[(OsString, OsString)]) -> (Settings, Vec<ConfigError>) {
     let pairs = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
-    Settings::from_pairs(pairs.filter(|(_, value)| !value.is_empty()))
+    Settings::from_pairs(pairs.filter(|(name, value)| !value.is_empty() && !OF_LABS.contains(name)))
 }
 
 /// What an error means for whoever typed it: what happens now, and what to type.

@@ -9,7 +9,7 @@ use madrigal_sys::raw;
 use super::guarded_or;
 use crate::sock::{flag, role};
 use crate::table::{self, Kind, Word};
-use crate::{close, epoll, fork, holders, leave, offers, process, real, sock};
+use crate::{close, epoll, fork, holders, leave, offers, process, real, route, sock};
 
 const SOCK_TYPE_MASK: c_int = 0xf;
 
@@ -79,6 +79,19 @@ fn mark(s: &sock::Sock, fd: c_int) {
 /// connect(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if route::is_on() && table::get(fd).is_some() {
+        // SAFETY: see `socket`.
+        match guarded_or(None, || unsafe { route::turn(fd, addr, len) }) {
+            None => {}
+            Some(route::Turn::Fail(e)) => return super::fail(e),
+            Some(route::Turn::To(name)) => {
+                let (addr, len) = name.pointer();
+                // SAFETY: an address of our own, alive through the call.
+                let result = unsafe { real::connect()(fd, addr, len) };
+                return guarded_or(result, || route::after(fd, result));
+            }
+        }
+    }
     // SAFETY: see `socket`.
     let result = unsafe { real::connect()(fd, addr, len) };
     if table::get(fd).is_some() && (result == 0 || crate::outcome::errno() == libc::EINPROGRESS) {

@@ -8,6 +8,7 @@
 mod data;
 mod fds;
 mod files;
+mod names;
 mod options;
 mod processes;
 mod stdio;

@@ -10,7 +10,7 @@ use madrigal_sys::raw;
 use super::fds::{kernel_only, set_nonblocking};
 use super::{guarded_or, is_socket};
 use crate::sock::{flag, mode};
-use crate::{plain, real, recv, send, sock};
+use crate::{plain, real, recv, route, send, sock};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
@@ -32,6 +32,8 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 const KERNEL_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, TCP_INQ, libc::TCP_MD5SIG, TCP_FASTOPEN_CONNECT];
 /// ioctl of sockatmark(3) (asm-generic/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
+/// getpeername(2) by another name (asm-generic/socket.h).
+const SO_PEERNAME: c_int = 28;
 const TCP_INQ: c_int = 36;
 const TCP_FASTOPEN_CONNECT: c_int = 30;
 
@@ -44,6 +46,10 @@ pub unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if name == SO_PEERNAME && level == libc::SOL_SOCKET && route::is_routed(fd) {
+        // SAFETY: as for getpeername(2), which it is.
+        return unsafe { super::names::getpeername(fd, value.cast(), len) };
+    }
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let result = unsafe { real::getsockopt()(fd, level, name, value, len) };
     if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR && is_socket(fd) {
@@ -77,7 +83,14 @@ pub unsafe extern "C-unwind" fn getsockopt(
 /// `value` points to an int.
 unsafe fn tell_error(fd: c_int, value: *mut c_int) {
     // SAFETY: the caller's contract.
-    if unsafe { value.read_unaligned() } != 0 {
+    let told = unsafe { value.read_unaligned() };
+    if told != 0 {
+        if route::is_on()
+            && let Some(code) = guarded_or(None, || route::error(fd))
+        {
+            // SAFETY: the caller's contract.
+            unsafe { value.write_unaligned(code) };
+        }
         return;
     }
     if let Some(e) = guarded_or(None, || sock::enter(fd)?.owed_error()) {

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_long};
 
 use madrigal_report::Reason;
 
-use super::{data, fds, files, guarded_or, options, processes, waits};
+use super::{data, fds, files, guarded_or, names, options, processes, waits};
 use crate::{process, real};
 
 /// syscall(2)
@@ -64,6 +64,8 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
             libc::SYS_socket => fds::socket(fd, b as _, c as _),
             libc::SYS_accept4 => fds::accept4(fd, b as _, c as _, d as _),
             libc::SYS_connect => fds::connect(fd, b as _, c as _),
+            libc::SYS_getpeername => names::getpeername(fd, b as _, c as _),
+            libc::SYS_getsockname => names::getsockname(fd, b as _, c as _),
             libc::SYS_shutdown => fds::shutdown(fd, b as _),
             libc::SYS_dup => fds::dup(fd),
             libc::SYS_dup3 => fds::dup3(fd, b as _, c as _),

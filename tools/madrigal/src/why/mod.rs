@@ -7,6 +7,7 @@ mod sockets;
 use serde::Serialize;
 
 use crate::{cli, out};
+use madrigal_daemon::{RouteStatus, Runtime, client};
 use processes::Process;
 
 /// What is printed as JSON.
@@ -25,12 +26,14 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
             Err(_) => return out::usage("give a process by its number, or two hosts of the grid"),
         },
     };
+    // Without a daemon nothing goes through one.
+    let routes = client::routes(&Runtime::find()).unwrap_or_default();
     let processes = match pid {
-        Some(pid) => match processes::of(pid) {
+        Some(pid) => match processes::of(pid, &routes) {
             Ok(process) => vec![process],
             Err(text) => return out::fail(&text),
         },
-        None => processes::all(),
+        None => processes::all(&routes),
     };
     if args.json {
         return out::print_json(&Answer { processes });
@@ -50,13 +53,17 @@ fn describe(process: &Process) -> String {
     let plural = if count == 1 { "connection" } else { "connections" };
     let missed = process.missed_bells;
     let mut text = format!("process {} ({}): {count} {plural}, missed_bells {missed}\n", process.pid, process.program);
+    let failed = process.not_connected.iter().map(failure).collect::<String>();
     if count == 0 {
-        return text;
+        return text + &failed;
     }
     let heading = ["fd", "local", "peer", "path", "ring in", "ring out", "tcp in", "tcp out", "moves", "bells", "why"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for c in &process.connections {
-        let why = c.reason.as_ref().map_or(String::new(), |r| format!("{}: {}", r.name, r.text));
+        let why = match (&c.daemon, &c.reason) {
+            (Some(route), _) => way(route),
+            (None, reason) => reason.as_ref().map_or(String::new(), |r| format!("{}: {}", r.name, r.text)),
+        };
         let name = |address: &Option<String>| address.clone().unwrap_or_else(|| "?".to_owned());
         rows.push(vec![
             c.fd.to_string(),
@@ -73,5 +80,18 @@ fn describe(process: &Process) -> String {
         ]);
     }
     text += &out::table(&rows, &[0, 4, 5, 6, 7, 8, 9]);
-    text
+    text + &failed
+}
+
+/// How a connection goes through daemons, and why.
+fn way(route: &RouteStatus) -> String {
+    let RouteStatus { hops, port, tls, why, .. } = route;
+    let cipher = if *tls { "tls" } else { "plain" };
+    format!("{}:{port} ({cipher}): {why}", hops.join(" > "))
+}
+
+fn failure(route: &RouteStatus) -> String {
+    let RouteStatus { asked, age, .. } = route;
+    let error = route.error.as_deref().unwrap_or("?");
+    format!("not connected, {age} s ago, to {asked}: {error}\n")
 }

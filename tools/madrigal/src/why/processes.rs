@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 
+use madrigal_daemon::RouteStatus;
 use madrigal_report::{Path, Reason, Record, Report};
 use madrigal_sys::Errno;
 use serde::Serialize;
@@ -19,6 +20,9 @@ pub(super) struct Process {
     /// Sleeps that ended by the safety cut with something to read: 0 unless a wake-up was lost.
     pub(super) missed_bells: u64,
     pub(super) connections: Vec<Connection>,
+    /// What the daemon could not connect for it lately.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) not_connected: Vec<RouteStatus>,
 }
 
 /// One of its connections. Addresses are missing if it was closed while we looked.
@@ -28,9 +32,12 @@ pub(super) struct Connection {
     pub(super) local: Option<String>,
     pub(super) peer: Option<String>,
     state: Option<&'static str>,
-    /// `shm` or `tcp`.
+    /// `shm`, `tcp` or `daemon`.
     pub(super) path: &'static str,
     pub(super) reason: Option<Because>,
+    /// How it goes through daemons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) daemon: Option<RouteStatus>,
     pub(super) ring_in: u64,
     pub(super) ring_out: u64,
     pub(super) tcp_in: u64,
@@ -53,7 +60,7 @@ const UNSEEN: Because = Because {
 };
 
 /// The wrapped process `pid`, or what to say instead.
-pub(super) fn of(pid: u32) -> Result<Process, String> {
+pub(super) fn of(pid: u32, routes: &[RouteStatus]) -> Result<Process, String> {
     let owner = match std::fs::metadata(format!("/proc/{pid}")) {
         Ok(stat) => stat.uid(),
         Err(_) => {
@@ -62,9 +69,9 @@ pub(super) fn of(pid: u32) -> Result<Process, String> {
     };
     let program = program(pid);
     match Report::of(pid) {
-        Ok(report) => Ok(describe(pid, program, Some(&report))),
+        Ok(report) => Ok(describe(pid, program, Some(&report), routes)),
         Err(Errno::NOENT) => match is_wrapped(pid) {
-            Ok(true) => Ok(describe(pid, program, None)),
+            Ok(true) => Ok(describe(pid, program, None, routes)),
             Ok(false) => Err(format!(
                 "process {pid} ({program}) is not under madrigal: start it with `madrigal exec -- {program} ...`"
             )),
@@ -75,14 +82,14 @@ pub(super) fn of(pid: u32) -> Result<Process, String> {
 }
 
 /// Every wrapped process that may be looked into: all of this user's; for root, everybody's.
-pub(super) fn all() -> Vec<Process> {
+pub(super) fn all(routes: &[RouteStatus]) -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut pids: Vec<u32> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&pid| pid != own())
         .collect();
     pids.sort_unstable();
-    pids.into_iter().filter(|&pid| is_wrapped(pid) == Ok(true)).filter_map(|pid| of(pid).ok()).collect()
+    pids.into_iter().filter(|&pid| is_wrapped(pid) == Ok(true)).filter_map(|pid| of(pid, routes).ok()).collect()
 }
 
 fn own() -> u32 {
@@ -127,7 +134,7 @@ fn is_wrapped(pid: u32) -> Result<bool, Errno> {
     }
 }
 
-fn describe(pid: u32, program: String, report: Option<&Report>) -> Process {
+fn describe(pid: u32, program: String, report: Option<&Report>, routes: &[RouteStatus]) -> Process {
     let sockets = sockets::in_namespace_of(pid);
     let descriptors = sockets::descriptors(pid);
     let inodes: HashMap<i32, u64> = descriptors.iter().copied().collect();
@@ -147,8 +154,24 @@ fn describe(pid: u32, program: String, report: Option<&Report>) -> Process {
         }
     }
     connections.sort_by_key(|c| c.fd);
+    connections.iter_mut().for_each(|connection| find_route(connection, routes));
+    let not_connected = routes.iter().filter(|route| route.pid == pid && route.error.is_some()).cloned().collect();
     let missed_bells = report.map_or(0, |r| r.missed_bells().load(Relaxed));
-    Process { pid, program, missed_bells, connections }
+    Process { pid, program, missed_bells, connections, not_connected }
+}
+
+/// Of a connection to the daemon, whose other end that is.
+fn find_route(connection: &mut Connection, routes: &[RouteStatus]) {
+    if connection.reason.as_ref().is_none_or(|reason| reason.name != Reason::Daemon.name()) {
+        return;
+    }
+    connection.path = "daemon";
+    let local = connection.local.as_ref();
+    connection.daemon =
+        routes.iter().find(|route| route.open && local.is_some() && route.local.as_ref() == local).cloned();
+    if let Some(route) = &connection.daemon {
+        connection.peer = Some(route.asked.clone());
+    }
 }
 
 fn recorded(fd: i32, record: &Record, socket: Option<&Socket>) -> Connection {
@@ -180,6 +203,7 @@ fn named(fd: i32, socket: Option<&Socket>) -> Connection {
         state: socket.map(|s| s.state),
         path: "tcp",
         reason: None,
+        daemon: None,
         ring_in: 0,
         ring_out: 0,
         tcp_in: 0,

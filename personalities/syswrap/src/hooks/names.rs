@@ -1,0 +1,144 @@
+//! Names: getpeername(2) and getsockname(2) of sockets that go through the daemon; hosts of the grid by name.
+
+use core::ffi::{c_char, c_int};
+
+use libc::{addrinfo, hostent, size_t, sockaddr, socklen_t};
+
+use super::guarded_or;
+use crate::real;
+use crate::route::{self, Addresses};
+
+/// getpeername(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
+    unsafe { name(fd, true, addr, len, || real::getpeername()(fd, addr, len)) }
+}
+
+/// getsockname(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: see `getpeername`.
+    unsafe { name(fd, false, addr, len, || real::getsockname()(fd, addr, len)) }
+}
+
+/// # Safety
+/// As for getpeername(2), which `real` is, or getsockname(2).
+unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, real: impl FnOnce() -> c_int) -> c_int {
+    if !route::is_routed(fd) || addr.is_null() || len.is_null() {
+        return real();
+    }
+    // SAFETY: the program's own length.
+    let room = unsafe { *len };
+    let result = real();
+    if result == 0 {
+        // SAFETY: the kernel has just filled both.
+        guarded_or((), || unsafe { route::rename(fd, peer, addr, len, room) });
+    }
+    result
+}
+
+/// getaddrinfo(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const addrinfo,
+    answer: *mut *mut addrinfo,
+) -> c_int {
+    // SAFETY: see `getpeername`.
+    let real = |node, hints| unsafe { real::getaddrinfo()(node, service, hints, answer) };
+    // SAFETY: the program's text.
+    let Some(known) = (unsafe { known(node) }) else { return real(node, hints) };
+    // SAFETY: all-zero hints mean anything: AF_UNSPEC, no flags.
+    let mut wanted: addrinfo = unsafe { core::mem::zeroed() };
+    if !hints.is_null() {
+        // SAFETY: the program's hints.
+        wanted = unsafe { *hints };
+    }
+    if wanted.ai_flags & libc::AI_NUMERICHOST != 0 {
+        return real(node, hints);
+    }
+    if known.own {
+        let result = real(node, hints);
+        if result == 0 {
+            return result;
+        }
+    }
+    wanted.ai_flags = (wanted.ai_flags & !libc::AI_ADDRCONFIG) | libc::AI_NUMERICHOST;
+    let (four, six) = (known.four.as_c_str(), known.six.as_c_str());
+    let text = match wanted.ai_family {
+        libc::AF_INET => four,
+        libc::AF_INET6 if six.is_empty() => {
+            wanted.ai_flags |= libc::AI_V4MAPPED;
+            four
+        }
+        libc::AF_INET6 => six,
+        _ if four.is_empty() => six,
+        _ => four,
+    };
+    if text.is_empty() { real(node, hints) } else { real(text.as_ptr(), &raw const wanted) }
+}
+
+/// The addresses of a host of the grid of that name.
+///
+/// # Safety
+/// `name` is null or a text that ends with a null byte.
+unsafe fn known(name: *const c_char) -> Option<Addresses> {
+    if !route::is_on() {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    guarded_or(None, || unsafe { route::addresses(name) })
+}
+
+/// An old function that knows IPv4 by name: `real` with the name as it is, or with the address that the grid knows.
+///
+/// # Safety
+/// `name` is a text that ends with a null byte.
+unsafe fn by_name<T>(name: *const c_char, failed: impl Fn(&T) -> bool, real: impl Fn(*const c_char) -> T) -> T {
+    // SAFETY: the caller's contract.
+    match unsafe { known(name) }.filter(|known| !known.four.as_c_str().is_empty()) {
+        None => real(name),
+        Some(known) if known.own => {
+            let told = real(name);
+            if failed(&told) { real(known.four.as_c_str().as_ptr()) } else { told }
+        }
+        Some(known) => real(known.four.as_c_str().as_ptr()),
+    }
+}
+
+/// gethostbyname(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn gethostbyname(name: *const c_char) -> *mut hostent {
+    // SAFETY: see `getpeername`.
+    unsafe { by_name(name, |told: &*mut hostent| told.is_null(), |name| real::gethostbyname()(name)) }
+}
+
+/// gethostbyname2(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn gethostbyname2(name: *const c_char, family: c_int) -> *mut hostent {
+    if family != libc::AF_INET {
+        // SAFETY: see `getpeername`.
+        return unsafe { real::gethostbyname2()(name, family) };
+    }
+    // SAFETY: see `getpeername`.
+    unsafe { by_name(name, |told: &*mut hostent| told.is_null(), |name| real::gethostbyname2()(name, family)) }
+}
+
+/// gethostbyname_r(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn gethostbyname_r(
+    name: *const c_char,
+    into: *mut hostent,
+    buf: *mut c_char,
+    len: size_t,
+    found: *mut *mut hostent,
+    error: *mut c_int,
+) -> c_int {
+    // ERANGE: the buffer is too short, which the program is to hear of.
+    // SAFETY: the program's own result.
+    let failed = |told: &c_int| *told != libc::ERANGE && unsafe { found.is_null() || (*found).is_null() };
+    // SAFETY: see `getpeername`.
+    unsafe { by_name(name, failed, |name| real::gethostbyname_r()(name, into, buf, len, found, error)) }
+}

@@ -1,0 +1,141 @@
+//! What is asked of the daemon, on its Unix socket: frames of [`madrigal_proto::frame`] as in `daemon/src/wire.rs`.
+
+use core::ffi::c_int;
+use core::fmt::Write as _;
+use core::mem::MaybeUninit;
+use core::net::SocketAddr;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use madrigal_proto::frame::{self, Front};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::process::StackPath;
+use madrigal_sys::{Errno, raw, tcp, time};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+
+/// As in `daemon/src/wire.rs`.
+const ROUTE: u8 = 21;
+const VERDICT: u8 = 23;
+const DONE: u8 = 32;
+/// How long the daemon, which has nothing to wait for, may take to answer.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// The longest answer of use.
+const LONGEST: usize = 512;
+
+/// Where the daemon lets sockets wait, and where they are refused; each of IPv4 and of IPv6.
+pub(super) struct Ports {
+    pub(super) quays: [u16; 2],
+    pub(super) walls: [u16; 2],
+}
+
+/// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. `None`: there
+/// is no daemon, or it does not want to.
+pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr) -> Option<Ports> {
+    let mut body = StackPath::empty();
+    write!(body, r#"{{"host":"{host}","port":{},"asked":"{asked}"}}"#, asked.port()).ok()?;
+    // SAFETY: the program's own descriptor, which it keeps open at least until the call we are in returns.
+    let passed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut answer = Answer::default();
+    let text = answer.ask(ROUTE, body.as_c_str().to_bytes(), Some(passed)).ok()?;
+    let mut ports = core::str::from_utf8(text).ok()?.split(' ').map(str::parse::<u16>);
+    let mut next = || ports.next()?.ok();
+    let ports = Ports { quays: [next()?, next()?], walls: [next()?, next()?] };
+    (ports.quays != [0, 0]).then_some(ports)
+}
+
+/// Why the daemon made the connect of `fd` fail, if it did.
+pub(super) fn verdict(fd: c_int) -> Option<Errno> {
+    let mut body = StackPath::empty();
+    write!(body, "{}", tcp::cookie(fd).ok()?).ok()?;
+    let mut answer = Answer::default();
+    let text = answer.ask(VERDICT, body.as_c_str().to_bytes(), None).ok()?;
+    let code = core::str::from_utf8(text).ok()?.parse::<i32>().ok()?;
+    (1..4096).contains(&code).then(|| Errno::from_raw_os_error(code))
+}
+
+/// What the daemon answers.
+struct Answer {
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Default for Answer {
+    fn default() -> Self {
+        Self { bytes: [0; LONGEST], len: 0 }
+    }
+}
+
+impl Answer {
+    /// Asks, and waits for the answer; its body, if the daemon did what it was asked.
+    fn ask(&mut self, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<&[u8], Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = Fd::from(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
+        let until = time::now_ns() + PATIENCE_NS;
+        call(&socket, until)?;
+        say(&socket, kind, body, passed)?;
+        while !self.is_whole()? {
+            let now = time::now_ns();
+            if now >= until {
+                return Err(Errno::TIMEDOUT);
+            }
+            raw::wait_readable(&[socket.as_raw_fd()], until - now);
+            let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+            match rustix::net::recv(&socket, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(Errno::CONNRESET),
+                Ok((count, _)) => self.len += count,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        match frame::front(self.heard(), LONGEST) {
+            Ok(Front::Whole { head: &[DONE], body }) => Ok(body),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn heard(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    fn is_whole(&self) -> Result<bool, Errno> {
+        match frame::front(self.heard(), LONGEST) {
+            // A long refusal: that it is one is enough.
+            Ok(Front::More(_)) if self.len == LONGEST => Err(Errno::MSGSIZE),
+            Ok(Front::More(_)) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(_) => Err(Errno::PROTO),
+        }
+    }
+}
+
+/// Connects to the daemon. Where very many do that at once it is a moment before there is room.
+fn call(socket: &Fd, until: u64) -> Result<(), Errno> {
+    let address = SocketAddrUnix::new(super::hosts::path("daemon.sock").as_c_str())?;
+    loop {
+        match rustix::net::connect(socket, &address) {
+            Err(Errno::AGAIN) if time::now_ns() < until => {
+                let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 1_000_000 });
+            }
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Sends a frame: small enough to go at once or not at all.
+fn say(socket: &Fd, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let prefix = frame::prefix(1, body.len() as u64).ok_or(Errno::MSGSIZE)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = passed.map(|fd| [fd]);
+    if let Some(rights) = &rights {
+        control.push(SendAncillaryMessage::ScmRights(rights));
+    }
+    let pieces = [IoSlice::new(&prefix), IoSlice::new(core::slice::from_ref(&kind)), IoSlice::new(body)];
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = rustix::net::sendmsg(socket, &pieces, &mut control, flags)?;
+    if sent == prefix.len() + 1 + body.len() { Ok(()) } else { Err(Errno::AGAIN) }
+}
