@@ -67,6 +67,12 @@ impl Grid {
         line
     }
 
+    /// Starts something that runs until the grid is down.
+    pub(crate) fn serve(&mut self, host: &str, command: &[&str]) {
+        let child = self.spawn(host, command);
+        self.running.push((String::new(), child));
+    }
+
     pub(crate) fn echo(&mut self, host: &str, port: &str) {
         assert_eq!(self.ready(host, &["/usr/bin/python3", "-c", ECHO, port]), "ready\n");
     }
@@ -126,7 +132,7 @@ pub(crate) fn has(program: &str) -> bool {
     found
 }
 
-pub(crate) const ALLOW: &str = "allow = '7000,6379'\n";
+pub(crate) const ALLOW: &str = "allow = '7000,6379,8080,8730,5201'\n";
 
 #[test]
 fn nat_left_works_both_ways() {
@@ -175,8 +181,7 @@ fn redis_between_two_sites_behind_nat() {
     let mut grid = Grid::up("two-sites.toml", &two_sites(), &["r", "a1", "b1"]);
     grid.linked("a1", "r");
     grid.linked("b1", "r");
-    let server = grid.spawn("b1", &["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"]);
-    grid.running.push((String::new(), server));
+    grid.serve("b1", &["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"]);
     until("redis", || grid.bed.exec("b1", &["redis-cli", "ping"]).1.contains("PONG").then_some(()));
     let port = grid.forward("a1", "b1:6379");
     let ask = |grid: &Grid, args: &[&str]| grid.bed.exec("a1", &[&["redis-cli", "-p", &port], args].concat()).1;

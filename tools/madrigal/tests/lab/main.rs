@@ -2,8 +2,11 @@
 
 mod bed;
 mod commands;
+#[path = "../common/mod.rs"]
+mod common;
 mod daemons;
 mod links;
+mod routes;
 mod ways;
 
 use bed::{Bed, Who, possible};

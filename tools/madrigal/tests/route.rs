@@ -1,0 +1,430 @@
+//! Unmodified programs under `madrigal exec` that connect to hosts of a grid through daemons of this machine.
+//!
+//! Features (docs/features.md): B16, B18, L7.
+
+mod common;
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, Running, madrigal, need, run};
+
+/// A generous end for anything that should take moments.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Waits until `ready` answers something; panics when it takes too long.
+fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + WATCHDOG;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Sends back what comes; its port.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut to: TcpStream = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut &stream, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    port
+}
+
+/// Daemons of hosts a1 and b1, and a host c1 that nobody reaches. The second host of the file has the alias 127.77.0.2.
+struct Bed {
+    folder: Folder,
+    daemons: Vec<(String, Child)>,
+}
+
+impl Bed {
+    fn new(what: &str, allow: &str) -> Self {
+        let folder = Folder::new(what);
+        let (a, b) = (free_port(), free_port());
+        let grid = format!(
+            "trusted = true\n[site.a]\nhosts.a1 = '127.0.0.1:{a}'\n[site.b]\nhosts = {{ b1 = '127.0.0.1:{b}', c1 = [] }}\nallow = '{allow}'\n"
+        );
+        folder.file("grid.toml", 0o600, &grid);
+        let mut bed = Self { folder, daemons: Vec::new() };
+        bed.up("a1");
+        bed.up("b1");
+        until("a link", || bed.has_link().then_some(()));
+        bed
+    }
+
+    /// The command, as somebody on `host` types it.
+    fn on(&self, host: &str, args: &[&str]) -> Command {
+        let home = self.folder.0.join(host);
+        std::fs::create_dir_all(&home).unwrap();
+        let mut command = madrigal();
+        command.args(args).env("XDG_RUNTIME_DIR", home);
+        command
+    }
+
+    fn up(&mut self, host: &str) {
+        let grid = self.folder.path("grid.toml");
+        let log = std::fs::File::create(self.folder.path(&format!("{host}.log"))).unwrap();
+        let mut command = self.on(host, &["up", "--foreground", "--grid", &grid, "--host", host]);
+        let child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        self.daemons.push((host.to_owned(), child));
+        until("a daemon", || (run(&mut self.on(host, &["status"])).0 == Some(0)).then_some(()));
+    }
+
+    fn has_link(&self) -> bool {
+        let status: serde_json::Value =
+            serde_json::from_str(&run(&mut self.on("a1", &["status", "--json"])).1).unwrap();
+        let peers = status["peers"].as_array().unwrap();
+        peers.iter().any(|one| one["host"] == "b1" && !one["links"].as_array().unwrap().is_empty())
+    }
+
+    fn pid(&self, host: &str) -> u32 {
+        self.daemons.iter().find(|(name, _)| name == host).unwrap().1.id()
+    }
+
+    fn kill(&mut self, host: &str) {
+        let place = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        let (_, mut child) = self.daemons.remove(place);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A Python script under `madrigal exec` on host a1, with what the scripts share.
+    fn script(&self, options: &[&str], script: &str, args: &[&str]) -> Command {
+        let python = need("python3").unwrap();
+        let whole = format!("{SHARED}{script}");
+        let words = [&["exec"], options, &["--", python.to_str().unwrap(), "-c", &whole], args].concat();
+        self.on("a1", &words)
+    }
+
+    /// What it prints; it must end well.
+    #[track_caller]
+    fn says(&self, script: &str, args: &[&str]) -> String {
+        let (status, out, err) = run(&mut self.script(&[], script, args));
+        assert_eq!(status, Some(0), "{out}{err}{}", self.logs());
+        out
+    }
+
+    fn logs(&self) -> String {
+        let log = |host: &str| std::fs::read_to_string(self.folder.path(&format!("{host}.log"))).unwrap_or_default();
+        format!("--- a1\n{}--- b1\n{}", log("a1"), log("b1"))
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for (_, daemon) in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+const SHARED: &str = "
+import errno, os, select, socket, struct, sys, threading
+def exchange(s, n=300000):
+    b = bytes(i * 7 % 251 for i in range(n))
+    t = threading.Thread(target=lambda: (s.sendall(b), s.shutdown(1))); t.start()
+    got = bytearray()
+    while r := s.recv(65536): got += r
+    t.join(); assert got == b, (len(got), n)
+def failed(f):
+    try: f()
+    except OSError as e: return errno.errorcode[e.errno] if e.errno in errno.errorcode else str(e)
+    return 'fine'
+def error(s): return s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+";
+
+#[test]
+fn a_blocking_connect_by_name_and_by_alias() {
+    if need("python3").is_none() {
+        return;
+    }
+    let bed = Bed::new("route-blocking", "1-65535");
+    let port = echo().to_string();
+    let script = "
+port = int(sys.argv[1])
+for name in ['b1', 'B1', '127.77.0.2']:
+    s = socket.create_connection((name, port))
+    assert s.getpeername() == ('127.77.0.2', port), s.getpeername()
+    assert s.getsockname()[1] != 0
+    assert error(s) == 0
+    assert failed(lambda: s.connect((name, port))) == 'EISCONN'
+    assert s.getpeername() == ('127.77.0.2', port)
+    exchange(s); s.close()
+assert socket.gethostbyname('b1') == '127.77.0.2'
+# As a socket of IPv6, that knows IPv4 by mapped addresses.
+if socket.has_ipv6:
+    s = socket.socket(socket.AF_INET6)
+    a = socket.getaddrinfo('b1', port, socket.AF_INET6, socket.SOCK_STREAM)[0][4]
+    assert a[0] == '::ffff:127.77.0.2', a
+    s.connect(a)
+    assert s.getpeername()[:2] == ('::ffff:127.77.0.2', port), s.getpeername()
+    exchange(s)
+# Its peer as SO_PEERNAME and a raw system call have it.
+s = socket.create_connection(('b1', port))
+d = s.dup(); s.close()
+assert d.getpeername() == ('127.77.0.2', port)
+peer = d.getsockopt(socket.SOL_SOCKET, 28, 16)
+assert peer[2:8] == struct.pack('!H', port) + bytes([127, 77, 0, 2]), peer
+exchange(d)
+# With a time-out it is a connect that does not block; and bound before.
+s = socket.socket(); s.settimeout(30); s.bind(('127.0.0.1', 0)); s.connect(('b1', port)); exchange(s)
+# What is of this host goes as ever.
+l = socket.create_server(('127.0.0.1', 0))
+s = socket.create_connection(l.getsockname())
+assert s.getpeername() == l.getsockname()
+print('well')
+";
+    assert_eq!(bed.says(script, &[&port]), "well\n");
+}
+
+#[test]
+fn a_connect_that_does_not_block_ends_when_the_far_end_is_there() {
+    if need("python3").is_none() {
+        return;
+    }
+    let bed = Bed::new("route-nonblocking", "1-65535");
+    let port = echo().to_string();
+    let script = "
+port = int(sys.argv[1])
+def begin():
+    s = socket.socket(); s.setblocking(False)
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return s
+# Registered before it connects, edge-triggered.
+s = begin(); e = select.epoll()
+e.register(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+e.poll(0)
+assert s.connect_ex(('b1', port)) == errno.EINPROGRESS
+assert s.connect_ex(('b1', port)) in (errno.EALREADY, 0)
+fd, events = e.poll(30)[0]
+assert fd == s.fileno() and events == select.EPOLLOUT, events
+assert error(s) == 0
+assert s.connect_ex(('b1', port)) in (0, errno.EISCONN)
+assert s.connect_ex(('b1', port)) == errno.EISCONN
+assert s.getpeername() == ('127.77.0.2', port)
+assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+s.send(b'x'); assert e.poll(30)[0][1] & select.EPOLLIN
+assert s.recv(9) == b'x'
+s.setblocking(True); exchange(s)
+# Poll, select, and many at once.
+many = [begin() for i in range(200)]
+for s in many: assert s.connect_ex(('b1', port)) == errno.EINPROGRESS
+left = set(many)
+while left:
+    _, ready, _ = select.select([], left, [], 30)
+    assert ready
+    for s in ready:
+        assert error(s) == 0 and s.getpeername()[1] == port
+        left.remove(s)
+for s in many: s.setblocking(True); exchange(s, 3000)
+import asyncio
+async def talk():
+    r, w = await asyncio.open_connection('b1', port)
+    w.write(b'hello'); assert await r.readexactly(5) == b'hello'
+    assert w.get_extra_info('peername') == ('127.77.0.2', port)
+    w.close()
+asyncio.run(talk())
+print('well')
+";
+    assert_eq!(bed.says(script, &[&port]), "well\n");
+}
+
+#[test]
+fn what_fails_fails_as_it_would_there() {
+    if need("python3").is_none() {
+        return;
+    }
+    let shut = free_port();
+    let bed = Bed::new("route-failed", &shut.to_string());
+    let other = echo();
+    let script = "
+shut, other = int(sys.argv[1]), int(sys.argv[2])
+# Nobody listens there; not allowed.
+for port in [shut, other]:
+    s = socket.socket()
+    assert failed(lambda: s.connect(('b1', port))) == 'ECONNREFUSED', port
+    # The same socket again, as with any other.
+    assert failed(lambda: s.connect(('b1', port))) == 'ECONNREFUSED', port
+    s = socket.socket(); s.setblocking(False)
+    assert s.connect_ex(('b1', port)) == errno.EINPROGRESS
+    p = select.poll(); p.register(s, select.POLLOUT)
+    assert p.poll(30000)[0][1] & (select.POLLERR | select.POLLHUP)
+    assert error(s) == errno.ECONNREFUSED
+    s = socket.socket(); s.setblocking(False)
+    assert s.connect_ex(('b1', port)) == errno.EINPROGRESS
+    p = select.poll(); p.register(s, select.POLLOUT); p.poll(30000)
+    assert s.connect_ex(('b1', port)) == errno.ECONNREFUSED
+    s = socket.socket(); s.settimeout(30)
+    assert failed(lambda: s.connect(('b1', port))) == 'ECONNREFUSED'
+print('well', flush=True)
+sys.stdin.readline()
+# No way there.
+s = socket.socket()
+print(failed(lambda: s.connect(('c1', shut))), flush=True)
+s = socket.socket(); s.setblocking(False)
+assert s.connect_ex(('c1', shut)) == errno.EINPROGRESS
+p = select.poll(); p.register(s, select.POLLOUT); p.poll(30000)
+print(errno.errorcode[error(s)])
+";
+    let mut program = Running::start(&mut bed.script(&[], script, &[&shut.to_string(), &other.to_string()]));
+    assert_eq!(program.line(), "well", "{}", bed.logs());
+    let (status, told, err) = run(&mut bed.on("a1", &["why", &program.pid().to_string()]));
+    assert_eq!(status, Some(0), "{err}");
+    for part in [
+        format!("not connected, 0 s ago, to 127.77.0.2:{other}: cannot connect to b1:{other}: b1 lets nobody connect"),
+        format!("cannot connect to b1:{shut}: 127.0.0.1:{shut}: Connection refused"),
+    ] {
+        assert!(told.contains(&part), "{part}\n{told}");
+    }
+    program.tell("");
+    assert_eq!((program.line(), program.line()), ("EHOSTUNREACH".to_owned(), "EHOSTUNREACH".to_owned()));
+}
+
+#[test]
+fn why_shows_the_hops() {
+    if need("python3").is_none() {
+        return;
+    }
+    let bed = Bed::new("route-why", "1-65535");
+    let port = echo().to_string();
+    let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); s.sendall(b'x'); s.recv(1)\n\
+        print('open', flush=True); sys.stdin.readline()";
+    let mut program = Running::start(&mut bed.script(&[], script, &[&port]));
+    assert_eq!(program.line(), "open", "{}", bed.logs());
+    let pid = program.pid().to_string();
+    let json = run(&mut bed.on("a1", &["why", &pid, "--json"])).1;
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let connection = &answer["processes"][0]["connections"][0];
+    assert_eq!((&connection["path"], &connection["reason"]["name"]), (&"daemon".into(), &"daemon".into()), "{json}");
+    assert_eq!(connection["peer"], format!("127.77.0.2:{port}"), "{json}");
+    assert_eq!(connection["daemon"]["hops"], serde_json::json!(["a1", "b1"]), "{json}");
+    let table = run(&mut bed.on("a1", &["why", &pid])).1;
+    assert!(table.contains(&format!("a1 > b1:{port} (")), "{table}");
+}
+
+#[test]
+fn without_a_daemon_and_by_the_users_rules_all_is_plain() {
+    if need("python3").is_none() {
+        return;
+    }
+    let mut bed = Bed::new("route-rules", "1-65535");
+    let port = echo().to_string();
+    let script = "
+port = int(sys.argv[1])
+print(failed(lambda: socket.create_connection(('b1', port))), failed(lambda: socket.create_connection(('127.77.0.2', port))))
+s = socket.create_connection(('127.0.0.1', port)); exchange(s, 100)
+";
+    let told = |bed: &Bed, options: &[&str]| {
+        let (status, out, err) = run(&mut bed.script(options, script, &[&port]));
+        assert_eq!(status, Some(0), "{err}");
+        out
+    };
+    assert_eq!(told(&bed, &[]), "fine fine\n");
+    // The name means nothing, and the alias is an address of this host where nobody listens.
+    for rules in [["--methods", "shm,tcp"], ["--methods", "^daemon"]] {
+        let out = told(&bed, &rules);
+        assert!(out.ends_with(" ECONNREFUSED\n") && !out.starts_with("fine"), "{rules:?}: {out}");
+    }
+    assert_eq!(told(&bed, &["--only", "1"]), "EHOSTUNREACH EHOSTUNREACH\n");
+    bed.kill("a1");
+    assert_eq!(told(&bed, &[]), "EHOSTUNREACH EHOSTUNREACH\n");
+    bed.up("a1");
+    until("a link", || bed.has_link().then_some(()));
+    assert_eq!(told(&bed, &[]), "fine fine\n");
+}
+
+#[test]
+fn a_killed_daemon_is_a_reset_and_new_connections_work_once_it_is_back() {
+    if need("python3").is_none() {
+        return;
+    }
+    let mut bed = Bed::new("route-killed", "1-65535");
+    let port = echo().to_string();
+    let script = "
+port = int(sys.argv[1])
+s = socket.create_connection(('b1', port)); s.sendall(b'x'); assert s.recv(1) == b'x'
+print('open', flush=True)
+print(failed(lambda: s.recv(1)), flush=True)
+sys.stdin.readline()
+s = socket.create_connection(('b1', port)); exchange(s)
+print('again', flush=True)
+";
+    let mut program = Running::start(&mut bed.script(&[], script, &[&port]));
+    assert_eq!(program.line(), "open", "{}", bed.logs());
+    bed.kill("a1");
+    assert_eq!(program.line(), "ECONNRESET");
+    bed.up("a1");
+    until("a link", || bed.has_link().then_some(()));
+    program.tell("");
+    assert_eq!(program.line(), "again", "{}", bed.logs());
+}
+
+/// Ports at which a process listens on 127.0.0.1.
+fn listens(pid: u32) -> Vec<u16> {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let held: Vec<String> =
+        fds.filter_map(|fd| Some(std::fs::read_link(fd.ok()?.path()).ok()?.to_str()?.to_owned())).collect();
+    let lines = table.lines().skip(1).map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let own = lines.filter(|f| f[3] == "0A" && held.contains(&format!("socket:[{}]", f[9])));
+    own.map(|fields| u16::from_str_radix(fields[1].split_once(':').unwrap().1, 16).unwrap()).collect()
+}
+
+/// Connects to ports, and takes them for itself; what came of it.
+const STRANGER: &str = "
+import errno, socket, sys
+for port in map(int, sys.argv[1:]):
+    s = socket.socket(); s.settimeout(0.3)
+    try: s.connect(('127.0.0.1', port)); print('connected', s.recv(1))
+    except OSError as e: print(type(e).__name__)
+    for option in [socket.SO_REUSEADDR, socket.SO_REUSEPORT]:
+        t = socket.socket(); t.setsockopt(socket.SOL_SOCKET, option, 1)
+        try: t.bind(('127.0.0.1', port)); print('bound')
+        except OSError as e: print(errno.errorcode[e.errno])
+";
+
+#[test]
+fn strangers_get_nothing_where_sockets_wait() {
+    let (Some(_), Some(python)) = (need("python3"), Some(Path::new("/usr/bin/python3")).filter(|path| path.exists()))
+    else {
+        return;
+    };
+    if !is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let bed = Bed::new("route-strangers", "1-65535");
+    let port = echo().to_string();
+    let grid = std::fs::read_to_string(bed.folder.path("grid.toml")).unwrap();
+    let quays = listens(bed.pid("a1"));
+    let quays: Vec<String> = quays.iter().map(u16::to_string).filter(|port| !grid.contains(port)).collect();
+    assert_eq!(quays.len(), 1, "{quays:?}");
+    let mut stranger = Command::new(python);
+    stranger.args(["-c", STRANGER]).args(&quays).uid(65534).gid(65534).env_clear().current_dir("/");
+    let (status, out, err) = run(&mut stranger);
+    assert_eq!((status, out.as_str()), (Some(0), "TimeoutError\nEADDRINUSE\nEADDRINUSE\n"), "{err}");
+    // All the while and afterwards programs of the daemon's user are served.
+    let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); exchange(s); print('well')";
+    assert_eq!(bed.says(script, &[&port]), "well\n");
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+}
