@@ -5,7 +5,7 @@
 //! linked.
 //!
 //! ```text
-//!   abi        libfabric's structures                    info     what we can do, and for whom
+//!   info       what we can do, and for whom              abi      libfabric's structures (madrigal-ofi-abi)
 //!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
 //!   door       addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
@@ -17,7 +17,6 @@
 //! nothing is printed but why a peer cannot be reached, once.
 #![allow(unsafe_code)]
 
-mod abi;
 mod av;
 mod bell;
 mod cntr;
@@ -42,6 +41,7 @@ use std::sync::Once;
 
 use abi::info::Provider;
 use abi::version;
+use madrigal_ofi_abi as abi;
 
 /// What libfabric calls first: who we are. It writes into the structure, so there is one for the life of the process.
 #[unsafe(no_mangle)]

@@ -146,8 +146,8 @@ fn objects() -> Vec<Layout> {
 
 fn queues() -> Vec<Layout> {
     use queue::{
-        AvAttr, CntrAttr, CntrFid, CntrOps, CqAttr, CqEntry, CqFid, CqOps, EqAttr, EqEntry, EqErrEntry, EqFid, EqOps,
-        PollFid, PollOps,
+        AvAttr, CntrAttr, CntrFid, CntrOps, CqAttr, CqEntry, CqFid, CqMsgEntry, CqOps, EqAttr, EqEntry, EqErrEntry,
+        EqFid, EqOps, PollFid, PollOps,
     };
     vec![
         layout!(AvAttr, "fi_av_attr", kind = "type", rx_ctx_bits, count, ep_per_node, name, map_addr, flags),
@@ -160,6 +160,7 @@ fn queues() -> Vec<Layout> {
         layout!(EqErrEntry, "fi_eq_err_entry", fid, context, data, err, prov_errno, err_data, err_data_size),
         layout!(CqFid, "fid_cq", fid, ops),
         layout!(CqOps, "fi_ops_cq", size, read, readfrom, readerr, sread, sreadfrom, signal, strerror),
+        layout!(CqMsgEntry, "fi_cq_msg_entry", op_context, flags, len),
         layout!(CqEntry, "fi_cq_tagged_entry", op_context, flags, len, buf, data, tag),
         layout!(CntrFid, "fid_cntr", fid, ops),
         layout!(CntrOps, "fi_ops_cntr", size, read, readerr, add, set, wait, adderr, seterr),

@@ -1,0 +1,139 @@
+//! What a provider tells of itself, and how it is entered.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::object::Fid;
+
+/// `fi_info`
+#[repr(C)]
+pub struct Info {
+    pub next: *mut Info,
+    pub caps: u64,
+    pub mode: u64,
+    pub addr_format: u32,
+    pub src_addrlen: usize,
+    pub dest_addrlen: usize,
+    pub src_addr: *mut c_void,
+    pub dest_addr: *mut c_void,
+    pub handle: *mut Fid,
+    pub tx_attr: *mut TxAttr,
+    pub rx_attr: *mut RxAttr,
+    pub ep_attr: *mut EpAttr,
+    pub domain_attr: *mut DomainAttr,
+    pub fabric_attr: *mut FabricAttr,
+    pub nic: *mut c_void,
+}
+
+/// `fi_tx_attr`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TxAttr {
+    pub caps: u64,
+    pub mode: u64,
+    pub op_flags: u64,
+    pub msg_order: u64,
+    pub comp_order: u64,
+    pub inject_size: usize,
+    pub size: usize,
+    pub iov_limit: usize,
+    pub rma_iov_limit: usize,
+    pub tclass: u32,
+}
+
+/// `fi_rx_attr`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RxAttr {
+    pub caps: u64,
+    pub mode: u64,
+    pub op_flags: u64,
+    pub msg_order: u64,
+    pub comp_order: u64,
+    pub total_buffered_recv: usize,
+    pub size: usize,
+    pub iov_limit: usize,
+}
+
+/// `fi_ep_attr`
+#[repr(C)]
+pub struct EpAttr {
+    pub kind: u32,
+    pub protocol: u32,
+    pub protocol_version: u32,
+    pub max_msg_size: usize,
+    pub msg_prefix_size: usize,
+    pub max_order_raw_size: usize,
+    pub max_order_war_size: usize,
+    pub max_order_waw_size: usize,
+    pub mem_tag_format: u64,
+    pub tx_ctx_cnt: usize,
+    pub rx_ctx_cnt: usize,
+    pub auth_key_size: usize,
+    pub auth_key: *mut u8,
+}
+
+/// `fi_domain_attr`
+#[repr(C)]
+pub struct DomainAttr {
+    pub domain: *mut Fid,
+    pub name: *mut c_char,
+    pub threading: u32,
+    pub control_progress: u32,
+    pub data_progress: u32,
+    pub resource_mgmt: u32,
+    pub av_type: u32,
+    pub mr_mode: c_int,
+    pub mr_key_size: usize,
+    pub cq_data_size: usize,
+    pub cq_cnt: usize,
+    pub ep_cnt: usize,
+    pub tx_ctx_cnt: usize,
+    pub rx_ctx_cnt: usize,
+    pub max_ep_tx_ctx: usize,
+    pub max_ep_rx_ctx: usize,
+    pub max_ep_stx_ctx: usize,
+    pub max_ep_srx_ctx: usize,
+    pub cntr_cnt: usize,
+    pub mr_iov_limit: usize,
+    pub caps: u64,
+    pub mode: u64,
+    pub auth_key: *mut u8,
+    pub auth_key_size: usize,
+    pub max_err_data: usize,
+    pub mr_cnt: usize,
+    pub tclass: u32,
+    // What follows is not there before version 2: it is written into structures of ours, never read from others'.
+    pub max_ep_auth_key: usize,
+    pub max_group_id: u32,
+    pub max_cntr_value: u64,
+    pub max_err_cntr_value: u64,
+}
+
+/// `fi_fabric_attr`
+#[repr(C)]
+pub struct FabricAttr {
+    pub fabric: *mut Fid,
+    pub name: *mut c_char,
+    pub prov_name: *mut c_char,
+    pub prov_version: u32,
+    pub api_version: u32,
+}
+
+/// `fi_provider`
+#[repr(C)]
+pub struct Provider {
+    pub version: u32,
+    pub fi_version: u32,
+    pub context: [*mut c_void; 4],
+    pub name: *const c_char,
+    pub getinfo: unsafe extern "C" fn(
+        version: u32,
+        node: *const c_char,
+        service: *const c_char,
+        flags: u64,
+        hints: *const Info,
+        info: *mut *mut Info,
+    ) -> c_int,
+    pub fabric: unsafe extern "C" fn(attr: *mut FabricAttr, fabric: *mut *mut Fid, context: *mut c_void) -> c_int,
+    pub cleanup: extern "C" fn(),
+}
