@@ -81,7 +81,7 @@ fn stay_on(cpu: usize) {
 
 fn serve(driver: &str) {
     let mut node = Node::open(driver);
-    let mut address = NodeAddress { id: node.id, channel: 0, port: 0, addresses: vec![] };
+    let mut address = NodeAddress::bare(node.id);
     node.port.publish(&mut address);
     let listener = TcpListener::bind("0.0.0.0:0").expect("listens");
     println!("{}", address.encode(NodeAddress::LONG).iter().map(|byte| format!("{byte:02x}")).collect::<String>());

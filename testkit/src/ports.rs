@@ -108,7 +108,7 @@ impl Node {
     }
 
     fn address(&self) -> NodeAddress {
-        let mut address = NodeAddress { id: self.id, channel: 0, port: 0, addresses: Vec::new() };
+        let mut address = NodeAddress::bare(self.id);
         self.port.publish(&mut address);
         address
     }

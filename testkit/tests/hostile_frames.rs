@@ -160,7 +160,7 @@ proptest! {
             let mut hostile = Hostile::open(&endpoint.address());
             ours.progress();
             let id = ours.reached().first().map(|reached| reached.node);
-            let address = |id| NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
+            let address = NodeAddress::bare;
             if let Some(id) = id {
                 let peer = endpoint.peer(&address(id));
                 provoke(&endpoint, peer, &mut buffers);

@@ -82,7 +82,7 @@ impl Node {
         let command = command.env(TASK, "1").envs(with.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
         let (say, hear) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let address = NodeAddress { id: NodeId::new(1).expect("is one"), channel: 0, port: 0, addresses: vec![] };
+        let address = NodeAddress::bare(NodeId::new(1).expect("is one"));
         let mut node = Self { child, say, hear: BufReader::new(hear), address };
         node.address = NodeAddress::decode(&bytes_of(&node.line())).expect("an address");
         node

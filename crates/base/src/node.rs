@@ -37,7 +37,8 @@ impl fmt::Display for NodeId {
 /// ```text
 ///   0 family (AF_INET, host order)   2 port (network order)   4 first IPv4 address or 0
 ///   8 node id, 48 bits, little end first   14 channel, little end first
-///   16 further addresses: 4 and 4 bytes, or 6 and 16 bytes; 0 ends the list
+///   16 addresses of other kinds: 7, length, kind (2 bytes, little end first), bytes
+///      further addresses: 4 and 4 bytes, or 6 and 16 bytes; 0 ends the list
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAddress {
@@ -49,6 +50,30 @@ pub struct NodeAddress {
     pub port: u16,
     /// Where it may be found, likeliest first.
     pub addresses: Vec<IpAddr>,
+    /// Where it may be found by drivers whose addresses are of another kind.
+    pub foreign: Vec<Foreign>,
+}
+
+/// An address that only one driver understands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Foreign {
+    /// Which: made of a name ([`Foreign::kind_of`]).
+    pub kind: u16,
+    /// The address, at most [`Foreign::LONGEST`] bytes of it travel.
+    pub bytes: Vec<u8>,
+}
+
+impl Foreign {
+    /// Longer addresses find no room.
+    pub const LONGEST: usize = NodeAddress::LONG - NodeAddress::SHORT - Self::HEAD;
+    /// Bytes in front of one: tag, length, kind.
+    const HEAD: usize = 4;
+
+    /// The kind of that name (FNV-1a, folded).
+    pub fn kind_of(name: &str) -> u16 {
+        let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        (hash >> 16) as u16 ^ hash as u16
+    }
 }
 
 /// Why bytes are no address of a node.
@@ -65,6 +90,11 @@ impl NodeAddress {
     /// Bytes of the long form.
     pub const LONG: usize = 64;
 
+    /// Who it is, and nothing of where.
+    pub fn bare(id: NodeId) -> Self {
+        Self { id, channel: 0, port: 0, addresses: Vec::new(), foreign: Vec::new() }
+    }
+
     /// The bytes, as many addresses as fit; `len` is [`Self::SHORT`] or [`Self::LONG`].
     pub fn encode(&self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len);
@@ -78,6 +108,14 @@ impl NodeAddress {
         bytes.extend(v4.octets());
         bytes.extend(&self.id.0.to_le_bytes()[..6]);
         bytes.extend(self.channel.to_le_bytes());
+        for foreign in &self.foreign {
+            let Ok(length @ ..=MOST) = u8::try_from(foreign.bytes.len()) else { continue };
+            if bytes.len() + Foreign::HEAD + foreign.bytes.len() <= len {
+                bytes.extend([FOREIGN, length]);
+                bytes.extend(foreign.kind.to_le_bytes());
+                bytes.extend(&foreign.bytes);
+            }
+        }
         let rest = self.addresses.iter().enumerate().filter(|&(i, _)| Some(i) != first);
         for (_, address) in rest {
             let (tag, octets) = match address {
@@ -100,12 +138,19 @@ impl NodeAddress {
         let (head, mut rest) = bytes.split_at_checked(Self::SHORT).ok_or(bad)?;
         let mut id = [0; 8];
         id[..6].copy_from_slice(&head[8..14]);
-        let mut addresses = Vec::new();
+        let (mut addresses, mut foreign) = (Vec::new(), Vec::new());
         let first = Ipv4Addr::new(head[4], head[5], head[6], head[7]);
         if !first.is_unspecified() {
             addresses.push(IpAddr::V4(first));
         }
-        while let Some((&tag @ (4 | 6), behind)) = rest.split_first() {
+        while let Some((&tag @ (4 | 6 | FOREIGN), behind)) = rest.split_first() {
+            if tag == FOREIGN {
+                let (&[length, low, high], behind) = behind.split_first_chunk().ok_or(bad)?;
+                let (bytes, behind) = behind.split_at_checked(usize::from(length)).ok_or(bad)?;
+                foreign.push(Foreign { kind: u16::from_le_bytes([low, high]), bytes: bytes.to_vec() });
+                rest = behind;
+                continue;
+            }
             let len = if tag == 4 { 4 } else { 16 };
             let (octets, behind) = behind.split_at_checked(len).ok_or(bad)?;
             addresses.push(match <[u8; 4]>::try_from(octets) {
@@ -122,11 +167,15 @@ impl NodeAddress {
             channel: u16::from_le_bytes([head[14], head[15]]),
             port: u16::from_be_bytes([head[2], head[3]]),
             addresses,
+            foreign,
         })
     }
 }
 
 const AF_INET: u16 = 2;
+/// Before an address of another kind.
+const FOREIGN: u8 = 7;
+const MOST: u8 = Foreign::LONGEST as u8;
 
 #[cfg(test)]
 mod tests {
@@ -138,6 +187,7 @@ mod tests {
             channel: 7,
             port: 4711,
             addresses: ["fd00::1", "10.0.0.1", "172.17.0.1", "192.168.0.9"].map(|a| a.parse().unwrap()).to_vec(),
+            foreign: Vec::new(),
         }
     }
 
@@ -146,6 +196,20 @@ mod tests {
         let long = NodeAddress::decode(&address().encode(NodeAddress::LONG)).unwrap();
         let order = ["10.0.0.1", "fd00::1", "172.17.0.1", "192.168.0.9"].map(|a| a.parse::<IpAddr>().unwrap());
         assert_eq!(long, NodeAddress { addresses: order.to_vec(), ..address() });
+    }
+
+    #[test]
+    fn addresses_of_other_kinds_come_first() {
+        let foreign = |len| Foreign { kind: Foreign::kind_of("efa"), bytes: vec![9; len] };
+        let sent = NodeAddress { foreign: vec![foreign(32)], ..address() };
+        let seen = NodeAddress::decode(&sent.encode(NodeAddress::LONG)).unwrap();
+        assert_eq!((&seen.foreign, seen.addresses.len()), (&sent.foreign, 3), "what there is room for");
+        let long = NodeAddress { foreign: vec![foreign(Foreign::LONGEST + 1), foreign(Foreign::LONGEST)], ..address() };
+        let seen = NodeAddress::decode(&long.encode(NodeAddress::LONG)).unwrap();
+        assert_eq!(seen.foreign, [foreign(Foreign::LONGEST)]);
+        assert!(NodeAddress::decode(&sent.encode(NodeAddress::SHORT)).unwrap().foreign.is_empty());
+        assert!(NodeAddress::decode(&sent.encode(NodeAddress::LONG)[..40]).is_err());
+        assert_ne!(Foreign::kind_of("tcp;ofi_rxm"), Foreign::kind_of("verbs;ofi_rxm"));
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn ask(driver: &str, size: usize, single: bool) {
     let (arena, fd) = Arena::create().expect("an arena");
     let lines: Vec<u32> = (0..ROUNDS).map(|_| arena.take_slot().expect("a slot")).collect();
     let mut node = Node::new(driver, me, &directory, size);
-    let mut address = NodeAddress { id: me, channel: 0, port: 0, addresses: Vec::new() };
+    let mut address = NodeAddress::bare(me);
     node.port.publish(&mut address);
     let hex: String = address.encode(NodeAddress::LONG).iter().map(|byte| format!("{byte:02x}")).collect();
     let iterations = (100_000 / (200 + size / 5)).max(4) as u64;

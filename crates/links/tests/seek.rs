@@ -100,7 +100,7 @@ impl Port for Told {
 }
 
 fn them() -> NodeAddress {
-    NodeAddress { id: NodeId::new(7).expect("not 0"), channel: 0, port: 1, addresses: vec![[10, 0, 0, 1].into()] }
+    NodeAddress { port: 1, addresses: vec![[10, 0, 0, 1].into()], ..NodeAddress::bare(NodeId::new(7).expect("not 0")) }
 }
 
 /// A station over such a driver, an endpoint, and the peer.

@@ -164,7 +164,7 @@ mod tests {
 
     fn someone() -> NodeAddress {
         let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        NodeAddress { id: NodeId::new(77).unwrap(), channel: 3, port: 4711, addresses }
+        NodeAddress { channel: 3, port: 4711, addresses, ..NodeAddress::bare(NodeId::new(77).unwrap()) }
     }
 
     #[test]

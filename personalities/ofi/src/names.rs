@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn both_forms_come_back() {
         let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        let node = NodeAddress { id: NodeId::new(77).unwrap(), channel: 3, port: 4711, addresses };
+        let node = NodeAddress { channel: 3, port: 4711, addresses, ..NodeAddress::bare(NodeId::new(77).unwrap()) };
         let name = Name::Node(node.clone());
         assert_eq!(Name::decode(&name.encode(LONG)), Some(name.clone()));
         let short = NodeAddress { addresses: vec!["10.0.0.1".parse().unwrap()], ..node };

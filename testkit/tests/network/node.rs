@@ -66,7 +66,7 @@ impl Local {
     }
 
     pub(crate) fn address(&self) -> NodeAddress {
-        let mut address = NodeAddress { id: self.id, channel: 0, port: 0, addresses: Vec::new() };
+        let mut address = NodeAddress::bare(self.id);
         self.port.publish(&mut address);
         address
     }

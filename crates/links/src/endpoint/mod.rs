@@ -77,8 +77,10 @@ impl Endpoint {
         let node = core.state.node(at.id);
         let known = &mut core.state.nodes[node as usize];
         // More addresses are better.
-        if known.address.as_ref().is_none_or(|known| known.addresses.len() < at.addresses.len()) {
+        let count = |address: &NodeAddress| address.addresses.len() + address.foreign.len();
+        if known.address.as_ref().is_none_or(|known| count(known) < count(at)) {
             known.address = Some(at.clone());
+            core.state.news.push(node);
         }
         core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, at.channel))
     }
@@ -88,7 +90,7 @@ impl Endpoint {
         let mut core = self.station.core();
         let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
         let node = &core.state.nodes[peer.node as usize];
-        let bare = NodeAddress { id: node.id, channel: 0, port: 0, addresses: Vec::new() };
+        let bare = NodeAddress::bare(node.id);
         Some(NodeAddress { channel: peer.channel, ..node.address.clone().unwrap_or(bare) })
     }
 

@@ -176,7 +176,7 @@ fn a_corrupt_link_goes_down_and_others_stay() {
     let other = random_node();
     let mut peer = ShmMessages.open(other, &Place::default()).unwrap();
     let mut theirs = Wary::default();
-    let address = NodeAddress { id: other, channel: 0, port: 0, addresses: Vec::new() };
+    let address = NodeAddress::bare(other);
     let link = attacked.port.link(&address).unwrap();
     while !(attacked.told.up.contains(&(link, other)) && theirs.up.len() == 1) {
         attacked.port.poll(&mut attacked.told);
