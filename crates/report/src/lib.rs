@@ -1,11 +1,12 @@
-//! What a wrapped process tells about its connections.
+//! What a wrapped process tells about its connections, and one of a parallel job about its nodes ([`ranks`]).
 //!
 //! SysWrap keeps one page-backed table in a memfd of its own process; `madrigal why` finds it under `/proc/PID/fd`, maps it for
 //! reading and prints it. No file, no socket, no thread: nothing to clean up, and a reader can never disturb the process.
 //!
-//! Where it stands: below SysWrap (writer) and the command line (reader); it decides nothing.
+//! Where it stands: below SysWrap and the stations (writers) and the command line (reader); it decides nothing.
 #![allow(unsafe_code)]
 
+pub mod ranks;
 mod reason;
 
 use core::ffi::CStr;
@@ -117,7 +118,7 @@ impl Report {
     /// The table of process `pid`. `ENOENT`: no such process, or it is not wrapped or has made no connection yet. `EACCES`: it
     /// belongs to another user.
     pub fn of(pid: u32) -> Result<Self, Errno> {
-        let fd = find(pid)?;
+        let fd = found(pid, NAME, BYTES)?.into_iter().next().ok_or(Errno::NOENT)?;
         let report = Self { map: SharedMap::map(&fd, BYTES, false)?, fd };
         if report.header().magic.load(Ordering::Acquire) == MAGIC { Ok(report) } else { Err(Errno::INVAL) }
     }
@@ -157,28 +158,29 @@ impl Report {
     }
 }
 
-/// Opens the report among the descriptors of `pid`.
-fn find(pid: u32) -> Result<OwnedFd, Errno> {
+/// Opens the memfds of that name and size among the descriptors of `pid`. An error only where none can be opened.
+fn found(pid: u32, name: &CStr, bytes: usize) -> Result<Vec<OwnedFd>, Errno> {
     use rustix::fs::{Mode, OFlags, RawDir};
     let path = process::proc_path(pid, format_args!("fd"));
     let dir = rustix::fs::open(path.as_c_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut buf = Vec::with_capacity(8192);
     let mut entries = RawDir::new(&dir, buf.spare_capacity_mut());
-    let mut last = Errno::NOENT;
+    let (mut files, mut refused) = (Vec::new(), None);
     while let Some(entry) = entries.next() {
         let Some(fd) = entry?.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()) else { continue };
         let mut target = [0u8; 64];
         let link = process::proc_path(pid, format_args!("fd/{fd}"));
         let Ok(n) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link.as_c_str(), &mut target[..]) else { continue };
-        if !target[..n].starts_with(b"/memfd:madrigal-report") {
+        let named = target.get(..n).and_then(|target| target.strip_prefix(b"/memfd:"));
+        if !named.is_some_and(|target| target.starts_with(name.to_bytes())) {
             continue;
         }
-        match mem::open_peer_memfd(pid, fd, BYTES, false) {
-            Ok(file) => return Ok(file),
-            Err(e) => last = e,
+        match mem::open_peer_memfd(pid, fd, bytes, false) {
+            Ok(file) => files.push(file),
+            Err(e) => refused = Some(e),
         }
     }
-    Err(last)
+    refused.filter(|_| files.is_empty()).map_or(Ok(files), Err)
 }
 
 #[cfg(test)]

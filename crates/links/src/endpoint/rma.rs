@@ -1,6 +1,7 @@
 //! Reaching the memory of peers: the side that asks.
 
 use madrigal_netaccess::message::SingleCopy;
+use madrigal_report::ranks;
 use madrigal_sys::piece;
 
 use super::Endpoint;
@@ -57,8 +58,12 @@ impl Core {
         let remote = [(address, len)];
         let copied = if writes { port.push(link, &parts, &remote) } else { port.pull(link, &remote, &parts) };
         match copied {
-            SingleCopy::Done => return Some(()),
-            SingleCopy::No => self.state.nodes[node as usize].copies = false,
+            SingleCopy::Done => {
+                let tally = self.state.nodes[node as usize].tally;
+                ranks::add(if writes { &tally.copied_out } else { &tally.copied_in }, len as u64);
+                return Some(());
+            }
+            SingleCopy::No => self.state.refused_copies(node),
             // The frames that follow find out what is wrong.
             SingleCopy::Failed => {
                 let known = self.state.endpoint(channel)?.regions.get_mut(&(peer, key))?;

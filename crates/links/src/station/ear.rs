@@ -38,7 +38,6 @@ impl Ear<'_> {
 
     fn look(&mut self, came: &Came<'_>, body: &[u8]) {
         let state = &mut *self.state;
-        state.nodes[came.node as usize].received += 1;
         let sense = match came.head.what {
             What::Eager => state.eager(came, body),
             What::Announce => state.announced(came, body),
@@ -68,6 +67,8 @@ impl Sink for Ear<'_> {
         (known.node, known.up) = (node, true);
         let peer = &mut self.state.nodes[node as usize];
         peer.links.push((port, link));
+        self.state.news.push(node);
+        let peer = &mut self.state.nodes[node as usize];
         if matches!(peer.route, Route::None | Route::Linking { .. }) {
             (peer.route, peer.sought, peer.why) = (Route::Up { port, link }, false, None);
             self.state.attend(node);
@@ -83,6 +84,7 @@ impl Sink for Ear<'_> {
         if was_up {
             self.state.fail(node, why);
         } else if peer.route == (Route::Linking { port, link }) {
+            self.state.news.push(node);
             // Another driver may do.
             peer.route = Route::None;
             peer.tried = port + 1;
@@ -98,6 +100,7 @@ impl Sink for Ear<'_> {
     #[inline]
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
         if let Some(came) = self.came(link, head) {
+            self.state.nodes[came.node as usize].tally.received(body.len());
             self.look(&came, body);
         }
     }
@@ -105,6 +108,7 @@ impl Sink for Ear<'_> {
     fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing) {
         let Some(came) = self.came(link, head) else { return };
         let state = &mut *self.state;
+        state.nodes[came.node as usize].tally.received(len);
         let placed = match came.head.what {
             What::Eager => state.place_eager(&came, len, landing),
             What::Data => state.place_data(&came, len, landing),
@@ -126,7 +130,6 @@ impl Sink for Ear<'_> {
         let Some(came) = self.came(link, head) else { return };
         match placed {
             Placed::Block(block) if came.head.what == What::Eager => {
-                self.state.nodes[came.node as usize].received += 1;
                 if self.state.eager_block(&came, block).is_none() {
                     self.state.corrupt(came.node, "a message that makes no sense");
                 }

@@ -6,6 +6,7 @@
 //! message where it is until it is told the end.
 
 use madrigal_netaccess::message::{Link, SingleCopy};
+use madrigal_report::ranks;
 use madrigal_sys::time;
 
 use super::Core;
@@ -15,7 +16,7 @@ use crate::slab::Key;
 
 /// Messages of at least so many bytes are copied. For 1 MiB the rings by themselves are faster (45 to 70 us against
 /// 114 to 132, docs/drivers/shm.md); beyond that the two were not compared.
-const COPY_FROM: usize = 4 << 20;
+pub(super) const COPY_FROM: usize = 4 << 20;
 /// Bytes copied in one go, so that other traffic does not wait for longer.
 const PULL: usize = 4 << 20;
 /// A sender of which nothing came for so long (nanoseconds) is not waited for.
@@ -34,6 +35,13 @@ impl State {
             self.asked.push_back((key, time::now_ns()));
         }
         self.ask_for(key);
+    }
+
+    /// Single copies were refused, and are not tried again with that node.
+    #[cold]
+    pub(crate) fn refused_copies(&mut self, node: u32) {
+        self.nodes[node as usize].copies = false;
+        self.news.push(node);
     }
 
     /// To be called after a look that found nothing, while messages are asked for.
@@ -105,6 +113,7 @@ impl Core {
             SingleCopy::Done => {
                 take.come = Come::Copies;
                 take.got += len;
+                ranks::add(&self.state.nodes[node as usize].tally.copied_in, len as u64);
                 if take.got < take.want {
                     return Some((len, true));
                 }
@@ -113,7 +122,7 @@ impl Core {
             SingleCopy::No => {
                 let asked = take.come == Come::Asked;
                 take.got = 0;
-                self.state.nodes[node as usize].copies = false;
+                self.state.refused_copies(node);
                 if !asked {
                     self.state.ask_for(key);
                 }

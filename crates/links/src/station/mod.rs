@@ -12,10 +12,12 @@
 
 pub(crate) mod ear;
 mod long;
+mod news;
 pub(crate) mod out;
 pub(crate) mod state;
 mod wait;
 
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use madrigal_base::ids::Reach;
@@ -137,11 +139,13 @@ impl Station {
             let text: Vec<_> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
             return Err(OpenError::NoDriver(text.join("; ")));
         }
-        let mut address = NodeAddress { id, channel: 0, port: 0, addresses: Vec::new() };
+        let mut address = NodeAddress::bare(id);
         ports.iter().for_each(|slot| slot.port.publish(&mut address));
         let idle = Arc::new(Idle::default());
         let links = ports.iter().map(|_| Vec::new()).collect();
-        let state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
+        let mut state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
+        let names: Vec<_> = ports.iter().map(|slot| slot.name).collect();
+        state.tell_own(&address, &names, &refused);
         let core = Core { id, ports, state, turn: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
@@ -230,8 +234,8 @@ impl Core {
             path: None,
             rejected: node.rejected.clone(),
             why: node.why.clone(),
-            sent: node.sent,
-            received: node.received,
+            sent: node.tally.sent.load(Ordering::Relaxed),
+            received: node.tally.received.load(Ordering::Relaxed),
         };
         if let Route::Up { port, link } | Route::Linking { port, link } = node.route {
             let slot = &self.ports[port];
@@ -259,6 +263,7 @@ impl Core {
                 Err(why) => {
                     to.rejected.push((slot.name.to_owned(), why));
                     to.tried += 1;
+                    self.state.news.push(node);
                 }
             }
         }
@@ -300,6 +305,9 @@ impl Core {
             if !self.state.cuts.is_empty() {
                 self.settle();
             }
+        }
+        if !self.state.news.is_empty() {
+            self.tell_news();
         }
         if !self.state.asked.is_empty() && count == 0 {
             self.state.impatient();

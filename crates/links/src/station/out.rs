@@ -69,6 +69,16 @@ impl Item {
     }
 }
 
+impl Item {
+    /// Bytes of the body.
+    fn len(&self) -> usize {
+        match &self.body {
+            Body::Owned(bytes) => bytes.len(),
+            Body::Lent(pieces) => pieces.len(),
+        }
+    }
+}
+
 impl Out {
     /// Whether a frame may be sent now without overtaking another.
     #[inline]
@@ -146,7 +156,7 @@ impl Core {
             let Some((item, skip)) = to.out.next() else { return true };
             match send_item(&mut self.ports[port], link, &item, skip) {
                 Ok(Sent::All) => {
-                    to.sent += 1;
+                    to.tally.sent(item.len());
                     if let Some(op) = item.then {
                         self.state.was_sent(op);
                     }

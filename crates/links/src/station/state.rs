@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::{Link, LinkError};
+use madrigal_report::ranks::{Counters, Rank, Ranks};
 
 use super::out::{Item, Out};
 use super::wait::Idle;
@@ -46,6 +47,10 @@ pub(crate) struct State {
     pub(crate) spare: Vec<Vec<u8>>,
     /// Nodes that could not be reached, until somebody asked for them.
     pub(crate) lost: Vec<u32>,
+    /// Where others can read of our nodes; `None`: nowhere.
+    pub(crate) ranks: Option<Ranks>,
+    /// Nodes of which there is news for that.
+    pub(crate) news: Vec<u32>,
 }
 
 /// A process we know.
@@ -67,8 +72,10 @@ pub(crate) struct Node {
     pub(crate) rejected: Vec<(String, String)>,
     /// The channels, ours and theirs, of the last message, and what they mean: it is often the same.
     pub(crate) last: Option<(u16, u16, PeerId)>,
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+    /// What was sent to it and received from it.
+    pub(crate) tally: &'static Counters,
+    /// Where that can be read, and what else there is to say of it.
+    pub(crate) rank: Option<&'static Rank>,
     pub(crate) credit: Credit,
 }
 
@@ -202,7 +209,7 @@ impl Completion {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId) -> Self {
+    fn new(id: NodeId, rank: Option<&'static Rank>) -> Self {
         Self {
             id,
             address: None,
@@ -215,8 +222,8 @@ impl Node {
             sought: false,
             rejected: Vec::new(),
             last: None,
-            sent: 0,
-            received: 0,
+            tally: rank.map_or_else(Counters::unlisted, Rank::counters),
+            rank,
             credit: Credit::default(),
         }
     }
@@ -232,8 +239,10 @@ impl State {
     /// The node of that id, known from now on.
     pub(crate) fn node(&mut self, id: NodeId) -> u32 {
         *self.by_id.entry(id).or_insert_with(|| {
-            self.nodes.push(Node::new(id));
-            self.nodes.len() as u32 - 1
+            let node = self.nodes.len() as u32;
+            self.nodes.push(Node::new(id, self.ranks.as_mut().and_then(Ranks::add)));
+            self.news.push(node);
+            node
         })
     }
 
@@ -335,6 +344,7 @@ impl State {
             self.lost.push(node);
         }
         lost.why = Some(why);
+        self.news.push(node);
         lost.out.clear();
         let links = core::mem::take(&mut lost.links);
         for &(port, link) in &links {

@@ -1,7 +1,9 @@
-//! `madrigal why`: which path each connection of wrapped programs takes, and why; and the ways between hosts.
+//! `madrigal why`: which path each connection of wrapped programs takes, and each node of a parallel job, and why; and the ways between
+//! hosts.
 
 mod hosts;
 mod processes;
+mod ranks;
 mod sockets;
 
 use serde::Serialize;
@@ -28,13 +30,14 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
     };
     // Without a daemon nothing goes through one.
     let routes = client::routes(&Runtime::find()).unwrap_or_default();
-    let processes = match pid {
+    let mut processes = match pid {
         Some(pid) => match processes::of(pid, &routes) {
             Ok(process) => vec![process],
             Err(text) => return out::fail(&text),
         },
         None => processes::all(&routes),
     };
+    name_peers(&mut processes, pid.is_some());
     if args.json {
         return out::print_json(&Answer { processes });
     }
@@ -48,7 +51,33 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
     out::FOUND
 }
 
+/// Says which process is which node, where there are any. `one`: others were not looked at yet.
+fn name_peers(processes: &mut [Process], one: bool) {
+    if processes.iter().all(|process| process.stations.is_empty()) {
+        return;
+    }
+    let mut known = ranks::Known::new();
+    let mut note = |process: &Process| {
+        let nodes = process.stations.iter().map(|station| station.node.clone());
+        known.extend(nodes.map(|node| (node, (process.pid, process.rank))));
+    };
+    if one {
+        processes::all(&[]).iter().for_each(&mut note);
+    }
+    processes.iter().for_each(&mut note);
+    processes.iter_mut().for_each(|process| ranks::name_peers(&mut process.stations, &known));
+}
+
 fn describe(process: &Process) -> String {
+    let mut text = if process.wrapped { connections(process) } else { String::new() };
+    let rank = process.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
+    for station in &process.stations {
+        text += &format!("process {} ({}): {rank}{}", process.pid, process.program, ranks::describe(station));
+    }
+    text
+}
+
+fn connections(process: &Process) -> String {
     let count = process.connections.len();
     let plural = if count == 1 { "connection" } else { "connections" };
     let missed = process.missed_bells;

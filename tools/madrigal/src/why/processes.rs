@@ -1,4 +1,4 @@
-//! Wrapped processes and their connections.
+//! Wrapped processes and their connections; processes of parallel jobs.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::{HashMap, HashSet};
@@ -10,13 +10,20 @@ use madrigal_report::{Path, Reason, Record, Report};
 use madrigal_sys::Errno;
 use serde::Serialize;
 
+use super::ranks::{self, Station};
 use super::sockets::{self, Socket};
 
-/// A wrapped process.
+/// A wrapped process, or one of a parallel job, or both.
 #[derive(Serialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) program: String,
+    /// Whether its sockets are looked after.
+    pub(super) wrapped: bool,
+    /// The rank an MPI launcher gave it.
+    pub(super) rank: Option<u32>,
+    /// Its stations: one where MPI runs over us.
+    pub(super) stations: Vec<Station>,
     /// Sleeps that ended by the safety cut with something to read: 0 unless a wake-up was lost.
     pub(super) missed_bells: u64,
     pub(super) connections: Vec<Connection>,
@@ -72,9 +79,12 @@ pub(super) fn of(pid: u32, routes: &[RouteStatus]) -> Result<Process, String> {
         Ok(report) => Ok(describe(pid, program, Some(&report), routes)),
         Err(Errno::NOENT) => match is_wrapped(pid) {
             Ok(true) => Ok(describe(pid, program, None, routes)),
-            Ok(false) => Err(format!(
-                "process {pid} ({program}) is not under madrigal: start it with `madrigal exec -- {program} ...`"
-            )),
+            Ok(false) => match parallel(pid, &program) {
+                Some(process) => Ok(process),
+                None => Err(format!(
+                    "process {pid} ({program}) is not under madrigal: start it with `madrigal exec -- {program} ...`"
+                )),
+            },
             Err(errno) => Err(forbidden(pid, &program, owner, errno)),
         },
         Err(errno) => Err(forbidden(pid, &program, owner, errno)),
@@ -89,7 +99,24 @@ pub(super) fn all(routes: &[RouteStatus]) -> Vec<Process> {
         .filter(|&pid| pid != own())
         .collect();
     pids.sort_unstable();
-    pids.into_iter().filter(|&pid| is_wrapped(pid) == Ok(true)).filter_map(|pid| of(pid, routes).ok()).collect()
+    let ours = |pid: &u32| is_wrapped(*pid) == Ok(true) || ranks::of(*pid).is_ok_and(|stations| !stations.is_empty());
+    pids.into_iter().filter(ours).filter_map(|pid| of(pid, routes).ok()).collect()
+}
+
+/// A process that is not wrapped and belongs to a parallel job.
+fn parallel(pid: u32, program: &str) -> Option<Process> {
+    let stations = ranks::of(pid).ok().filter(|stations| !stations.is_empty())?;
+    let program = program.to_owned();
+    Some(Process {
+        pid,
+        program,
+        wrapped: false,
+        rank: ranks::rank(pid),
+        stations,
+        missed_bells: 0,
+        connections: Vec::new(),
+        not_connected: Vec::new(),
+    })
 }
 
 fn own() -> u32 {
@@ -157,7 +184,8 @@ fn describe(pid: u32, program: String, report: Option<&Report>, routes: &[RouteS
     connections.iter_mut().for_each(|connection| find_route(connection, routes));
     let not_connected = routes.iter().filter(|route| route.pid == pid && route.error.is_some()).cloned().collect();
     let missed_bells = report.map_or(0, |r| r.missed_bells().load(Relaxed));
-    Process { pid, program, missed_bells, connections, not_connected }
+    let (stations, rank) = (ranks::of(pid).unwrap_or_default(), ranks::rank(pid));
+    Process { pid, program, wrapped: true, rank, stations, missed_bells, connections, not_connected }
 }
 
 /// Of a connection to the daemon, whose other end that is.
