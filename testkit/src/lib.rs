@@ -61,6 +61,25 @@ fn trial<C: 'static>(driver: &str, case: &'static Case<C>, context: impl FnOnce(
     })
 }
 
+/// The drivers of messages whose system calls are all our own.
+pub fn own_message_drivers() -> Vec<&'static dyn MessageDriver> {
+    let all = madrigal::MESSAGE_DRIVERS.iter().copied();
+    all.filter(|driver| !driver.name().starts_with("fabric")).collect()
+}
+
+/// The same, and the `fabric` driver over what there is here: it is said what there is not.
+pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
+    let fabrics = ["fabric", "fabric:tcp", "fabric:shm"].into_iter().filter_map(madrigal::message_driver);
+    let usable = |driver: &&'static dyn MessageDriver| match driver.usable(&place()) {
+        Ok(()) => true,
+        Err(why) => {
+            eprintln!("skipped: {}: {why}", driver.name());
+            false
+        }
+    };
+    own_message_drivers().into_iter().chain(fabrics.filter(usable)).collect()
+}
+
 /// A place of this process's own, so that test runs do not meet.
 pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());

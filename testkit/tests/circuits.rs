@@ -2,12 +2,12 @@
 
 use madrigal_netaccess::message::MessageDriver;
 use madrigal_testkit::awkward::{Awkward, Ways};
-use madrigal_testkit::{circuits, message_trials, tidy};
+use madrigal_testkit::{circuits, message_drivers, message_trials, tidy};
 
 static WAYS: [Ways; 2] = [Ways { parts: true, copies: false }, Ways { parts: true, copies: true }];
 
 fn main() {
-    let mut trials = message_trials(madrigal::MESSAGE_DRIVERS, circuits::CASES, circuits::context);
+    let mut trials = message_trials(&message_drivers(), circuits::CASES, circuits::context);
     let loopback = madrigal::message_driver("loopback").expect("always there");
     for ways in WAYS {
         let awkward: &'static dyn MessageDriver = Box::leak(Box::new(Awkward { driver: loopback, ways }));

@@ -2,13 +2,13 @@
 
 use madrigal_netaccess::message::MessageDriver;
 use madrigal_testkit::awkward::{Awkward, Ways};
-use madrigal_testkit::{endpoints, message_trials, tidy};
+use madrigal_testkit::{endpoints, message_drivers, message_trials, tidy};
 
 static WAYS: [Ways; 3] =
     [Ways { parts: true, copies: false }, Ways { parts: false, copies: true }, Ways { parts: true, copies: true }];
 
 fn main() {
-    let mut trials = message_trials(madrigal::MESSAGE_DRIVERS, endpoints::CASES, endpoints::context);
+    let mut trials = message_trials(&message_drivers(), endpoints::CASES, endpoints::context);
     let loopback = madrigal::message_driver("loopback").expect("always there");
     for ways in WAYS {
         let awkward: &'static dyn MessageDriver = Box::leak(Box::new(Awkward { driver: loopback, ways }));

@@ -49,7 +49,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut trials = Vec::new();
-    for driver in madrigal::MESSAGE_DRIVERS.iter().copied().filter(|driver| driver.facts().reach != Reach::Process) {
+    for driver in
+        madrigal_testkit::own_message_drivers().into_iter().filter(|driver| driver.facts().reach != Reach::Process)
+    {
         trials.push(trial(driver, "messages_come_back_as_they_were", echoes));
         trials.push(trial(driver, "many_senders_at_once", many));
         trials.push(trial(driver, "a_killed_peer_is_told_after_its_last_words", killed));
@@ -144,7 +146,7 @@ impl Node {
     }
 
     fn address(&self) -> NodeAddress {
-        let mut address = NodeAddress { id: self.id, channel: 0, port: 0, addresses: Vec::new() };
+        let mut address = NodeAddress::bare(self.id);
         self.port.publish(&mut address);
         address
     }

@@ -50,7 +50,7 @@ fn counted() -> ExitCode {
         drivers::CASES.iter().for_each(|case| (case.run)(&drivers::context(driver)));
         vlinks::CASES.iter().for_each(|case| (case.run)(&vlinks::context(driver)));
     }
-    for driver in madrigal::MESSAGE_DRIVERS.iter().copied() {
+    for driver in madrigal_testkit::own_message_drivers() {
         ports::CASES.iter().for_each(|case| (case.run)(&ports::context(driver)));
     }
     let after = table.counts();

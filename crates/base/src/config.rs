@@ -24,9 +24,9 @@ pub struct Key {
 pub const KEYS: &[Key] = &[
     Key {
         name: "MADRIGAL_METHODS",
-        default: "shm,tcp,daemon",
+        default: "shm,fabric,tcp,daemon",
         unit: "",
-        help: "Methods that may be used, best first; `^shm` means all but shm.",
+        help: "Methods that may be used, best first; `^shm` means all but shm, `fabric:NAME` a provider of libfabric's.",
     },
     Key {
         name: "MADRIGAL_ONLY",
@@ -145,7 +145,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            methods: Methods::Only(["shm", "tcp", "daemon"].map(str::to_owned).to_vec()),
+            methods: Methods::Only(["shm", "fabric", "tcp", "daemon"].map(str::to_owned).to_vec()),
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
@@ -267,11 +267,20 @@ impl Methods {
         let (list, negated) = text.strip_prefix('^').map_or((text, false), |rest| (rest, true));
         let word = |part: &str| {
             let part = part.trim();
-            let legal = !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            let legal = !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b":;_".contains(&b));
             legal.then(|| part.to_owned())
         };
         let names = list.split(',').map(word).collect::<Option<Vec<_>>>()?;
         Some(if negated { Self::Except(names) } else { Self::Only(names) })
+    }
+
+    /// The names the user gave, where he named those that may be used.
+    pub fn listed(&self) -> &[String] {
+        match self {
+            Self::Only(names) => names,
+            Self::Except(_) => &[],
+        }
     }
 
     /// Whether the method may be used.
@@ -350,6 +359,7 @@ mod tests {
         assert!(Ports::parse("").unwrap().contains(1) && Ports::parse("80,").is_none());
         let only = Methods::parse("tcp,shm").unwrap();
         assert!(only.allows("shm") && !only.allows("udp") && only.rank("tcp") < only.rank("shm"));
+        assert_eq!(Methods::parse("shm,fabric:tcp;ofi_rxm").unwrap().listed(), ["shm", "fabric:tcp;ofi_rxm"]);
         let but = Methods::parse("^shm").unwrap();
         assert!(!but.allows("shm") && but.allows("tcp"));
         assert_eq!(Settings::default().directory(7), "/dev/shm/madrigal-7");

@@ -7,6 +7,7 @@
 use madrigal_netaccess::driver::Driver;
 use madrigal_netaccess::message::MessageDriver;
 
+pub mod fabric;
 mod loopback;
 pub mod shm;
 mod tcp;
@@ -19,10 +20,12 @@ pub fn driver(name: &str) -> Option<&'static dyn Driver> {
     DRIVERS.iter().copied().find(|driver| driver.name() == name)
 }
 
-/// Every driver of messages, nearest reach first.
-pub static MESSAGE_DRIVERS: &[&dyn MessageDriver] = &[&loopback::Loopback, &shm::inbox::ShmMessages, &tcp::Tcp];
+/// Every driver of messages, nearest reach first, and a fabric before the network.
+pub static MESSAGE_DRIVERS: &[&dyn MessageDriver] =
+    &[&loopback::Loopback, &shm::inbox::ShmMessages, &fabric::ANY, &tcp::Tcp];
 
-/// The driver of messages of that name.
+/// The driver of messages of that name: one of the table, or `fabric:NAME` for one provider of libfabric's.
 pub fn message_driver(name: &str) -> Option<&'static dyn MessageDriver> {
-    MESSAGE_DRIVERS.iter().copied().find(|driver| driver.name() == name)
+    let known = MESSAGE_DRIVERS.iter().copied().find(|driver| driver.name() == name);
+    known.or_else(|| fabric::named(name))
 }

@@ -15,9 +15,11 @@ fn folders_table_and_pages_are_the_same_list() {
     let text = |entry: &std::fs::DirEntry| entry.file_name().into_string().unwrap();
     let folders = names("src", |entry| entry.path().is_dir().then(|| text(entry)));
     let pages = names("../../docs/drivers", |entry| text(entry).strip_suffix(".md").map(str::to_owned));
-    let table: BTreeSet<_> = madrigal_drivers::DRIVERS.iter().map(|driver| driver.name().to_owned()).collect();
-    assert_eq!(folders, table, "folders of crates/drivers/src against the table in lib.rs");
-    assert_eq!(pages, table, "pages of docs/drivers against the table in lib.rs");
+    let streams = madrigal_drivers::DRIVERS.iter().map(|driver| driver.name().to_owned());
+    let messages = madrigal_drivers::MESSAGE_DRIVERS.iter().map(|driver| driver.name().to_owned());
+    let table: BTreeSet<_> = streams.chain(messages).collect();
+    assert_eq!(folders, table, "folders of crates/drivers/src against the tables in lib.rs");
+    assert_eq!(pages, table, "pages of docs/drivers against the tables in lib.rs");
 }
 
 #[test]
@@ -26,4 +28,9 @@ fn a_name_finds_its_driver() {
         assert_eq!(madrigal_drivers::driver(driver.name()).unwrap().name(), driver.name());
     }
     assert!(madrigal_drivers::driver("carrier-pigeon").is_none());
+    for driver in madrigal_drivers::MESSAGE_DRIVERS {
+        assert_eq!(madrigal_drivers::message_driver(driver.name()).unwrap().name(), driver.name());
+    }
+    assert_eq!(madrigal_drivers::message_driver("fabric:tcp").unwrap().name(), "fabric:tcp");
+    assert!(madrigal_drivers::message_driver("carrier-pigeon").is_none());
 }

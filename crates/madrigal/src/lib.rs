@@ -33,10 +33,16 @@ mod runtime;
 
 pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
-pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, message_driver, shm};
+pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 pub use madrigal_links::{Circuit, Endpoint, Station, circuit, endpoint, station as stations};
 pub use madrigal_netaccess::{engine, wait};
+
+/// Drivers of messages: what one is, and where it is told that it runs.
+pub mod message {
+    pub use madrigal_netaccess::driver::Place;
+    pub use madrigal_netaccess::message::MessageDriver;
+}
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
 pub use parallel::{station, station_with};

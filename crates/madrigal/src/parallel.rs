@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use madrigal_base::config::{ConfigError, Settings};
-use madrigal_drivers::MESSAGE_DRIVERS;
+use madrigal_drivers::{MESSAGE_DRIVERS, message_driver};
 use madrigal_links::Station;
 use madrigal_links::station::{OpenError, Options};
 use madrigal_netaccess::driver::Place;
@@ -21,6 +21,10 @@ pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
     let directory = settings.directory(rustix::process::geteuid().as_raw());
     let place = Place { directory, network: settings.network.clone() };
     let allowed = |name: &str| name == "loopback" || settings.methods.allows(name);
-    let drivers: Vec<_> = MESSAGE_DRIVERS.iter().copied().filter(|driver| allowed(driver.name())).collect();
+    let mut drivers: Vec<_> = MESSAGE_DRIVERS.iter().copied().filter(|driver| allowed(driver.name())).collect();
+    // Providers of libfabric's that were asked for by name come where a fabric comes.
+    let named = settings.methods.listed().iter().filter(|name| name.starts_with("fabric:"));
+    let at = drivers.iter().position(|driver| driver.name() == "tcp").unwrap_or(drivers.len());
+    drivers.splice(at..at, named.filter_map(|name| message_driver(name)));
     Station::open(&Options { drivers: &drivers, place, max_spin_ns: u64::from(settings.spin_us) * 1_000 })
 }

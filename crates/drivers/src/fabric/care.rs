@@ -1,0 +1,224 @@
+//! Links: how they come about, what is sent on them besides frames, and how they end.
+
+use madrigal_base::node::NodeId;
+use madrigal_netaccess::message::{Link, LinkError, Sink};
+use madrigal_sys::{process, time};
+use std::io::IoSlice;
+
+use super::ffi::Posted;
+use super::packet::{Door, Greeting, Head, Kind, gather};
+use super::peer::{Peer, Phase};
+use super::port::FabricPort;
+use super::provider::may_be_there;
+
+/// How often a peer that gives no answer is asked again (nanoseconds).
+const AGAIN_NS: u64 = 250_000_000;
+
+/// What tells a process of this host: of which host and pid namespace it is, its number and when it began.
+pub(super) struct Own {
+    place: u64,
+    pid: u32,
+    start: u64,
+}
+
+impl FabricPort {
+    /// Has a word sent on a link.
+    pub(super) fn queue(&mut self, link: u32) {
+        if let Some(peer) = self.peer(link)
+            && !core::mem::replace(&mut peer.queued, true)
+        {
+            self.urgent.push_back(link);
+        }
+    }
+
+    /// A new link to a node at that address.
+    pub(super) fn meet(&mut self, node: NodeId, name: &[u8]) -> Result<u32, String> {
+        may_be_there(&self.provider, name)?;
+        let at = self.wire.insert(name)?;
+        let link = u32::try_from(self.peers.len()).map_err(|_| "too many links")?;
+        self.peers.push(Peer::new(node, name, at, time::now_ns() + self.patience));
+        self.known.insert(node, link);
+        self.stir();
+        Ok(link)
+    }
+
+    /// Sends a word to a peer.
+    fn tell(&mut self, link: u32, head: Head, rest: &[u8]) -> Posted {
+        let Some(to) = self.peer(link).map(|peer| peer.at) else { return Posted::Later };
+        let posted = self.ship(Some(link), to, 0, |buffer| gather(buffer, &head.bytes(), &[IoSlice::new(rest)], 0));
+        if let (Posted::Done, Some(peer)) = (&posted, self.peer(link)) {
+            peer.owed = peer.owed.saturating_sub(head.credit);
+            peer.quiet = false;
+        }
+        posted
+    }
+
+    /// Sends what is owed on a link. False: not now.
+    pub(super) fn pay(&mut self, link: u32) -> bool {
+        let now = time::now_ns();
+        let Some(peer) = self.peers.get_mut(link as usize) else { return true };
+        let posted = match (&peer.phase, peer.door) {
+            (Phase::Linking { ask, .. }, None) if *ask <= now => {
+                let greeting = self.greeting(link);
+                self.tell(link, Head::new(Kind::Hello, Door::default()), &greeting)
+            }
+            (Phase::Up, Some(door)) if peer.welcome => {
+                let greeting = self.greeting(link);
+                self.tell(link, Head::new(Kind::Welcome, door), &greeting)
+            }
+            (Phase::Up, Some(door)) if peer.is_owed() => {
+                let head = Head { credit: peer.owed, ..Head::new(Kind::Credit, door) };
+                self.tell(link, head, &[])
+            }
+            (Phase::Up, Some(door)) if peer.quiet => self.tell(link, Head::new(Kind::Ping, door), &[]),
+            _ => return true,
+        };
+        let Some(peer) = self.peer(link) else { return true };
+        match posted {
+            Posted::Done => {
+                peer.welcome = false;
+                if let Phase::Linking { ask, .. } = &mut peer.phase {
+                    *ask = now + AGAIN_NS;
+                }
+                // It may owe more than one word.
+                !peer.is_owed()
+            }
+            Posted::Later => false,
+            Posted::Failed(why) => {
+                self.troubled(link, why);
+                true
+            }
+        }
+    }
+
+    fn greeting(&self, link: u32) -> Vec<u8> {
+        let Some(peer) = self.peers.get(link as usize) else { return Vec::new() };
+        let door = Door { link, session: peer.session };
+        let Own { place, pid, start } = self.own;
+        Greeting { from: self.me, to: peer.node, door, place, pid, start, name: self.wire.name().to_vec() }.bytes()
+    }
+
+    /// Something could not be sent on a link: one that is up is over, one that is not may still come up.
+    #[cold]
+    pub(super) fn troubled(&mut self, link: u32, why: String) {
+        let Some(peer) = self.peers.get_mut(link as usize) else { return };
+        match &mut peer.phase {
+            Phase::Linking { ask, .. } => {
+                *ask = time::now_ns() + AGAIN_NS;
+                peer.trouble = Some(why);
+            }
+            Phase::Up => {
+                let why = LinkError::Gone { node: peer.node, why };
+                self.untold.push((link, why.clone()));
+                self.close(link, why);
+            }
+            Phase::Down(_) => {}
+        }
+    }
+
+    /// Ends a link. False: it had ended.
+    pub(super) fn close(&mut self, link: u32, why: LinkError) -> bool {
+        let Some(peer) = self.peers.get_mut(link as usize) else { return false };
+        if !peer.end(why) {
+            return false;
+        }
+        if self.known.get(&peer.node) == Some(&link) {
+            self.known.remove(&peer.node);
+        }
+        self.stir();
+        true
+    }
+
+    pub(super) fn end(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
+        if self.close(link, why.clone()) {
+            sink.down(Link(link), why);
+        }
+    }
+
+    /// Somebody looks for us, or was found.
+    #[cold]
+    pub(super) fn greeted(&mut self, head: &Head, greeting: &Greeting, sink: &mut dyn Sink) {
+        let node = greeting.from;
+        if greeting.to != self.me || node == self.me {
+            return;
+        }
+        let known = self.known.get(&node).copied();
+        let link = if head.kind == Kind::Welcome {
+            let asked = |link: &u32| self.peers.get(*link as usize).is_some_and(|peer| peer.session == head.to.session);
+            known.filter(|link| *link == head.to.link).filter(asked)
+        } else {
+            let door = known.and_then(|link| self.peers.get(link as usize)?.door);
+            if let (Some(link), Some(door)) = (known, door)
+                && door != greeting.door
+            {
+                self.end(link, LinkError::Gone { node, why: "it began anew".to_owned() }, sink);
+            }
+            self.known.get(&node).copied().or_else(|| self.meet(node, &greeting.name).ok())
+        };
+        let Some(link) = link else { return };
+        let near = greeting.place == self.own.place && greeting.pid != 0;
+        let Some(peer) = self.peer(link) else { return };
+        if head.kind == Kind::Hello {
+            peer.welcome = true;
+        }
+        if peer.door.is_none() {
+            peer.door = Some(greeting.door);
+            peer.process = near.then_some((greeting.pid, greeting.start));
+            peer.phase = Phase::Up;
+            sink.up(Link(link), node);
+        }
+        self.queue(link);
+    }
+
+    /// Tells peers that links are over, as far as that goes now.
+    pub(super) fn say_goodbye(&mut self) {
+        while let Some(&(at, door)) = self.byes.front() {
+            let head = Head::new(Kind::Bye, door);
+            match self.ship(None, at, 0, |buffer| gather(buffer, &head.bytes(), &[], 0)) {
+                Posted::Later => return,
+                Posted::Done | Posted::Failed(_) => drop(self.byes.pop_front()),
+            }
+        }
+    }
+
+    /// Asks again, gives up, sees whether peers live.
+    #[cold]
+    pub(super) fn look_after(&mut self, now: u64) {
+        for link in 0..self.peers.len() as u32 {
+            let Some(peer) = self.peers.get_mut(link as usize) else { return };
+            let node = peer.node;
+            let dead = peer.is_up() && peer.is_dead();
+            match peer.phase {
+                Phase::Linking { until, .. } if until <= now => {
+                    let why = peer.trouble.clone().unwrap_or_else(|| "no answer".to_owned());
+                    let at = self.wire.text(&peer.name);
+                    let tried = format!("{} at {at}: {why}", self.provider);
+                    let why = LinkError::Unreachable { node, tried };
+                    self.untold.push((link, why.clone()));
+                    self.close(link, why);
+                }
+                Phase::Linking { ask, .. } if ask <= now => self.queue(link),
+                Phase::Up if dead => self.troubled(link, "its process is gone".to_owned()),
+                Phase::Up if core::mem::replace(&mut peer.quiet, true) => self.queue(link),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Own {
+    pub(super) fn find() -> Self {
+        let mut buf = [0u8; 64];
+        let boot = process::read_small(c"/proc/sys/kernel/random/boot_id", &mut buf).unwrap_or_default();
+        let mut target = [0u8; 64];
+        let namespace = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self/ns/pid", &mut target[..]);
+        let namespace = namespace.ok().and_then(|len| target.get(..len)).unwrap_or_default();
+        let pid = process::own_pid();
+        let start = process::start_time(pid);
+        let known = !boot.is_empty() && !namespace.is_empty() && start.is_some();
+        // FNV-1a: it only has to differ between hosts.
+        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let place = boot.iter().chain(namespace).fold(0xcbf2_9ce4_8422_2325, hash);
+        Self { place, pid: if known { pid } else { 0 }, start: start.unwrap_or_default() }
+    }
+}
