@@ -36,7 +36,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program over Madrigal
     Exec(Exec),
-    /// Show the connections of wrapped programs, or the ways between two hosts: the path each takes, and why
+    /// Show the connections of wrapped programs and the peers of MPI ranks, or the ways between two hosts: the path each takes, and why
     Why(Why),
     /// Show what works here: drivers, shared directory, kernel, configuration
     Info(Info),
@@ -62,6 +62,9 @@ pub(crate) enum Command {
     Login(identity::Login),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
+    /// Look at the memory of a process, for `info -d`
+    #[command(hide = true)]
+    Peek(Peek),
     /// Print the completion script of a shell
     ///
     /// For bash: madrigal completions bash > ~/.local/share/bash-completion/completions/madrigal
@@ -109,6 +112,9 @@ const WHY_HELP: &str =
     "Columns: bytes through shared memory (ring) and by the kernel's socket (tcp), each way; how often the
 connection moved into shared memory; doorbells sent to wake the other end; why it is not in shared memory.
 
+Of an MPI rank: the nodes it knows; the driver that carries messages to each; frames and their bytes, each way, and bytes copied
+from memory to memory at once; below, how long messages go, what was not taken and why, and the addresses a node published.
+
 With two hosts, by their names in the grid: every way from one to the other as its daemon sees it, what was measured of it, and why
 another one is used.
 
@@ -118,7 +124,7 @@ Exit status 1: no such process, it is not under madrigal, or it belongs to anoth
 #[derive(Args)]
 #[command(after_help = WHY_HELP, override_usage = "madrigal why [--json] [PID]\n       madrigal why [--json] [--port PORT] A B")]
 pub(crate) struct Why {
-    /// The process, or two hosts of the grid; without, all processes of yours under madrigal
+    /// The process, or two hosts of the grid; without, all processes of yours under madrigal, and all MPI ranks over it
     #[arg(value_name = "PID | A B", num_args = 0..=2)]
     pub(crate) what: Vec<String>,
     /// For two hosts: the port that is to be connected to, for rules that are about ports
@@ -132,9 +138,21 @@ pub(crate) struct Why {
 /// `madrigal info`.
 #[derive(Args)]
 pub(crate) struct Info {
+    /// Only the parallel side: by which drivers processes of a job reach each other here, and why not by others
+    #[arg(short, long)]
+    pub(crate) drivers: bool,
     /// Print JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `madrigal peek`.
+#[derive(Args)]
+pub(crate) struct Peek {
+    /// The process
+    pub(crate) pid: u32,
+    /// Where a program begins in its memory
+    pub(crate) address: u64,
 }
 
 /// `madrigal perf`.
@@ -155,8 +173,8 @@ pub(crate) enum PerfOf {
 /// `madrigal perf vlink` and `madrigal perf circuit`.
 #[derive(Args)]
 pub(crate) struct Vlink {
-    /// The driver to measure: shm or tcp
-    #[arg(long, default_value = "shm", value_parser = method)]
+    /// The driver to measure: shm or tcp; a circuit also by fabric:NAME, a provider of libfabric's
+    #[arg(long, alias = "driver", default_value = "shm", value_parser = method)]
     pub(crate) method: String,
     /// Bytes of a message
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
@@ -201,9 +219,12 @@ fn methods(text: &str) -> Result<String, String> {
 }
 
 fn method(name: &str) -> Result<String, String> {
-    let known: Vec<_> = madrigal::DRIVERS.iter().map(|driver| driver.name()).collect();
+    let mut known: Vec<_> = madrigal::DRIVERS.iter().map(|driver| driver.name()).collect();
+    let others = madrigal::MESSAGE_DRIVERS.iter().map(|driver| driver.name());
+    known.extend(others.filter(|other| madrigal::driver(other).is_none()));
     let wrong = || format!("there is no method `{name}`; there are {}", known.join(", "));
-    known.contains(&name).then(|| name.to_owned()).ok_or_else(wrong)
+    let exists = known.contains(&name) || madrigal::message_driver(name).is_some();
+    exists.then(|| name.to_owned()).ok_or_else(wrong)
 }
 
 /// Prints the completion script of `shell`.

@@ -1,5 +1,7 @@
 //! `madrigal info`: what works here, tried by use, and what to type where something does not.
 
+mod messages;
+
 use std::os::fd::AsRawFd as _;
 
 use madrigal::Runtime;
@@ -14,6 +16,8 @@ struct Answer {
     version: &'static str,
     library: State,
     drivers: Vec<Item>,
+    /// Those of messages, of which some carry streams too.
+    message_drivers: Vec<Item>,
     directory: Directory,
     kernel: Kernel,
     configuration: Vec<Setting>,
@@ -84,6 +88,9 @@ struct Setting {
 
 /// Runs the command.
 pub(crate) fn run(args: &cli::Info) -> i32 {
+    if args.drivers {
+        return messages::run(args.json);
+    }
     let answer = look();
     if args.json {
         return out::print_json(&answer);
@@ -92,6 +99,8 @@ pub(crate) fn run(args: &cli::Info) -> i32 {
     out::FOUND
 }
 
+pub(crate) use messages::peek;
+
 fn look() -> Answer {
     let env: Vec<_> = std::env::vars_os().collect();
     let (_, errors) = settings::read(&env);
@@ -99,6 +108,7 @@ fn look() -> Answer {
         version: env!("CARGO_PKG_VERSION"),
         library: State::of(library::find().map(|path| path.display().to_string())),
         drivers: drivers(),
+        message_drivers: messages::drivers(),
         directory: directory(),
         kernel: kernel(),
         configuration: KEYS.iter().map(setting).collect(),
@@ -212,6 +222,7 @@ fn describe(answer: &Answer) -> String {
     ];
     let item = |kind: &str, i: &Item| vec![format!("{kind} {}", i.name), mark(i.state.ok), i.state.detail.clone()];
     rows.extend(answer.drivers.iter().map(|d| item("driver", d)));
+    rows.extend(answer.message_drivers.iter().map(|d| item("messages", d)));
     let directory = &answer.directory;
     let reason = directory.reason.map_or(String::new(), |name| format!("{name}: "));
     rows.push(vec![

@@ -54,6 +54,7 @@ fn run() -> i32 {
             Command::Why(args) => why::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Perf(args) => perf::run(&args),
+            Command::Peek(args) => info::peek(&args),
             Command::Up(args) => daemon::up(&args),
             Command::Down => daemon::down(),
             Command::Status(args) => daemon::status(&args),
