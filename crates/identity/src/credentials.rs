@@ -75,6 +75,11 @@ impl Credentials {
         self.shown.now().1
     }
 
+    /// The certificate and key that are shown now.
+    pub(crate) fn shown_now(&self) -> Arc<CertifiedKey> {
+        self.shown.now().0
+    }
+
     /// The grid.
     pub fn grid(&self) -> &str {
         self.trust.grid.as_str()

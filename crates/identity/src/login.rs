@@ -37,7 +37,22 @@ pub fn login(dir: &Path, user: Option<&Name>, seconds: i64) -> Result<Peer, Iden
     let peer = judge(&trust, &dir.join(IDENTITY), &own.chain, NO_IDENTITY)?;
     session.write(&path)?;
     own.write(&dir.join(USER))?;
+    renew_host(dir, &signer, life)?;
     Ok(peer)
+}
+
+/// A host's certificate that a login gave ends with that login: the next one gives it anew.
+fn renew_host(dir: &Path, signer: &Signer, life: Validity) -> Result<(), IdentityError> {
+    let path = dir.join(HOST);
+    let Some(there) = Bundle::read(&path, NO_HOST)? else { return Ok(()) };
+    let facts = first(&path, &there.chain, NO_HOST)?;
+    match &facts.subject.role {
+        // Whom the authority signed for comes alone.
+        Role::Host(host) if there.chain.len() > 1 && facts.subject.grid == signer.facts.subject.grid => {
+            signer.sign(Role::Host(host.clone()), life)?.write(&path)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Logs in again, for as long as before, if less than a third of the time is left; `None`: there is no need yet.
