@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from harness.measure import Figure, Pair, Row
-from rows import mpi
+from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
 from rows.own import Idle, PassThrough, VLinkLatency
@@ -47,6 +47,7 @@ def all_rows() -> dict[str, Row]:
         "vlink": VLinkLatency(),
         "hook": PassThrough(),
         "idle": Idle(),
+        **daemon.rows(),
         **mpi.rows(),
     }
     if root:
