@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
+use madrigal_identity::Credentials;
 use madrigal_proto::mux::StreamId;
 use madrigal_sys::process;
 use madrigal_sys::time::now_ns;
@@ -87,11 +88,15 @@ pub(crate) enum Holder {
     Probe,
     /// A relay tells where it leads.
     News,
+    /// The link: its peer proves that it has another certificate.
+    Renewal,
 }
 
 /// The daemon of one user on one host.
 pub struct Daemon {
     pub(crate) grid: Grid,
+    /// What this host shows on enciphered links, or why it has nothing to show.
+    pub(crate) credentials: Result<Credentials, String>,
     /// The place of this host in the grid.
     pub(crate) me: usize,
     pub(crate) instance: u64,
@@ -141,10 +146,15 @@ pub struct Daemon {
 
 impl Daemon {
     /// A daemon that listens, for its clients and for other daemons, and does nothing yet.
-    pub fn new(grid: Grid, host: &str, runtime: Runtime) -> Result<Self, StartError> {
+    pub fn new(
+        grid: Grid,
+        host: &str,
+        credentials: Result<Credentials, String>,
+        runtime: Runtime,
+    ) -> Result<Self, StartError> {
         let unknown = || StartError::Host { host: host.to_owned(), known: status::names(&grid) };
         let me = grid.host(host).ok_or_else(unknown)?.0;
-        let ports = crate::start::listen(&grid, me)?;
+        let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
         let lock = runtime.claim()?;
         let _ = std::fs::remove_file(runtime.socket());
         let door = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Door { errno })?;
@@ -153,6 +163,7 @@ impl Daemon {
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
             grid,
+            credentials,
             me,
             instance: process::random(),
             started: now,
@@ -182,7 +193,7 @@ impl Daemon {
             streams: HashMap::new(),
             dirty: BTreeSet::new(),
             again: VecDeque::new(),
-            scratch: vec![0; 64 << 10],
+            scratch: vec![0; 96 << 10],
             piece: vec![0; PIECE],
             log: Log::new(now),
             ending: false,
@@ -244,7 +255,12 @@ impl Daemon {
     }
 
     pub(crate) fn note(&mut self, text: &str) {
-        self.log.say(self.now, text);
+        self.log.say(self.now, false, text);
+    }
+
+    /// Says something about somebody who has not proved to be of the grid.
+    pub(crate) fn note_stranger(&mut self, text: &str) {
+        self.log.say(self.now, true, text);
     }
 
     fn register(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {

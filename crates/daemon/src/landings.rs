@@ -43,6 +43,8 @@ impl Daemon {
     /// A peer opened a stream, and says what for.
     pub(crate) fn take_order(&mut self, link: Token, stream: StreamId, about: &[u8]) {
         let from = (link, stream);
+        let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
+        let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
         let order = match serde_json::from_slice(about) {
             Ok(About::Order(order)) => order,
             Ok(About::News) => return self.take_news(link, stream),
@@ -50,10 +52,13 @@ impl Daemon {
                 self.streams.insert(from, Holder::Probe);
                 return;
             }
+            Ok(About::Bye(why)) => return self.drop_link(link, &format!("refused by {sender}: {why}")),
+            Ok(About::Renewed) => {
+                self.streams.insert(from, Holder::Renewal);
+                return;
+            }
             Err(_) => return self.tell(from, Verdict::Never, "the order makes no sense"),
         };
-        let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
-        let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
         let own = self.own();
         if order.host != own.name {
             return self.carry_on(from, peer, order);

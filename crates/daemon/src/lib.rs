@@ -9,11 +9,12 @@
 //!  status     what it says of itself          ways      those to a host             measure   what links are like
 //!  answers    why, and doctor                 calls     a stream to another host     knowledge what is remembered
 //!  health     what they say of a host         landings  a connection to this host    notify    the service manager
-//!                                             clients   local programs
+//!  judge      who may be at the other end     clients   local programs
 //!  hosts      what programs may know             routes    their connections to other hosts
 //!                                             berths    their sockets, until those are connected
 //! ```
-//! One thread, one epoll, nothing blocks. Everything that waits has a deadline. What peers and strangers send is bounded and checked; none
+//! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
+//! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a deadline. What peers and strangers send is bounded and checked; none
 //! of it panics or decides where memory goes.
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod daemon;
 pub mod grid;
 mod health;
 mod hosts;
+mod judge;
 mod knowledge;
 mod landings;
 mod links;

@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use madrigal_identity::Peer as Identity;
 use madrigal_proto::mux::{Event, Limits, Mux, Read, StreamId};
 use rustix::io::Errno;
+use rustls::pki_types::CertificateDer;
 
 use crate::channel::Channel;
 use crate::command::Running;
@@ -15,12 +17,14 @@ use crate::poll::Token;
 use crate::socket::{self, Got};
 use crate::wire::{self, Hello, VERSION, Verdict};
 
-/// How long a new connection has to say who it is.
+/// How long a new connection has to say who it is, and to prove it.
 const GREETING: u64 = 5 * SECOND;
 /// And one by a command, which may have to log in first.
 const LOGGING_IN: u64 = 20 * SECOND;
-/// Connections that have not said yet; of more the oldest goes.
+/// Connections that have not yet; of more one goes.
 const MOST_STRANGERS: usize = 128;
+/// Connections that are taken in one turn.
+const ACCEPTS: usize = 64;
 /// How long a link that is not needed may be without a stream.
 const GRACE: u64 = 5 * SECOND;
 /// What goes over links is looked at after this time.
@@ -45,6 +49,8 @@ pub(crate) struct Link {
     /// The command whose input and output it is; or it came by a command, to this host's socket for clients.
     pub(crate) command: Option<Running>,
     pub(crate) by_command: bool,
+    /// The serial number of what we had to show when it began, or proved since.
+    pub(crate) shown: Option<String>,
     pub(crate) stage: Stage,
 }
 
@@ -69,6 +75,14 @@ pub(crate) struct Up {
     pub(crate) measured: Measured,
     /// The stream on which the other end tells where it leads, and what came of that.
     pub(crate) hears: Option<(StreamId, Vec<u8>)>,
+    /// When the peer's certificate is judged again; never on a plain link.
+    pub(crate) judge: u64,
+    /// The peer has sent nothing since it greeted.
+    pub(crate) fresh: bool,
+    /// What it has sent of a proof that it has another certificate.
+    pub(crate) proof: Vec<u8>,
+    /// The certificates that it proved to have since the handshake.
+    pub(crate) renewed: Option<Vec<CertificateDer<'static>>>,
 }
 
 impl Link {
@@ -76,7 +90,7 @@ impl Link {
     pub(crate) fn deadline(&self) -> u64 {
         match &self.stage {
             Stage::Greeting(_) => self.since + if self.command.is_some() { LOGGING_IN } else { GREETING },
-            Stage::Up(up) => up.mux.deadline().min(up.spare.map_or(u64::MAX, |since| since + GRACE)),
+            Stage::Up(up) => up.mux.deadline().min(up.judge).min(up.spare.map_or(u64::MAX, |since| since + GRACE)),
         }
     }
 
@@ -92,7 +106,8 @@ impl Link {
 impl Daemon {
     /// Takes daemons that call.
     pub(crate) fn answer_port(&mut self, port: Token) {
-        loop {
+        // Those who wait longer are told of again: links have their turn in between.
+        for _ in 0..ACCEPTS {
             let Some(listener) = self.ports.get(&port) else { return };
             match socket::accept(listener) {
                 Ok(Some(socket)) => {
@@ -101,7 +116,10 @@ impl Daemon {
                     self.add_link(channel, None, address);
                 }
                 Ok(None) => return,
-                Err(errno) => return self.note(&format!("cannot take a connection: {errno}")),
+                Err(errno) => {
+                    self.note_stranger(&format!("cannot take a connection: {errno}"));
+                    return self.make_room(1);
+                }
             }
         }
     }
@@ -116,16 +134,18 @@ impl Daemon {
         let token = match dialled {
             Some((.., token)) => token,
             None => {
-                self.make_room();
+                self.make_room(MOST_STRANGERS);
                 let token = self.token();
                 self.poll.add(&channel, token).ok()?;
                 token
             }
         };
         let dialled = dialled.map(|(peer, number, _)| (peer, number));
-        let stage = Stage::Greeting(Vec::new());
-        let mut link = Link { channel, dialled, address, since: self.now, command: None, by_command: false, stage };
-        if let Some((_, number)) = dialled {
+        let shown = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
+        let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
+        let mut link = Link { channel, dialled, address, since, command: None, by_command: false, shown, stage };
+        // Where it is enciphered, the other end has to prove first that it is who was dialled.
+        if let Some((_, number)) = dialled.filter(|_| !link.channel.is_enciphered()) {
             link.channel.out().extend(wire::json(wire::HELLO, &self.hello(number)));
         }
         self.things.insert(token, Thing::Link);
@@ -137,7 +157,7 @@ impl Daemon {
 
     /// A connection of another's making.
     pub(crate) fn channel_from(&self, socket: OwnedFd) -> Channel {
-        Channel::plain(socket)
+        Channel::accepted(socket, self.credentials.as_ref().ok())
     }
 
     /// A client leads to another daemon by a command: its connection becomes a link. The other end begins.
@@ -147,16 +167,7 @@ impl Daemon {
         }
     }
 
-    /// Of too many connections that say nothing the oldest goes.
-    fn make_room(&mut self) {
-        let strangers = self.links.iter().filter(|(_, link)| link.dialled.is_none() && link.up().is_none());
-        let (count, oldest) = (strangers.clone().count(), strangers.map(|(token, _)| *token).min());
-        if let Some(oldest) = oldest.filter(|_| count >= MOST_STRANGERS) {
-            self.drop_link(oldest, "too many connections said nothing");
-        }
-    }
-
-    fn hello(&self, number: u64) -> Hello {
+    pub(crate) fn hello(&self, number: u64) -> Hello {
         Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number }
     }
 
@@ -178,110 +189,57 @@ impl Daemon {
         self.dirty.insert(token);
     }
 
+    /// Reads once; whether there may be more.
     fn hear_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
         let Some(link) = self.links.get_mut(&token) else { return false };
-        let count = match link.channel.read(buffer) {
-            Ok(Got::Bytes(count)) => count,
-            Ok(Got::Nothing) => return false,
-            Ok(Got::End) => {
-                self.drop_link(token, "the other end closed it");
-                return false;
-            }
-            Err(errno) => {
-                self.drop_link(token, &errno.to_string());
-                return false;
-            }
+        let got = link.channel.read(buffer);
+        let met = if link.channel.is_newly_proven() { self.meet_peer(token) } else { Ok(()) };
+        let count = match (got, met) {
+            (_, Err(why)) => Err(why),
+            (Ok(Got::Bytes(count)), _) => Ok(count),
+            (Ok(Got::Nothing), _) => return false,
+            (Ok(Got::End), _) => Err("the other end closed it".to_owned()),
+            (Err(broken), _) => Err(broken.to_string()),
         };
-        let bytes = buffer.get(..count).unwrap_or_default();
-        let wrong = match &mut link.stage {
-            Stage::Up(up) => up.mux.receive(self.now, bytes).err().map(|broken| broken.to_string()),
+        let taken = count.and_then(|count| self.take_bytes(token, buffer.get(..count).unwrap_or_default()));
+        match taken {
+            Ok(()) => self.listen_to(token),
+            Err(why) => self.drop_link(token, &why),
+        }
+        self.links.contains_key(&token)
+    }
+
+    fn take_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
+        let now = self.now;
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        match &mut link.stage {
             Stage::Greeting(inbox) => {
                 inbox.extend_from_slice(bytes);
-                self.greet(token).err()
+                self.greet(token)
             }
-        };
-        match wrong {
-            Some(why) => {
-                self.drop_link(token, &why);
-                false
-            }
-            None => {
-                self.listen_to(token);
-                true
-            }
-        }
-    }
-
-    /// Reads the first frame of a connection, once it is whole.
-    fn greet(&mut self, token: Token) -> Result<(), String> {
-        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
-        let Stage::Greeting(inbox) = &mut link.stage else { return Ok(()) };
-        let Some((kind, body, len)) = wire::take(inbox, wire::LONGEST_HELLO)? else { return Ok(()) };
-        let rest = inbox.split_off(len);
-        if kind == wire::REFUSED {
-            return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
-        }
-        let hello: Hello = match (kind, serde_json::from_slice(&body)) {
-            (wire::HELLO, Ok(hello)) => hello,
-            _ => return Err("the first frame is no greeting".to_owned()),
-        };
-        match self.judge(token, &hello) {
-            Ok(peer) => self.link_up(token, peer, &hello, &rest),
-            Err(why) => {
-                let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
-                link.channel.out().extend(wire::frame(wire::REFUSED, why.as_bytes()));
-                let _ = link.channel.flush();
-                Err(why)
+            Stage::Up(up) => {
+                // We greeted last, and are not believed.
+                if std::mem::take(&mut up.fresh)
+                    && let Ok(Some((wire::REFUSED, body, _))) = wire::take(bytes, wire::LONGEST_HELLO)
+                {
+                    return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
+                }
+                up.mux.receive(now, bytes).map_err(|broken| broken.to_string())
             }
         }
     }
 
-    /// Whether this is who it may be; its place in the grid.
-    fn judge(&self, token: Token, hello: &Hello) -> Result<usize, String> {
-        let link = self.links.get(&token).ok_or("gone")?;
-        if hello.version != VERSION {
-            return Err(format!("version {} of links, here is {VERSION}", hello.version));
-        }
-        let Some((peer, host)) = self.grid.host(&hello.host) else {
-            return Err(format!("the grid has no host `{}`", hello.host));
-        };
-        if peer == self.me {
-            return Err(format!("this is {} itself", hello.host));
-        }
-        match link.dialled {
-            Some((wanted, _)) if wanted != peer => {
-                return Err(format!("this is {}, wanted was {}", hello.host, self.name(wanted)));
-            }
-            _ => {}
-        }
-        if !link.channel.is_enciphered() {
-            self.judge_plain(link, host)?;
-        }
-        Ok(peer)
-    }
-
-    /// A plain link is believed where the network is trusted; inside a site that is, from the host's own addresses only.
-    fn judge_plain(&self, link: &Link, host: &crate::grid::Host) -> Result<(), String> {
-        let own = self.own();
-        if link.command.is_some() || link.by_command {
-            // The command proves who is there, as ssh does, and only this user can have run it.
-            return Ok(());
-        }
-        if !self.grid.is_trusted_between(own, host) {
-            return Err(format!("between {} and {} links must be enciphered", own.name, host.name));
-        }
-        let from = link.address.map(|at| at.ip().to_canonical());
-        let known = host.addresses.iter().any(|at| Some(at.ip()) == from);
-        if self.grid.trusted || known || host.addresses.iter().all(|at| at.ip().is_loopback()) {
-            return Ok(());
-        }
-        let from = from.map_or_else(|| "?".to_owned(), |from| from.to_string());
-        Err(format!("{from} is no address of {}", host.name))
-    }
-
-    fn link_up(&mut self, token: Token, peer: usize, hello: &Hello, rest: &[u8]) -> Result<(), String> {
+    /// A link is up with a host that was judged; what came behind its greeting is `rest`.
+    pub(crate) fn link_up(
+        &mut self,
+        token: Token,
+        (peer, shown): (usize, Option<&Identity>),
+        hello: &Hello,
+        rest: &[u8],
+    ) -> Result<(), String> {
         let answer = wire::json(wire::HELLO, &self.hello(0));
         let (now, own) = (self.now, self.own().name.clone());
+        let judge = shown.map_or(u64::MAX, |shown| self.next_judging(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
         let by_command = link.method() == "command";
         let rank = match link.dialled {
@@ -298,9 +256,15 @@ impl Daemon {
         let dialled = link.dialled.is_some() && link.address.is_some();
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.spoken_address();
-        let (measured, instance) = (Measured::default(), hello.instance);
-        link.stage = Stage::Up(Box::new(Up { peer, instance, rank, mux, spare: None, measured, hears: None }));
-        self.note(&format!("link with {}, {way} {address}", hello.host));
+        let (measured, instance, fresh) = (Measured::default(), hello.instance, link.dialled.is_none());
+        let (spare, hears, proof, renewed) = (None, None, Vec::new(), None);
+        let up = Up { peer, instance, rank, mux, spare, measured, hears, judge, fresh, proof, renewed };
+        link.stage = Stage::Up(Box::new(up));
+        let how = shown.map_or_else(
+            || "plain".to_owned(),
+            |shown| format!("tls, {shown}, serial {}, until {}", shown.serial, shown.not_after),
+        );
+        self.note(&format!("link with {}, {way} {address}, {how}", hello.host));
         self.dirty.insert(token);
         self.choose(peer, hello.instance);
         self.peer_is_up(peer, dialled);
@@ -348,6 +312,7 @@ impl Daemon {
                         Some(Holder::Move(pipe)) => self.hear_move(pipe, token, stream),
                         Some(Holder::Probe) => self.go_on_probing(token, stream),
                         Some(Holder::News) => self.hear_news(token, stream),
+                        Some(Holder::Renewal) => self.hear_renewal(token, stream),
                         Some(Holder::Landing(_) | Holder::Check(_)) | None => {}
                     }
                 }
@@ -376,7 +341,7 @@ impl Daemon {
                         return;
                     }
                 }
-                Err(errno) => return self.drop_link(token, &errno.to_string()),
+                Err(broken) => return self.drop_link(token, &broken.to_string()),
             }
         }
     }
@@ -384,6 +349,9 @@ impl Daemon {
     /// A link is due.
     pub(crate) fn link_time(&mut self, token: Token) {
         let now = self.now;
+        if let Err(why) = self.judge_again(token) {
+            return self.part(token, &why);
+        }
         let Some(link) = self.links.get_mut(&token) else { return };
         let why = match &mut link.stage {
             Stage::Greeting(_) => Some(NO_GREETING.to_owned()),
@@ -417,7 +385,12 @@ impl Daemon {
         let address = link.spoken_address();
         let host = link.up().map(|up| up.peer).or(link.dialled.map(|(host, _)| host));
         let name = host.map_or_else(|| "a stranger".to_owned(), |host| self.name(host).to_owned());
-        self.note(&format!("no link with {name}, {address}: {why}"));
+        let line = format!("no link with {name}, {address}: {why}");
+        if host.is_some() {
+            self.note(&line)
+        } else {
+            self.note_stranger(&line)
+        }
         if let Some(host) = host {
             if told.is_some() {
                 self.peers[host].command = Some(why.to_owned());
@@ -439,7 +412,7 @@ impl Daemon {
             Some(Holder::Landing(landing)) => self.drop_landing(landing),
             Some(Holder::Move(pipe)) => self.move_off(pipe, true),
             Some(Holder::Check(check)) => drop(self.forget_check(check)),
-            Some(Holder::Probe | Holder::News) | None => {}
+            Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}
         }
     }
 

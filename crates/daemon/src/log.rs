@@ -1,5 +1,5 @@
 //! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that a stranger who knocks
-//! all day fills no disk.
+//! all day fills no disk; and by itself, so that nothing else is left out for it.
 
 use std::io::Write as _;
 
@@ -10,6 +10,12 @@ const RATE: (u64, u64) = (10, 500);
 
 /// Where lines go.
 pub(crate) struct Log {
+    known: Budget,
+    strangers: Budget,
+}
+
+/// How many lines there may be.
+struct Budget {
     since: u64,
     left: u64,
     dropped: u64,
@@ -17,28 +23,38 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new(now: u64) -> Self {
-        Self { since: now, left: RATE.1, dropped: 0 }
+        let budget = || Budget { since: now, left: RATE.1, dropped: 0 };
+        Self { known: budget(), strangers: budget() }
     }
 
-    /// Says a line.
-    pub(crate) fn say(&mut self, now: u64, text: &str) {
-        let earned = now.saturating_sub(self.since) / (SECOND / RATE.0);
-        self.since += earned * (SECOND / RATE.0);
-        self.left = (self.left + earned).min(RATE.1);
-        if self.left == 0 {
-            self.dropped += 1;
-            return;
-        }
-        self.left -= 1;
+    /// Says a line about those of the grid, or about strangers.
+    pub(crate) fn say(&mut self, now: u64, stranger: bool, text: &str) {
+        let budget = if stranger { &mut self.strangers } else { &mut self.known };
+        let Some(dropped) = budget.spend(now) else { return };
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let time = format!("{}.{:03}", time.tv_sec, time.tv_nsec / 1_000_000);
         let mut error = std::io::stderr().lock();
-        if self.dropped > 0 {
-            let _ =
-                writeln!(error, "{}.{:03} ({} lines left out)", time.tv_sec, time.tv_nsec / 1_000_000, self.dropped);
-            self.dropped = 0;
+        if dropped > 0 {
+            let whose = if stranger { "lines about strangers" } else { "lines" };
+            let _ = writeln!(error, "{time} ({dropped} {whose} left out)");
         }
         // What others sent may stand in it: no control characters.
         let clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let _ = writeln!(error, "{}.{:03} {clean}", time.tv_sec, time.tv_nsec / 1_000_000);
+        let _ = writeln!(error, "{time} {clean}");
+    }
+}
+
+impl Budget {
+    /// Takes one line; how many were left out before it. `None`: this one is, too.
+    fn spend(&mut self, now: u64) -> Option<u64> {
+        let earned = now.saturating_sub(self.since) / (SECOND / RATE.0);
+        self.since += earned * (SECOND / RATE.0);
+        self.left = (self.left + earned).min(RATE.1);
+        let left = self.left.checked_sub(1);
+        match left {
+            Some(left) => self.left = left,
+            None => self.dropped += 1,
+        }
+        left.map(|_| std::mem::take(&mut self.dropped))
     }
 }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
+use crate::links::Link;
 use crate::poll::Token;
 use crate::socket;
 
@@ -71,7 +72,22 @@ impl Daemon {
     /// Whether a host would be dialled if there were no link with it.
     fn is_dialled(&self, peer: usize) -> bool {
         let Some(host) = self.grid.hosts.get(peer) else { return false };
-        peer != self.me && !host.addresses.is_empty() && self.grid.is_trusted_between(self.own(), host)
+        peer != self.me && !host.addresses.is_empty() && (self.credentials.is_ok() || self.is_plain(peer))
+    }
+
+    /// Whether links with a host are not enciphered.
+    fn is_plain(&self, peer: usize) -> bool {
+        self.grid.hosts.get(peer).is_some_and(|host| self.grid.is_trusted_between(self.own(), host))
+    }
+
+    /// Whether a host was tried at every address, or there is a link with it: what is there now is what can be had.
+    pub(crate) fn is_settled(&self, peer: usize) -> bool {
+        let host = self.grid.hosts.get(peer);
+        let known = self.peers.get(peer);
+        let is_told = |at| known.is_some_and(|known| known.told.contains_key(at));
+        !self.is_dialled(peer)
+            || self.link_to(peer).is_some()
+            || host.is_some_and(|host| host.addresses.iter().all(is_told))
     }
 
     /// Whether a link with a host is to be made: there is none, or only one by a command, and there might be a better one; or one that came
@@ -114,7 +130,7 @@ impl Daemon {
             self.run_command(peer);
         }
         for address in addresses {
-            if self.dials.values().any(|dial| dial.peer == peer && dial.address == address) {
+            if self.is_trying(peer, address) {
                 continue;
             }
             let token = self.token();
@@ -130,6 +146,14 @@ impl Daemon {
             }
         }
         self.judge_direct(peer);
+    }
+
+    /// Whether a connection to an address of a host is on its way, or its handshake is.
+    fn is_trying(&self, peer: usize, address: SocketAddr) -> bool {
+        let greets = |link: &Link| {
+            link.up().is_none() && link.leads_to(peer) && link.dialled.is_some() && link.address == Some(address)
+        };
+        self.dials.values().any(|dial| dial.peer == peer && dial.address == address) || self.links.values().any(greets)
     }
 
     /// Somebody wants to reach a host: it is dialled now, unless it just was.
@@ -148,7 +172,13 @@ impl Daemon {
             Ok(true) => {
                 let Some(Dial { socket, peer, address, .. }) = self.dials.remove(&token) else { return };
                 let number = self.next_number(peer);
-                self.add_link(Channel::plain(socket), Some((peer, number, token)), Some(address));
+                match self.channel_to(peer, socket) {
+                    Ok(channel) => drop(self.add_link(channel, Some((peer, number, token)), Some(address))),
+                    Err(why) => {
+                        self.things.remove(&token);
+                        self.peers[peer].told.insert(address, why);
+                    }
+                }
             }
             Err(errno) => self.dial_failed(token, &errno.to_string()),
         }
@@ -172,8 +202,13 @@ impl Daemon {
     }
 
     /// A new connection to a host, plain or enciphered as it must be.
-    pub(crate) fn channel_to(&self, _peer: usize, socket: OwnedFd) -> Result<Channel, String> {
-        Ok(Channel::plain(socket))
+    pub(crate) fn channel_to(&self, peer: usize, socket: OwnedFd) -> Result<Channel, String> {
+        match &self.credentials {
+            Ok(credentials) if !self.is_plain(peer) => {
+                Channel::tls(socket, credentials).map_err(|broken| broken.to_string())
+            }
+            _ => Ok(Channel::plain(socket)),
+        }
     }
 
     pub(crate) fn dial_failed(&mut self, token: Token, why: &str) {
@@ -278,8 +313,10 @@ impl Daemon {
         let mut tries: Vec<String> = host.addresses.iter().map(attempt).collect();
         if host.addresses.is_empty() {
             tries.push("the grid has no address of it".to_owned());
-        } else if !self.is_dialled(peer) {
-            tries = vec!["links with it would have to be enciphered".to_owned()];
+        } else if let Err(lack) = self.credentials.as_ref()
+            && !self.is_dialled(peer)
+        {
+            tries = vec![format!("links with it must be enciphered, and this host cannot show who it is: {lack}")];
         }
         tries.join(", ")
     }

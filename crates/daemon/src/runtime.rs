@@ -56,6 +56,11 @@ impl Runtime {
         Self { path }
     }
 
+    /// That of a daemon elsewhere, such as on a host of a lab.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
     /// The socket of the daemon.
     pub fn socket(&self) -> PathBuf {
         self.path.join("daemon.sock")

@@ -1,6 +1,6 @@
 //! Sockets as the daemon uses them: never blocking, closed on exec, TCP without delay.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
-    SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 /// What a read or an accept gave.
@@ -135,6 +135,33 @@ pub(crate) fn recv_passing(socket: &OwnedFd, buffer: &mut [u8], passed: &mut Opt
     }
 }
 
+/// Looks at the first byte that came, and leaves it there.
+pub(crate) fn peek(socket: impl AsFd) -> Result<(Got, u8), Errno> {
+    let mut byte = [0];
+    loop {
+        return match rustix::net::recv(socket.as_fd(), &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Ok((0, _)) => Ok((Got::End, 0)),
+            Ok(_) => Ok((Got::Bytes(1), byte[0])),
+            Err(Errno::AGAIN) => Ok((Got::Nothing, 0)),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
+/// Writes as much as there is room for, out of several places.
+pub(crate) fn send_all(socket: impl AsFd, bytes: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    loop {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        return match rustix::net::sendmsg(socket.as_fd(), bytes, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
 /// Writes as much as there is room for.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
@@ -177,8 +204,9 @@ pub(crate) fn dial_unix(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Whether the process at the other end of a Unix socket is this user's (or root's, who may do anything anyway).
 pub(crate) fn is_ours(socket: &OwnedFd) -> bool {
-    let own = rustix::process::geteuid();
-    sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
+    let own = rustix::process::geteuid().as_raw();
+    // It may be of another pid namespace, as where the host is one of a lab: that is no matter.
+    madrigal_sys::raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, user)| user == own || user == 0)
 }
 
 /// The process at the other end of a Unix socket; 0 where that cannot be told.

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::grid::{Grid, Host};
+use crate::grid::{Grid, Host, Site};
 use crate::runtime::RuntimeError;
 use crate::socket;
 
@@ -23,14 +23,16 @@ pub enum StartError {
     },
     /// A port that strangers can reach would be open.
     #[error(
-        "links of {host} would go over networks that nobody declared trusted, and links are not enciphered yet: write trusted = true \
-         below [site.{site}] if no stranger can reach its network"
+        "links of {host} have to be enciphered, and it cannot show who it is: {lack}; or write trusted = true below [site.{site}] if no \
+         stranger can reach its network"
     )]
     Untrusted {
         /// This host.
         host: String,
         /// Its site.
         site: String,
+        /// Why it has no certificate.
+        lack: String,
     },
     /// It cannot listen.
     #[error("cannot listen at {at}: {errno}")]
@@ -58,18 +60,22 @@ pub enum StartError {
 }
 
 /// Listens where other daemons call: on all addresses; on a machine's own where the host has no others; nowhere, where it has none.
-pub(crate) fn listen(grid: &Grid, me: usize) -> Result<Vec<OwnedFd>, StartError> {
+/// `lack`: why the host has no certificate, if it has none.
+pub(crate) fn listen(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
     let Some(host) = grid.hosts.get(me) else { return Ok(Vec::new()) };
     let site = grid.sites.get(host.site);
+    let plain = |(at, other): (usize, &Host)| at != me && grid.is_trusted_between(host, other);
+    if let Some(lack) = lack.filter(|_| grid.hosts.len() > 1 && !grid.hosts.iter().enumerate().any(plain)) {
+        return Err(untrusted(host, site, lack));
+    }
     let local: Vec<SocketAddr> = host.addresses.iter().copied().filter(|at| at.ip().is_loopback()).collect();
     let places = match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
         (true, _) => Vec::new(),
         (_, true) => local,
-        _ if grid.trusted || site.is_some_and(|site| site.trusted) => everywhere(host),
-        _ => {
-            let site = site.map(|site| site.name.clone()).unwrap_or_default();
-            return Err(StartError::Untrusted { host: host.name.clone(), site });
-        }
+        _ => match lack.filter(|_| !grid.trusted && !site.is_some_and(|site| site.trusted)) {
+            Some(lack) => return Err(untrusted(host, site, lack)),
+            None => everywhere(host),
+        },
     };
     let at = |at: SocketAddr| socket::listen(at).map_err(|errno| StartError::Listen { at, errno });
     match (places.as_slice(), places.first().map(|at| at.ip())) {
@@ -82,6 +88,11 @@ pub(crate) fn listen(grid: &Grid, me: usize) -> Result<Vec<OwnedFd>, StartError>
         },
         _ => places.into_iter().map(at).collect(),
     }
+}
+
+fn untrusted(host: &Host, site: Option<&Site>, lack: &str) -> StartError {
+    let site = site.map(|site| site.name.clone()).unwrap_or_default();
+    StartError::Untrusted { host: host.name.clone(), site, lack: lack.to_owned() }
 }
 
 fn everywhere(host: &Host) -> Vec<SocketAddr> {

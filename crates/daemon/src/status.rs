@@ -40,6 +40,8 @@ pub struct PeerStatus {
     pub links: Vec<LinkStatus>,
     /// Without one: what was tried.
     pub why: Option<String>,
+    /// There is a link, or every address was tried since the last one.
+    pub settled: bool,
 }
 
 /// How a link is.
@@ -199,7 +201,7 @@ impl Daemon {
         let peers = others.map(|(at, host)| {
             let links = self.links_with(at);
             let why = links.is_empty().then(|| self.why_no_link(at));
-            PeerStatus { host: host.name.clone(), site: site(host.site), links, why }
+            PeerStatus { host: host.name.clone(), site: site(host.site), links, why, settled: self.is_settled(at) }
         });
         let own = self.own();
         let status = Status {

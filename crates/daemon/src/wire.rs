@@ -142,6 +142,10 @@ pub(crate) enum About {
     News,
     /// Bytes come that nobody needs.
     Discard,
+    /// Nothing: the link ends, and this is why.
+    Bye(String),
+    /// The opener has another certificate, and proves it: a [`madrigal_identity::Proof`].
+    Renewed,
 }
 
 impl About {
@@ -186,8 +190,7 @@ pub(crate) enum Verdict {
 impl Verdict {
     /// As bytes, with the reason.
     pub(crate) fn bytes(self, text: &str) -> Vec<u8> {
-        let cut = (0..=text.len().min(900)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let text = text.get(..cut).unwrap_or_default();
+        let text = cut(text);
         let code = match self {
             Self::Connected => 0,
             Self::Never => 1,
@@ -208,6 +211,12 @@ impl Verdict {
         let len = usize::from(u16::from_le_bytes([low, high]));
         Ok(rest.get(..len).map(|text| (verdict, String::from_utf8_lossy(text).into_owned(), 3 + len)))
     }
+}
+
+/// As much of a text as goes with what else is said.
+pub(crate) fn cut(text: &str) -> &str {
+    let end = (0..=text.len().min(900)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
 }
 
 /// A frame.
@@ -236,7 +245,27 @@ pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, 
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever bytes come: a frame with what lies there, more to wait for, or nonsense; and what waits is bounded.
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), mark: bool, head in 0u8..3, len in 0u64..2000) {
+            let framed = [&[0xA7, head][..], &len.to_le_bytes()[..6], &bytes].concat();
+            let bytes = if mark { &framed } else { &bytes };
+            match take(bytes, LONGEST_HELLO) {
+                Ok(Some((kind, body, whole))) => prop_assert_eq!(&frame(kind, &body), &bytes[..whole]),
+                Ok(None) => prop_assert!(bytes.len() < 9 + LONGEST_HELLO),
+                Err(_) => {}
+            }
+            if let Ok(Some((_, text, whole))) = Verdict::read(bytes) {
+                prop_assert!(whole <= bytes.len() && text.len() <= 3 * whole);
+            }
+            let _ = serde_json::from_slice::<About>(bytes);
+        }
+    }
 
     #[test]
     fn verdicts_read_back_and_nonsense_is_refused() {

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 use madrigal_daemon::grid::Grid;
 use madrigal_daemon::{Daemon, LinkStatus, Runtime, StartError, Status, client};
+use madrigal_identity::{self as identity, Credentials, HOST, IdentityError, Kind, LOGIN_SECONDS, Name, Validity};
 use madrigal_sys::namespace::{Forked, fork_into, ignore_signal};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use rustix::thread::UnshareFlags;
@@ -19,7 +20,11 @@ const LONGEST_LOG: u64 = 4 << 20;
 
 /// `madrigal up`.
 pub(crate) fn up(args: &Up) -> i32 {
-    let Some(file) = args.grid.clone().or_else(usual_file) else { return out::usage("say which file: --grid FILE") };
+    let dir = match identity::directory(|name| std::env::var(name).ok()) {
+        Ok(dir) => dir,
+        Err(error) => return out::fail(&error.to_string()),
+    };
+    let file = args.grid.clone().unwrap_or_else(|| dir.join("grid.toml"));
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) => return out::usage(&format!("cannot read {}: {error}", file.display())),
@@ -33,7 +38,7 @@ pub(crate) fn up(args: &Up) -> i32 {
     let runtime = Runtime::find();
     allow_descriptors();
     let _ = ignore_signal(Signal::PIPE.as_raw(), true);
-    match Daemon::new(grid, &host, runtime.clone()) {
+    match Daemon::new(grid, &host, credentials(&dir, &host), runtime.clone()) {
         Ok(mut daemon) if args.foreground => ended(daemon.run()),
         Ok(daemon) => detach(daemon, &runtime, &host),
         Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),
@@ -41,16 +46,30 @@ pub(crate) fn up(args: &Up) -> i32 {
     }
 }
 
-fn usual_file() -> Option<PathBuf> {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()).or_else(home);
-    config.map(|config| config.join("madrigal/grid.toml"))
+/// What this host shows to others, or why it has nothing to show. Where there is a login, and no good certificate of the host, the login
+/// gives it one.
+fn credentials(dir: &Path, host: &str) -> Result<Credentials, String> {
+    let lack = match Credentials::load_as(dir, Kind::Host) {
+        Ok(Some(good)) => return Ok(good),
+        Ok(None) => format!(
+            "there is no {HOST} in {}: type madrigal login, or get this host one with madrigal ca issue --host {host}",
+            dir.display()
+        ),
+        Err(ended @ IdentityError::Unusable { .. }) => ended.to_string(),
+        Err(wrong) => return Err(wrong.to_string()),
+    };
+    let given = Name::parse(host).map_err(IdentityError::from).and_then(|name| {
+        identity::issue_host(dir, &name, Validity::seconds(LOGIN_SECONDS))?.install(dir, true)?;
+        Credentials::load_as(dir, Kind::Host)
+    });
+    given.ok().flatten().ok_or(lack)
 }
 
 /// The directory that programs find a daemon in, if there is a grid: one is described, or a daemon was up since the machine started.
 pub(crate) fn directory() -> Option<OsString> {
     let runtime = Runtime::find();
-    let described = usual_file().is_some_and(|file| file.exists());
+    let dir = identity::directory(|name| std::env::var(name).ok());
+    let described = dir.is_ok_and(|dir| dir.join("grid.toml").exists());
     (described || runtime.was_used()).then(|| runtime.path().as_os_str().to_owned())
 }
 

@@ -21,7 +21,7 @@ docs/daemon.md has the format of the file.";
 #[derive(Args)]
 #[command(after_help = UP_HELP)]
 pub(crate) struct Up {
-    /// The description of the grid; without it grid.toml in ~/.config/madrigal
+    /// The description of the grid; without it grid.toml in ~/.config/madrigal, or in MADRIGAL_CONFIG_DIR
     #[arg(long, value_name = "FILE")]
     pub(crate) grid: Option<PathBuf>,
     /// Which of its hosts this one is; without it the one with this host's name

@@ -1,0 +1,214 @@
+//! A grid on this machine whose links have to be enciphered: a CA, and daemons with certificates of it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use madrigal_identity::{Authority, DAY, Moment, Name, Validity};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::common::{Folder, Running, exe, run};
+
+/// A generous end for anything that should take moments.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Waits until `ready` answers something; panics when it takes too long.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + WATCHDOG;
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A port that nobody uses now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The most memory a process has had.
+pub(crate) fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// As many descriptors as there may be.
+pub(crate) fn raise_limits() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::parse(text).unwrap()
+}
+
+/// From a minute ago until so many seconds from now.
+pub(crate) fn life(seconds: i64) -> Validity {
+    let now = Moment::now();
+    Validity { from: now.plus(-60), to: now.plus(seconds) }
+}
+
+/// The grid.
+pub(crate) struct Bed {
+    pub(crate) folder: Folder,
+    pub(crate) ca: Authority,
+    daemons: Vec<(String, Child)>,
+}
+
+impl Bed {
+    pub(crate) fn new(what: &str, grid: &str) -> Self {
+        let folder = Folder::new(&format!("tls-{what}"));
+        folder.file("grid.toml", 0o600, grid);
+        let ca = Authority::create(&folder.0.join("ca"), &name("lab"), life(DAY), false).unwrap();
+        Self { folder, ca, daemons: Vec::new() }
+    }
+
+    /// `a1` calls `b1`, which listens at this port of 127.0.0.1 and calls nobody: a1 has no address, so that this is no matter of one
+    /// machine alone.
+    pub(crate) fn two(what: &str) -> (Self, u16) {
+        let port = free_port();
+        let grid = format!(
+            "[site.a]\nhosts.a1 = []\nallow = '1-65535'\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\nallow = '1-65535'\n"
+        );
+        (Self::new(what, &grid), port)
+    }
+
+    /// Where a host has its certificate.
+    pub(crate) fn config(&self, host: &str) -> PathBuf {
+        self.folder.0.join(host).join("config")
+    }
+
+    /// Gives a host a certificate.
+    pub(crate) fn issue(&self, host: &str, life: Validity) {
+        self.ca.issue_host(&name(host), life).unwrap().install(&self.config(host), true).unwrap();
+    }
+
+    /// The command, as somebody on `host` types it.
+    pub(crate) fn on(&self, host: &str, args: &[&str]) -> Command {
+        let home = self.folder.0.join(host);
+        std::fs::create_dir_all(&home).unwrap();
+        let mut command = Command::new(exe());
+        command.args(args).env("XDG_RUNTIME_DIR", home).env("MADRIGAL_CONFIG_DIR", self.config(host));
+        command
+    }
+
+    /// Starts the daemon of a host.
+    pub(crate) fn up(&mut self, host: &str) {
+        self.up_as(host, host, "grid.toml");
+    }
+
+    /// Starts a daemon that has `place`'s directories and says it is `host`.
+    pub(crate) fn up_as(&mut self, place: &str, host: &str, grid: &str) {
+        let grid = self.folder.path(grid);
+        let log = std::fs::File::options().create(true).append(true).open(self.log_file(place)).unwrap();
+        let mut command = self.on(place, &["up", "--foreground", "--grid", &grid, "--host", host]);
+        let child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        self.daemons.push((place.to_owned(), child));
+        until("a daemon", || (run(&mut self.on(place, &["status"])).0 == Some(0)).then_some(()));
+    }
+
+    pub(crate) fn pid(&self, host: &str) -> u32 {
+        self.daemons.iter().find(|(name, _)| name == host).unwrap().1.id()
+    }
+
+    fn log_file(&self, host: &str) -> PathBuf {
+        self.folder.0.join(format!("{host}.log"))
+    }
+
+    pub(crate) fn log(&self, host: &str) -> String {
+        std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
+    }
+
+    /// Waits until a line of a host's log has all of these in it.
+    #[track_caller]
+    pub(crate) fn says(&self, host: &str, parts: &[&str]) {
+        let has = |line: &str| parts.iter().all(|part| line.contains(part));
+        until(&format!("{parts:?} from {host}"), || self.log(host).lines().any(has).then_some(()));
+    }
+
+    pub(crate) fn status(&self, host: &str) -> serde_json::Value {
+        let (status, out, err) = run(&mut self.on(host, &["status", "--json"]));
+        assert_eq!(status, Some(0), "{err}");
+        serde_json::from_str(&out).unwrap()
+    }
+
+    /// What a host says of another one.
+    pub(crate) fn peer(&self, host: &str, peer: &str) -> serde_json::Value {
+        let status = self.status(host);
+        status["peers"].as_array().unwrap().iter().find(|one| one["host"] == peer).unwrap().clone()
+    }
+
+    /// Waits for a link, which must be enciphered.
+    #[track_caller]
+    pub(crate) fn linked(&self, host: &str, peer: &str) {
+        let links = || self.peer(host, peer)["links"].as_array().cloned().filter(|links| !links.is_empty());
+        let links = until("a link", links);
+        assert!(links.iter().all(|link| link["tls"] == true), "{links:?}");
+    }
+
+    /// A local port on `host` that leads to another one's.
+    pub(crate) fn forward(&self, host: &str, to: &str) -> (Running, u16) {
+        let mut forward = Running::start(&mut self.on(host, &["forward", "0", to]));
+        let line = forward.line();
+        let port = line.split([':', ' ']).nth(1).unwrap().parse().unwrap();
+        (forward, port)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for (host, daemon) in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+            if std::thread::panicking() {
+                let log = self.folder.0.join(format!("{host}.log"));
+                let log = BufReader::new(std::fs::File::open(log).unwrap());
+                eprintln!("--- {host}");
+                log.lines().map_while(Result::ok).take(100).for_each(|line| eprintln!("{line}"));
+            }
+        }
+    }
+}
+
+/// Sends back what comes, on as many connections as come; its port.
+pub(crate) fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut to = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut &stream, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    port
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
+}
+
+/// Sends everything while reading everything.
+pub(crate) fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut got = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut to = stream;
+            to.write_all(bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut from = stream;
+        from.read_to_end(&mut got).unwrap();
+    });
+    got
+}
