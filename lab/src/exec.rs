@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, OsString};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use madrigal_sys::Errno;
 use madrigal_sys::namespace::{Caught, Forked, Signals, fork_into, ignore_signal};
@@ -18,6 +18,9 @@ use crate::state::{Node, State};
 const MISSING: i32 = 127;
 /// Exit status: it cannot be executed.
 const FORBIDDEN: i32 = 126;
+
+/// Where a host has its identity and its description of the grid.
+const CONFIG: &str = "MADRIGAL_CONFIG_DIR";
 
 /// Signals that go on to the command when a process sent them; what a terminal sends goes to the command anyway.
 const PASSED_ON: [Signal; 8] =
@@ -106,12 +109,15 @@ fn enter(host: &OwnedFd, pid: u32) -> Result<(), Errno> {
 
 /// The environment of a command: that of this process, with where it is.
 fn variables(state: &State, node: &Node) -> Vec<(OsString, OsString)> {
-    let ours = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST", "XDG_RUNTIME_DIR", "HOSTNAME"];
+    let config = state.config.as_ref().filter(|_| !node.router);
+    let mut ours = vec!["MADRIGAL_LAB", "MADRIGAL_LAB_HOST", "XDG_RUNTIME_DIR", "HOSTNAME"];
+    ours.extend(config.map(|_| CONFIG));
     let mut all: Vec<_> = std::env::vars_os().filter(|(key, _)| !ours.iter().any(|our| key == our)).collect();
     all.push(("MADRIGAL_LAB".into(), state.name.clone().into()));
     all.push(("MADRIGAL_LAB_HOST".into(), node.name.clone().into()));
-    if Path::new("/run/user").exists() {
-        all.push(("XDG_RUNTIME_DIR".into(), "/run/user/0".into()));
+    all.extend(config.map(|config| (CONFIG.into(), config.into())));
+    if let (directory, true) = crate::own_directory() {
+        all.push(("XDG_RUNTIME_DIR".into(), directory.into()));
     }
     all
 }

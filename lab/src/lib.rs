@@ -23,7 +23,7 @@ pub mod state;
 pub mod wan;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -31,7 +31,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub use error::LabError;
 
 use control::{Request, Told};
-use state::{Directory, Process, State};
+use state::{Directory, Node, Process, State};
 use wan::settings::Settings;
 
 /// How long the processes of a lab have to end by themselves.
@@ -89,6 +89,28 @@ fn find(name: Option<&str>) -> Result<(Directory, State), LabError> {
 /// The lab `name`, or the only one that is up.
 pub fn state(name: Option<&str>) -> Result<State, LabError> {
     find(name).map(|(_, state)| state)
+}
+
+/// The directory of the lab `name`, or of the only one: mode 0700, and removed with the lab.
+pub fn directory(name: Option<&str>) -> Result<PathBuf, LabError> {
+    find(name).map(|(directory, _)| directory.path().to_owned())
+}
+
+/// Where a host of a lab keeps what is its own alone, and ends with it: `XDG_RUNTIME_DIR`, if there is one.
+pub fn own_directory() -> (&'static str, bool) {
+    if Path::new("/run/user").exists() { ("/run/user/0", true) } else { ("/dev/shm", false) }
+}
+
+/// A directory of a host, as it is seen from outside.
+pub fn from_outside(node: &Node, directory: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{directory}", node.process.pid))
+}
+
+/// From now on `MADRIGAL_CONFIG_DIR` is `config` for commands on hosts of the lab.
+pub fn configure(name: Option<&str>, config: &str) -> Result<(), LabError> {
+    let (directory, mut state) = find(name)?;
+    state.config = Some(config.to_owned());
+    directory.write(&state)
 }
 
 /// Runs a command on a host or a router; its exit status, or 128 and the signal that ended it.

@@ -73,6 +73,9 @@ pub struct State {
     pub nodes: Vec<Node>,
     /// Links.
     pub links: Vec<Link>,
+    /// What `MADRIGAL_CONFIG_DIR` is on its hosts, where that was set.
+    #[serde(default)]
+    pub config: Option<String>,
 }
 
 /// Where labs of this user are kept: `XDG_RUNTIME_DIR`, or `/run/user/UID`, or memory.

@@ -130,7 +130,7 @@ impl Keeper {
         let unprivileged = !is_privileged();
         let keeper = Process::of(own_pid());
         let (name, file) = (directory.name.clone(), source.to_owned());
-        let state = State { name, file, keeper, unprivileged, nodes: Vec::new(), links: Vec::new() };
+        let state = State { name, file, keeper, unprivileged, nodes: Vec::new(), links: Vec::new(), config: None };
         directory.write(&state).map_err(|error| error.to_string())?;
         if unprivileged {
             become_root_of_our_own()?;

@@ -67,7 +67,7 @@ pub fn router_name(site: &str) -> String {
 }
 
 /// The addresses under which the router of the site number `n` is known to other sites, without prefix.
-pub(crate) fn public(n: usize) -> [IpAddr; 2] {
+pub fn public(n: usize) -> [IpAddr; 2] {
     let n = n as u16 + 1;
     // 198.18.0.0/15 is for measuring networks, 2001:db8::/32 for documentation: neither is anybody's.
     let four = Ipv4Addr::new(198, 18 + u8::from(n > 255), n as u8, 1);

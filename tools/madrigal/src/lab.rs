@@ -1,11 +1,13 @@
 //! `madrigal lab`: a grid on this machine.
 
+mod daemons;
+
 use madrigal_lab::control::{Request, Told};
 use madrigal_lab::state::{Process, State};
 use madrigal_lab::{LabError, wan::direction::Counts};
 use serde::Serialize;
 
-use crate::cli::lab::{Exec, Lab, LabDoes};
+use crate::cli::lab::{Exec, Lab, LabDoes, Up};
 use crate::out;
 
 /// Runs the command.
@@ -13,7 +15,7 @@ pub(crate) fn run(args: &Lab) -> i32 {
     let name = args.name.as_deref();
     let link = |link: &str, request: Request| madrigal_lab::ask(name, link, &request).map(|told| tell(link, &told));
     let done = match &args.what {
-        LabDoes::Up(up) => madrigal_lab::up(&up.file, name).map(|state| show(&state, up.json)),
+        LabDoes::Up(up) => madrigal_lab::up(&up.file, name).map(|state| build(&state, up)),
         LabDoes::Exec(exec) => run_command(name, exec),
         LabDoes::Set(set) => link(&set.link, Request::Set(set.settings.clone())),
         LabDoes::Cut(cut) => link(&cut.link, Request::Cut(true)),
@@ -28,6 +30,27 @@ pub(crate) fn run(args: &Lab) -> i32 {
         Ok(status) => status,
         Err(error @ (LabError::File(_) | LabError::Setting(_) | LabError::Name(_))) => out::usage(&error.to_string()),
         Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+/// Shows a lab that was just built, with daemons if they are wanted.
+fn build(state: &State, up: &Up) -> i32 {
+    if !up.with_daemons {
+        return show(state, up.json);
+    }
+    match daemons::start(&up.file, state) {
+        Ok(links) => {
+            let status = show(state, up.json);
+            if !up.json {
+                out::print(&links);
+            }
+            status
+        }
+        Err(why) => {
+            // Half of what was asked for is of no use.
+            let _ = madrigal_lab::down(Some(&state.name));
+            out::fail(&why)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 const LAB_HELP: &str = "Examples:
-  madrigal lab up examples/two-sites.toml
+  madrigal lab up examples/two-sites.toml --with-daemons
   madrigal lab exec a1 -- ping -c 3 r
   madrigal lab set ab loss=5% delay=40ms
   madrigal lab cut ab; sleep 5; madrigal lab heal ab
@@ -50,6 +50,9 @@ pub(crate) enum LabDoes {
 pub(crate) struct Up {
     /// The description
     pub(crate) file: PathBuf,
+    /// Make a CA for the lab and start a daemon on each host, with certificate and grid.toml
+    #[arg(long)]
+    pub(crate) with_daemons: bool,
     /// Print JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,

@@ -81,6 +81,11 @@ impl Home {
         self.path.to_str().unwrap().to_owned()
     }
 
+    /// The runtime directory of whoever types the commands.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.path.join("run")
+    }
+
     /// Writes a file.
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.path.join(name);
@@ -182,10 +187,15 @@ impl Bed {
     }
 
     pub(crate) fn up_as(who: Who, file: &Path) -> Self {
+        Self::up_with(who, file, &[]).0
+    }
+
+    /// With further arguments; and what the command says.
+    pub(crate) fn up_with(who: Who, file: &Path, more: &[&str]) -> (Self, String) {
         let home = Home::new(who);
-        let (status, out, err) = run(&mut home.lab(&["up", file.to_str().unwrap()]));
+        let (status, out, err) = run(&mut home.lab(&[&["up", file.to_str().unwrap()], more].concat()));
         assert_eq!(status, 0, "{out}{err}");
-        Self { home, servers: Vec::new() }
+        (Self { home, servers: Vec::new() }, out)
     }
 
     /// Runs a command on a host.

@@ -7,6 +7,7 @@ mod common;
 mod daemons;
 mod links;
 mod routes;
+mod secured;
 mod ways;
 
 use bed::{Bed, Who, possible};
