@@ -3,7 +3,7 @@
 //! Each script in `programs/` names the programs it needs in its first line, uses the ports `$P1`, `$P2`, `$P3`, and prints what must
 //! not differ. Everything it starts is wrapped or plain as a whole.
 //!
-//! Features (docs/features.md): P2, P11 (`java`), B16 (`nats`, which is never wrapped).
+//! Features (docs/features.md): P2, P10 (`grpc`, `soap`), P11 (`java`, `rmi`), B16 (`nats`, which is never wrapped).
 
 use std::path::Path;
 
@@ -60,6 +60,9 @@ programs! {
     python_asyncio = "asyncio";
     node = "node";
     java_nio = "java";
+    java_rmi = "rmi";
+    grpc = "grpc";
+    gsoap = "soap";
     zeromq = "zeromq";
     nats = "nats";
 }
