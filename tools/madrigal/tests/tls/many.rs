@@ -27,6 +27,8 @@ fn turn(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
 /// Sends without end on every connection, until it is told to stop; its port.
 fn source(stop: Arc<AtomicBool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // All may come at once, and of those a full queue drops nobody is told while only this side sends.
+    rustix::net::listen(&listener, STREAMS as i32).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
