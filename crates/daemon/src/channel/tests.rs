@@ -1,3 +1,5 @@
+//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of a stranger are refused.
+
 use std::path::PathBuf;
 
 use madrigal_identity::{Authority, DAY, Name, Validity};
