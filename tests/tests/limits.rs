@@ -140,3 +140,36 @@ fn descriptors_run_out_as_in_a_plain_program() {
         scratch.assert_empty();
     }
 }
+
+/// Receives 48 MiB into memory never touched before, from its 4,321st byte on; tells whether they are whole, and how much of the process's
+/// memory became huge pages.
+const FRESH: &str = "
+import mmap, os, re, socket, threading
+data = memoryview(os.urandom(1 << 20) * 48)
+listener = socket.create_server(('127.0.0.1', 0))
+sender = socket.create_connection(listener.getsockname())
+receiver, _ = listener.accept()
+def send():
+    for at in range(0, len(data), 1 << 20): sender.sendall(data[at:][:1 << 20])
+    sender.close()
+threading.Thread(target=send).start()
+target = memoryview(mmap.mmap(-1, len(data) + 12345, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))[4321:][:len(data)]
+got = 0
+while more := receiver.recv_into(target[got:]): got += more
+print(target == data, got, sum(map(int, re.findall(r'AnonHugePages: *([0-9]+)', open('/proc/self/smaps').read()))))
+";
+
+#[test]
+fn large_receives_to_fresh_memory_are_whole_and_take_huge_pages() {
+    let Some(python) = host::find_program("python3") else { return host::skip("no python3") };
+    let scratch = Scratch::new();
+    let told = |how| host::run(host::command(how, &python, &scratch).args(["-c", FRESH])).expect_success().text();
+    let (plain, wrapped) = (told(How::Plain), told(How::Wrapped));
+    let huge = |text: &str| text.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(plain.starts_with("True 50331648 ") && wrapped.starts_with("True 50331648 "), "{plain}{wrapped}");
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    match setting.contains("[madvise]") {
+        true => assert!(huge(&plain) == 0 && huge(&wrapped) >= 2048, "{plain}{wrapped}"),
+        false => host::skip(&format!("huge pages: transparent_hugepage/enabled is {}", setting.trim())),
+    }
+}

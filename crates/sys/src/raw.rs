@@ -383,6 +383,17 @@ pub fn populate(ptr: *mut u8, len: usize) {
     }
 }
 
+/// Lets the kernel make `ptr[..len]` of huge pages where it lies on whole ones: madvise(2) with `MADV_HUGEPAGE`. For memory about to be
+/// written from end to end.
+pub fn huge(ptr: *mut u8, len: usize) {
+    const HUGE: usize = 2 << 20;
+    let (from, to) = (ptr.addr().next_multiple_of(HUGE), (ptr.addr() + len) & !(HUGE - 1));
+    if from < to {
+        // SAFETY: changes no byte; an illegal range is refused.
+        let _ = check(unsafe { syscall6(libc::SYS_madvise, [from, to - from, libc::MADV_HUGEPAGE as usize, 0, 0, 0]) });
+    }
+}
+
 /// lseek(2).
 pub fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64, Errno> {
     // SAFETY: no memory is passed.

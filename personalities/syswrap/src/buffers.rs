@@ -49,12 +49,20 @@ impl<'a> Buffers<'a> {
                 && last.swap(ptr.addr(), Ordering::Relaxed) != ptr.addr()
                 && !raw::is_real(ptr.wrapping_add(n - 1))
             {
-                // Fresh pages, made in one go: a fault for each costs as much as the copy.
+                // Fresh pages: a fault for each costs as much as the copy. Huge ones where there is room, and the others in one go.
+                raw::huge(ptr, self.left_at(ptr));
                 raw::populate(ptr, n);
             }
             // SAFETY: the program vouches for its buffers; the span is data of a ring under the receive lock.
             unsafe { span.copy_out(at, ptr, n) }
         })
+    }
+
+    /// Bytes of the piece `ptr` points into, from there on.
+    fn left_at(&self, ptr: *const u8) -> usize {
+        let behind = |piece: &iovec| piece.iov_base.addr().checked_add(piece.iov_len)?.checked_sub(ptr.addr());
+        let inside = self.0.iter().filter(|piece| piece.iov_base.addr() <= ptr.addr());
+        inside.filter_map(behind).find(|&left| left > 0).unwrap_or(0)
     }
 
     /// Copies bytes from `done` bytes into the buffers into free ring space, at most `limit`; returns how many.
