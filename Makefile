@@ -30,7 +30,7 @@ test: setup build ## run every test; what cannot run here says `skipped` and why
 	cargo test --workspace --no-fail-fast
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi; \
 	else echo 'skipped: no python3 for the tests of bench and of MPI'; fi
-	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && tests/mpi/run.py && tests/mpi/stress.py; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
+	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && tests/mpi/run.py && tests/mpi/stress.py && tests/mpi/together.py; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
 
 check: setup ## what must hold before a change is merged: format, lints, tests, documentation
 	cargo fmt --all -- --check

@@ -16,6 +16,7 @@ from harness.namespaces import free_port
 from harness.processes import Child, Failed
 
 MEASURE = builds.ROOT / "tests" / "mpi" / "figures.py"
+TOGETHER = builds.ROOT / "tests" / "mpi" / "together.py"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,25 @@ class Circuit:
         return [Result(self.figures[0], peer, ours, "ucx")]
 
 
+@dataclass(frozen=True)
+class Together:
+    """MPI, omniORB and gSOAP at the same time in the same processes: the sum of what each reaches of its own rate alone."""
+
+    figures: Sequence[Figure] = (Figure("MPI, omniORB and gSOAP in one process, sum of shares", "", 0.95),)
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """Each run measures every part alone and then all of them."""
+        plain, ours = [], []
+        for _ in range(plan.runs):
+            found = json.loads(processes.run([sys.executable, str(TOGETHER), "--json", "--seconds", str(plan.seconds)], 300).splitlines()[-1])
+            if "skipped" in found:
+                raise Failed(found["skipped"])
+            plain.append(found["plain"]["shares"])
+            ours.append(found["madrigal"]["shares"])
+            print("..", end="", file=sys.stderr, flush=True)
+        return [Result(self.figures[0], [1.0], ours, "alone", trials={"plain": plain})]
+
+
 def _ucx(plan: Plan) -> float:
     """Nanoseconds one way by UCX's tag matching over posix shared memory."""
     port = str(free_port())
@@ -94,13 +114,13 @@ def _time(name: str, target: float, goal: float | None = None) -> Figure:
     return Figure(name, "us", target, goal, lower_is_better=True)
 
 
-def rows() -> dict[str, Mpi | Circuit]:
+def rows() -> dict[str, Mpi | Circuit | Together]:
     """Every row, by its short name."""
     own = {"openmpi4": ("Open MPI 4.1", "openmpi4/vader", 0.26), "openmpi5": ("Open MPI 5", "openmpi4/vader", 0.26),
            "mpich": ("MPICH", "mpich/ucx", 1.0), "impi19": ("Intel MPI", "impi19/shm", 1 / 1.5)}
     best, all_of_them = ("openmpi4/vader", "mpich/ucx"), ("openmpi4/vader", "mpich/ucx", "impi19/shm")
     net = ("mpich/ucx-tcp", "openmpi4/btl-tcp", "mpich/tcp")
-    table: dict[str, Mpi | Circuit] = {"circuit": Circuit()}
+    table: dict[str, Mpi | Circuit | Together] = {"circuit": Circuit(), "together": Together()}
     for name, (title, peer, target) in own.items():
         table[f"mpi-{name}"] = Mpi(f"latency-{name}", [
             (_time(f"{title}, 8 B, one host", target), "pingpong 8", (peer,)),

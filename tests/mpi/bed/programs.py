@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 from pathlib import Path
+from typing import Sequence
 
 from bed.hosts import Unable
 from bed.mpis import HOME, Mpi
@@ -34,15 +36,41 @@ def arrays(mpi: Mpi) -> str:
     return _made("arrays", mpi.compiler, ("arrays.c",), (), libraries)
 
 
+def together() -> str:
+    """Path of the program that uses MPI, CORBA and SOAP, for Debian's Open MPI."""
+    folder = SOURCES / "together"
+    sources = sorted(folder.iterdir())
+    out = HOME / "programs" / f"together-{_digest(sources)}"
+    if not out.exists():
+        work = out.with_suffix(".work")
+        work.mkdir(parents=True, exist_ok=True)
+        _run("omniidl", "-bcxx", f"-C{work}", str(folder / "Parts.idl"))
+        _run("soapcpp2", "-L", "-d", str(work), str(folder / "parts.h"))
+        made = [str(work / name) for name in ("PartsSK.cc", "soapC.cpp", "soapClient.cpp", "soapServer.cpp")]
+        libraries = ("-lomniORB4", "-lomnithread", "-lgsoap++")
+        _run("mpicxx.openmpi", "-O2", "-w", "-pthread", f"-I{work}", str(folder / "together.cc"), *made, "-o", str(work / "program"), *libraries)
+        (work / "program").rename(out)
+        shutil.rmtree(work)
+    return str(out)
+
+
 def _made(name: str, compiler: str, sources: tuple[str, ...], headers: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> str:
-    text = compiler.encode() + b"".join((SOURCES / source).read_bytes() for source in sources + headers)
-    out = HOME / "programs" / f"{name}-{hashlib.sha256(text).hexdigest()[:10]}"
+    out = HOME / "programs" / f"{name}-{_digest([SOURCES / source for source in sources + headers], compiler)}"
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = out.with_suffix(".new")
-        words = [compiler, "-O2", "-Wall", "-Wextra", "-pthread", *(str(SOURCES / source) for source in sources), "-o", str(fresh), *libraries]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode:
-            raise Unable(f"{' '.join(words)}: {done.stderr.strip()[-400:]}")
+        _run(compiler, "-O2", "-Wall", "-Wextra", "-pthread", *(str(SOURCES / source) for source in sources), "-o", str(fresh), *libraries)
         fresh.rename(out)
     return str(out)
+
+
+def _digest(sources: Sequence[Path], compiler: str = "") -> str:
+    return hashlib.sha256(compiler.encode() + b"".join(source.read_bytes() for source in sources)).hexdigest()[:10]
+
+
+def _run(*words: str) -> None:
+    if not shutil.which(words[0]):
+        raise Unable(f"{words[0]} is not installed")
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise Unable(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()[-400:]}")
