@@ -3,7 +3,7 @@
 //! Each script in `programs/` names the programs it needs in its first line, uses the ports `$P1`, `$P2`, `$P3`, and prints what must
 //! not differ. Everything it starts is wrapped or plain as a whole.
 //!
-//! Features (docs/features.md): P2, P10 (`grpc`, `soap`), P11 (`java`, `rmi`), B16 (`nats`, which is never wrapped).
+//! Features (docs/features.md): P2, P9 (`hla`), P10 (`grpc`, `soap`), P11 (`java`, `rmi`), B16 (`nats`, which is never wrapped).
 
 use std::path::Path;
 
@@ -63,6 +63,7 @@ programs! {
     java_rmi = "rmi";
     grpc = "grpc";
     gsoap = "soap";
+    hla = "hla";
     zeromq = "zeromq";
     nats = "nats";
 }
