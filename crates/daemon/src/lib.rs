@@ -6,16 +6,17 @@
 //!  runtime    where clients find it           links     connections, the mux         channel   bytes on the wire
 //!  start      where it listens                peers     who is dialled when          socket poll log
 //!  client     asks a daemon                   command   links by ssh and its like    pipes     two ends joined
-//!  status     what it says of itself          ways      those to a host             measure   what links are like
-//!  answers    why, and doctor                 calls     a stream to another host     knowledge what is remembered
-//!  health     what they say of a host         landings  a connection to this host    notify    the service manager
-//!  judge      who may be at the other end     clients   local programs
-//!  hosts      what programs may know             routes    their connections to other hosts
+//!  status     what it says of itself          ways      those to a host              measure   what links are like
+//!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
+//!  health     what they say of a host         calls     a stream to another host     notify    the service manager
+//!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
+//!  hosts      what programs may know          clients   local programs
+//!                                             routes    their connections to other hosts
 //!                                             berths    their sockets, until those are connected
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
-//! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a deadline. What peers and strangers send is bounded and checked; none
-//! of it panics or decides where memory goes.
+//! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a
+//! deadline. What peers and strangers send is bounded and checked; none of it panics or decides where memory goes.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -45,6 +46,7 @@ mod runtime;
 mod socket;
 mod start;
 mod status;
+mod table;
 mod ways;
 mod wire;
 

@@ -1,6 +1,5 @@
-//! Ways to another host, as this one knows them: links with it, and relays, of which each tells its neighbours where it leads and by whom.
-//! A relay says nothing of ways that lead back to whom it tells, nobody believes a way on which it stands itself, and a stream passes no
-//! relay twice: so there are no loops. Who is no relay is not believed.
+//! Ways to another host, as this one knows them: links with it, and relays, of which each tells its neighbours where it leads and by whom
+//! (`table.rs`).
 
 use std::collections::HashMap;
 
@@ -13,21 +12,15 @@ use crate::links::{Link, Stage};
 use crate::poll::Token;
 use crate::socket::Got;
 use crate::status::{Explanation, WayStatus};
+use crate::table::{self, Told};
 use crate::wire::{About, News, Reach};
 
-/// Relays that may carry a stream, one after another.
-pub(crate) const HOPS: u8 = 4;
+pub(crate) use crate::table::HOPS;
+
 /// What changed is told after this time, and all of it again after that.
 const PACE: (u64, u64) = (150 * MILLISECOND, 30 * SECOND);
 /// The longest news; what does not fit is not told.
 const LONGEST: usize = 48 << 10;
-
-/// What a relay says it leads to: the host, the relays behind it, and the figures of the way from there on.
-pub(crate) struct Told {
-    to: usize,
-    through: Vec<String>,
-    figures: Figures,
-}
 
 /// What all relays say, and when to tell others.
 pub(crate) struct Ways {
@@ -103,11 +96,9 @@ impl Daemon {
         };
         let first = self.figures(link);
         let before = all.len();
-        for told in self.ways.told.get(&relay).into_iter().flatten().filter(|told| told.to == host) {
-            let way = Way::Through([&[name.to_owned()], told.through.as_slice()].concat());
-            let route = Route { way, closed: None, doubtful: false, figures: first.then(&told.figures) };
-            all.push(Candidate { route, link: Some(link), ago: None });
-        }
+        let told = self.ways.told.get(&relay).map(Vec::as_slice).unwrap_or_default();
+        let routes = table::ways_by(name, first, told, host).into_iter();
+        all.extend(routes.map(|route| Candidate { route, link: Some(link), ago: None }));
         if all.len() == before {
             // It may not have told yet, or be about to find a way.
             let says_no =
@@ -175,14 +166,9 @@ impl Daemon {
 
     /// The link by which a relay carries a stream on: with the host itself, or with another relay that says it leads there.
     pub(crate) fn next_hop(&self, host: usize, passed: &[String]) -> Option<Token> {
-        let is_new = |name: &String| !passed.contains(name) && *name != self.own().name;
-        let candidates = self.candidates(host).into_iter().filter(|candidate| match &candidate.route.way {
-            Way::Through(hosts) => !candidate.route.doubtful && hosts.iter().all(is_new),
-            _ => true,
-        });
-        let candidates: Vec<Candidate> = candidates.collect();
+        let candidates = self.candidates(host);
         let routes: Vec<Route> = candidates.iter().map(|candidate| candidate.route.clone()).collect();
-        candidates.get(*order(&routes, &[]).0.first()?)?.link
+        candidates.get(table::next_hop(&self.own().name, &routes, passed)?)?.link
     }
 
     /// Links came or went, or others told something new: so will this host, if it is a relay.
@@ -200,29 +186,17 @@ impl Daemon {
         self.ways.next = self.now + PACE.1;
         let neighbours: Vec<(usize, Token)> =
             (0..self.grid.hosts.len()).filter_map(|host| Some((host, self.link_to(host)?))).collect();
-        let best: Vec<(usize, Reach)> = (0..self.grid.hosts.len()).filter_map(|host| self.reach(host)).collect();
+        let all: Vec<Reach> = (0..self.grid.hosts.len()).filter_map(|host| self.reach(host)).collect();
         for (neighbour, link) in neighbours {
-            let name = self.name(neighbour);
-            let is_for =
-                |(to, reach): &&(usize, Reach)| *to != neighbour && reach.through.iter().all(|one| one != name);
-            let news = News { reach: best.iter().filter(is_for).map(|(_, reach)| reach.clone()).collect() };
+            let news = table::news_for(self.name(neighbour), &all);
             self.send_news(link, news);
         }
     }
 
     /// The best way from here to a host, for others to use.
-    fn reach(&self, host: usize) -> Option<(usize, Reach)> {
-        if host == self.me {
-            return None;
-        }
-        let candidates: Vec<Candidate> =
-            self.candidates(host).into_iter().filter(|candidate| !candidate.route.doubtful).collect();
-        let routes: Vec<Route> = candidates.into_iter().map(|candidate| candidate.route).collect();
-        let best = routes.get(*order(&routes, &[]).0.first()?)?;
-        let through = if let Way::Through(hosts) = &best.way { hosts.clone() } else { Vec::new() };
-        let short = through.len() < usize::from(HOPS);
-        let to = self.name(host).to_owned();
-        short.then_some((host, Reach { to, through, figures: best.figures }))
+    fn reach(&self, host: usize) -> Option<Reach> {
+        let routes = self.candidates(host).into_iter().map(|candidate| candidate.route).collect();
+        if host == self.me { None } else { table::reach(self.name(host), routes) }
     }
 
     fn send_news(&mut self, link: Token, mut news: News) {
@@ -280,17 +254,7 @@ impl Daemon {
     /// What a relay says replaces what it said before.
     fn believe(&mut self, relay: usize, heard: &[u8]) {
         let Ok(news) = serde_json::from_slice::<News>(heard) else { return };
-        if !self.grid.hosts.get(relay).is_some_and(|host| host.relay) {
-            return;
-        }
-        let is_relay =
-            |name: &String| self.grid.host(name).is_some_and(|(at, host)| host.relay && at != self.me && at != relay);
-        let believed = |reach: Reach| {
-            let (to, _) = self.grid.host(&reach.to).filter(|(to, _)| *to != self.me && *to != relay)?;
-            let good = reach.through.len() < usize::from(HOPS) && reach.through.iter().all(is_relay);
-            good.then_some(Told { to, through: reach.through, figures: reach.figures })
-        };
-        let told: Vec<Told> = news.reach.into_iter().filter_map(believed).take(self.grid.hosts.len()).collect();
+        let Some(told) = table::believed(&self.grid, self.me, relay, news) else { return };
         let ways = |told: &[Told]| told.iter().map(|one| (one.to, one.through.clone())).collect::<Vec<_>>();
         let new = ways(&told);
         let old = self.ways.told.insert(relay, told);
