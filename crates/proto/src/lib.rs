@@ -3,6 +3,7 @@
 //! * [`frame`]: how frames lie in a stream of bytes;
 //! * [`hosts`]: which address is which host of a grid, as programs read it;
 //! * [`mux`]: many streams over one connection, with credits and classes;
+//! * [`tally`]: one connection over several streams, one after another, without losing a byte;
 //! * [`talk`]: two processes that meet on a connection prove to each other who they are;
 //! * [`race`]: every address of a peer is tried, until one answers or the time is over;
 //! * [`reach`]: the whole of it, for all peers of a process: of many connections between two processes exactly one is kept.
@@ -17,3 +18,4 @@ pub mod race;
 pub mod reach;
 mod siphash;
 pub mod talk;
+pub mod tally;

@@ -212,10 +212,18 @@ impl Mux {
     pub fn write(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, Gone> {
         let stream = self.streams.get_mut(&id).filter(|stream| stream.out_end == End::Open).ok_or(Gone(id))?;
         let taken = bytes.len().min(self.limits.backlog.saturating_sub(stream.out.len()));
-        stream.out.extend(bytes.iter().take(taken));
+        stream.out.extend(bytes.get(..taken).unwrap_or_default());
         stream.write_waits = taken < bytes.len();
         self.list(id);
         Ok(taken)
+    }
+
+    /// How many bytes a write would take now. When these are fewer than `least`, [`Event::Writable`] tells when to go on.
+    pub fn room(&mut self, id: StreamId, least: usize) -> usize {
+        let Some(stream) = self.streams.get_mut(&id) else { return 0 };
+        let room = self.limits.backlog.saturating_sub(stream.out.len());
+        stream.write_waits |= room < least.min(self.limits.backlog / 2);
+        room
     }
 
     /// Ends the sending direction, behind what was written.
@@ -328,6 +336,11 @@ impl Mux {
     /// Bytes held for all streams: unsent and unread.
     pub fn held(&self) -> u64 {
         self.streams.values().map(|stream| (stream.out.len() + stream.inbox.len()) as u64).sum()
+    }
+
+    /// Whether there is such a stream.
+    pub fn contains(&self, id: StreamId) -> bool {
+        self.streams.contains_key(&id)
     }
 
     /// How many streams there are.
