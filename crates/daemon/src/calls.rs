@@ -149,6 +149,7 @@ impl Daemon {
         }
         let origin = call.ask.filter(|_| call.target.question.is_none()).map(|ask| Origin {
             id: call.id,
+            turn: 0,
             role: Role::Caller { host: call.host, port: call.target.port, way: ask.way },
         });
         if let Kind::Program(route) = kind {
@@ -204,6 +205,7 @@ impl Daemon {
     pub(crate) fn wake_calls(&mut self) {
         let now = self.now;
         self.calls.values_mut().for_each(|call| call.next = call.next.min(now));
+        self.wake_adrift();
     }
 
     /// Tries the next way of a call.
@@ -240,7 +242,7 @@ impl Daemon {
             through: Vec::new(),
             question: call.target.question.clone(),
             id: Some(call.id.clone()),
-            moves: false,
+            resume: None,
         };
         let about = About::Order(order).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);

@@ -8,7 +8,7 @@
 //! Every descriptor has a token; `things` says what it is, and the map of that kind has the rest. Whoever handles one takes it out of its
 //! map, and puts it back if it lives.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
@@ -27,6 +27,7 @@ use crate::knowledge::Memory;
 use crate::landings::Landing;
 use crate::links::Link;
 use crate::log::Log;
+use crate::moves::Adrift;
 use crate::notify::Notifier;
 use crate::peers::{Dial, Peer};
 use crate::pipes::{PIECE, Pipe};
@@ -121,6 +122,10 @@ pub struct Daemon {
     pub(crate) pipes: HashMap<Token, Pipe>,
     /// Those whose streams can be moved by where they begin, by their numbers.
     pub(crate) movable: HashMap<String, Token>,
+    /// Those whose streams are to go another way.
+    pub(crate) adrift: BTreeMap<Token, Adrift>,
+    /// What all of them keep for that.
+    pub(crate) kept: usize,
     pub(crate) checks: HashMap<Token, Check>,
     pub(crate) ways: Ways,
     pub(crate) memory: Memory,
@@ -185,6 +190,8 @@ impl Daemon {
             hosts_told: String::new(),
             pipes: HashMap::new(),
             movable: HashMap::new(),
+            adrift: BTreeMap::new(),
+            kept: 0,
             checks: HashMap::new(),
             ways: Ways::new(),
             memory,
@@ -316,6 +323,7 @@ impl Daemon {
         let berths = self.berths.values().map(|berth| berth.next);
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
+        let adrift = self.adrift.values().map(Adrift::deadline);
         let own = [peers, self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
         links
             .chain(dials)
@@ -324,6 +332,7 @@ impl Daemon {
             .chain(clients)
             .chain(checks)
             .chain(berths)
+            .chain(adrift)
             .chain(own)
             .min()
             .unwrap_or(u64::MAX)
@@ -343,6 +352,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.end_check(token));
         let due: Vec<Token> = self.berths.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.look_at_berth(token));
+        let due: Vec<Token> = self.adrift.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.adrift_time(token));
         self.dial_all();
         self.reap();
         self.measure();

@@ -106,7 +106,7 @@ impl Daemon {
             up.mux.transmit(channel.out(), LAST_WORDS);
             let _ = channel.flush();
         }
-        self.drop_link(token, why);
+        self.shut_out(token, why);
     }
 
     /// Whether this is who it may be: its place in the grid, and what it proved to be.

@@ -52,7 +52,7 @@ impl Daemon {
                 self.streams.insert(from, Holder::Probe);
                 return;
             }
-            Ok(About::Bye(why)) => return self.drop_link(link, &format!("refused by {sender}: {why}")),
+            Ok(About::Bye(why)) => return self.shut_out(link, &format!("refused by {sender}: {why}")),
             Ok(About::Renewed) => {
                 self.streams.insert(from, Holder::Renewal);
                 return;
@@ -63,8 +63,8 @@ impl Daemon {
         if order.host != own.name {
             return self.carry_on(from, peer, order);
         }
-        if order.moves {
-            return self.take_move(from, &sender, &order);
+        if let Some(resume) = order.resume {
+            return self.take_move(from, &sender, &order, resume);
         }
         if let Some(question) = order.question {
             return self.take_question(question, Answer::Stream(from));
@@ -76,7 +76,7 @@ impl Daemon {
         }
         let via = if order.from == sender { String::new() } else { format!(" by {sender}") };
         let whose = format!("{}{via}", order.from);
-        let origin = order.id.map(|id| Origin { id, role: Role::Target { from: order.from } });
+        let origin = order.id.map(|id| Origin { id, turn: 0, role: Role::Target { from: order.from } });
         self.land(order.port, Answer::Stream(from), &whose, origin);
     }
 

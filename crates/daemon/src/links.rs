@@ -15,7 +15,7 @@ use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::measure::{Measured, VANISHED};
 use crate::poll::Token;
 use crate::socket::{self, Got};
-use crate::wire::{self, Hello, VERSION, Verdict};
+use crate::wire::{self, Gone, Hello, VERSION, Verdict};
 
 /// How long a new connection has to say who it is, and to prove it.
 const GREETING: u64 = 5 * SECOND;
@@ -31,6 +31,9 @@ const GRACE: u64 = 5 * SECOND;
 const LOOK: u64 = 200 * MILLISECOND;
 /// Why a connection ends on which nothing was said.
 const NO_GREETING: &str = "no greeting in time";
+/// Why a link ends whose peer ended it, or is no more.
+const CLOSED: &str = "the other end closed it";
+const RESTARTED: &str = "its daemon was started again";
 /// Reads in one turn.
 const READS: usize = 8;
 
@@ -198,7 +201,7 @@ impl Daemon {
             (_, Err(why)) => Err(why),
             (Ok(Got::Bytes(count)), _) => Ok(count),
             (Ok(Got::Nothing), _) => return false,
-            (Ok(Got::End), _) => Err("the other end closed it".to_owned()),
+            (Ok(Got::End), _) => Err(CLOSED.to_owned()),
             (Err(broken), _) => Err(broken.to_string()),
         };
         let taken = count.and_then(|count| self.take_bytes(token, buffer.get(..count).unwrap_or_default()));
@@ -282,7 +285,7 @@ impl Daemon {
         };
         for (_, old, token) in ups(self) {
             if old != instance {
-                self.drop_link(token, "its daemon was started again");
+                self.drop_link(token, RESTARTED);
             }
         }
         let mut left = ups(self);
@@ -309,14 +312,14 @@ impl Daemon {
                     match self.streams.get(&(token, stream)).copied() {
                         Some(Holder::Pipe(pipe)) => self.pump(pipe),
                         Some(Holder::Call(call)) => self.hear_verdict(call, token, stream),
-                        Some(Holder::Move(pipe)) => self.hear_move(pipe, token, stream),
+                        Some(Holder::Move(pipe)) => self.hear_move(pipe, (token, stream)),
                         Some(Holder::Probe) => self.go_on_probing(token, stream),
                         Some(Holder::News) => self.hear_news(token, stream),
                         Some(Holder::Renewal) => self.hear_renewal(token, stream),
                         Some(Holder::Landing(_) | Holder::Check(_)) | None => {}
                     }
                 }
-                Event::Reset { stream, .. } => self.stream_gone((token, stream)),
+                Event::Reset { stream, code } => self.stream_gone((token, stream), Gone::of(code)),
             }
         }
     }
@@ -370,8 +373,19 @@ impl Daemon {
         }
     }
 
-    /// Ends a link, and all streams on it.
+    /// Ends a link; streams on it may go on by other ways.
     pub(crate) fn drop_link(&mut self, token: Token, why: &str) {
+        let ends = [Errno::CONNRESET, Errno::PIPE].map(|errno| errno.to_string());
+        let closed = [CLOSED, RESTARTED].contains(&why) || ends.iter().any(|end| end == why);
+        self.end_link(token, why, if closed { Gone::Lost } else { Gone::Silent });
+    }
+
+    /// Ends a link, and all streams on it: one of the two does not let the other in.
+    pub(crate) fn shut_out(&mut self, token: Token, why: &str) {
+        self.end_link(token, why, Gone::Ended);
+    }
+
+    fn end_link(&mut self, token: Token, why: &str, fate: Gone) {
         let Some(mut link) = self.links.remove(&token) else { return };
         self.things.remove(&token);
         if let (Some((peer, _)), Some(address)) = (link.dialled, link.address)
@@ -400,17 +414,17 @@ impl Daemon {
         }
         let gone: Vec<_> = self.streams.keys().filter(|(link, _)| *link == token).copied().collect();
         for stream in gone {
-            self.stream_gone(stream);
+            self.stream_gone(stream, fate);
         }
     }
 
     /// A stream is no more: of whoever has it.
-    fn stream_gone(&mut self, stream: (Token, StreamId)) {
+    fn stream_gone(&mut self, stream: (Token, StreamId), why: Gone) {
         match self.streams.remove(&stream) {
-            Some(Holder::Pipe(pipe)) => self.break_pipe(pipe),
+            Some(Holder::Pipe(pipe)) => self.lose_way(pipe, why),
             Some(Holder::Call(call)) => self.ask_lost(call, stream),
             Some(Holder::Landing(landing)) => self.drop_landing(landing),
-            Some(Holder::Move(pipe)) => self.move_off(pipe, true),
+            Some(Holder::Move(pipe)) => self.way_failed(pipe),
             Some(Holder::Check(check)) => drop(self.forget_check(check)),
             Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}
         }
@@ -429,10 +443,15 @@ impl Daemon {
     }
 
     /// Ends a stream both ways.
-    pub(crate) fn reset_stream(&mut self, (token, stream): (Token, StreamId)) {
+    pub(crate) fn reset_stream(&mut self, stream: (Token, StreamId)) {
+        self.reset_stream_as(stream, Gone::Ended);
+    }
+
+    /// Ends a stream both ways, and tells the other end why.
+    pub(crate) fn reset_stream_as(&mut self, (token, stream): (Token, StreamId), why: Gone) {
         self.streams.remove(&(token, stream));
         if let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) {
-            let _ = mux.reset(stream, 0);
+            let _ = mux.reset(stream, why.code());
             self.dirty.insert(token);
         }
     }

@@ -1,19 +1,32 @@
 //! A pipe joins two ends, each a socket or a stream of a link, and carries bytes, and each direction's end, both ways. Between reading and
-//! writing it holds at most what one read gave: who does not read holds up its own stream, and nobody else's.
+//! writing it holds at most what one read gave: who does not read holds up its own stream, and nobody else's. Where a stream begins or ends
+//! at this host, its bytes are counted, and kept until the other end has them, so that it can go on by another way (`moves.rs`).
 
 use std::os::fd::OwnedFd;
 
-use madrigal_proto::mux::StreamId;
+use madrigal_proto::mux::{Mux, StreamId};
+use madrigal_proto::tally::{Heard, Nonsense, Tally};
 use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder, Thing};
+use crate::links::Link;
 use crate::poll::Token;
 use crate::socket::{self, Got};
+use crate::wire::Gone;
 
 /// Reads of one direction in one turn.
 const READS: usize = 16;
 /// Bytes of one read.
 pub(crate) const PIECE: usize = 32 << 10;
+
+/// What one stream may keep for another way, what all may keep together, and what each may keep even so. Where it is more, a stream cannot
+/// go on by another way until its other end has caught up.
+const KEPT: usize = 8 << 20;
+const KEPT_BY_ALL: usize = 32 << 20;
+const KEPT_BY_ANY: usize = 16 << 10;
+
+/// What a counted stream must have room for to be worth a read.
+const LEAST: usize = 2 << 10;
 
 /// A stream of a link.
 pub(crate) type Stream = (Token, StreamId);
@@ -30,41 +43,41 @@ pub(crate) enum End {
         is_tcp: bool,
     },
     /// A stream of a link.
-    Stream((Token, StreamId)),
+    Stream(Stream),
     /// Nobody: what comes there is dropped, and nothing comes from there but what is staged.
     Nobody,
+    /// The stream broke, and there is no other one yet.
+    Adrift,
 }
 
 /// An end, and what was read from it.
 pub(crate) struct Side {
-    end: End,
+    pub(crate) end: End,
     /// Read, not yet written to the other end.
     staged: Vec<u8>,
     /// It has nothing more.
     ended: bool,
     /// The other end knows.
     finished: bool,
-    /// For a stream that moves (see `moves.rs`): one that was asked for, and its way; whether the end of this one was read since.
-    asked: Option<(Stream, String)>,
-    early: bool,
-    /// What is written goes to another stream than is read.
-    out: Option<Stream>,
-    /// The one to read after this one, and the one to write after this one.
-    next_in: Option<Stream>,
-    next_out: Option<Stream>,
+    /// Of a stream that can go on by another way.
+    pub(crate) tally: Option<Box<Tally>>,
 }
 
 /// Two ends that are joined.
 pub(crate) struct Pipe {
     sides: [Side; 2],
-    /// For a stream that can be moved.
+    /// For a stream that can go on by another way.
     pub(crate) origin: Option<Origin>,
+    /// What is kept for that.
+    held: usize,
 }
 
 /// What a stream is called where it begins and where it ends.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) id: String,
+    /// How often it was to go on by another way.
+    pub(crate) turn: u32,
     pub(crate) role: Role,
 }
 
@@ -88,51 +101,44 @@ impl Origin {
 }
 
 impl Pipe {
-    /// The side that is a stream, of a pipe that has one such.
-    fn far(&mut self) -> Option<&mut Side> {
-        self.sides.iter_mut().find(|side| matches!(side.end, End::Stream(_)))
+    /// The side that can go on by another way.
+    pub(crate) fn far(&mut self) -> Option<&mut Side> {
+        self.sides.iter_mut().find(|side| side.tally.is_some())
     }
 
-    /// Whether nothing ends or moves by now.
-    pub(crate) fn can_move(&self) -> bool {
-        let still = |side: &Side| !side.ended && !side.finished && !side.early && side.asked.is_none();
-        self.sides.iter().all(|side| still(side) && side.out.is_none() && side.next_in.is_none())
+    /// Whether both ends have said all there is to say.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sides.iter().all(|side| side.finished)
     }
 
-    /// A stream was opened that is to take over.
-    pub(crate) fn ask(&mut self, new: Stream, way: String) {
-        if let Some(far) = self.far() {
-            far.asked = Some((new, way));
-        }
-    }
-
-    /// The far daemon agreed; whether this was asked for.
-    pub(crate) fn agree(&mut self, new: Stream) -> bool {
-        let Some(far) = self.far() else { return false };
-        let End::Stream(old) = far.end else { return false };
-        let Some((_, now)) = far.asked.take_if(|(asked, _)| *asked == new) else { return false };
-        (far.out, far.next_in, far.next_out) = (Some(old), Some(new), Some(new));
-        if let Some(Origin { role: Role::Caller { way, .. }, .. }) = &mut self.origin {
-            *way = now;
-        }
-        true
-    }
-
-    /// It did not, or (`lost`) nobody knows; whether the old stream can go on.
-    pub(crate) fn disagree(&mut self, lost: bool) -> bool {
-        let Some(far) = self.far() else { return true };
-        far.asked = None;
-        let early = std::mem::take(&mut far.early);
-        far.ended |= early;
-        !(early && lost)
+    /// Whether nobody needs it any more.
+    fn is_done(&self) -> bool {
+        self.is_over() && self.sides.iter().all(|side| side.tally.as_ref().is_none_or(|tally| tally.is_done()))
     }
 }
 
 impl Side {
     /// An end, from which something may have been read already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
-        let (asked, out, next_in, next_out) = (None, None, None, None);
-        Self { end, staged, ended: false, finished: false, asked, early: false, out, next_in, next_out }
+        Self { end, staged, ended: false, finished: false, tally: None }
+    }
+
+    /// Its bytes are counted from now on.
+    fn count(&mut self) -> Result<(), Nonsense> {
+        let mut tally = Box::new(Tally::new());
+        let heard = std::mem::take(&mut self.staged);
+        let mut rest = &heard[..];
+        while !rest.is_empty() {
+            let (heard, taken) = tally.hear(rest)?;
+            match heard {
+                Heard::Bytes(bytes) => self.staged.extend_from_slice(bytes),
+                Heard::End => self.ended = true,
+                Heard::Nothing => {}
+            }
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        self.tally = Some(tally);
+        Ok(())
     }
 }
 
@@ -142,10 +148,11 @@ impl Daemon {
         self.join_as(one, other, None)
     }
 
-    /// Joins two ends, of which one is a stream that may be moved; what holds them.
-    pub(crate) fn join_as(&mut self, one: Side, other: Side, origin: Option<Origin>) -> Token {
+    /// Joins two ends, of which one is a stream that can go on by another way; what holds them.
+    pub(crate) fn join_as(&mut self, mut one: Side, mut other: Side, origin: Option<Origin>) -> Token {
         let pipe = self.token();
-        for side in [&one, &other] {
+        let (mut gone, mut good) = (false, true);
+        for side in [&mut one, &mut other] {
             match &side.end {
                 End::Socket { socket, token, is_tcp } => {
                     if *is_tcp {
@@ -153,16 +160,29 @@ impl Daemon {
                     }
                     self.things.insert(*token, Thing::Socket(pipe));
                 }
-                End::Stream(stream) => drop(self.streams.insert(*stream, Holder::Pipe(pipe))),
-                End::Nobody => {}
+                End::Stream(stream) => {
+                    gone |= !self.has_stream(*stream);
+                    self.streams.insert(*stream, Holder::Pipe(pipe));
+                    good &= origin.is_none() || side.count().is_ok();
+                }
+                End::Nobody | End::Adrift => {}
             }
         }
-        if let Some(Origin { id, role: Role::Target { .. } }) = &origin {
+        if let Some(Origin { id, role: Role::Target { .. }, .. }) = &origin {
             self.movable.insert(id.clone(), pipe);
         }
-        self.pipes.insert(pipe, Pipe { sides: [one, other], origin });
-        self.pump(pipe);
+        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, held: 0 });
+        match (good, gone) {
+            (false, _) => self.break_pipe(pipe, Gone::Ended),
+            // It broke before there was anybody to be told.
+            (true, true) => self.lose_way(pipe, Gone::Lost),
+            (true, false) => self.pump(pipe),
+        }
         pipe
+    }
+
+    fn has_stream(&mut self, (link, stream): Stream) -> bool {
+        self.links.get_mut(&link).and_then(Link::mux).is_some_and(|mux: &mut Mux| mux.contains(stream))
     }
 
     /// Carries what can be carried.
@@ -170,12 +190,17 @@ impl Daemon {
         let Some(mut pipe) = self.pipes.remove(&token) else { return };
         let mut buffer = std::mem::take(&mut self.piece);
         let [one, other] = &mut pipe.sides;
-        let there = self.carry((token, one), other, &mut buffer);
-        let more = there.and_then(|more| Ok(more | self.carry((token, other), one, &mut buffer)?));
+        let there = self.carry(one, other, &mut buffer);
+        let more = there.and_then(|more| Ok(more | self.carry(other, one, &mut buffer)?));
         self.piece = buffer;
+        if let Some(far) = pipe.far() {
+            // The other end may have to be told what came.
+            self.send_out(far);
+        }
+        self.count_kept(&mut pipe);
         match more {
-            Err(_) => self.end_pipe(pipe, true),
-            Ok(_) if pipe.sides.iter().all(|side| side.finished) => self.end_pipe(pipe, false),
+            Err(_) => self.end_pipe(token, pipe, Some(Gone::Ended)),
+            Ok(_) if pipe.is_done() => self.end_pipe(token, pipe, None),
             Ok(more) => {
                 self.pipes.insert(token, pipe);
                 if more {
@@ -185,76 +210,119 @@ impl Daemon {
         }
     }
 
+    /// What is kept for another way is bounded.
+    fn count_kept(&mut self, pipe: &mut Pipe) {
+        let before = pipe.held;
+        let Some(tally) = pipe.far().and_then(|side| side.tally.as_mut()) else { return };
+        let most = if self.kept > KEPT_BY_ALL { KEPT_BY_ANY } else { KEPT };
+        if tally.held() > most {
+            tally.forget();
+        }
+        let held = tally.held();
+        self.kept = self.kept + held - before;
+        pipe.held = held;
+    }
+
     /// Carries from one end to another; whether there may be more to carry at once.
-    fn carry(&mut self, (pipe, from): (Token, &mut Side), to: &mut Side, buffer: &mut [u8]) -> Result<bool, Errno> {
+    fn carry(&mut self, from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> Result<bool, Errno> {
         for _ in 0..READS {
-            if !from.staged.is_empty() {
-                let written = self.write(to, &from.staged)?;
-                from.staged.drain(..written);
-                if !from.staged.is_empty() {
-                    return Ok(false);
-                }
-                from.staged = Vec::new();
-            }
-            if let (Some(new), Some(old)) = (to.next_out.take(), to.out) {
-                // All that was read is written to the old stream.
-                self.finish_stream(old);
-                to.out = Some(new).filter(|_| !matches!(to.end, End::Stream(now) if now == new));
-            }
-            if from.ended {
-                if to.asked.is_some() {
-                    return Ok(false);
-                }
-                if !from.finished {
-                    from.finished = true;
-                    self.finish(to);
-                }
+            if !self.unload(from, to)? {
                 return Ok(false);
             }
-            if let Some(new) = from.next_in.take_if(|_| from.early) {
-                from.early = false;
-                self.go_on_with(pipe, from, new);
+            let most = self.room(to);
+            let Some(buffer) = buffer.get_mut(..most).filter(|_| most > 0) else { return Ok(false) };
+            if from.ended && !from.finished {
+                from.finished = true;
+                self.finish(to);
+                continue;
+            }
+            // Of a counted stream there is more to hear behind its end.
+            if from.ended && from.tally.is_none() {
+                return Ok(false);
             }
             let got = match &from.end {
                 End::Socket { socket, .. } => socket::recv(socket, buffer)?,
-                End::Stream(stream) => self.read_stream(*stream, buffer)?,
+                // That it is gone is told soon, and why.
+                End::Stream(stream) => self.read_stream(*stream, buffer).unwrap_or(Got::Nothing),
                 End::Nobody => Got::End,
+                End::Adrift => Got::Nothing,
             };
             match got {
-                Got::Bytes(count) => {
-                    let bytes = buffer.get(..count).unwrap_or_default();
-                    let written = self.write(to, bytes)?;
-                    from.staged.extend_from_slice(bytes.get(written..).unwrap_or_default());
-                    if !from.staged.is_empty() {
-                        return Ok(false);
-                    }
-                }
+                Got::Bytes(count) => self.bring(from, to, buffer.get(..count).unwrap_or_default())?,
                 Got::Nothing => return Ok(false),
-                Got::End if from.asked.is_some() => {
-                    from.early = true;
-                    return Ok(false);
-                }
-                Got::End => match from.next_in.take() {
-                    Some(new) => self.go_on_with(pipe, from, new),
-                    None => from.ended = true,
-                },
+                // Nobody ends a counted stream before all is counted.
+                Got::End if from.tally.as_ref().is_some_and(|tally| tally.is_done()) => return Ok(false),
+                Got::End if from.tally.is_some() => return Err(Errno::PROTO),
+                Got::End => from.ended = true,
             }
         }
         Ok(true)
     }
 
-    /// The old stream is read to its end, which was the other daemon's move.
-    fn go_on_with(&mut self, pipe: Token, from: &mut Side, new: Stream) {
-        if let End::Stream(old) = std::mem::replace(&mut from.end, End::Stream(new)) {
-            self.streams.remove(&old);
-        }
-        from.out = from.out.filter(|out| *out != new);
-        self.streams.insert(new, Holder::Pipe(pipe));
+    /// How much may be read for an end: of a counted stream, what it takes at once, lest it be held twice.
+    fn room(&mut self, to: &Side) -> usize {
+        let (End::Stream((link, stream)), Some(_)) = (&to.end, &to.tally) else { return PIECE };
+        let room = self.links.get_mut(link).and_then(Link::mux).map_or(0, |mux| mux.room(*stream, LEAST));
+        if room < LEAST { 0 } else { (room - LEAST / 2).min(PIECE) }
     }
 
-    fn write(&mut self, to: &Side, bytes: &[u8]) -> Result<usize, Errno> {
-        if let Some(stream) = to.out {
-            return self.write_stream(stream, bytes);
+    /// Writes what was read before; whether all of it was taken, and there is room for more.
+    fn unload(&mut self, from: &mut Side, to: &mut Side) -> Result<bool, Errno> {
+        if !from.staged.is_empty() {
+            let staged = std::mem::take(&mut from.staged);
+            let written = self.write(to, &staged)?;
+            from.staged = staged;
+            from.staged.drain(..written);
+            if !from.staged.is_empty() {
+                return Ok(false);
+            }
+            from.staged = Vec::new();
+        }
+        Ok(to.tally.is_none() || self.send_out(to))
+    }
+
+    /// Writes what was read from one end to the other.
+    fn bring(&mut self, from: &mut Side, to: &mut Side, mut bytes: &[u8]) -> Result<(), Errno> {
+        let Some(mut tally) = from.tally.take() else {
+            let written = self.write(to, bytes)?;
+            from.staged.extend_from_slice(bytes.get(written..).unwrap_or_default());
+            return Ok(());
+        };
+        while !bytes.is_empty() {
+            let (heard, taken) = tally.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
+            match heard {
+                Heard::Bytes(new) => {
+                    let written = if from.staged.is_empty() { self.write(to, new)? } else { 0 };
+                    from.staged.extend_from_slice(new.get(written..).unwrap_or_default());
+                }
+                Heard::End => from.ended = true,
+                Heard::Nothing => {}
+            }
+            bytes = bytes.get(taken..).unwrap_or_default();
+        }
+        from.tally = Some(tally);
+        Ok(())
+    }
+
+    /// Sends what a counted stream has to send; whether it took all.
+    fn send_out(&mut self, to: &mut Side) -> bool {
+        let (End::Stream(stream), Some(tally)) = (&to.end, &mut to.tally) else { return false };
+        while let Some(bytes) = tally.output() {
+            let wanted = bytes.len();
+            let taken = self.write_stream(*stream, bytes).unwrap_or(0);
+            tally.took(taken);
+            if taken < wanted {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn write(&mut self, to: &mut Side, bytes: &[u8]) -> Result<usize, Errno> {
+        if let Some(tally) = &mut to.tally {
+            tally.push(bytes);
+            self.send_out(to);
+            return Ok(bytes.len());
         }
         match &to.end {
             End::Socket { socket, .. } => {
@@ -268,52 +336,55 @@ impl Daemon {
                 }
                 Ok(written)
             }
-            End::Stream(stream) => self.write_stream(*stream, bytes),
+            End::Stream(stream) => Ok(self.write_stream(*stream, bytes).unwrap_or(0)),
             End::Nobody => Ok(bytes.len()),
+            End::Adrift => Ok(0),
         }
     }
 
-    fn finish(&mut self, to: &Side) {
-        if let Some(stream) = to.out {
-            return self.finish_stream(stream);
+    fn finish(&mut self, to: &mut Side) {
+        if let Some(tally) = &mut to.tally {
+            return tally.end();
         }
         match &to.end {
             End::Socket { socket, .. } => socket::finish(socket),
             End::Stream(stream) => self.finish_stream(*stream),
-            End::Nobody => {}
+            End::Nobody | End::Adrift => {}
         }
     }
 
     /// One end is no more: the other hears of it.
-    pub(crate) fn break_pipe(&mut self, token: Token) {
+    pub(crate) fn break_pipe(&mut self, token: Token, why: Gone) {
         if let Some(pipe) = self.pipes.remove(&token) {
-            self.end_pipe(pipe, true);
+            self.end_pipe(token, pipe, Some(why));
         }
     }
 
-    fn end_pipe(&mut self, pipe: Pipe, broken: bool) {
-        if let Some(Origin { id, role: Role::Target { .. } }) = &pipe.origin {
+    fn end_pipe(&mut self, token: Token, pipe: Pipe, broken: Option<Gone>) {
+        self.kept = self.kept.saturating_sub(pipe.held);
+        self.anchor(token);
+        if let Some(Origin { id, role: Role::Target { .. }, .. }) = &pipe.origin {
             self.movable.remove(id);
         }
+        let over = pipe.is_over();
         for side in pipe.sides {
-            let asked = side.asked.map(|(stream, _)| stream);
-            for stream in [asked, side.out, side.next_in].into_iter().flatten() {
-                if broken || Some(stream) == asked {
-                    self.reset_stream(stream);
-                } else {
-                    self.streams.remove(&stream);
-                }
-            }
-            match side.end {
-                End::Socket { socket, token, is_tcp } => {
+            match (side.end, broken) {
+                (End::Socket { socket, token, is_tcp }, _) => {
                     self.things.remove(&token);
                     if is_tcp {
-                        socket::reset_at_close(&socket, broken);
+                        // Where all was said, nobody is told that it broke after that.
+                        socket::reset_at_close(&socket, broken.is_some() && !over);
                     }
                 }
-                End::Stream(stream) if broken => self.reset_stream(stream),
-                End::Stream(stream) => drop(self.streams.remove(&stream)),
-                End::Nobody => {}
+                (End::Stream(stream), Some(why)) => self.reset_stream_as(stream, why),
+                (End::Stream(stream), None) if side.tally.is_some() => {
+                    self.finish_stream(stream);
+                    // Until the other end has finished it, too.
+                    self.streams.insert(stream, Holder::Probe);
+                    self.go_on_probing(stream.0, stream.1);
+                }
+                (End::Stream(stream), None) => drop(self.streams.remove(&stream)),
+                (End::Nobody | End::Adrift, _) => {}
             }
         }
     }
@@ -323,7 +394,7 @@ impl Daemon {
         match end {
             End::Socket { token, .. } => drop(self.things.remove(&token)),
             End::Stream(stream) => self.reset_stream(stream),
-            End::Nobody => {}
+            End::Nobody | End::Adrift => {}
         }
     }
 }

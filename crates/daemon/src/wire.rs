@@ -13,7 +13,7 @@ use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
 /// The version of all of this; peers of another one are refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A daemon says who it is.
 pub(crate) const HELLO: u8 = 1;
@@ -128,8 +128,46 @@ pub(crate) struct Order {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     /// A stream with this number is there already, and is to go on with this one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) moves: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resume: Option<Resume>,
+}
+
+/// How a stream goes on by another way. Where it can, the text of the verdict is the position that came at that end.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Resume {
+    /// How often it was to go on so: what comes late is known by that.
+    pub(crate) turn: u32,
+    /// The position that came at this end.
+    pub(crate) got: u64,
+}
+
+/// Why a stream is no more: the code of its reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    /// One of its ends ended it.
+    Ended,
+    /// Its way was closed: there may be another one.
+    Lost,
+    /// Its way fell silent.
+    Silent,
+}
+
+impl Gone {
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::Ended => 0,
+            Self::Lost => 2,
+            Self::Silent => 3,
+        }
+    }
+
+    pub(crate) fn of(code: u32) -> Self {
+        match code {
+            2 => Self::Lost,
+            3 => Self::Silent,
+            _ => Self::Ended,
+        }
+    }
 }
 
 /// What a stream between daemons is for.

@@ -118,6 +118,14 @@ impl Bed {
         self.daemons.iter().find(|(name, _)| name == host).unwrap().1.id()
     }
 
+    /// As `kill -9`.
+    pub(crate) fn kill(&mut self, host: &str) {
+        let place = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        let (_, mut child) = self.daemons.remove(place);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     fn log_file(&self, host: &str) -> PathBuf {
         self.folder.0.join(format!("{host}.log"))
     }
