@@ -4,6 +4,7 @@ mod bed;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
+mod cuts;
 mod daemons;
 mod links;
 mod routes;
