@@ -282,6 +282,9 @@ pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, 
 }
 
 #[cfg(test)]
+mod noise;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
