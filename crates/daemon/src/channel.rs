@@ -97,6 +97,11 @@ impl Channel {
         matches!(self.cipher, Cipher::Tls(_))
     }
 
+    /// Whether the first bytes of another's connection are here, and nobody has read them.
+    pub(crate) fn is_beginning(&self) -> bool {
+        matches!(self.cipher, Cipher::Open(_)) && matches!(socket::peek(&self.socket), Ok((Got::Bytes(_), _)))
+    }
+
     /// What the other end showed of itself, and proved, on an enciphered connection.
     pub(crate) fn chain(&self) -> Option<&[CertificateDer<'static>]> {
         match &self.cipher {

@@ -35,6 +35,7 @@ use crate::poll::{Poll, Token};
 use crate::routes::Routes;
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
+use crate::strangers::Handshakes;
 use crate::ways::Ways;
 use crate::{socket, status};
 
@@ -129,6 +130,7 @@ pub struct Daemon {
     pub(crate) checks: HashMap<Token, Check>,
     pub(crate) ways: Ways,
     pub(crate) memory: Memory,
+    pub(crate) handshakes: Handshakes,
     /// When links are looked at.
     pub(crate) next_look: u64,
     /// Commands that were told to end.
@@ -195,6 +197,7 @@ impl Daemon {
             checks: HashMap::new(),
             ways: Ways::new(),
             memory,
+            handshakes: Handshakes::default(),
             next_look: now,
             children: Vec::new(),
             streams: HashMap::new(),
@@ -324,7 +327,8 @@ impl Daemon {
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
         let adrift = self.adrift.values().map(Adrift::deadline);
-        let own = [peers, self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
+        let own =
+            [peers, self.handshakes.next(), self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
         links
             .chain(dials)
             .chain(calls)
@@ -354,6 +358,7 @@ impl Daemon {
         due.into_iter().for_each(|token| self.look_at_berth(token));
         let due: Vec<Token> = self.adrift.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.adrift_time(token));
+        self.begin_late();
         self.dial_all();
         self.reap();
         self.measure();

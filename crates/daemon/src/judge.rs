@@ -3,10 +3,6 @@
 //! Where links are enciphered, certificates say who somebody is, and the greeting only repeats it; who dialled says nothing before the
 //! other end has proved to be the host that was meant. Plain links are for networks that the grid declares trusted.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::net::IpAddr;
-
 use madrigal_identity::{Moment, Peer as Identity, Proof};
 use madrigal_proto::mux::{Class, StreamId};
 
@@ -23,39 +19,7 @@ const JUDGE: u64 = 5 * SECOND;
 /// Bytes of a link that is ending: what goes first on it.
 const LAST_WORDS: usize = 4 << 10;
 
-impl Link {
-    /// Whether somebody called and has not said and proved who it is.
-    fn is_stranger(&self) -> bool {
-        self.dialled.is_none() && self.up().is_none()
-    }
-
-    /// Where it comes from: an address of IPv4, or a network of IPv6, of which one host has all.
-    fn origin(&self) -> Option<IpAddr> {
-        self.address.map(|at| match at.ip().to_canonical() {
-            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
-            four => four,
-        })
-    }
-}
-
 impl Daemon {
-    /// Of as many connections that have not said who they are, or more, one goes: the oldest from where the most come, so that who
-    /// floods the port stands in his own way.
-    pub(crate) fn make_room(&mut self, most: usize) {
-        let strangers = self.links.iter().filter(|(_, link)| link.is_stranger());
-        if strangers.clone().count() < most {
-            return;
-        }
-        let mut crowds: HashMap<Option<IpAddr>, (usize, Reverse<Token>)> = HashMap::new();
-        for (token, link) in strangers {
-            let (count, oldest) = crowds.entry(link.origin()).or_insert((0, Reverse(*token)));
-            (*count, *oldest) = (*count + 1, (*oldest).max(Reverse(*token)));
-        }
-        if let Some((_, Reverse(oldest))) = crowds.into_values().max() {
-            self.drop_link(oldest, "too many connections said nothing");
-        }
-    }
-
     /// The handshake of an enciphered connection is done. Whom we dialled must be whom we meant; then it hears who we are.
     pub(crate) fn meet_peer(&mut self, token: Token) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };

@@ -10,8 +10,8 @@
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
-//!  hosts      what programs may know          clients   local programs
-//!                                             routes    their connections to other hosts
+//!  strangers  how many there may be          clients   local programs
+//!  hosts      what programs may know          routes    their connections to other hosts
 //!                                             berths    their sockets, until those are connected
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
@@ -46,6 +46,7 @@ mod runtime;
 mod socket;
 mod start;
 mod status;
+mod strangers;
 mod table;
 mod ways;
 mod wire;

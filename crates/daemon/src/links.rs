@@ -194,6 +194,9 @@ impl Daemon {
 
     /// Reads once; whether there may be more.
     fn hear_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
+        if !self.may_begin(token) {
+            return false;
+        }
         let Some(link) = self.links.get_mut(&token) else { return false };
         let got = link.channel.read(buffer);
         let met = if link.channel.is_newly_proven() { self.meet_peer(token) } else { Ok(()) };
