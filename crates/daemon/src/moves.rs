@@ -261,7 +261,11 @@ impl Daemon {
             origin.turn = resume.turn;
         }
         let Some(far) = pipe.far() else { return };
-        let got = far.tally.as_ref().map_or(0, |tally| tally.got());
+        let (got, acked) = far.tally.as_ref().map_or((0, 0), |tally| (tally.got(), tally.acked()));
+        if resume.got < acked {
+            // It was on its way for so long that more was said meanwhile by the old one.
+            return self.tell(from, Verdict::NotNow, "it is further by now");
+        }
         if !far.tally.as_mut().is_some_and(|tally| tally.resume(got, resume.got)) {
             return self.tell(from, Verdict::Never, "what it has not got is kept no longer");
         }

@@ -88,6 +88,11 @@ impl Tally {
         self.got
     }
 
+    /// The position that the other end said it has.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
     /// Memory for what is kept.
     pub fn held(&self) -> usize {
         self.kept.capacity()
