@@ -43,6 +43,8 @@ mod pipes;
 mod poll;
 mod routes;
 mod runtime;
+#[cfg(test)]
+mod simulation;
 mod socket;
 mod start;
 mod status;

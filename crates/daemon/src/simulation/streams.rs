@@ -1,0 +1,297 @@
+//! Streams between two hosts, over links that are cut for a while, fall silent, or are reset with all that is on its way: whatever
+//! happens, every byte comes once and in order, and nothing is held in the end.
+
+use std::collections::VecDeque;
+
+use madrigal_proto::mux::{Class, Event, Limits, Mux, Read, StreamId};
+use madrigal_proto::tally::{Heard, Tally};
+
+use super::{Chance, play};
+use crate::daemon::MILLISECOND;
+
+/// A way between the two: a connection, or none at one or both ends.
+#[derive(Default)]
+struct Way {
+    /// Which of several that there were, one after another.
+    count: u64,
+    ends: [Option<Mux>; 2],
+    wires: [VecDeque<(u64, Vec<u8>)>; 2],
+    /// When an end hears that the other one is gone.
+    closed: [Option<u64>; 2],
+    /// Nothing passes until then, and nothing is lost.
+    cut: u64,
+    delay: u64,
+}
+
+/// Where an end of a stream is: the way, which connection of it, and the stream.
+type Place = (usize, u64, StreamId);
+
+struct Stream {
+    tally: [Tally; 2],
+    at: [Option<Place>; 2],
+    /// What the calling end asked for: where, how far it was then, since when, and what came back.
+    asked: Option<(Place, u64, u64, Vec<u8>)>,
+    turns: [u32; 2],
+    sent: [Vec<u8>; 2],
+    len: [usize; 2],
+    came: [Vec<u8>; 2],
+    over: [bool; 2],
+}
+
+struct World {
+    ways: Vec<Way>,
+    streams: Vec<Stream>,
+    now: u64,
+    chance: Chance,
+}
+
+const LIMITS: fn() -> Limits = || Limits {
+    window: 2000,
+    widest: 20_000,
+    budget: 40_000,
+    backlog: 5000,
+    idle: 400 * MILLISECOND,
+    patience: 300 * MILLISECOND,
+    ..Limits::default()
+};
+
+impl World {
+    fn new(mut chance: Chance) -> Self {
+        let way = |chance: &mut Chance| Way { delay: chance.below(30) * MILLISECOND, ..Way::default() };
+        let ways = (0..1 + chance.below(3)).map(|_| way(&mut chance)).collect();
+        let stream = |chance: &mut Chance| Stream {
+            tally: [Tally::new(), Tally::new()],
+            at: [None; 2],
+            asked: None,
+            turns: [0; 2],
+            sent: Default::default(),
+            len: [0; 2].map(|_| chance.below(40_000) as usize),
+            came: Default::default(),
+            over: [false; 2],
+        };
+        let streams = (0..1 + chance.below(4)).map(|_| stream(&mut chance)).collect();
+        Self { ways, streams, now: 0, chance }
+    }
+
+    fn mux(&mut self, end: usize, place: Place) -> Option<&mut Mux> {
+        let (way, count, _) = place;
+        self.ways.get_mut(way).filter(|way| way.count == count)?.ends[end].as_mut()
+    }
+
+    fn is_there(&mut self, end: usize, place: Place) -> bool {
+        self.mux(end, place).is_some_and(|mux| mux.contains(place.2))
+    }
+
+    /// One end of a connection is no more; the other one hears of it, unless nothing passes.
+    fn close(&mut self, way: usize, end: usize) {
+        let way = &mut self.ways[way];
+        way.ends[end] = None;
+        way.wires[1 - end].clear();
+        way.closed[1 - end] = Some(self.now.max(way.cut) + way.delay);
+    }
+
+    fn turn_ways(&mut self, calm: bool) {
+        let now = self.now;
+        for at in 0..self.ways.len() {
+            let (fate, way) = (self.chance.below(400), &mut self.ways[at]);
+            match fate {
+                0 if !calm => way.cut = now + self.chance.below(1500) * MILLISECOND,
+                1 if !calm => self.close(at, (now / MILLISECOND % 2) as usize),
+                // A new connection: what one end may still have of an old one is over.
+                2..20 if way.cut <= now && way.ends.iter().any(Option::is_none) => {
+                    *way = Way { count: way.count + 1, delay: way.delay, cut: way.cut, ..Way::default() };
+                    way.ends = [true, false].map(|dialled| Some(Mux::new(dialled, LIMITS(), now)));
+                }
+                _ => {}
+            }
+            for end in 0..2 {
+                self.turn_end(at, end);
+            }
+        }
+    }
+
+    fn turn_end(&mut self, at: usize, end: usize) {
+        let (now, way) = (self.now, &mut self.ways[at]);
+        let waiting: usize = way.wires[1 - end].iter().map(|(_, bytes)| bytes.len()).sum();
+        if let Some(mux) = &mut way.ends[end] {
+            let mut bytes = Vec::new();
+            if waiting < 20_000 {
+                mux.transmit(&mut bytes, 1 + self.chance.below(3000) as usize);
+            }
+            way.wires[1 - end].push_back((now + way.delay, bytes));
+        }
+        let mut ends = way.closed[end].is_some_and(|when| when <= now);
+        while way.cut <= now && !ends && way.wires[end].front().is_some_and(|(due, _)| *due <= now) {
+            let (_, bytes) = way.wires[end].pop_front().unwrap();
+            way.ends[end].iter_mut().for_each(|mux| mux.receive(now, &bytes).unwrap());
+        }
+        ends |= way.ends[end].as_mut().is_some_and(|mux| mux.handle_time(now).is_err());
+        if ends && way.ends[end].is_some() {
+            self.close(at, end);
+        }
+    }
+
+    /// What the muxes tell: the called end hears what streams are for.
+    fn hear(&mut self) {
+        for at in 0..self.ways.len() {
+            for end in 0..2 {
+                while let Some(event) = self.ways[at].ends[end].as_mut().and_then(Mux::event) {
+                    if let Event::Opened { stream, about, .. } = event {
+                        let place = (at, self.ways[at].count, stream);
+                        self.asked_for(place, &about);
+                    }
+                }
+            }
+        }
+    }
+
+    /// As `take_move`: how far the called end is, if it is so.
+    fn asked_for(&mut self, place: Place, about: &[u8]) {
+        let (id, turn) = (usize::from(about[0]), u32::from_le_bytes(about[1..5].try_into().unwrap()));
+        let got = u64::from_le_bytes(about[5..13].try_into().unwrap());
+        let stream = &mut self.streams[id];
+        if turn <= stream.turns[1] {
+            let mux = self.mux(1, place).unwrap();
+            let _ = mux.reset(place.2, 0);
+            return;
+        }
+        stream.turns[1] = turn;
+        if got < stream.tally[1].acked() {
+            let mux = self.mux(1, place).unwrap();
+            let _ = mux.reset(place.2, 0);
+            return;
+        }
+        let ours = stream.tally[1].got();
+        assert!(stream.tally[1].resume(ours, got), "{ours}, {got}: {:?}", stream.tally[1]);
+        let old = stream.at[1].replace(place);
+        if let Some(old) = old
+            && let Some(mux) = self.mux(1, old)
+        {
+            let _ = mux.reset(old.2, 2);
+        }
+        // Nobody may listen any more, which is told later.
+        let _ = self.mux(1, place).unwrap().write(place.2, &ours.to_le_bytes());
+    }
+
+    /// As `look_for_way` and `hear_move`: the calling end asks where it can, now and then even where it need not.
+    fn look_for_ways(&mut self, id: usize) {
+        let now = self.now;
+        if let Some((place, got, since, mut heard)) = self.streams[id].asked.take() {
+            let late = since + 300 * MILLISECOND < now;
+            let Some(mux) = self.mux(0, place).filter(|mux| mux.contains(place.2)) else { return };
+            if late {
+                let _ = mux.reset(place.2, 2);
+                return;
+            }
+            let mut rest = vec![0; 8 - heard.len()];
+            if let Ok(Read::Bytes(count)) = mux.read(place.2, &mut rest) {
+                heard.extend_from_slice(&rest[..count]);
+            }
+            let Ok(theirs) = <[u8; 8]>::try_from(&heard[..]) else {
+                self.streams[id].asked = Some((place, got, since, heard));
+                return;
+            };
+            let stream = &mut self.streams[id];
+            assert!(stream.tally[0].resume(got, u64::from_le_bytes(theirs)), "{theirs:?}: {:?}", stream.tally[0]);
+            if let Some(old) = stream.at[0].replace(place)
+                && let Some(mux) = self.mux(0, old)
+            {
+                let _ = mux.reset(old.2, 2);
+            }
+            return;
+        }
+        if self.streams[id].at[0].is_some() && !self.chance.once_in(500) {
+            return;
+        }
+        let at = self.chance.below(self.ways.len() as u64) as usize;
+        let (count, got, turn) = (self.ways[at].count, self.streams[id].tally[0].got(), self.streams[id].turns[0] + 1);
+        let Some(mux) = self.ways[at].ends[0].as_mut() else { return };
+        let about = [&[id as u8][..], &turn.to_le_bytes(), &got.to_le_bytes()].concat();
+        let opened = mux.open(Class::Data, &about).unwrap();
+        let stream = &mut self.streams[id];
+        (stream.turns[0], stream.asked) = (turn, Some(((at, count, opened), got, now, Vec::new())));
+    }
+
+    /// As `pump`.
+    fn pump(&mut self, id: usize, end: usize) {
+        let piece = self.chance.below(3000) as usize;
+        let stream = &mut self.streams[id];
+        if stream.sent[end].len() < stream.len[end] {
+            let from = stream.sent[end].len();
+            let to = stream.len[end].min(from + piece);
+            let bytes: Vec<u8> = (from..to).map(|at| (at * 7 + at / 251 + id * 31 + end) as u8).collect();
+            stream.tally[end].push(&bytes);
+            stream.sent[end].extend(bytes);
+        } else {
+            stream.tally[end].end();
+        }
+        let Some(place) = self.streams[id].at[end] else { return };
+        if !self.is_there(end, place) {
+            self.streams[id].at[end] = None;
+            return;
+        }
+        let mut tally = std::mem::take(&mut self.streams[id].tally[end]);
+        let mux = self.mux(end, place).unwrap();
+        let mut buffer = [0; 1500];
+        let (mut came, mut over) = (Vec::new(), false);
+        while let Ok(Read::Bytes(count)) = mux.read(place.2, &mut buffer) {
+            let mut rest = &buffer[..count];
+            while !rest.is_empty() {
+                let (heard, taken) = tally.hear(rest).unwrap();
+                match heard {
+                    Heard::Bytes(bytes) => came.extend_from_slice(bytes),
+                    Heard::End => over = true,
+                    Heard::Nothing => {}
+                }
+                rest = &rest[taken..];
+            }
+        }
+        while let Some(bytes) = tally.output() {
+            let wanted = bytes.len();
+            let taken = mux.write(place.2, bytes).unwrap();
+            tally.took(taken);
+            if taken < wanted {
+                break;
+            }
+        }
+        let stream = &mut self.streams[id];
+        stream.tally[end] = tally;
+        assert!(!stream.over[end] || (came.is_empty() && !over), "more behind the end");
+        stream.came[end].extend(came);
+        stream.over[end] |= over;
+    }
+
+    fn is_done(&self) -> bool {
+        self.streams.iter().all(|stream| stream.tally.iter().all(Tally::is_done))
+    }
+}
+
+fn one(chance: Chance) {
+    let mut world = World::new(chance);
+    let trouble = world.chance.below(4000);
+    for step in 0..60_000 {
+        world.now += MILLISECOND;
+        world.turn_ways(step > trouble);
+        world.hear();
+        for id in 0..world.streams.len() {
+            world.look_for_ways(id);
+            (0..2).for_each(|end| world.pump(id, end));
+        }
+        for mux in world.ways.iter().flat_map(|way| way.ends.iter().flatten()) {
+            assert!(mux.held() <= mux.len() as u64 * (2000 + 5000) + 40_000, "{}", mux.held());
+        }
+        if world.is_done() {
+            break;
+        }
+    }
+    for (id, stream) in world.streams.iter().enumerate() {
+        assert!(stream.came[0] == stream.sent[1] && stream.came[1] == stream.sent[0], "stream {id}: other bytes");
+        assert!(stream.tally.iter().all(Tally::is_done), "stream {id} has not ended: {:?}", stream.tally);
+        assert_eq!(stream.over, [true; 2]);
+    }
+}
+
+#[test]
+fn all_bytes_come_once_and_in_order_whatever_breaks() {
+    play(1500, one);
+}

@@ -1,0 +1,248 @@
+//! What relays tell each other (`table.rs`) while links come and go: no stream ever runs in a circle, and when nothing changes any more
+//! every host is reached from which there is a way.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use madrigal_selector::route::{Figures, Route, Way, order};
+
+use super::{Chance, play};
+use crate::daemon::{MILLISECOND, SECOND};
+use crate::grid::{Grid, Host as Place};
+use crate::table::{self, HOPS, Told};
+use crate::wire::News;
+
+/// What one host knows.
+#[derive(Default)]
+struct Host {
+    /// Links that it believes in, by the host at the other end: which of several there were between the two.
+    links: BTreeMap<usize, u64>,
+    told: HashMap<usize, Vec<Told>>,
+    /// When it tells its neighbours.
+    next: u64,
+}
+
+/// Something that happens at a host at a time.
+enum Event {
+    News { from: usize, link: u64, news: News },
+    Lost { peer: usize, link: u64 },
+}
+
+struct World {
+    grid: Grid,
+    hosts: Vec<Host>,
+    /// What there is, and what it costs, whether or not there is a link.
+    real: BTreeMap<(usize, usize), u64>,
+    cost: BTreeMap<(usize, usize), u64>,
+    count: u64,
+    events: BTreeMap<(u64, u64), (usize, Event)>,
+    /// On one link, what is said later comes later.
+    last: HashMap<(usize, usize), u64>,
+    now: u64,
+    chance: Chance,
+}
+
+fn pair(one: usize, other: usize) -> (usize, usize) {
+    (one.min(other), one.max(other))
+}
+
+impl World {
+    fn new(mut chance: Chance) -> Self {
+        let count = 3 + chance.below(7) as usize;
+        let relays = 1 + chance.below(4) as usize;
+        let place = |n: usize| Place {
+            name: format!("h{n}"),
+            site: 0,
+            port: 7780,
+            addresses: Vec::new(),
+            relay: n < relays,
+            allow: None,
+            via: None,
+        };
+        let grid = Grid { trusted: true, sites: Vec::new(), hosts: (0..count).map(place).collect(), rules: Vec::new() };
+        let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
+        let cost = pairs.map(|pair| (pair, 1 + chance.below(50_000))).collect();
+        let hosts = (0..count).map(|_| Host { next: u64::MAX, ..Host::default() }).collect();
+        let (real, events, last) = (BTreeMap::new(), BTreeMap::new(), HashMap::new());
+        Self { grid, hosts, real, cost, count: 0, events, last, now: 0, chance }
+    }
+
+    fn figures(&self, one: usize, other: usize) -> Figures {
+        Figures { round_trip_us: self.cost.get(&pair(one, other)).copied(), ..Figures::default() }
+    }
+
+    fn add(&mut self, at: u64, host: usize, event: Event) {
+        self.count += 1;
+        self.events.insert((at, self.count), (host, event));
+    }
+
+    fn tell_soon(&mut self, host: usize) {
+        if self.grid.hosts[host].relay {
+            self.hosts[host].next = self.hosts[host].next.min(self.now + 150 * MILLISECOND);
+        }
+    }
+
+    fn up(&mut self, one: usize, other: usize) {
+        self.count += 1;
+        let link = self.count;
+        self.real.insert(pair(one, other), link);
+        for (here, there) in [(one, other), (other, one)] {
+            self.hosts[here].links.insert(there, link);
+            self.tell_soon(here);
+        }
+    }
+
+    /// A link ends; its two hosts notice some time after, at once or by its silence.
+    fn down(&mut self, one: usize, other: usize) {
+        let Some(link) = self.real.remove(&pair(one, other)) else { return };
+        for (here, there) in [(one, other), (other, one)] {
+            let late = if self.chance.once_in(3) { 12 * SECOND } else { 300 * MILLISECOND };
+            let at = self.now + self.chance.below(late);
+            self.add(at, here, Event::Lost { peer: there, link });
+        }
+    }
+
+    fn routes(&self, host: usize, to: usize) -> Vec<Route> {
+        let direct = self.hosts[host].links.contains_key(&to).then(|| Route {
+            way: Way::Direct,
+            closed: None,
+            doubtful: false,
+            figures: self.figures(host, to),
+        });
+        let relays = self.hosts[host].links.keys().filter(|peer| self.grid.hosts[**peer].relay && **peer != to);
+        let by = |relay: &usize| {
+            let told = self.hosts[host].told.get(relay).map(Vec::as_slice).unwrap_or_default();
+            table::ways_by(&self.grid.hosts[*relay].name, self.figures(host, *relay), told, to)
+        };
+        direct.into_iter().chain(relays.flat_map(by)).collect()
+    }
+
+    fn first(&self, way: &Way, to: usize) -> usize {
+        if let Way::Through(relays) = way { self.grid.host(&relays[0]).unwrap().0 } else { to }
+    }
+
+    /// Sends a stream by the best way that a host knows; whether it arrives.
+    fn send(&self, from: usize, to: usize) -> bool {
+        let routes = self.routes(from, to);
+        let Some(best) = order(&routes, &[]).0.first().map(|at| &routes[*at]) else { return false };
+        let (mut at, mut next) = (from, self.first(&best.way, to));
+        let mut through: Vec<String> = Vec::new();
+        loop {
+            if self.hosts[at].links.get(&next) != self.real.get(&pair(at, next)) {
+                return false;
+            }
+            at = next;
+            if at == to {
+                return true;
+            }
+            let own = &self.grid.hosts[at].name;
+            assert!(!through.contains(own) && at != from, "from {from} to {to}: by {through:?} to {own} again");
+            assert!(through.len() < usize::from(HOPS), "{through:?}");
+            let passed: Vec<String> = through.iter().chain([&self.grid.hosts[from].name]).cloned().collect();
+            let routes = self.routes(at, to);
+            let Some(place) = table::next_hop(own, &routes, &passed) else { return false };
+            next = self.first(&routes[place].way, to);
+            through.push(own.clone());
+        }
+    }
+
+    fn tell(&mut self, host: usize) {
+        let to = |to: usize| table::reach(&self.grid.hosts[to].name, self.routes(host, to));
+        let all: Vec<_> = (0..self.hosts.len()).filter(|to| *to != host).filter_map(to).collect();
+        let links = self.hosts[host].links.clone();
+        for (peer, link) in links {
+            let news = table::news_for(&self.grid.hosts[peer].name, &all);
+            let soonest = self.last.get(&(host, peer)).copied().unwrap_or(0);
+            let at = soonest.max(self.now + self.chance.below(200 * MILLISECOND)) + 1;
+            self.last.insert((host, peer), at);
+            if self.real.get(&pair(host, peer)) == Some(&link) {
+                self.add(at, peer, Event::News { from: host, link, news });
+            }
+        }
+    }
+
+    fn happen(&mut self, host: usize, event: Event) {
+        match event {
+            Event::Lost { peer, link } if self.hosts[host].links.get(&peer) == Some(&link) => {
+                self.hosts[host].links.remove(&peer);
+                self.hosts[host].told.remove(&peer);
+                self.tell_soon(host);
+            }
+            Event::News { from, link, news } if self.real.get(&pair(host, from)) == Some(&link) => {
+                let Some(told) = table::believed(&self.grid, host, from, news) else { return };
+                if self.hosts[host].told.insert(from, told.clone()).is_none_or(|before| before != told) {
+                    self.tell_soon(host);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything until this time.
+    fn until(&mut self, end: u64) {
+        loop {
+            let teller = (0..self.hosts.len()).min_by_key(|host| self.hosts[*host].next).unwrap();
+            let tells = self.hosts[teller].next;
+            let event = self.events.first_key_value().map_or(u64::MAX, |((at, _), _)| *at);
+            if tells.min(event) > end {
+                self.now = end;
+                return;
+            }
+            self.now = self.now.max(tells.min(event));
+            if event <= tells {
+                let Some((_, (host, event))) = self.events.pop_first() else { return };
+                self.happen(host, event);
+            } else {
+                self.hosts[teller].next = self.now + 30 * SECOND;
+                self.tell(teller);
+            }
+        }
+    }
+
+    /// Hosts that can be reached from one, by relays.
+    fn reachable(&self, from: usize) -> BTreeSet<usize> {
+        let (mut seen, mut todo) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = todo.pop() {
+            for next in (0..self.hosts.len()).filter(|next| self.real.contains_key(&pair(at, *next))) {
+                if seen.insert(next) && self.grid.hosts[next].relay {
+                    todo.push(next);
+                }
+            }
+        }
+        seen.remove(&from);
+        seen
+    }
+}
+
+fn one(chance: Chance) {
+    let mut world = World::new(chance);
+    let count = world.hosts.len() as u64;
+    for _ in 0..10 + world.chance.below(50) {
+        let (one, other) = (world.chance.below(count) as usize, world.chance.below(count) as usize);
+        if one != other && !world.real.contains_key(&pair(one, other)) {
+            world.up(one, other);
+        } else {
+            world.down(one, other);
+        }
+        let pause = world.chance.below(if world.chance.0.is_multiple_of(4) { 20 * SECOND } else { SECOND });
+        world.until(world.now + pause);
+        // Some arrive and some do not; none goes round.
+        for _ in 0..3 {
+            let (from, to) = (world.chance.below(count) as usize, world.chance.below(count) as usize);
+            if from != to {
+                world.send(from, to);
+            }
+        }
+    }
+    world.until(world.now + 60 * SECOND);
+    for from in 0..world.hosts.len() {
+        let reachable = world.reachable(from);
+        for to in (0..world.hosts.len()).filter(|to| *to != from) {
+            assert_eq!(world.send(from, to), reachable.contains(&to), "from {from} to {to}, {:?}", world.real);
+        }
+    }
+}
+
+#[test]
+fn no_stream_runs_in_a_circle_and_all_are_found_in_the_end() {
+    play(3000, one);
+}
