@@ -2,9 +2,11 @@
 """Measures MPIs over Madrigal's provider and over what they have themselves, turn about; prints JSON. For bench/rows/mpi.py.
 
     tests/mpi/figures.py latency-mpich --runs 5 --milliseconds 200
+    tests/mpi/figures.py hosts-mpich --runs 7 --before ../other/target/release --table
     tests/mpi/figures.py --list
 
-For each figure: our values, those of each peer, and why some contender is missing.
+For each figure: our values, those of each peer, and why some contender is missing. With --before, those of another build of our
+provider too, in the same turns.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
 
 from bed import programs
 from bed.hosts import AGENT, Unable, enter_cage
-from bed.mpis import OURS, Job, all_mpis, provider_missing
+from bed.mpis import HOME, OURS, Job, all_mpis, provider_missing
 from bed.scenes import SCENES, World, world_of
 
 SIZES = ("8", "65536", "1048576")
@@ -32,11 +37,13 @@ class Contender:
 
     mpi: str
     way: str
+    folder: Path | None = None
+    """Where our provider lies, if it is not the one that was built here."""
 
     @property
     def label(self) -> str:
         """For the table."""
-        return f"{self.mpi}/{self.way}"
+        return f"{self.mpi}/{'before' if self.folder else self.way}"
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,34 @@ def main() -> int:
         if why := provider_missing(OURS):
             raise Unable(why)
         enter_cage()
-        print(json.dumps(_measure(CONTESTS[options.contest], options.runs, options.milliseconds)))
+        contest = CONTESTS[options.contest]
+        if options.before:
+            contest = _with_before(contest, options.before)
+        found = _measure(contest, options.runs, options.milliseconds)
+        print(_table(found) if options.table else json.dumps(found))
         return 0
     except Unable as why:
         print(json.dumps({"skipped": str(why)}))
         return 0
+
+
+def _with_before(contest: Contest, release: Path) -> Contest:
+    """The same with the provider of another build as one contender more."""
+    folder = HOME / "before"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(release / "libmadrigal_ofi.so", folder / "libmadrigal-fi.so")
+    ours, *others = contest.contenders
+    return replace(contest, contenders=(ours, replace(ours, folder=folder), *others))
+
+
+def _table(found: dict) -> str:
+    """Medians, and ours against the others: above 1 is more."""
+    lines = []
+    for key, values in found["values"].items():
+        ours = median(values[found["ours"]])
+        told = [f"{label} {median(runs):.1f} ({ours / median(runs):.2f})" for label, runs in values.items() if label != found["ours"]]
+        lines.append(f"{key:<20} {ours:.1f}   {'   '.join(told)}")
+    return "\n".join(lines + [f"without {label}: {why}" for label, why in found["missing"].items()])
 
 
 def _measure(contest: Contest, runs: int, milliseconds: int) -> dict[str, object]:
@@ -115,7 +145,8 @@ def _once(world: World, contest: Contest, contender: Contender, words: list[str]
     hosts = list(world.hosts)
     first = contest.here or contest.ranks // len(hosts)
     blocks = [(hosts[0], first), *((host, contest.ranks - first) for host in hosts[1:])]
-    job = Job([programs.bed(mpi), *words], blocks, contender.way, AGENT, world.folder / "machines")
+    job = Job([programs.bed(mpi), *words], blocks, contender.way, AGENT, world.folder / "machines",
+              {"FI_PROVIDER_PATH": str(contender.folder)} if contender.folder else {})
     log = world.folder / "log"
     code = world.hosts[hosts[0]].run(mpi.command(job), 120, log)
     text = log.read_text(errors="replace")
@@ -135,6 +166,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("contest", nargs="?", choices=list(CONTESTS), default="latency-mpich")
     parser.add_argument("--runs", type=int, default=5, help="of each contender (5)")
     parser.add_argument("--milliseconds", type=int, default=200, help="for each size in a run (200)")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="another build's target/release, measured in the same turns")
+    parser.add_argument("--table", action="store_true", help="medians for people instead of JSON")
     parser.add_argument("--list", action="store_true", help="name the contests and end")
     return parser.parse_args()
 
