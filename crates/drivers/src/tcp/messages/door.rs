@@ -9,6 +9,7 @@ use madrigal_sys::fd::Fd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::super::{family, os, own, socket};
+use super::flow;
 
 /// Connections the kernel keeps for us while we look elsewhere (listen(2) lowers it to the system's limit).
 const BACKLOG: i32 = 4096;
@@ -65,6 +66,8 @@ impl Door {
             sockopt::set_ipv6_v6only(&fd, false)?;
         }
         sockopt::set_socket_reuseaddr(&fd, true)?;
+        // Whoever comes in begins like the door.
+        flow::begin(&fd);
         rustix::net::bind(&fd, &at)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let port = own(&fd).ok_or(Errno::INVAL)?.port();
@@ -89,6 +92,7 @@ impl Door {
 /// Begins to connect.
 pub(super) fn dial(to: SocketAddr) -> Result<Fd, Errno> {
     let fd = prepared(socket(family(to))?);
+    flow::begin(&fd);
     match rustix::net::connect(&fd, &to) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(fd),
         Err(errno) => Err(errno),

@@ -3,6 +3,7 @@
 //! ```text
 //!   port --- entrance: door, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
+//!     |----- flow: how the kernel sends
 //!     '----- pace: when to look
 //! ```
 //! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
@@ -11,6 +12,7 @@
 mod door;
 mod entrance;
 mod events;
+mod flow;
 mod interfaces;
 mod lane;
 mod pace;

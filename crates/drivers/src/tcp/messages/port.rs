@@ -17,6 +17,7 @@ use super::super::{os, own, peer_of};
 use super::door::Door;
 use super::entrance::{Entrance, Outcome};
 use super::events::{self, Whom};
+use super::flow;
 use super::lane::{BUFFER, Lane, SHORT};
 use super::pace::Pace;
 
@@ -216,6 +217,7 @@ impl TcpPort {
     fn up(&mut self, node: NodeId, socket: Fd, sink: &mut dyn Sink) {
         let link = self.link_of(node);
         let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
+        flow::settle(&socket);
         let mut lane = Box::new(Lane::new(socket, node));
         // Frames may have come with the last words of the handshake.
         lane.queued = true;
