@@ -75,6 +75,12 @@ pub trait Port: Send {
     /// Bodies up to this many bytes are short. Never changes.
     fn short(&self) -> usize;
 
+    /// Bodies up to this many bytes are better sent at once than after asking whether they are wanted, though those that are not must
+    /// be kept and copied; 0 where nothing is known of that. Never changes.
+    fn unasked(&self) -> usize {
+        0
+    }
+
     /// Copies from the memory of the peer straight to ours: from `remote` (address and length in the peer's process) to `local`,
     /// the lengths being equal in sum. Blocks for as long as the copy takes. [`SingleCopy::No`] where the system forbids it or the driver
     /// cannot: the caller sends frames instead. Both sides vouch for their pieces: the peer for `remote` until it is told that the

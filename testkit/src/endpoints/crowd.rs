@@ -110,10 +110,10 @@ pub(super) fn leaves(at: &Context) {
             parties[0].poll();
             all[0].poll();
         }
-        // Directed, from anybody, and a message nobody receives.
+        // Directed, from anybody, and a message nobody receives that is too long to be sent unasked.
         parties[0].receive(Some(gone), 2, lent.room(8), 1);
         parties[0].receive(None, 2, lent.room(8), 2);
-        parties[0].send(gone, 1, lent.bytes(&noise(1, 1 << 20)), 3);
+        parties[0].send(gone, 1, lent.bytes(&noise(1, 2 << 20)), 3);
         parties[0].poll();
     }
     assert_eq!(wait_for(&mut parties, 0, Kind::Received, 1).status, Status::Gone);

@@ -137,7 +137,7 @@ impl Core {
         if send.inject && !whole {
             return Err(PostError::Again);
         }
-        let posted = if send.inject || whole && len <= self.eager(node) {
+        let posted = if send.inject || whole && len <= self.eager(channel, node) {
             self.send_whole(channel, send, node, theirs)
         } else {
             let key = self.sending(channel, send, node, false);
@@ -152,8 +152,11 @@ impl Core {
     }
 
     /// The longest body sent without asking.
-    fn eager(&self, node: u32) -> usize {
+    fn eager(&mut self, channel: u16, node: u32) -> usize {
+        // Where messages are taken in order, the peer has no receives either.
+        let receives = self.state.endpoint(channel).is_some_and(|endpoint| !endpoint.in_order);
         match self.state.nodes[node as usize].route {
+            Route::Up { port, .. } | Route::Linking { port, .. } if receives => self.ports[port].unasked,
             Route::Up { port, .. } | Route::Linking { port, .. } => self.ports[port].eager,
             _ => self.ports.iter().map(|slot| slot.eager).min().unwrap_or(0),
         }

@@ -29,6 +29,7 @@ use madrigal_sys::time;
 use madrigal_sys::turn::{Taken, Turn};
 
 use crate::endpoint::Endpoint;
+use crate::endpoint::arrive::MAX_KEPT;
 use crate::endpoint::credit::Credit;
 use crate::endpoint::state::EndpointState;
 use ear::Ear;
@@ -89,8 +90,10 @@ pub(crate) struct Core {
 pub(crate) struct PortSlot {
     pub(crate) name: &'static str,
     pub(crate) port: Box<dyn Port>,
-    /// Bodies up to this many bytes are sent without asking.
+    /// Bodies up to this many bytes are sent without asking, ...
     pub(crate) eager: usize,
+    /// ... and up to so many where receives may wait for them, so that they need not be copied.
+    pub(crate) unasked: usize,
     /// Looks since something came.
     quiet: u32,
 }
@@ -129,8 +132,9 @@ impl Station {
                     let reach = driver.facts().reach;
                     let eager = if reach == Reach::Network { EAGER_FAR } else { EAGER_NEAR };
                     let eager = eager.max(port.short());
+                    let unasked = eager.max(port.unasked()).min(MAX_KEPT);
                     near.push(reach != Reach::Network);
-                    ports.push(PortSlot { name: driver.name(), port, eager, quiet: 0 });
+                    ports.push(PortSlot { name: driver.name(), port, eager, unasked, quiet: 0 });
                 }
                 Err(why) => refused.push((driver.name().to_owned(), why)),
             }

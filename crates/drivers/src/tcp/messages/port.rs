@@ -25,6 +25,8 @@ use super::pace::Pace;
 const EVENTS: usize = 64;
 /// Links visited in one poll.
 const VISITS: usize = 64;
+/// Asking costs a round trip and three small frames; keeping a body of this size, if nobody wants it yet, costs as much.
+const UNASKED: usize = 1 << 20;
 /// How long the end of a port may take to get rid of what was taken.
 const LEAVE_NS: u64 = 5_000_000_000;
 
@@ -303,6 +305,10 @@ impl Port for TcpPort {
 
     fn short(&self) -> usize {
         SHORT
+    }
+
+    fn unasked(&self) -> usize {
+        UNASKED
     }
 
     fn cut(&mut self, link: Link) {
