@@ -3,6 +3,8 @@
 //! ```text
 //!   0 mark   1 length of the head   2 length of the body, 48 bits, little end first   8 head   body
 //! ```
+//! Where both sides agree on it there may be padding between frames, which begins with another mark and means nothing: by it a sender
+//! chooses where a body lies.
 
 /// Bytes before a head.
 pub const PREFIX: usize = 8;
@@ -12,11 +14,23 @@ pub const MAX_HEAD: usize = 64;
 pub const MAX_BODY: u64 = (1 << 47) - 1;
 
 const MARK: u8 = 0xA7;
+/// Before padding: this byte, one that says how many follow, and those.
+const PADDING: u8 = 0xA8;
+/// The least and the most bytes of padding.
+pub const MIN_PADDING: usize = 2;
+/// See [`MIN_PADDING`].
+pub const MAX_PADDING: usize = MIN_PADDING + u8::MAX as usize;
 
 /// The bytes that go before a head; `None` where one of the two is too long.
 pub fn prefix(head: usize, body: u64) -> Option<[u8; PREFIX]> {
     let fits = head <= MAX_HEAD && body <= MAX_BODY;
     fits.then(|| (u64::from(MARK) | (head as u64) << 8 | body << 16).to_le_bytes())
+}
+
+/// Padding of so many bytes begins with these, and the rest are zeros; `None` where it cannot be that short or long.
+pub fn padding(len: usize) -> Option<[u8; MIN_PADDING]> {
+    let more = u8::try_from(len.checked_sub(MIN_PADDING)?).ok()?;
+    Some([PADDING, more])
 }
 
 /// What a stream that is no sequence of frames has instead.
@@ -98,6 +112,15 @@ pub fn front(bytes: &[u8], short: usize) -> Result<Front<'_>, Nonsense> {
     }
 }
 
+/// How many bytes of padding a stream begins with, 0 where a frame begins; `Err`: at least so many bytes must be there.
+#[inline]
+pub fn padded(bytes: &[u8]) -> Result<usize, usize> {
+    let [PADDING, rest @ ..] = bytes else { return Ok(0) };
+    let Some((&more, zeros)) = rest.split_first() else { return Err(MIN_PADDING) };
+    let len = MIN_PADDING + usize::from(more);
+    if zeros.len() < usize::from(more) { Err(len) } else { Ok(len) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +135,23 @@ mod tests {
         assert_eq!(prefix(3, 0x0102_0304_0506), Some([0xA7, 3, 6, 5, 4, 3, 2, 1]));
         assert_eq!((prefix(65, 0), prefix(0, 1 << 47)), (None, None));
         assert_eq!(prefix(64, MAX_BODY), Some([0xA7, 64, 255, 255, 255, 255, 255, 127]));
+    }
+
+    #[test]
+    fn padding_means_nothing() {
+        assert_eq!(
+            (padding(1), padding(2), padding(257), padding(258)),
+            (None, Some([0xA8, 0]), Some([0xA8, 255]), None)
+        );
+        for len in [MIN_PADDING, 3, 100, MAX_PADDING] {
+            let bytes = [&padding(len).unwrap()[..], &vec![0; len - MIN_PADDING], &frame(b"head", b"body")].concat();
+            assert_eq!(padded(&bytes), Ok(len));
+            assert_eq!(padded(&bytes[len..]), Ok(0));
+            for cut in 1..len {
+                assert_eq!(padded(&bytes[..cut]), Err(if cut == 1 { MIN_PADDING } else { len }));
+            }
+        }
+        assert_eq!(padded(&[]), Ok(0));
     }
 
     proptest! {

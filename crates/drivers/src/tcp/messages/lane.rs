@@ -16,15 +16,16 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::AsRawFd as _;
 
 use super::super::os;
+use super::place;
 
 /// Bodies up to this are sent whole and received with other frames.
 pub(super) const SHORT: usize = 16 << 10;
 /// How much is read at once where no long body is on its way.
 const AT_ONCE: usize = 64 << 10;
 /// The buffer of a port: what was cut off before, and a read.
-pub(super) const BUFFER: usize = PREFIX + MAX_HEAD + SHORT + AT_ONCE;
+pub(super) const BUFFER: usize = SPACE + SHORT + AT_ONCE;
 /// How much is read where a long frame may come next, so that little of its body must be copied.
-const SIP: usize = PREFIX + MAX_HEAD;
+const SIP: usize = place::USUAL;
 /// Frames that may be in between.
 const SIPS: u8 = 4;
 /// Bodies from this on are worth it.
@@ -33,6 +34,11 @@ const BULK: u64 = 32 << 10;
 const READS: usize = 8;
 /// Frames up to this are copied to be sent: cheaper than a vector.
 const TINY: usize = 256;
+/// Bodies from this on are worth padding.
+const PADDED: usize = 2 << 10;
+/// The most bytes before a body that is not copied, and with one that is.
+const SPACE: usize = frame::MAX_PADDING + PREFIX + MAX_HEAD;
+const _: () = assert!(SPACE >= PREFIX + MAX_HEAD + TINY && PADDED > TINY);
 /// Pieces in one send.
 const PIECES: usize = 64;
 const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
@@ -121,7 +127,8 @@ impl Lane {
         let Some(prefix) = frame::prefix(head.len(), len as u64) else {
             return Err(LinkError::Corrupt { node: self.node, what: "a frame too long for any stream".to_owned() });
         };
-        let mut front = [0u8; PREFIX + MAX_HEAD + TINY];
+        let mut front = [0u8; SPACE];
+        let padding = if len >= PADDED { place::padding(PREFIX + head.len(), body) } else { 0 };
         let mut used = 0;
         let mut put = |bytes: &[u8]| {
             if let Some(place) = front.get_mut(used..used + bytes.len()) {
@@ -129,6 +136,10 @@ impl Lane {
                 used += bytes.len();
             }
         };
+        if let Some(begin) = frame::padding(padding) {
+            put(&begin);
+            put(place::ZEROS.get(begin.len()..padding).unwrap_or_default());
+        }
         put(&prefix);
         put(head);
         if len <= TINY {
@@ -143,7 +154,7 @@ impl Lane {
             return Ok(self.settle(front, body, sent));
         }
         let sent = self.gather(front, body, 0)?;
-        Ok(self.begin(front, body, sent, head.len() + len))
+        Ok(self.begin(front, body, sent, (head.len(), len)))
     }
 
     /// Of a short frame `sent` bytes went: the rest is kept.
@@ -167,18 +178,18 @@ impl Lane {
 
     /// A long frame began with `sent` bytes, those of the front among them: a front that did not go whole is kept, and with it the
     /// first byte of the body, so that the caller knows that it has begun.
-    fn begin(&mut self, front: &[u8], body: &[IoSlice<'_>], sent: usize, whole: usize) -> Sent {
+    fn begin(&mut self, front: &[u8], body: &[IoSlice<'_>], sent: usize, (head, len): (usize, usize)) -> Sent {
         if sent == 0 {
             return Sent::Part(0);
         }
-        let mut took = sent.saturating_sub(PREFIX);
+        let mut took = (head + sent).saturating_sub(front.len());
         if sent < front.len() {
             self.rest.extend(front.get(sent..).unwrap_or_default());
             self.rest.extend(body.iter().find_map(|piece| piece.first()));
-            took = front.len() - PREFIX + 1;
+            took = head + 1;
             self.flush();
         }
-        if took == whole { Sent::All } else { Sent::Part(took) }
+        if took == head + len { Sent::All } else { Sent::Part(took) }
     }
 
     /// Goes on with a long frame.
@@ -308,13 +319,20 @@ impl Lane {
     /// Tells the frames that lie one after the other in `bytes`, and keeps what is left.
     fn cut(&mut self, link: Link, mut bytes: &[u8], sink: &mut dyn Sink, visit: &mut Visit) -> Result<(), LinkError> {
         loop {
+            match frame::padded(bytes) {
+                Ok(0) => {}
+                Ok(padding) => bytes = bytes.get(padding..).unwrap_or_default(),
+                Err(needs) => {
+                    self.keep(bytes, needs);
+                    return Ok(());
+                }
+            }
             let front = frame::front(bytes, SHORT)
                 .map_err(|nonsense| LinkError::Corrupt { node: self.node, what: nonsense.to_string() })?;
             let behind = bytes.get(front.taken()..).unwrap_or_default();
             match front {
                 Front::More(needs) => {
-                    self.needs = needs;
-                    self.begun.extend(bytes);
+                    self.keep(bytes, needs);
                     return Ok(());
                 }
                 Front::Whole { head, body } => {
@@ -330,6 +348,13 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// Keeps what was cut off, until `needs` bytes are there.
+    #[inline]
+    fn keep(&mut self, bytes: &[u8], needs: usize) {
+        self.needs = needs;
+        self.begun.extend(bytes);
     }
 
     /// Begins with a long body, of which the first bytes are here; gives what lies behind it if it is here whole.

@@ -3,7 +3,7 @@
 //! ```text
 //!   port --- entrance: door, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
-//!     |----- flow: how the kernel sends
+//!     |----- flow: how the kernel sends     place: where bodies lie in its memory
 //!     '----- pace: when to look
 //! ```
 //! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
@@ -16,6 +16,7 @@ mod flow;
 mod interfaces;
 mod lane;
 mod pace;
+mod place;
 mod port;
 
 use madrigal_base::ids::Reach;

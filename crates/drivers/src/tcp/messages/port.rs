@@ -20,6 +20,7 @@ use super::events::{self, Whom};
 use super::flow;
 use super::lane::{BUFFER, Lane, SHORT};
 use super::pace::Pace;
+use super::place;
 
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -70,7 +71,7 @@ impl TcpPort {
             links: Vec::new(),
             known: HashMap::new(),
             ready: VecDeque::new(),
-            buffer: vec![0; BUFFER].into_boxed_slice(),
+            buffer: vec![0; BUFFER + place::MOST_OFFSET].into_boxed_slice(),
             pace: Pace::new(),
             room: false,
         })
@@ -152,7 +153,8 @@ impl TcpPort {
     /// Reads what has come on a link.
     fn visit(&mut self, link: u32, sink: &mut dyn Sink) -> usize {
         let Some(lane) = self.links.get_mut(link as usize).and_then(|peer| peer.lane.as_deref_mut()) else { return 0 };
-        match lane.receive(Link(link), &mut self.buffer, sink) {
+        let offset = place::offset(&self.buffer);
+        match lane.receive(Link(link), self.buffer.get_mut(offset..).unwrap_or_default(), sink) {
             Ok(visit) => {
                 if visit.again && !core::mem::replace(&mut lane.queued, true) {
                     self.ready.push_back(link);
