@@ -301,7 +301,7 @@ impl Node {
     fn open(driver: &str) -> Self {
         let (settings, _) = Settings::from_pairs(std::env::vars());
         let directory = settings.directory(rustix::process::geteuid().as_raw());
-        let place = Place { directory, network: settings.network };
+        let place = Place { directory, network: settings.network, ..Place::default() };
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let port = madrigal_drivers::message_driver(driver).expect("a driver").open(id, &place).expect("opens");
         Self { id, port, link: Link(0), told: Told { up: None, got: 0, into: Piece::EMPTY } }

@@ -94,7 +94,7 @@ pub fn place() -> Place {
     let directory = format!("/dev/shm/madrigal-test-{}", madrigal_sys::process::own_pid());
     // Where nobody is, a moment is enough to see it.
     let network = Network { connect_timeout: 2, ..Network::default() };
-    Place { directory, network }
+    Place { directory, network, daemons: Vec::new() }
 }
 
 /// Removes what [`place`] may have left; for the end of a test program.

@@ -89,8 +89,9 @@ impl Daemon {
         let (token, now) = (self.token(), self.now);
         self.things.insert(caller.token, Thing::Caller(token));
         let (tried, landing) = (BTreeMap::new(), host == self.me);
+        let limit = target.within.map_or(LIMIT, |within| LIMIT.min(within.saturating_mul(MILLISECOND)));
         let id = format!("{:016x}{:016x}", process::random(), process::random());
-        let call = Call { caller, id, target, host, end: now + LIMIT, next: now, ask: None, tried, landing };
+        let call = Call { caller, id, target, host, end: now + limit, next: now, ask: None, tried, landing };
         let (port, question) = (call.target.port, call.target.question.clone());
         self.calls.insert(token, call);
         if let Some(question) = question.filter(|_| landing) {
@@ -135,11 +136,12 @@ impl Daemon {
     pub(crate) fn connected(&mut self, token: Token, far: End, rest: Vec<u8>) {
         let Some(call) = self.calls.remove(&token) else { return self.drop_end(far) };
         let Caller { socket, token, kind, staged } = call.caller;
-        if kind == Kind::Client && socket::send(&socket, &wire::frame(wire::DONE, b"")).is_err() {
+        let way = call.ask.as_ref().map_or_else(String::new, |ask| ask.way.clone());
+        let told = |daemon: &Self| wire::frame(wire::DONE, daemon.path(&far, &way, &call.target.host).as_bytes());
+        if kind == Kind::Client && socket::send(&socket, &told(self)).is_err() {
             self.things.remove(&token);
             return self.drop_end(far);
         }
-        let way = call.ask.as_ref().map_or_else(String::new, |ask| ask.way.clone());
         if call.target.question.is_none() {
             let told = if way.is_empty() { String::new() } else { format!(", {way}") };
             self.note(&format!("connected: to {}:{}{told}", call.target.host, call.target.port));

@@ -65,14 +65,14 @@ pub fn routes(runtime: &Runtime) -> Result<Vec<RouteStatus>, AskError> {
 
 /// A connection to a port of a host.
 pub fn connect(runtime: &Runtime, host: &str, port: u16) -> Result<OwnedFd, AskError> {
-    let target = Target { host: host.to_owned(), port, from: 0, question: None };
+    let target = Target { host: host.to_owned(), port, from: 0, within: None, question: None };
     Ok(ask(runtime, &wire::json(wire::CONNECT, &target))?.0)
 }
 
 /// Has connections to local port `from` (0: any that is free) carried to a port of a host, as long as the returned descriptor is open;
 /// and which port it is.
 pub fn forward(runtime: &Runtime, from: u16, host: &str, port: u16) -> Result<(OwnedFd, u16), AskError> {
-    let target = Target { host: host.to_owned(), port, from, question: None };
+    let target = Target { host: host.to_owned(), port, from, within: None, question: None };
     let (socket, body) = ask(runtime, &wire::json(wire::FORWARD, &target))?;
     let text = String::from_utf8_lossy(&body).into_owned();
     Ok((socket, text.parse().map_err(|_| AskError::Nonsense(text))?))
@@ -94,7 +94,7 @@ pub fn examine(runtime: &Runtime, host: &str, to: Option<&str>) -> Result<Examin
 }
 
 fn question<T: serde::de::DeserializeOwned>(runtime: &Runtime, host: &str, asked: Question) -> Result<T, AskError> {
-    let target = Target { host: host.to_owned(), port: 0, from: 0, question: Some(asked) };
+    let target = Target { host: host.to_owned(), port: 0, from: 0, within: None, question: Some(asked) };
     let (socket, _) = ask(runtime, &wire::json(wire::CONNECT, &target))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).map_err(AskError::Broken)?;
     let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);

@@ -29,7 +29,7 @@ impl Daemon {
         let near = own.site == host.site;
         match self.peers.get(peer).and_then(|peer| peer.direct) {
             _ if peer == self.me => How::Own,
-            _ if !near && !self.grid.is_trusted_between(own, host) => How::Daemon,
+            _ if !near && !self.grid.is_trusted_between(own, host) => How::Enciphered,
             Some(true) => How::Direct,
             Some(false) => How::Daemon,
             None if near => How::Direct,

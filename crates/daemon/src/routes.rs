@@ -88,7 +88,7 @@ impl Daemon {
         let cookie = sockopt::socket_cookie(&theirs).unwrap_or(0);
         let id = self.keep_route(Route { id: 0, cookie, since: self.now, pipe: None, errno: None, told });
         let token = self.token();
-        let target = Target { host: wanted.host, port: wanted.port, from: 0, question: None };
+        let target = Target { host: wanted.host, port: wanted.port, from: 0, within: None, question: None };
         self.call(Caller { socket: theirs, token, kind: Kind::Program(id), staged: Vec::new() }, target);
         Ok(self.quays.ports().into_bytes())
     }
@@ -122,17 +122,34 @@ impl Daemon {
 
     /// A way was found; what it is called.
     pub(crate) fn route_found(&mut self, id: u64, far: &End, way: &str) {
+        let tls = self.is_enciphered(far);
+        let Some(host) = self.route(id).map(|route| route.told.host.clone()) else { return };
+        let hops = self.hops(way, &host);
+        if let Some(route) = self.route(id) {
+            (route.told.hops, route.told.tls) = (hops, tls);
+        }
+    }
+
+    /// How a stream to a host goes, for people.
+    pub(crate) fn path(&self, far: &End, way: &str, host: &str) -> String {
+        let tls = if self.is_enciphered(far) { " (TLS)" } else { "" };
+        format!("{}{tls}", self.hops(way, host).join(", "))
+    }
+
+    fn is_enciphered(&self, far: &End) -> bool {
         let link = if let End::Stream((link, _)) = far { self.links.get(link) } else { None };
-        let tls = link.is_some_and(|link| link.channel.is_enciphered());
+        link.is_some_and(|link| link.channel.is_enciphered())
+    }
+
+    /// The hosts that carry a stream, from this one to that one.
+    fn hops(&self, way: &str, host: &str) -> Vec<String> {
         let between: Vec<String> = way.strip_prefix("through ").map_or_else(Vec::new, |relays| {
             relays.split([',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect()
         });
-        let own = self.own().name.clone();
-        let Some(route) = self.route(id) else { return };
-        let last = route.told.host.clone();
-        let mut hops: Vec<String> = [own].into_iter().chain(between).chain([last]).collect();
+        let mut hops: Vec<String> =
+            [self.own().name.clone()].into_iter().chain(between).chain([host.to_owned()]).collect();
         hops.dedup();
-        (route.told.hops, route.told.tls) = (hops, tls);
+        hops
     }
 
     /// The program's end is connected, too.

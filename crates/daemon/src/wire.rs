@@ -35,7 +35,7 @@ pub(crate) const ROUTE: u8 = 21;
 pub(crate) const ROUTES: u8 = 22;
 /// A program asks why its socket, of the cookie in the body, was not connected.
 pub(crate) const VERDICT: u8 = 23;
-/// It was done; the body is the answer.
+/// It was done; the body is the answer: of a connection, how it goes.
 pub(crate) const DONE: u8 = 32;
 /// It was not; the body says why.
 pub(crate) const FAILED: u8 = 33;
@@ -68,6 +68,9 @@ pub(crate) struct Target {
     /// For a forward: the local port, 0 for any.
     #[serde(default)]
     pub(crate) from: u16,
+    /// Milliseconds in which it must be connected, or be said why not; where nothing is said a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) within: Option<u64>,
     /// Not the port is wanted, but an answer of that host's daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) question: Option<Question>,
@@ -332,7 +335,7 @@ mod tests {
 
     #[test]
     fn frames_read_back_and_long_ones_are_refused() {
-        let target = Target { host: "b1".into(), port: 80, from: 0, question: None };
+        let target = Target { host: "b1".into(), port: 80, from: 0, within: None, question: None };
         let bytes = json(CONNECT, &target);
         let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
         assert_eq!((kind, len, serde_json::from_slice::<Target>(&body).unwrap()), (CONNECT, bytes.len(), target));

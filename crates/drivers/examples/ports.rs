@@ -88,7 +88,7 @@ impl Sink for Seen {
 
 impl Node {
     fn new(driver: &str, id: NodeId, directory: &str, size: usize) -> Self {
-        let place = Place { directory: directory.to_owned(), network: Default::default() };
+        let place = Place { directory: directory.to_owned(), ..Place::default() };
         let port = madrigal_drivers::message_driver(driver).expect("a driver").open(id, &place).expect("opens");
         let seen = Seen { buffer: vec![1; size.max(64)], ..Seen::default() };
         Self { port, link: None, seen }

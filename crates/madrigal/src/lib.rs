@@ -45,5 +45,5 @@ pub mod message {
 }
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
-pub use parallel::{station, station_with};
+pub use parallel::{daemons, station, station_with};
 pub use runtime::{Runtime, Server, StartError, Usable};

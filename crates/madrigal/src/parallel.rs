@@ -19,7 +19,7 @@ pub fn station() -> Result<(Arc<Station>, Vec<ConfigError>), OpenError> {
 /// Opens a station with these settings. A process always reaches itself, whatever methods are allowed.
 pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
     let directory = settings.directory(rustix::process::geteuid().as_raw());
-    let place = Place { directory, network: settings.network.clone() };
+    let place = Place { directory, network: settings.network.clone(), daemons: daemons(settings) };
     let allowed = |name: &str| name == "loopback" || settings.methods.allows(name);
     let mut drivers: Vec<_> = MESSAGE_DRIVERS.iter().copied().filter(|driver| allowed(driver.name())).collect();
     // Providers of libfabric's that were asked for by name come where a fabric comes.
@@ -27,4 +27,18 @@ pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
     let at = drivers.iter().position(|driver| driver.name() == "tcp").unwrap_or(drivers.len());
     drivers.splice(at..at, named.filter_map(|name| message_driver(name)));
     Station::open(&Options { drivers: &drivers, place, max_spin_ns: u64::from(settings.spin_us) * 1_000 })
+}
+
+/// Where this user's daemon may be, as `madrigal up` has it; none where it is not to be used.
+pub fn daemons(settings: &Settings) -> Vec<String> {
+    if settings.daemon == "none" || !settings.methods.allows("daemon") {
+        return Vec::new();
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    let given = Some(settings.daemon.clone()).filter(|given| !given.is_empty());
+    let session = std::env::var("XDG_RUNTIME_DIR").ok().filter(|path| path.starts_with('/'));
+    // What was given may come from another host, where the session's directory is another one.
+    let usual = session.map(|path| format!("{path}/madrigal")).into_iter();
+    let usual = usual.chain([format!("/run/user/{uid}/madrigal"), format!("/dev/shm/madrigal-run-{uid}")]);
+    given.into_iter().chain(usual).collect()
 }

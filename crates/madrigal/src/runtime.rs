@@ -64,7 +64,7 @@ impl Runtime {
         let engine = Engine::new().map_err(|errno| StartError::Engine(Os(errno.raw_os_error())))?;
         engine.policy().set_max_spin_ns(u64::from(settings.spin_us) * 1_000);
         let directory = settings.directory(rustix::process::geteuid().as_raw());
-        let place = Place { directory, network: settings.network.clone() };
+        let place = Place { directory, network: settings.network.clone(), daemons: Vec::new() };
         let preferences = Preferences { methods: settings.methods.clone() };
         Ok(Self { engine, place, preferences, warnings: Vec::new() })
     }

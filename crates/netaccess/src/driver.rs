@@ -32,6 +32,8 @@ pub struct Place {
     pub directory: String,
     /// What the user wishes of the network.
     pub network: Network,
+    /// Directories where this user's daemon may be, likeliest first; none where no daemon is to be used.
+    pub daemons: Vec<String>,
 }
 
 /// What a driver is, apart from where it runs.

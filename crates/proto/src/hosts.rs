@@ -4,7 +4,7 @@
 //! ```text
 //!  madrigal-hosts 1
 //!  a1 own 127.77.0.1 10.1.0.2
-//!  b1 daemon 127.77.0.3 10.2.0.2 fd00:b::2
+//!  b1 enciphered 127.77.0.3 10.2.0.2 fd00:b::2
 //! ```
 //! The first address of a host is its *alias*: it is given to no network card anywhere, and means this host whoever uses it. The others
 //! are the host's own, as far as nobody else in the grid has them.
@@ -29,6 +29,8 @@ pub enum How {
     Direct,
     /// Through the daemon.
     Daemon,
+    /// Through the daemon, because what goes there has to be enciphered.
+    Enciphered,
 }
 
 /// A host.
@@ -63,6 +65,7 @@ pub fn write<'a>(hosts: impl Iterator<Item = (&'a str, How, Vec<IpAddr>)>) -> St
             How::Own => "own",
             How::Direct => "direct",
             How::Daemon => "daemon",
+            How::Enciphered => "enciphered",
         };
         let addresses: String = addresses.iter().map(|ip| format!(" {ip}")).collect();
         let line = format!("{name} {how} {alias}{addresses}\n");
@@ -89,6 +92,7 @@ fn entry(line: &str) -> Option<Entry<'_>> {
         "own" => How::Own,
         "direct" => How::Direct,
         "daemon" => How::Daemon,
+        "enciphered" => How::Enciphered,
         _ => return None,
     };
     let good = !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain);
@@ -98,6 +102,13 @@ fn entry(line: &str) -> Option<Entry<'_>> {
 /// Whether a byte may stand in a name: nothing that would have to be quoted anywhere.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)
+}
+
+impl How {
+    /// Whether it is by the daemon.
+    pub fn is_daemon(self) -> bool {
+        matches!(self, Self::Daemon | Self::Enciphered)
+    }
 }
 
 impl<'a> Entry<'a> {
@@ -127,13 +138,15 @@ mod tests {
         let ips = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
         let hosts = [
             ("a1", How::Own, ips(&["10.1.0.2"])),
-            ("b1", How::Daemon, ips(&["10.2.0.2", "fd00::2"])),
+            ("b1", How::Enciphered, ips(&["10.2.0.2", "fd00::2"])),
             ("c.x_y-z", How::Direct, vec![]),
+            ("d1", How::Daemon, vec![]),
         ];
         let text = write(hosts.iter().cloned());
         assert_eq!(
             text,
-            "madrigal-hosts 1\na1 own 127.77.0.1 10.1.0.2\nb1 daemon 127.77.0.2 10.2.0.2 fd00::2\nc.x_y-z direct 127.77.0.3\n"
+            "madrigal-hosts 1\na1 own 127.77.0.1 10.1.0.2\nb1 enciphered 127.77.0.2 10.2.0.2 fd00::2\nc.x_y-z direct 127.77.0.3\n\
+             d1 daemon 127.77.0.4\n"
         );
         let read: Vec<_> = entries(&text).map(|e| (e.name, e.how, e.addresses().collect::<Vec<_>>())).collect();
         assert_eq!(read, hosts);

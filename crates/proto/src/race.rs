@@ -1,10 +1,11 @@
-//! One peer, many addresses: all are tried, the likeliest a little earlier, again and again, until one answers or the time is over.
+//! One peer, many ways to it: all are tried, the likeliest a little earlier, again and again, until one answers or the time is over. Ways
+//! are its addresses, and this host's daemon, which gives them a head start where it may.
 //!
 //! Time counts only while somebody looks: a process that computes for a minute between two looks has spent a second of its patience.
 //! While an address is connected and merely nobody there has answered yet, patience is [`LONGER`] times as long: the kernel of the
 //! peer connects, the process may be computing.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 
 use madrigal_base::error::Os;
@@ -15,9 +16,51 @@ pub const LONGER: u64 = 40;
 const STAGGER: u64 = 25 * MS;
 /// The longest time between two looks that counts.
 const ATTENTION: u64 = 1000 * MS;
+/// So much earlier than the daemon the first address is tried, unless all fail before.
+const HEAD_START: u64 = 250 * MS;
+/// The daemon is asked so much later where an address is connected and merely nobody there has answered yet.
+const GRACE: u64 = 2000 * MS;
+/// The daemon is to say what it tried so long before the time is over.
+const REPORT: u64 = 750 * MS;
 const MS: u64 = 1_000_000;
+/// What people call it.
+const DAEMON: &str = "the daemon";
 
-/// Why an address did not do.
+/// Where a peer may be found.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Way {
+    /// At an address.
+    At(SocketAddr),
+    /// By this host's daemon, which is asked for a port of a host of its grid.
+    Daemon {
+        /// The host's name in the grid.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(address) => address.fmt(f),
+            Self::Daemon { .. } => f.write_str(DAEMON),
+        }
+    }
+}
+
+/// What is thought of a way before it is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// It is wanted.
+    Wanted,
+    /// The user does not want it.
+    NotWanted,
+    /// What goes there has to be enciphered, and that is the daemon's: it is tried only where there is none.
+    Left,
+}
+
+/// Why a way did not do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// The system said so.
@@ -30,12 +73,18 @@ pub enum Why {
     Lost,
     /// The user does not want it.
     NotWanted,
+    /// It is left to the daemon.
+    Left,
+    /// The daemon says why not.
+    Refused(String),
+    /// No daemon is up.
+    NoDaemon,
 }
 
 /// What is to be done now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Connect to the address of that index.
+    /// Connect by the way of that index.
     Dial(usize),
     /// Give up the attempt to connect to it.
     Abandon(usize),
@@ -47,6 +96,7 @@ pub enum Act {
 #[derive(Debug)]
 pub struct Race {
     tries: Vec<Try>,
+    began: u64,
     patience: u64,
     spent: u64,
     seen: u64,
@@ -54,7 +104,7 @@ pub struct Race {
 
 #[derive(Debug)]
 struct Try {
-    to: SocketAddr,
+    to: Way,
     state: State,
     count: u32,
     why: Option<Why>,
@@ -69,15 +119,23 @@ enum State {
 }
 
 impl Race {
-    /// Addresses, likeliest first, those the user does not want marked; `patience` in nanoseconds.
-    pub fn new(addresses: &[(SocketAddr, bool)], patience: u64, now: u64) -> Self {
+    /// Ways, likeliest first, and what is thought of them; `patience` in nanoseconds.
+    pub fn new(ways: &[(Way, Wish)], patience: u64, now: u64) -> Self {
         let mut at = now;
-        let mut one = |&(to, wanted): &(SocketAddr, bool)| {
-            let state = if wanted { State::Due(at) } else { State::Never };
-            at += if wanted { STAGGER } else { 0 };
-            Try { to, state, count: 0, why: (!wanted).then_some(Why::NotWanted) }
+        let head = ways.iter().any(|(way, wish)| matches!(way, Way::At(_)) && *wish == Wish::Wanted);
+        let mut one = |(to, wish): &(Way, Wish)| {
+            let (state, why) = match (to, wish) {
+                (_, Wish::NotWanted) => (State::Never, Some(Why::NotWanted)),
+                (_, Wish::Left) => (State::Never, Some(Why::Left)),
+                (Way::Daemon { .. }, Wish::Wanted) => (State::Due(now + if head { HEAD_START } else { 0 }), None),
+                (Way::At(_), Wish::Wanted) => {
+                    at += STAGGER;
+                    (State::Due(at - STAGGER), None)
+                }
+            };
+            Try { to: to.clone(), state, count: 0, why }
         };
-        Self { tries: addresses.iter().map(&mut one).collect(), patience, spent: 0, seen: now }
+        Self { tries: ways.iter().map(&mut one).collect(), began: now, patience, spent: 0, seen: now }
     }
 
     /// The next thing to do; to be asked until there is none. `hope`: the peer has begun to connect to us.
@@ -94,7 +152,7 @@ impl Race {
                     one.state = State::Dialing(now);
                     return Some(Act::Dial(i));
                 }
-                State::Dialing(since) if since + patience_of(one.count) <= now => {
+                State::Dialing(since) if one.ends(since) <= now => {
                     one.state = State::Due(now);
                     one.why = Some(Why::Silent);
                     return Some(Act::Abandon(i));
@@ -109,7 +167,7 @@ impl Race {
     pub fn deadline(&self, hope: bool) -> u64 {
         let one = |one: &Try| match one.state {
             State::Due(at) => Some(at),
-            State::Dialing(since) => Some(since + patience_of(one.count)),
+            State::Dialing(since) => Some(one.ends(since)),
             State::Open | State::Never => None,
         };
         let over = self.seen + self.limit(hope).saturating_sub(self.spent).min(ATTENTION);
@@ -126,15 +184,26 @@ impl Race {
         if open { self.patience.saturating_mul(LONGER) } else { self.patience }
     }
 
-    /// The address of an index.
-    pub fn address(&self, i: usize) -> Option<SocketAddr> {
-        self.tries.get(i).map(|one| one.to)
+    /// The way of an index.
+    pub fn way(&self, i: usize) -> Option<&Way> {
+        self.tries.get(i).map(|one| &one.to)
+    }
+
+    /// How long a daemon may try, so that it can still say what it tried.
+    pub fn left(&self) -> u64 {
+        self.patience.saturating_sub(self.spent).saturating_sub(REPORT).max(REPORT)
     }
 
     /// A connection stands; whose it is must show.
     pub fn connected(&mut self, i: usize) {
-        if let Some(one) = self.tries.get_mut(i) {
-            one.state = State::Open;
+        let Some(one) = self.tries.get_mut(i) else { return };
+        one.state = State::Open;
+        // Not from now on: connections to others that have our peer's address may go on for ever.
+        let later = self.began + GRACE;
+        for daemon in self.tries.iter_mut().filter(|one| one.is_daemon() && one.count == 0) {
+            if let State::Due(at) = &mut daemon.state {
+                *at = later.max(*at);
+            }
         }
     }
 
@@ -144,18 +213,24 @@ impl Race {
         let (first, most) = match why {
             Why::System(os) if os.0 == REFUSED => (10 * MS, 500 * MS),
             Why::System(_) | Why::Silent => (50 * MS, 1000 * MS),
-            Why::OtherNode | Why::Lost | Why::NotWanted => (200 * MS, 2000 * MS),
+            _ => (200 * MS, 2000 * MS),
         };
         let later = first.saturating_mul(1 << one.count.saturating_sub(1).min(20)).min(most);
         one.state = State::Due(now + later);
+        let alone = why == Why::NoDaemon;
         one.why = Some(why);
-        // Who has not been tried waits for nobody that failed.
-        if let Some(next) = self.tries.iter_mut().find(|one| one.count == 0 && one.state != State::Never) {
+        let left = self.tries.iter_mut().filter(|one| alone && one.why == Some(Why::Left));
+        left.for_each(|one| (one.state, one.why) = (State::Due(now), None));
+        // Who has not been tried waits for nobody that failed; the daemon waits for all addresses.
+        let busy = |one: &Try| !one.is_daemon() && matches!(one.state, State::Dialing(_) | State::Open);
+        let busy = self.tries.iter().any(busy);
+        let mut fresh = self.tries.iter_mut().filter(|one| one.count == 0 && one.state != State::Never);
+        if let Some(next) = fresh.find(|one| !one.is_daemon() || !busy) {
             next.state = State::Due(now);
         }
     }
 
-    /// What was tried and gave nothing, with the reasons; `but`: the address that did. `over`: another path is up.
+    /// What was tried and gave nothing, with the reasons; `but`: the way that did. `over`: another path is up.
     pub fn rejected(&self, but: Option<usize>, over: bool) -> Vec<(String, String)> {
         let others = self.tries.iter().enumerate().filter(|&(i, _)| Some(i) != but);
         others.map(|(_, one)| (one.to.to_string(), one.told(over))).collect()
@@ -164,8 +239,9 @@ impl Race {
     /// Address by address, what it gave.
     pub fn tried(&self) -> String {
         let mut text = String::new();
-        for (address, why) in self.rejected(None, false) {
-            let _ = write!(text, "{address}: {why}; ");
+        for (way, why) in self.rejected(None, false) {
+            let through = if way == DAEMON { "through " } else { "" };
+            let _ = write!(text, "{through}{way}: {why}; ");
         }
         let seconds = self.spent as f64 / 1e9;
         let _ = write!(text, "and in {seconds:.1} s it did not connect to us");
@@ -174,6 +250,15 @@ impl Race {
 }
 
 impl Try {
+    fn is_daemon(&self) -> bool {
+        matches!(self.to, Way::Daemon { .. })
+    }
+
+    /// When an attempt that began then is given up. The daemon says so itself.
+    fn ends(&self, since: u64) -> u64 {
+        if self.is_daemon() { u64::MAX } else { since + patience_of(self.count) }
+    }
+
     fn told(&self, over: bool) -> String {
         match (&self.why, self.state) {
             (_, State::Open) if over => "slower than another path".to_owned(),
@@ -189,6 +274,9 @@ impl Try {
             (Some(Why::Lost), _) if over => "slower than another path".to_owned(),
             (Some(Why::Lost), _) => "the node kept another connection".to_owned(),
             (Some(Why::NotWanted), _) => "excluded by MADRIGAL_NET".to_owned(),
+            (Some(Why::Left), _) => "not tried, for the network between the sites is not trusted".to_owned(),
+            (Some(Why::Refused(why)), _) => why.clone(),
+            (Some(Why::NoDaemon), _) => "no daemon is up on this host".to_owned(),
             (None, State::Due(_)) => "not tried".to_owned(),
             (None, _) => "slower than another path".to_owned(),
         }
@@ -210,8 +298,18 @@ mod tests {
     const PATIENCE: u64 = 15_000 * MS;
 
     fn race(now: u64) -> Race {
-        let address = |text: &str| (text.parse().unwrap(), text != "10.0.0.3:1");
+        let address = |text: &str| {
+            let wish = if text == "10.0.0.3:1" { Wish::NotWanted } else { Wish::Wanted };
+            (Way::At(text.parse().unwrap()), wish)
+        };
         Race::new(&["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(address), PATIENCE, now)
+    }
+
+    /// Two addresses of which this is thought, and the daemon.
+    fn with_daemon(wish: Wish) -> Race {
+        let at = |text: &str| (Way::At(text.parse().unwrap()), wish);
+        let daemon = Way::Daemon { host: "b1".to_owned(), port: 1 };
+        Race::new(&[at("10.0.0.1:1"), at("10.0.0.2:1"), (daemon, Wish::Wanted)], PATIENCE, 0)
     }
 
     fn all(race: &mut Race, now: u64) -> Vec<Act> {
@@ -229,6 +327,52 @@ mod tests {
         refused.failed(0, Why::System(Os(REFUSED)), MS);
         assert_eq!(all(&mut refused, MS), [Act::Dial(1)]);
         assert_eq!(all(&mut refused, 11 * MS), [Act::Dial(0)]);
+    }
+
+    #[test]
+    fn the_daemon_waits_for_the_addresses() {
+        let mut slow = with_daemon(Wish::Wanted);
+        assert_eq!(all(&mut slow, STAGGER), [Act::Dial(0), Act::Dial(1)]);
+        slow.failed(0, Why::OtherNode, STAGGER);
+        assert_eq!(all(&mut slow, HEAD_START - 1), [Act::Dial(0)], "the other one may still answer");
+        assert_eq!(all(&mut slow, HEAD_START), [Act::Dial(2)]);
+        let mut refused = with_daemon(Wish::Wanted);
+        assert_eq!(all(&mut refused, STAGGER), [Act::Dial(0), Act::Dial(1)]);
+        refused.failed(0, Why::System(Os(113)), STAGGER);
+        refused.failed(1, Why::System(Os(113)), STAGGER);
+        assert_eq!(all(&mut refused, STAGGER), [Act::Dial(2)]);
+        let mut open = with_daemon(Wish::Wanted);
+        assert_eq!(all(&mut open, 0), [Act::Dial(0)]);
+        open.connected(0);
+        assert_eq!(all(&mut open, GRACE - 1), [Act::Dial(1)]);
+        assert!(all(&mut open, GRACE).contains(&Act::Dial(2)));
+    }
+
+    #[test]
+    fn what_is_left_to_the_daemon_is_tried_where_there_is_none() {
+        let mut race = with_daemon(Wish::Left);
+        assert_eq!(all(&mut race, 0), [Act::Dial(2)]);
+        race.failed(2, Why::Refused("no way".to_owned()), MS);
+        assert_eq!(all(&mut race, 2 * GRACE), [Act::Dial(2)]);
+        let said = "10.0.0.1:1: not tried, for the network between the sites is not trusted; 10.0.0.2:1: not tried, for the \
+                    network between the sites is not trusted; through the daemon: no way; ";
+        assert!(race.tried().starts_with(said), "{}", race.tried());
+        race.failed(2, Why::NoDaemon, 3 * GRACE);
+        assert_eq!(all(&mut race, 3 * GRACE), [Act::Dial(0), Act::Dial(1)]);
+        assert!(race.tried().contains("through the daemon: no daemon is up on this host"), "{}", race.tried());
+    }
+
+    #[test]
+    fn the_daemon_says_what_it_tried_before_the_time_is_over() {
+        let (mut race, mut now) = (with_daemon(Wish::Wanted), 0);
+        let mut asked = None;
+        while !all(&mut race, now).contains(&Act::GiveUp) {
+            if asked.is_none() && race.tries[2].count > 0 {
+                asked = Some(now + race.left());
+            }
+            now = race.deadline(false);
+        }
+        assert_eq!((asked, now, race.tries[2].count), (Some(PATIENCE - REPORT), PATIENCE, 1));
     }
 
     #[test]

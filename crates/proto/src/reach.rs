@@ -7,12 +7,11 @@
 //! known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells that it ended.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 
 use madrigal_base::error::Os;
 use madrigal_base::node::NodeId;
 
-use crate::race::{Act, Race, Why};
+use crate::race::{Act, Race, Way, Why, Wish};
 use crate::talk::{Talk, Turn};
 
 /// A connection that is not up yet.
@@ -37,7 +36,9 @@ pub enum Action {
         /// What the connection is called.
         key: Key,
         /// Whereto.
-        to: SocketAddr,
+        to: Way,
+        /// Nanoseconds in which a daemon is to do it, or to say why not.
+        within: u64,
     },
     /// Send these bytes on it: there is always room.
     Send {
@@ -68,10 +69,14 @@ pub enum Action {
 }
 
 /// Why a connection ended before it was up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// It could not be made.
     System(Os),
+    /// The daemon did not make it, and says why.
+    Refused(String),
+    /// There is no daemon.
+    NoDaemon,
     /// The other side closed or reset it.
     Closed,
 }
@@ -106,7 +111,7 @@ struct Connection {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// We dialled that address of that node.
+    /// We dialled that node by that way.
     Dialed(NodeId, usize),
     /// Somebody dialled us.
     Stranger,
@@ -130,14 +135,13 @@ impl Reach {
         }
     }
 
-    /// Begins to look for a node at these addresses, likeliest first; `false` beside those not wanted. Nothing happens where it is
-    /// sought or up already.
-    pub fn seek(&mut self, node: NodeId, addresses: &[(SocketAddr, bool)], now: u64) {
+    /// Begins to look for a node by these ways, likeliest first. Nothing happens where it is sought or up already.
+    pub fn seek(&mut self, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         let peer = self.peers.entry(node).or_default();
         if peer.up || peer.race.is_some() || node == self.me {
             return;
         }
-        peer.race = Some(Race::new(addresses, self.limits.patience, now));
+        peer.race = Some(Race::new(ways, self.limits.patience, now));
         self.sought.push(node);
         self.turn(node, now);
     }
@@ -177,6 +181,8 @@ impl Reach {
         if let Role::Dialed(node, i) = role {
             let why = match (end, talk) {
                 (End::System(os), None) => Why::System(os),
+                (End::Refused(why), None) => Why::Refused(why),
+                (End::NoDaemon, None) => Why::NoDaemon,
                 (End::Closed, None) => Why::Silent,
                 (_, Some(talk)) if talk.is_known() => Why::Lost,
                 (_, Some(_)) => Why::OtherNode,
@@ -371,9 +377,10 @@ impl Reach {
             match race.next(now, peer.callers > 0) {
                 None => return,
                 Some(Act::Dial(i)) => {
-                    let Some(to) = race.address(i) else { return };
+                    let Some(to) = race.way(i).cloned() else { return };
+                    let within = race.left();
                     let key = self.add(Connection { talk: None, role: Role::Dialed(node, i) });
-                    self.actions.push_back(Action::Dial { key, to });
+                    self.actions.push_back(Action::Dial { key, to, within });
                 }
                 Some(Act::Abandon(i)) => {
                     let role = Role::Dialed(node, i);

@@ -3,10 +3,10 @@
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use madrigal_base::error::Os;
 use madrigal_base::node::NodeId;
+use madrigal_proto::race::{Way, Wish};
 use madrigal_proto::reach::{Action, End, Key, Limits, Reach};
 
 const MS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ struct EndOf {
     key: Key,
 }
 
-/// What an address leads to, seen from one node.
+/// What an address, or a daemon, leads to, seen from one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Leads {
     To(usize),
@@ -61,8 +61,8 @@ struct World {
     now: u64,
     nodes: Vec<Node>,
     /// The addresses of all nodes, and what each leads to from each.
-    addresses: Vec<Vec<SocketAddr>>,
-    leads: Vec<BTreeMap<SocketAddr, Leads>>,
+    addresses: Vec<Vec<Way>>,
+    leads: Vec<BTreeMap<Way, Leads>>,
     events: BTreeMap<(u64, u64), Event>,
     count: u64,
     peers: BTreeMap<(usize, Key), EndOf>,
@@ -115,7 +115,7 @@ impl World {
     fn act(&mut self, i: usize) {
         while let Some(action) = self.nodes[i].reach.action() {
             match action {
-                Action::Dial { key, to } => {
+                Action::Dial { key, to, .. } => {
                     let from = EndOf { node: i, key };
                     let at = self.now + self.delay();
                     match self.leads[i].get(&to).copied().unwrap_or(Leads::Nowhere) {
@@ -180,9 +180,9 @@ impl World {
                 to.node
             }
             Event::Seek { node, whom } => {
-                let addresses: Vec<_> = self.addresses[whom].iter().map(|&address| (address, true)).collect();
+                let ways: Vec<_> = self.addresses[whom].iter().map(|way| (way.clone(), Wish::Wanted)).collect();
                 let whom = self.nodes[whom].id;
-                self.nodes[node].reach.seek(whom, &addresses, now);
+                self.nodes[node].reach.seek(whom, &ways, now);
                 node
             }
         };
@@ -241,8 +241,8 @@ impl World {
     }
 }
 
-fn address(host: u64, n: u64) -> SocketAddr {
-    format!("10.{host}.0.{n}:4000").parse().unwrap()
+fn address(host: u64, n: u64) -> Way {
+    Way::At(format!("10.{host}.0.{n}:4000").parse().unwrap())
 }
 
 /// Two nodes with some addresses; each way of each is open, refused or nowhere, one at least is open.
@@ -258,13 +258,16 @@ fn two(seed: u64) -> World {
                 4 => Leads::To(2),
                 _ => Leads::Nowhere,
             };
-            world.addresses[j].push(at);
+            world.addresses[j].push(at.clone());
             world.leads[i].insert(at, leads);
         }
     }
     let (i, j) = if world.noise.below(2) == 0 { (0, 1) } else { (1, 0) };
-    let open = address(j as u64, 77);
-    world.addresses[j].push(open);
+    let open = match world.noise.below(3) {
+        0 => Way::Daemon { host: format!("h{j}"), port: 4000 },
+        _ => address(j as u64, 77),
+    };
+    world.addresses[j].push(open.clone());
     world.leads[i].insert(open, Leads::To(j));
     let spread = 1 + world.noise.below(500);
     for (node, whom) in [(i, j), (j, i)] {
@@ -296,9 +299,9 @@ fn many_nodes_at_once_make_one_connection_each() {
         let mut world = World::new(seed, 8);
         for j in 0..8 {
             let at = address(j as u64, 1);
-            world.addresses[j].push(at);
+            world.addresses[j].push(at.clone());
             for i in (0..8).filter(|&i| i != j) {
-                world.leads[i].insert(at, Leads::To(j));
+                world.leads[i].insert(at.clone(), Leads::To(j));
             }
         }
         for i in 0..8 {
@@ -325,14 +328,18 @@ fn nothing_possible_is_an_error_in_time_that_names_everything() {
         let ways = [Leads::Nowhere, Leads::Refused, Leads::To(2), Leads::To(0)];
         for (n, leads) in ways.into_iter().enumerate() {
             let at = address(1, n as u64);
-            world.addresses[1].push(at);
+            world.addresses[1].push(at.clone());
             world.leads[0].insert(at, leads);
         }
+        let daemon = Way::Daemon { host: "h1".to_owned(), port: 4000 };
+        world.addresses[1].push(daemon.clone());
+        world.leads[0].insert(daemon, Leads::Refused);
         world.at(0, Event::Seek { node: 0, whom: 1 });
         world.run(2 * PATIENCE);
         let [(node, tried)] = &world.nodes[0].unreachable[..] else { panic!("told once") };
         assert_eq!(*node, world.nodes[1].id);
-        for part in ["10.1.0.0:4000: no answer", "10.1.0.1:4000: Connection refused", "not connect to us"] {
+        let daemon = "through the daemon: Connection refused";
+        for part in ["10.1.0.0:4000: no answer", "10.1.0.1:4000: Connection refused", daemon, "not connect to us"] {
             assert!(tried.contains(part), "{tried}");
         }
         for part in ["10.1.0.2:4000: answered by another node", "10.1.0.3:4000: answered by another node"] {

@@ -162,8 +162,15 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<usi
 
 /// Discards up to `count` bytes waiting on a TCP socket without copying them (`MSG_TRUNC`, tcp(7)); never blocks.
 pub fn discard(fd: c_int, count: usize) -> Result<usize, Errno> {
-    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so the null buffer is never followed.
-    unsafe { recv(fd, core::ptr::null_mut(), count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) }
+    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so the null buffer is never followed; on others it fails.
+    let thrown = unsafe { recv(fd, core::ptr::null_mut(), count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    if thrown != Err(Errno::FAULT) {
+        return thrown;
+    }
+    // A stream of another kind: nothing was taken.
+    let mut bin = [0u8; 4096];
+    // SAFETY: the buffer is ours and at least so long.
+    unsafe { recv(fd, bin.as_mut_ptr().cast(), count.min(bin.len()), libc::MSG_DONTWAIT) }
 }
 
 /// What the front of a socket's receive queue looks like: one byte is looked at and stays.

@@ -16,7 +16,6 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
-use madrigal_proto::hosts::How;
 use madrigal_report::Reason;
 use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp};
@@ -215,7 +214,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     }
     let host = hosts::by_address(to.at.ip())?;
     let alias = to.at.ip() == IpAddr::V4(host.alias);
-    if !alias && host.how != How::Daemon {
+    if !alias && !host.how.is_daemon() {
         return None;
     }
     // An alias leads nowhere by itself: or rather to this host, which nobody meant.

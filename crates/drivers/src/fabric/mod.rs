@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn ourselves_are_refused_by_name() {
-        let place = Place { directory: String::new(), network: madrigal_base::network::Network::default() };
+        let place = Place { directory: String::new(), ..Place::default() };
         let why = named("fabric:madrigal").unwrap().usable(&place).unwrap_err();
         assert!(why.contains("ourselves"), "{why}");
     }

@@ -79,7 +79,7 @@ fn told() -> madrigal::config::Settings {
 fn place() -> madrigal::message::Place {
     let settings = told();
     let directory = settings.directory(rustix::process::geteuid().as_raw());
-    madrigal::message::Place { directory, network: settings.network }
+    madrigal::message::Place { directory, network: settings.network, ..Default::default() }
 }
 
 /// Whether a process may copy out of the memory of another that is not its child, as ranks are to each other: tried with two.

@@ -1,11 +1,11 @@
 //! Connections that are not up yet: who comes in by the door, whom we dial, and what the machine of [`madrigal_proto::reach`] wants
 //! done with them.
 
-use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use madrigal_base::error::Os;
 use madrigal_base::node::NodeId;
+use madrigal_proto::race::{Way, Wish};
 use madrigal_proto::reach::{Action, End, Key, Limits, Reach};
 use madrigal_proto::talk::LONG;
 use madrigal_sys::fd::Fd;
@@ -15,6 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::door::{Door, dial};
 use super::events;
+use super::sites::{Ask, Sites};
 
 /// Somebody who came in has so long to say who it is.
 const INTRODUCTION: u64 = 5_000_000_000;
@@ -27,8 +28,8 @@ const SHUT: u64 = 100_000_000;
 
 /// What came of an attempt.
 pub(super) enum Outcome {
-    /// The connection with that node.
-    Up(NodeId, Fd),
+    /// The connection with that node, and how it goes where it is by the daemon.
+    Up(NodeId, Fd, Option<Box<str>>),
     /// Nothing worked.
     Unreachable(NodeId, String),
 }
@@ -36,6 +37,7 @@ pub(super) enum Outcome {
 /// Everything about connections that are not up.
 pub(super) struct Entrance {
     pub(super) door: Door,
+    pub(super) sites: Sites,
     reach: Reach,
     halves: HashMap<Key, Half>,
     /// Those of them the kernel told about.
@@ -49,21 +51,42 @@ pub(super) struct Entrance {
 struct Half {
     socket: Fd,
     connecting: bool,
+    /// What the daemon has been asked.
+    ask: Option<Ask>,
+    /// How it goes, by the daemon.
+    by: Option<Box<str>>,
+}
+
+impl Half {
+    fn new(socket: Fd, connecting: bool) -> Self {
+        Self { socket, connecting, ask: None, by: None }
+    }
+
+    /// Whether it stands; an error where it cannot.
+    fn stands(&mut self) -> Result<bool, End> {
+        if let Some(ask) = &mut self.ask {
+            let Some(how) = ask.hear(&self.socket)? else { return Ok(false) };
+            self.by = Some(format!("through the daemon: {how}").into());
+            self.ask = None;
+            return Ok(true);
+        }
+        stands(&self.socket).map_err(|errno| End::System(Os(errno.raw_os_error())))
+    }
 }
 
 impl Entrance {
-    pub(super) fn new(me: NodeId, door: Door, patience: u64) -> Self {
+    pub(super) fn new(me: NodeId, door: Door, sites: Sites, patience: u64) -> Self {
         let few = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
         let strangers = STRANGERS.min(usize::try_from(few).unwrap_or(STRANGERS));
         let limits = Limits { patience, introduction: INTRODUCTION, strangers };
         let reach = Reach::new(me, limits, Box::new(madrigal_sys::process::random));
         let (halves, ready, outcomes) = (HashMap::new(), HashSet::new(), VecDeque::new());
-        Self { door, reach, halves, ready, knock: false, shut_until: 0, outcomes }
+        Self { door, sites, reach, halves, ready, knock: false, shut_until: 0, outcomes }
     }
 
     /// Begins to look for a node.
-    pub(super) fn seek(&mut self, epoll: &Fd, node: NodeId, addresses: &[(SocketAddr, bool)], now: u64) {
-        self.reach.seek(node, addresses, now);
+    pub(super) fn seek(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
+        self.reach.seek(node, ways, now);
         self.act(epoll, now);
     }
 
@@ -128,7 +151,7 @@ impl Entrance {
                     let key = self.reach.accepted(now);
                     // One who had to go for this one has left before it is looked at.
                     self.act(epoll, now);
-                    self.watch(epoll, key, Half { socket, connecting: false });
+                    self.watch(epoll, key, Half::new(socket, false));
                     self.hear(epoll, key, now);
                 }
                 Ok(None) => return,
@@ -150,14 +173,14 @@ impl Entrance {
     /// Something happened on a connection.
     fn hear(&mut self, epoll: &Fd, key: Key, now: u64) {
         if let Some(half) = self.halves.get_mut(&key).filter(|half| half.connecting) {
-            match stands(&half.socket) {
+            match half.stands() {
                 Ok(false) => return,
                 Ok(true) => {
                     half.connecting = false;
                     self.reach.connected(key);
                     self.act(epoll, now);
                 }
-                Err(errno) => return self.end(epoll, key, End::System(Os(errno.raw_os_error())), now),
+                Err(end) => return self.end(epoll, key, end, now),
             }
         }
         let mut bytes = [0u8; LONG];
@@ -182,13 +205,27 @@ impl Entrance {
         self.act(epoll, now);
     }
 
+    /// Begins to connect.
+    fn begin(&self, to: Way, within: u64) -> Result<Half, End> {
+        match to {
+            Way::At(address) => {
+                let socket = dial(address).map_err(|errno| End::System(Os(errno.raw_os_error())))?;
+                Ok(Half::new(socket, true))
+            }
+            Way::Daemon { host, port } => {
+                let (socket, ask) = self.sites.dial(&host, port, within)?;
+                Ok(Half { ask: Some(ask), ..Half::new(socket, true) })
+            }
+        }
+    }
+
     /// Does what the machine wants done.
     fn act(&mut self, epoll: &Fd, now: u64) {
         while let Some(action) = self.reach.action() {
             match action {
-                Action::Dial { key, to } => match dial(to) {
-                    Ok(socket) => self.watch(epoll, key, Half { socket, connecting: true }),
-                    Err(errno) => self.reach.failed(key, End::System(Os(errno.raw_os_error())), now),
+                Action::Dial { key, to, within } => match self.begin(to, within) {
+                    Ok(half) => self.watch(epoll, key, half),
+                    Err(end) => self.reach.failed(key, end, now),
                 },
                 Action::Send { key, bytes } => {
                     // These are the first bytes on a connection: there is room, or it is broken, which shows when it is read.
@@ -199,7 +236,7 @@ impl Entrance {
                 Action::Close { key } => drop(self.halves.remove(&key)),
                 Action::Up { key, node } => {
                     if let Some(half) = self.halves.remove(&key) {
-                        self.outcomes.push_back(Outcome::Up(node, half.socket));
+                        self.outcomes.push_back(Outcome::Up(node, half.socket, half.by));
                     }
                 }
                 Action::Unreachable { node, tried } => self.outcomes.push_back(Outcome::Unreachable(node, tried)),

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   port --- entrance: door, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
+//!     |                '--- sites: this host's daemon, which leads to hosts of other sites
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
 //!     |----- flow: how the kernel sends     place: where bodies lie in its memory
 //!     '----- pace: when to look
 //! ```
 //! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
-//! so must who comes. Either side may open, and of several connections between two processes exactly one is kept.
+//! so must who comes, by whatever way. Either side may open, and of several connections between two processes exactly one is kept.
 
 mod door;
 mod entrance;
@@ -18,6 +19,7 @@ mod lane;
 mod pace;
 mod place;
 mod port;
+mod sites;
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;
@@ -43,6 +45,7 @@ impl MessageDriver for Tcp {
         // Where the kernel may not be asked for its addresses (a sandbox), the likely one must do.
         let addresses =
             interfaces::addresses(&place.network.nets).unwrap_or_else(|_| door::likely_address().into_iter().collect());
-        Ok(Box::new(port::TcpPort::new(me, &place.network, addresses)?))
+        let sites = sites::Sites::find(&place.daemons, madrigal_sys::time::now_ns());
+        Ok(Box::new(port::TcpPort::new(me, &place.network, addresses, sites)?))
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use madrigal_base::network::Network;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::{Explained, Link, LinkError, Port, Sent, Sink};
+use madrigal_proto::race::{Way, Wish};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp, time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -21,6 +22,7 @@ use super::flow;
 use super::lane::{BUFFER, Lane, SHORT};
 use super::pace::Pace;
 use super::place;
+use super::sites::Sites;
 
 /// Events taken at once.
 const EVENTS: usize = 64;
@@ -53,10 +55,12 @@ struct Peer {
     node: NodeId,
     lane: Option<Box<Lane>>,
     end: Option<LinkError>,
+    /// How it goes, where the daemon carries it.
+    by: Option<Box<str>>,
 }
 
 impl TcpPort {
-    pub(super) fn new(me: NodeId, network: &Network, addresses: Vec<IpAddr>) -> Result<Self, String> {
+    pub(super) fn new(me: NodeId, network: &Network, addresses: Vec<IpAddr>, sites: Sites) -> Result<Self, String> {
         let failed = |errno| format!("cannot watch sockets: {}", os(errno));
         let door = Door::open(network)?;
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
@@ -67,7 +71,7 @@ impl TcpPort {
             network: network.clone(),
             addresses,
             epoll,
-            entrance: Entrance::new(me, door, patience),
+            entrance: Entrance::new(me, door, sites, patience),
             links: Vec::new(),
             known: HashMap::new(),
             ready: VecDeque::new(),
@@ -86,7 +90,7 @@ impl TcpPort {
         let next = self.links.len() as u32;
         let link = *self.known.entry(node).or_insert(next);
         if link == next {
-            self.links.push(Peer { node, lane: None, end: None });
+            self.links.push(Peer { node, lane: None, end: None, by: None });
         }
         link
     }
@@ -208,7 +212,7 @@ impl TcpPort {
         while let Some(outcome) = self.entrance.outcome() {
             found += 1;
             match outcome {
-                Outcome::Up(node, socket) => self.up(node, socket, sink),
+                Outcome::Up(node, socket, by) => self.up(node, socket, by, sink),
                 Outcome::Unreachable(node, tried) => {
                     let link = self.link_of(node);
                     self.end(link, LinkError::Unreachable { node, tried }, sink);
@@ -218,15 +222,17 @@ impl TcpPort {
         found
     }
 
-    fn up(&mut self, node: NodeId, socket: Fd, sink: &mut dyn Sink) {
+    fn up(&mut self, node: NodeId, socket: Fd, by: Option<Box<str>>, sink: &mut dyn Sink) {
         let link = self.link_of(node);
         let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
-        flow::settle(&socket);
+        if by.is_none() {
+            flow::settle(&socket);
+        }
         let mut lane = Box::new(Lane::new(socket, node));
         // Frames may have come with the last words of the handshake.
         lane.queued = true;
         if let Some(peer) = self.links.get_mut(link as usize) {
-            peer.lane = Some(lane);
+            (peer.lane, peer.by) = (Some(lane), by);
         }
         self.ready.push_back(link);
         sink.up(Link(link), node);
@@ -237,21 +243,25 @@ impl TcpPort {
     }
 
     /// Where a node may be found, and whether the user wants to look there.
-    fn targets(&self, to: &NodeAddress) -> Vec<(SocketAddr, bool)> {
-        let mut targets: Vec<(SocketAddr, bool)> = Vec::new();
+    fn ways(&mut self, to: &NodeAddress) -> Vec<(Way, Wish)> {
+        let daemon = self.entrance.sites.way(to, time::now_ns());
+        let wish = daemon.as_ref().map_or(Wish::Wanted, |(_, wish)| *wish);
+        let mut ways: Vec<(Way, Wish)> = Vec::new();
         for &address in &to.addresses {
-            let target = SocketAddr::new(address, to.port);
-            if targets.iter().all(|(known, _)| *known != target) {
-                targets.push((target, !self.network.nets.refuses(address)));
+            let way = Way::At(SocketAddr::new(address, to.port));
+            if ways.iter().all(|(known, _)| *known != way) {
+                ways.push((way, if self.network.nets.refuses(address) { Wish::NotWanted } else { wish }));
             }
         }
-        targets
+        ways.extend(daemon.map(|(way, _)| (way, Wish::Wanted)));
+        ways
     }
 }
 
 impl Port for TcpPort {
     fn publish(&self, address: &mut NodeAddress) {
         address.port = self.entrance.door.port;
+        self.entrance.sites.publish(address);
         let usable = self.addresses.iter().filter(|address| address.is_ipv4() || !self.entrance.door.v4_only);
         for own in usable {
             if !address.addresses.contains(own) {
@@ -268,12 +278,12 @@ impl Port for TcpPort {
             self.entrance.renew(to.id, time::now_ns());
             return Ok(Link(link));
         }
-        let targets = self.targets(to);
-        if to.port == 0 || targets.is_empty() {
+        let ways = if to.port == 0 { Vec::new() } else { self.ways(to) };
+        if ways.is_empty() {
             return Err(format!("node {} has published no address", to.id));
         }
         let link = self.link_of(to.id);
-        self.entrance.seek(&self.epoll, to.id, &targets, time::now_ns());
+        self.entrance.seek(&self.epoll, to.id, &ways, time::now_ns());
         self.pace.stir();
         Ok(Link(link))
     }
@@ -348,7 +358,14 @@ impl Port for TcpPort {
 
     fn explain(&self, link: Link) -> Explained {
         let Some(peer) = self.links.get(link.0 as usize) else { return Explained::default() };
-        let path = peer.lane.as_ref().map_or_else(String::new, |lane| path(&lane.socket));
+        let path = match (&peer.lane, &peer.by) {
+            (Some(_), Some(by)) => by.to_string(),
+            (Some(lane), None) => {
+                let from = peer_of(&lane.socket).is_some_and(|from| self.entrance.sites.is_daemon(from.ip()));
+                format!("{}{}", if from { "through the daemon: " } else { "" }, path(&lane.socket))
+            }
+            (None, _) => String::new(),
+        };
         Explained { path, rejected: self.entrance.rejected(peer.node) }
     }
 }
