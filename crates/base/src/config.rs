@@ -82,6 +82,12 @@ pub const KEYS: &[Key] = &[
         unit: "",
         help: "Directory of the daemon that programs use, or `none`; empty for the usual one, where a grid is described or a daemon was up.",
     },
+    Key {
+        name: "MADRIGAL_AGENT",
+        default: "ssh",
+        unit: "",
+        help: "What launchers of MPI under `madrigal exec` run to start something on another host, where there is a grid.",
+    },
 ];
 
 /// The key of that name.
@@ -140,6 +146,8 @@ pub struct Settings {
     pub config_dir: String,
     /// `MADRIGAL_DAEMON`.
     pub daemon: String,
+    /// `MADRIGAL_AGENT`.
+    pub agent: String,
 }
 
 impl Default for Settings {
@@ -153,6 +161,7 @@ impl Default for Settings {
             address_len: None,
             config_dir: "~/.config/madrigal".to_owned(),
             daemon: String::new(),
+            agent: "ssh".to_owned(),
         }
     }
 }
@@ -202,6 +211,7 @@ impl Settings {
                 let plain = value.is_empty() || value == "none";
                 self.daemon = plain.then(|| value.to_owned()).or_else(|| absolute(value)).ok_or_else(|| bad(DAEMON))?;
             }
+            "MADRIGAL_AGENT" => self.agent = value.to_owned(),
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
         }

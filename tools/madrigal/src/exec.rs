@@ -2,9 +2,10 @@
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use madrigal::config::{ConfigError, KEYS, Settings};
+use madrigal_daemon::Runtime;
 use madrigal_sys::Errno;
 use madrigal_sys::process::become_program;
 
@@ -54,7 +55,8 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     if found.methods.allows("daemon") && env.get("MADRIGAL_DAEMON").is_none() {
         env.set("MADRIGAL_DAEMON", daemon::directory());
     }
-    let prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
+    let mut prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
+    prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {
         describe(&file, &env);
         prepared.iter().for_each(|text| out::say(text));
@@ -70,6 +72,12 @@ fn apply(env: &mut Environment, args: &cli::Exec) {
         }
     }
     env.0.retain(|(key, value)| !value.is_empty() || !KEYS.iter().any(|known| key == known.name));
+}
+
+/// What launchers are to run instead of ssh: only where there may be a daemon.
+fn remote(env: &Environment) -> Option<PathBuf> {
+    let directory = env.get("MADRIGAL_DAEMON").filter(|directory| *directory != "none")?;
+    crate::remote::file(&Runtime::at(directory.into()))
 }
 
 /// Says what is wrong with the `MADRIGAL_*` keys; a value that does not read is an error, an unknown name is not.

@@ -7,6 +7,7 @@
 //!  info perf  what works here, and how fast
 //!  daemon     links to other hosts: up, down, status, connect, forward, link
 //!  doctor     checks between hosts, and what to type
+//!  remote     runs in place of ssh for launchers of MPI, and wraps what they start elsewhere
 //!  identity   certificates: of a grid, of hosts, of users
 //!  lab        a grid on one machine
 //! ```
@@ -26,6 +27,7 @@ mod mpi;
 mod out;
 mod perf;
 mod program;
+mod remote;
 mod settings;
 mod why;
 
@@ -47,6 +49,9 @@ fn run() -> i32 {
         Ok(false) => {}
         Ok(true) => return out::FOUND,
         Err(error) => return out::fail(&error.to_string()),
+    }
+    if remote::is_called() {
+        return remote::run(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     match Cli::try_parse() {
         Ok(cli) => match cli.command {

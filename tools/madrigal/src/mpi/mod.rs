@@ -46,6 +46,30 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     vec![format!("{}: set {}{kept}", found.kind.name(), set.join(" "))]
 }
 
+/// Where a resource manager started us, launchers have ways of their own to other hosts.
+const MANAGERS: [&str; 6] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LOADL_STEP_ID", "SGE_ROOT", "HYDRA_LAUNCHER"];
+
+/// Has a launcher of MPI run `remote` instead of ssh, unless it was told what to run. What was done, as above.
+pub(crate) fn reach_out(file: &Path, remote: Option<&Path>, env: &mut Environment) -> Vec<String> {
+    let (Some(found), Some(remote)) = (kind::of(file), remote) else { return Vec::new() };
+    if MANAGERS.iter().any(|name| env.get(name).is_some_and(|value| !value.is_empty())) {
+        return Vec::new();
+    }
+    let keys: &[&str] = match found.kind {
+        Kind::OpenMpi => &["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"],
+        Kind::Mpich => &["HYDRA_LAUNCHER_EXEC"],
+        Kind::Intel => &["I_MPI_HYDRA_BOOTSTRAP_EXEC"],
+    };
+    let mut set = Vec::new();
+    for key in keys {
+        if env.get(key).is_none_or(OsStr::is_empty) {
+            env.set(key, Some(remote.into()));
+            set.push(format!("{key}={}", remote.display()));
+        }
+    }
+    if set.is_empty() { set } else { vec![format!("{}: set {}", found.kind.name(), set.join(" "))] }
+}
+
 /// What makes it use the provider `madrigal`, for messages inside a host too.
 fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {

@@ -101,3 +101,21 @@ fn what_the_user_set_stays() {
     assert!(prepare(&tree.0.join("bin/mpirun"), None, &mut env)[0].contains("make build"));
     assert!(env.0.is_empty());
 }
+
+#[test]
+fn a_launcher_runs_our_command_for_other_hosts_unless_it_was_told_another() {
+    let tree =
+        Tree::new("remote", &[("bin/mpiexec", ""), ("bin/hydra_pmi_proxy", ""), ("lib/libmpi.so.12", "libfabric")]);
+    let remote = Some(Path::new("/run/madrigal-remote"));
+    let set = |given: &[(&str, &str)], remote| {
+        let mut env = environment(given);
+        let told = reach_out(&tree.0.join("bin/mpiexec"), remote, &mut env);
+        assert_eq!(told.is_empty(), env.0.len() == given.len(), "{told:?}");
+        env.get("HYDRA_LAUNCHER_EXEC").map(OsStr::to_owned)
+    };
+    assert_eq!(set(&[], remote), Some("/run/madrigal-remote".into()));
+    assert_eq!(set(&[], None), None);
+    assert_eq!(set(&[("HYDRA_LAUNCHER_EXEC", "rsh")], remote), Some("rsh".into()));
+    assert_eq!(set(&[("SLURM_JOB_ID", "7")], remote), None);
+    assert!(reach_out(Path::new("/bin/sh"), remote, &mut environment(&[])).is_empty());
+}
