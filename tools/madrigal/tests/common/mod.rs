@@ -34,16 +34,22 @@ pub(crate) fn exe() -> &'static Path {
 
 /// Cargo builds a program's tests without the shared library it needs.
 fn build_library() {
+    build("madrigal-syswrap");
+    let folder = exe().parent().unwrap();
+    assert!(folder.join("libmadrigal_syswrap.so").exists(), "no library in {}", folder.display());
+}
+
+/// Builds a package into the folder of the command.
+pub(crate) fn build(package: &str) {
     let folder = exe().parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "madrigal-syswrap", "--manifest-path"]);
+    cargo.args(["build", "--quiet", "--package", package, "--manifest-path"]);
     cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
     cargo.arg("--target-dir").arg(folder.parent().unwrap());
     if folder.ends_with("release") {
         cargo.arg("--release");
     }
-    assert!(cargo.status().unwrap().success(), "cannot build the library");
-    assert!(folder.join("libmadrigal_syswrap.so").exists(), "no library in {}", folder.display());
+    assert!(cargo.status().unwrap().success(), "cannot build {package}");
 }
 
 /// Runs a command to its end.

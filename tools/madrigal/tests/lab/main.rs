@@ -6,6 +6,7 @@ mod commands;
 mod common;
 mod cuts;
 mod daemons;
+mod jobs;
 mod links;
 mod routes;
 mod secured;

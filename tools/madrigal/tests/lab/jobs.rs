@@ -1,0 +1,175 @@
+//! Unmodified MPIs between hosts of two sites of a lab, started by their own launchers under `madrigal exec`: the launcher's connections and
+//! the ranks' messages go through the daemons. MPICH is the wheel that `tests/mpi/setup` fetches, Open MPI Debian's.
+//!
+//! Features (docs/features.md): B4, B18, L7.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use super::bed::{Bed, Who, example, possible};
+use super::common;
+use super::daemons::{Grid, two_sites};
+
+/// Stands in for ssh between hosts.
+const AGENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mpi/bed/agent.py");
+
+/// An MPI: its launcher and first arguments, and the job built for it.
+struct Mpi {
+    launcher: String,
+    words: &'static [&'static str],
+    hosts: &'static str,
+    job: String,
+}
+
+/// Everything a job needs on the hosts of a lab: an installation of ours, and somebody on each host who starts what he is asked to.
+struct Site {
+    folder: PathBuf,
+    agents: Vec<Child>,
+}
+
+impl Site {
+    fn new(bed: &Bed, hosts: &[&str]) -> Self {
+        let folder = Path::new(&bed.home.folder()).join("site");
+        for place in ["bin", "lib/libfabric"] {
+            std::fs::create_dir_all(folder.join(place)).unwrap();
+        }
+        let _ = common::madrigal();
+        common::build("madrigal-ofi");
+        let built = common::exe().parent().unwrap();
+        let exe = folder.join("bin/madrigal");
+        std::fs::hard_link(common::exe(), &exe).or_else(|_| std::fs::copy(common::exe(), &exe).map(drop)).unwrap();
+        symlink(built.join("libmadrigal_syswrap.so"), folder.join("lib/libmadrigal-syswrap.so")).unwrap();
+        symlink(built.join("libmadrigal_ofi.so"), folder.join("lib/libfabric/libmadrigal-fi.so")).unwrap();
+        let mut site = Self { folder, agents: Vec::new() };
+        hosts.iter().for_each(|host| site.serve(bed, host));
+        site
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn serve(&mut self, bed: &Bed, host: &str) {
+        let settings = format!(
+            "BED_SETTINGS={{\"folder\":\"/\",\"environment\":{{\"PATH\":\"/usr/bin:/bin\",\"HOME\":\"/root\",\"BED_HOSTS\":\"{}\"}}}}",
+            self.path("")
+        );
+        let socket = self.path(&format!("{host}.sock"));
+        let mut child = bed.start(host, &["env", &settings, "/usr/bin/python3", AGENT, "serve", &socket]);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{host}");
+        self.agents.push(child);
+    }
+
+    /// The MPIs there are here.
+    fn mpis(&self) -> Vec<Mpi> {
+        let wheel = common::exe().parent().unwrap().parent().unwrap().join("mpi/mpich/bin");
+        let wheel = |program: &str| wheel.join(program).to_str().unwrap().to_owned();
+        let debian: &[&str] = &["--allow-run-as-root", "--mca", "mpi_warn_on_fork", "0"];
+        let all = [
+            ("mpich", wheel("mpicc"), wheel("mpiexec"), &[][..], "-hosts"),
+            ("openmpi", "/usr/bin/mpicc.openmpi".to_owned(), "/usr/bin/mpirun.openmpi".to_owned(), debian, "--host"),
+        ];
+        let mut found = Vec::new();
+        for (name, compiler, launcher, words, hosts) in all {
+            if !Path::new(&compiler).exists() || !Path::new(&launcher).exists() {
+                println!("skipped: no {launcher}: run tests/mpi/setup --light");
+                continue;
+            }
+            let (job, source) = (self.path(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/job.c"));
+            let built = Command::new(&compiler).args(["-O1", "-o", &job, source]).status().unwrap();
+            assert!(built.success(), "{compiler}");
+            found.push(Mpi { launcher, words, hosts, job });
+        }
+        found
+    }
+
+    /// Runs the job with a rank on each of two hosts, started on the first: exit status and everything that was said.
+    fn run(&self, bed: &Bed, mpi: &Mpi, hosts: [&str; 2], with: &[&str]) -> (i32, String) {
+        let agent = format!("MADRIGAL_AGENT=/usr/bin/python3 {AGENT}");
+        let (folder, exe) = (format!("BED_HOSTS={}", self.path("")), self.path("bin/madrigal"));
+        let on = hosts.join(",");
+        let head = ["timeout", "100", "env", &agent, &folder];
+        let launch = [&exe, "exec", "--", &mpi.launcher, "-n", "2", mpi.hosts, &on];
+        let (status, out, err) = bed.exec(hosts[0], &[&head, with, &launch, mpi.words, &[&mpi.job, &exe]].concat());
+        (status, out + &err)
+    }
+
+    /// The job does what it should, and its ranks reach each other by these hosts, whichever asked its daemon first.
+    fn works(&self, bed: &Bed, mpi: &Mpi, hops: &[&str]) {
+        let (here, there) = (hops[0], hops[hops.len() - 1]);
+        let (status, told) = self.run(bed, mpi, [here, there], &[]);
+        let back: Vec<&str> = hops.iter().rev().copied().collect();
+        let by =
+            [hops, &back[..]].map(|hops| told.contains(&format!("  through the daemon: {} (TLS)", hops.join(", "))));
+        let both = told.matches("  through the daemon: ").count();
+        assert!(
+            status == 0 && told.contains("sums are right") && by.contains(&true) && both == 2,
+            "{}: {told}",
+            mpi.launcher
+        );
+    }
+
+    fn end(mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+#[test]
+fn ranks_of_two_sites_behind_nat_meet_by_a_relay() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let (bed, _) = Bed::up_with(Who::Me, &example("two-sites.toml"), &["--with-daemons"]);
+    let site = Site::new(&bed, &["a1", "b1"]);
+    for mpi in site.mpis() {
+        site.works(&bed, &mpi, &["a1", "r", "b1"]);
+    }
+    site.end();
+    bed.down();
+}
+
+#[test]
+fn ranks_meet_through_a_one_way_firewall() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let (bed, _) = Bed::up_with(Who::Me, &example("one-way-firewall.toml"), &["--with-daemons"]);
+    let site = Site::new(&bed, &["a1", "b1"]);
+    for mpi in site.mpis() {
+        site.works(&bed, &mpi, &["b1", "a1"]);
+    }
+    site.end();
+    bed.down();
+}
+
+#[test]
+fn ranks_that_cannot_meet_say_what_was_tried() {
+    if !possible(Who::Me) {
+        return;
+    }
+    // The launcher's port may be connected to, those of ranks may not.
+    let file = two_sites().replace("allow = '7000,6379,8080,8730,5201'", "allow = '6000-6019'");
+    let grid = Grid::up("two-sites.toml", &file, &["r", "a1", "b1"]);
+    grid.linked("a1", "r");
+    grid.linked("b1", "r");
+    let site = Site::new(&grid.bed, &["a1", "b1"]);
+    let with = ["MPIEXEC_PORT_RANGE=6000:6019", "MADRIGAL_PORTS=6100-6119"];
+    for mpi in site.mpis().iter().filter(|mpi| mpi.hosts == "-hosts") {
+        let (status, told) = site.run(&grid.bed, mpi, ["a1", "b1"], &with);
+        assert!(status != 0 && !told.contains("sums are right"), "{told}");
+        // A dead end for whoever knocks: no answer, however often.
+        let said = told.lines().find(|line| line.contains("through the daemon: ")).unwrap_or_default();
+        for part in [": no answer (ETIMEDOUT), ", "lets nobody connect to port 61", "s it did not connect to us"] {
+            assert!(said.contains(part), "{part}: {told}");
+        }
+    }
+    site.end();
+    grid.down();
+}
