@@ -7,7 +7,9 @@ use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, fd_set, pollfd, timeval};
+use libc::{
+    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, fd_set, pollfd, timeval,
+};
 use madrigal_netaccess::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, raw, time};
 
@@ -62,6 +64,10 @@ pub(crate) enum Polled {
     /// A point where a thread can be cancelled; then poll again.
     Again,
 }
+
+/// The two names of each wish (poll(2)); some programs use only the second.
+const READABLE: i16 = POLLIN | POLLRDNORM;
+const WRITABLE: i16 = POLLOUT | POLLWRNORM;
 
 /// Whether `fd` is something whose waits are ours.
 #[inline]
@@ -309,12 +315,12 @@ fn is_in_ring(place: &Option<Place>) -> bool {
 
 /// What the kernel is asked for on behalf of a ring socket.
 fn kernel_events(s: &Ref, wanted: i16) -> i16 {
-    let out = if s.session.tx() == phase::RING { 0 } else { wanted & POLLOUT };
+    let out = if s.session.tx() == phase::RING { 0 } else { wanted & WRITABLE };
     match s.session.rx() {
         // Doorbells come for space too.
         phase::RING => POLLIN | POLLRDHUP | wanted & POLLPRI | out,
         // Kernel bytes not read yet would wake a caller that did not ask for them.
-        _ => wanted & (POLLIN | POLLRDHUP | POLLPRI) | out,
+        _ => wanted & (READABLE | POLLRDHUP | POLLPRI) | out,
     }
 }
 
@@ -323,8 +329,8 @@ fn join(p: &mut pollfd, place: Option<&Place>) {
     match place {
         None => {}
         Some(Place::Set(set)) => {
-            let ready = p.events & POLLIN != 0 && set.ready();
-            p.revents = p.revents & (POLLNVAL | POLLERR) | if ready { POLLIN } else { 0 };
+            let ready = p.events & READABLE != 0 && set.ready();
+            p.revents = p.revents & (POLLNVAL | POLLERR) | if ready { p.events & READABLE } else { 0 };
         }
         Some(Place::Sock(s)) => {
             if p.revents & POLLNVAL != 0 {
@@ -333,8 +339,8 @@ fn join(p: &mut pollfd, place: Option<&Place>) {
             let ended = p.revents & (POLLRDHUP | POLLHUP | POLLERR);
             s.kernel_events.fetch_or(ended as u16 as u32, Ordering::Relaxed);
             let ready = epoll::readiness(s, p.fd, p.events as u16 as u32) as i16;
-            if ready & POLLIN == 0
-                && p.revents & POLLIN != 0
+            if ready & READABLE == 0
+                && p.revents & READABLE != 0
                 && let Some(v) = session::view(s)
             {
                 v.check_strays(p.fd);
@@ -358,9 +364,10 @@ fn begin_sleep(fds: &[pollfd], places: &[Option<Place>]) -> bool {
                         v.swallow(p.fd, Me::Reader);
                     }
                     let stirred = View::CONSUMER.arm(v.inn) && View::CONSUMER.waiting(v.inn) > 0;
-                    stop |= stirred && p.events & POLLIN != 0;
+                    stop |= stirred && p.events & READABLE != 0;
                     // Asked for again: the answer may have been among the doorbells just taken out.
-                    stop |= p.events & POLLOUT != 0 && epoll::readiness(s, p.fd, POLLOUT as u32) & POLLOUT as u32 != 0;
+                    let writable = |s| epoll::readiness(s, p.fd, WRITABLE as u32) & WRITABLE as u32 != 0;
+                    stop |= p.events & WRITABLE != 0 && writable(s);
                     v.pay_space(p.fd);
                 }
             }

@@ -13,6 +13,7 @@ use crate::both;
 crate::checks![
     poll_readable,
     poll_norm_bits,
+    poll_norm_bits_wake,
     poll_times_out,
     poll_wakes,
     poll_mixed_kinds,
@@ -57,6 +58,36 @@ fn poll_norm_bits() {
     assert_eq!(poll(&p.s, POLLRDNORM | POLLWRNORM, 0), POLLRDNORM | POLLWRNORM);
     assert_eq!(poll(&p.s, POLLIN | POLLRDNORM, 0), POLLIN | POLLRDNORM);
     assert_eq!(poll(&p.c, POLLRDNORM, 0), 0);
+}
+
+/// From the first byte on, polls that know only the other names of their wishes: through the move to the rings and after it.
+fn poll_norm_bits_wake() {
+    let p = Pair::fresh();
+    for socket in [&p.c, &p.s] {
+        net::set_nonblocking(socket, true);
+    }
+    let answer = |socket: &OwnedFd| {
+        assert_eq!(poll(socket, POLLRDNORM, -1), POLLRDNORM);
+        recv_exact(socket, 1);
+    };
+    both(
+        || {
+            for _ in 0..300 {
+                answer(&p.s);
+                send_all(&p.s, b"y");
+            }
+        },
+        || {
+            for round in 0..300 {
+                send_all(&p.c, b"x");
+                // The time other work takes, so that the other end is at every stage of going to sleep.
+                (0..round * 977 % 200_000).for_each(|i| _ = std::hint::black_box(i));
+                answer(&p.c);
+            }
+        },
+    );
+    let sent = net::fill(&p.c, &[1; 30_000]);
+    both(|| late(|| drop(recv_exact(&p.s, sent))), || assert_eq!(poll(&p.c, POLLWRNORM, -1), POLLWRNORM));
 }
 
 fn poll_times_out() {
