@@ -14,6 +14,7 @@ cat > fom.xml <<'X'
 </objectModel>
 X
 cat > main.cpp <<'X'
+#include <memory>
 #include <RTI/NullFederateAmbassador.h>
 #include <RTI/RTIambassador.h>
 #include <RTI/RTIambassadorFactory.h>
@@ -89,7 +90,7 @@ int main(int, char **v) {
     }
 }
 X
-c++ -w -O1 -I"$home/include/rti1516e" main.cpp -L"$home/lib" -Wl,-rpath,"$home/lib" -lrti1516e -lOpenRTI -o federate || exit 1
+c++ -w -O1 -I"$home/include/rti1516e" main.cpp -L"$home/lib" -Wl,-rpath,"$home/lib" -lrti1516e -lfedtime1516e -lOpenRTI -o federate || exit 1
 rtinode -i rti://127.0.0.1:$P1 & s=$!
 await $P1
 ./federate pong $P1 0 > pong.out & p=$!
