@@ -337,12 +337,14 @@ pub(crate) fn is_routed(fd: c_int) -> bool {
 
 /// The addresses of a host of the grid, as texts.
 pub(crate) struct Addresses {
-    /// IPv4; empty for none.
+    /// IPv4: where it has none of its own, its alias.
     pub(crate) four: StackPath,
-    /// IPv6.
+    /// IPv6; empty for none.
     pub(crate) six: StackPath,
-    /// These are its own: the system may know better.
+    /// It has addresses of its own: the system may know better.
     pub(crate) own: bool,
+    /// The first one is only for those who take nothing but IPv4.
+    pub(crate) six_only: bool,
 }
 
 /// Where a host of the grid is, if that is what a name means; not for this host itself.
@@ -360,12 +362,13 @@ pub(crate) unsafe fn addresses(name: *const c_char) -> Option<Addresses> {
     if name.iter().all(|b| b.is_ascii_digit() || *b == b'.') || name.contains(&b':') {
         return None;
     }
-    let (four, six, own) = hosts::by_name(name)?;
+    let (four, six, alias) = hosts::by_name(name)?;
     let text = |ip: Option<IpAddr>| {
         let mut text = StackPath::empty();
         // What does not fit is no address either way.
         let _ = ip.map_or(Ok(()), |ip| write!(text, "{ip}"));
         text
     };
-    Some(Addresses { four: text(four), six: text(six), own })
+    let (own, six_only) = (four.is_some() || six.is_some(), four.is_none() && six.is_some());
+    Some(Addresses { four: text(four.or(Some(IpAddr::V4(alias)))), six: text(six), own, six_only })
 }

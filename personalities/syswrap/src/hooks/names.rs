@@ -74,7 +74,7 @@ pub unsafe extern "C-unwind" fn getaddrinfo(
             four
         }
         libc::AF_INET6 => six,
-        _ if four.is_empty() => six,
+        _ if known.six_only => six,
         _ => four,
     };
     if text.is_empty() { real(node, hints) } else { real(text.as_ptr(), &raw const wanted) }
@@ -98,7 +98,7 @@ unsafe fn known(name: *const c_char) -> Option<Addresses> {
 /// `name` is a text that ends with a null byte.
 unsafe fn by_name<T>(name: *const c_char, failed: impl Fn(&T) -> bool, real: impl Fn(*const c_char) -> T) -> T {
     // SAFETY: the caller's contract.
-    match unsafe { known(name) }.filter(|known| !known.four.as_c_str().is_empty()) {
+    match unsafe { known(name) } {
         None => real(name),
         Some(known) if known.own => {
             let told = real(name);

@@ -100,14 +100,12 @@ pub(super) fn by_address(ip: IpAddr) -> Option<Host> {
     with(|text| hosts::entries(text).find(|entry| entry.has(ip)).map(|entry| Host::of(&entry)))
 }
 
-/// The addresses that a name means, of IPv4 and of IPv6, and whether they are the host's own; `None` for what is no other host.
-pub(super) fn by_name(name: &[u8]) -> Option<(Option<IpAddr>, Option<IpAddr>, bool)> {
+/// The addresses that a name means: the host's own of IPv4 and of IPv6, and its alias; `None` for what is no other host.
+pub(super) fn by_name(name: &[u8]) -> Option<(Option<IpAddr>, Option<IpAddr>, Ipv4Addr)> {
     with(|text| {
         let entry = hosts::entries(text).find(|entry| entry.is_called(name)).filter(|entry| entry.how != How::Own)?;
         let of = |four: bool| entry.addresses().find(|ip| ip.is_ipv4() == four);
-        let (four, six) = (of(true), of(false));
-        let own = four.is_some() || six.is_some();
-        Some((four.or((!own).then_some(IpAddr::V4(entry.alias))), six, own))
+        Some((of(true), of(false), entry.alias))
     })
 }
 

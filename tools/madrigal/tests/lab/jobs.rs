@@ -150,6 +150,20 @@ fn ranks_meet_through_a_one_way_firewall() {
 }
 
 #[test]
+fn ranks_of_ipv6_meet_ranks_of_ipv4() {
+    if !possible(Who::Me) {
+        return;
+    }
+    let (bed, _) = Bed::up_with(Who::Me, &example("ipv6-only.toml"), &["--with-daemons"]);
+    let site = Site::new(&bed, &["a1", "b1"]);
+    for mpi in site.mpis() {
+        site.works(&bed, &mpi, &["a1", "r", "b1"]);
+    }
+    site.end();
+    bed.down();
+}
+
+#[test]
 fn ranks_that_cannot_meet_say_what_was_tried() {
     if !possible(Who::Me) {
         return;
