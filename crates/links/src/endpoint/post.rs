@@ -42,10 +42,11 @@ impl Core {
         let len = piece::total(send.parts);
         let (node, theirs) = self.route(channel, send.to)?;
         let to = &mut self.state.nodes[node as usize];
+        // What is injected is never asked for: it goes at once, and is copied only if there is no room.
         if let Route::Up { port, link } = to.route
             && to.out.is_clear()
             && to.may_send()
-            && len <= self.ports[port].eager
+            && (len <= self.ports[port].eager || send.inject && len <= Endpoint::INJECT)
             && send.parts.len() <= GATHER
             && !send.delivery
         {

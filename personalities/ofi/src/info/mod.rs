@@ -46,7 +46,7 @@ pub(crate) const RX_CAPS: u64 = {
 };
 
 /// Bytes that `fi_inject` and its kin take.
-pub(crate) const INJECT: usize = 16 << 10;
+pub(crate) const INJECT: usize = 64 << 10;
 /// Pieces a buffer may have.
 pub(crate) const PIECES: usize = 16;
 /// Bytes a message may have.
