@@ -27,7 +27,7 @@ impl Daemon {
         if let Err(why) = self.judge_certificate(link, self.name(wanted)) {
             return Err(self.refuse(token, why));
         }
-        let hello = wire::json(wire::HELLO, &self.hello(number));
+        let hello = self.greeting(number);
         if let Some(link) = self.links.get_mut(&token) {
             link.channel.out().extend(hello);
         }

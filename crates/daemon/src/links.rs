@@ -19,6 +19,8 @@ use crate::wire::{self, Gone, Hello, VERSION, Verdict};
 
 /// How long a new connection has to say who it is, and to prove it.
 const GREETING: u64 = 5 * SECOND;
+/// Of ours, which began and was not answered: this long until another one is tried.
+const DOUBTED: u64 = 500 * MILLISECOND;
 /// And one by a command, which may have to log in first.
 const LOGGING_IN: u64 = 20 * SECOND;
 /// Connections that have not yet; of more one goes.
@@ -54,6 +56,8 @@ pub(crate) struct Link {
     pub(crate) by_command: bool,
     /// The serial number of what we had to show when it began, or proved since.
     pub(crate) shown: Option<String>,
+    /// Another connection was tried beside it.
+    doubted: bool,
     pub(crate) stage: Stage,
 }
 
@@ -92,9 +96,16 @@ impl Link {
     /// When it is due.
     pub(crate) fn deadline(&self) -> u64 {
         match &self.stage {
+            Stage::Greeting(_) if self.doubtful().is_some() => self.since + DOUBTED,
             Stage::Greeting(_) => self.since + if self.command.is_some() { LOGGING_IN } else { GREETING },
             Stage::Up(up) => up.mux.deadline().min(up.judge).min(up.spare.map_or(u64::MAX, |since| since + GRACE)),
         }
+    }
+
+    /// Whom we dialled, and where, if another connection is to be tried beside this one.
+    fn doubtful(&self) -> Option<(usize, SocketAddr)> {
+        let address = self.address.filter(|at| !at.ip().is_loopback() && !self.doubted)?;
+        Some((self.dialled?.0, address))
     }
 
     pub(crate) fn up(&self) -> Option<&Up> {
@@ -146,10 +157,11 @@ impl Daemon {
         let dialled = dialled.map(|(peer, number, _)| (peer, number));
         let shown = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
         let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
-        let mut link = Link { channel, dialled, address, since, command: None, by_command: false, shown, stage };
+        let (command, by_command, doubted) = (None, false, false);
+        let mut link = Link { channel, dialled, address, since, command, by_command, shown, doubted, stage };
         // Where it is enciphered, the other end has to prove first that it is who was dialled.
         if let Some((_, number)) = dialled.filter(|_| !link.channel.is_enciphered()) {
-            link.channel.out().extend(wire::json(wire::HELLO, &self.hello(number)));
+            link.channel.out().extend(self.greeting(number));
         }
         self.things.insert(token, Thing::Link);
         self.links.insert(token, link);
@@ -170,8 +182,9 @@ impl Daemon {
         }
     }
 
-    pub(crate) fn hello(&self, number: u64) -> Hello {
-        Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number }
+    /// What this daemon says first on a link. It takes more than one packet: where long ones vanish no link comes up.
+    pub(crate) fn greeting(&self, number: u64) -> Vec<u8> {
+        wire::greeting(&Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number })
     }
 
     /// Takes what came on a link.
@@ -243,7 +256,7 @@ impl Daemon {
         hello: &Hello,
         rest: &[u8],
     ) -> Result<(), String> {
-        let answer = wire::json(wire::HELLO, &self.hello(0));
+        let answer = self.greeting(0);
         let (now, own) = (self.now, self.own().name.clone());
         let judge = shown.map_or(u64::MAX, |shown| self.next_judging(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
@@ -359,6 +372,10 @@ impl Daemon {
             return self.part(token, &why);
         }
         let Some(link) = self.links.get_mut(&token) else { return };
+        if let (Stage::Greeting(_), Some((peer, address))) = (&link.stage, link.doubtful()) {
+            link.doubted = true;
+            return self.dial_shortly(peer, address);
+        }
         let why = match &mut link.stage {
             Stage::Greeting(_) => Some(NO_GREETING.to_owned()),
             Stage::Up(up) => {

@@ -24,6 +24,9 @@ const WORKED: u64 = 4 * SECOND;
 /// Somebody waits: this long after the last attempt the next may begin.
 const URGENT: u64 = 500 * MILLISECOND;
 
+/// What an address of another host is that leads to this one.
+const OURSELVES: &str = "that is an address of this host, too";
+
 /// Another host.
 pub(crate) struct Peer {
     /// When it may be dialled.
@@ -130,22 +133,31 @@ impl Daemon {
             self.run_command(peer);
         }
         for address in addresses {
-            if self.is_trying(peer, address) {
-                continue;
-            }
-            let token = self.token();
-            let short = self.peers[peer].short.contains(&address);
-            let made =
-                socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
-            match made {
-                Ok(socket) => {
-                    self.things.insert(token, Thing::Dial);
-                    self.dials.insert(token, Dial { socket, peer, address, deadline: now + PATIENCE });
-                }
-                Err(errno) => drop(self.peers[peer].told.insert(address, errno.to_string())),
+            if !self.is_trying(peer, address) {
+                self.dial_at(peer, address, self.peers[peer].short.contains(&address));
             }
         }
         self.judge_direct(peer);
+    }
+
+    /// Begins to connect to an address of a host, with short packets or with any.
+    fn dial_at(&mut self, peer: usize, address: SocketAddr, short: bool) {
+        let token = self.token();
+        let made = socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
+        match made {
+            Ok(socket) => {
+                self.things.insert(token, Thing::Dial);
+                self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + PATIENCE });
+            }
+            Err(errno) => drop(self.peers[peer].told.insert(address, errno.to_string())),
+        }
+    }
+
+    /// An address answered, and then nothing came: perhaps long packets vanish. A connection with short ones is tried beside it.
+    pub(crate) fn dial_shortly(&mut self, peer: usize, address: SocketAddr) {
+        if self.link_to(peer).is_none() && !self.peers[peer].short.contains(&address) {
+            self.dial_at(peer, address, true);
+        }
     }
 
     /// Whether a connection to an address of a host is on its way, or its handshake is.
@@ -169,6 +181,10 @@ impl Daemon {
         let Some(dial) = self.dials.get(&token) else { return };
         match socket::is_connected(&dial.socket) {
             Ok(false) => {}
+            // A bridge, say, that has the same address on every host: who answers is this daemon.
+            Ok(true) if dial.address.port() == self.own().port && socket::is_within_host(&dial.socket) => {
+                self.dial_failed(token, OURSELVES);
+            }
             Ok(true) => {
                 let Some(Dial { socket, peer, address, .. }) = self.dials.remove(&token) else { return };
                 let number = self.next_number(peer);
@@ -272,7 +288,7 @@ impl Daemon {
     pub(crate) fn peer_lost(&mut self, peer: usize, address: Option<SocketAddr>, why: &str, was_up: bool) {
         let now = self.now;
         let known = &mut self.peers[peer];
-        if let Some(address) = address {
+        if let Some(address) = address.filter(|_| was_up || known.direct != Some(true)) {
             known.told.insert(address, why.to_owned());
         }
         if was_up {

@@ -80,6 +80,12 @@ pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
     Ok(true)
 }
 
+/// Whether both ends of a connection have one address: it does not leave this host.
+pub(crate) fn is_within_host(socket: &OwnedFd) -> bool {
+    let ip = |at: Option<SocketAddr>| at.map(|at| at.ip().to_canonical());
+    ip(own(socket)).is_some() && ip(own(socket)) == ip(peer(socket))
+}
+
 /// The next connection that waits; `None`: there is none now.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     loop {

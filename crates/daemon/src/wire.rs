@@ -43,7 +43,9 @@ pub(crate) const FAILED: u8 = 33;
 /// The longest body of a frame to or from a client, and of those between daemons.
 pub(crate) const LONGEST: usize = 1 << 20;
 /// The longest body that a stranger may send.
-pub(crate) const LONGEST_HELLO: usize = 1 << 10;
+pub(crate) const LONGEST_HELLO: usize = 4 << 10;
+/// And the shortest of ours: longer than a packet of most networks.
+const SHORTEST_HELLO: usize = 3000;
 
 /// Who a daemon is.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -273,6 +275,13 @@ pub(crate) fn json(kind: u8, value: &impl Serialize) -> Vec<u8> {
     frame(kind, &serde_json::to_vec(value).unwrap_or_default())
 }
 
+/// The first frame: with blanks behind it up to that length.
+pub(crate) fn greeting(hello: &Hello) -> Vec<u8> {
+    let mut body = serde_json::to_vec(hello).unwrap_or_default();
+    body.resize(body.len().max(SHORTEST_HELLO), b' ');
+    frame(HELLO, &body)
+}
+
 /// Reads a frame off the front of `bytes`: kind, body and its whole length; `Ok(None)`: more must come.
 pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, usize)>, String> {
     let front = frame::front(bytes, longest).map_err(|nonsense| nonsense.to_string())?;
@@ -340,7 +349,7 @@ mod tests {
         let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
         assert_eq!((kind, len, serde_json::from_slice::<Target>(&body).unwrap()), (CONNECT, bytes.len(), target));
         assert_eq!(take(&bytes[..bytes.len() - 1], LONGEST), Ok(None));
-        assert!(take(&frame(HELLO, &[0; 2000]), LONGEST_HELLO).is_err());
+        assert!(take(&frame(HELLO, &[0; 5000]), LONGEST_HELLO).is_err());
         assert!(take(b"GET / HTTP/1.1", LONGEST_HELLO).is_err());
     }
 }
