@@ -12,6 +12,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use madrigal_proto::hosts::Ports;
 use madrigal_sys::{raw, tcp};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketType, sockopt};
@@ -76,10 +77,10 @@ impl Quays {
     }
 
     /// The ports, of IPv4 and IPv6, and those of their walls; 0 where there is none.
-    pub(crate) fn ports(&self) -> String {
+    pub(crate) fn ports(&self) -> Ports {
         let of = |ip: IpAddr| self.of(ip).map_or((0, 0), |quay| (quay.at.port(), quay.wall_at.port()));
         let (four, six) = (of(Ipv4Addr::LOCALHOST.into()), of(Ipv6Addr::LOCALHOST.into()));
-        format!("{} {} {} {}", four.0, six.0, four.1, six.1)
+        [four.0, six.0, four.1, six.1]
     }
 
     /// Whether a descriptor that came from a program is a TCP socket of this network namespace, not connected yet.
@@ -94,6 +95,13 @@ impl Quays {
             return Err("the program is in another network namespace than this daemon".to_owned());
         }
         Ok(())
+    }
+}
+
+/// A program's socket for which nothing will be done fails to connect, if it waits already.
+pub(crate) fn turn_off(theirs: &OwnedFd) {
+    if state(theirs) == Some(tcp::SYN_SENT) {
+        let _ = rustix::net::shutdown(theirs, Shutdown::Both);
     }
 }
 

@@ -12,8 +12,8 @@ impl Daemon {
     /// Writes the file anew, if it says something else by now.
     pub(crate) fn write_hosts(&mut self) {
         let all = self.grid.hosts.iter().enumerate();
-        let text =
-            hosts::write(all.map(|(at, host)| (host.name.as_str(), self.how(at), addresses(&self.grid, self.me, at))));
+        let all = all.map(|(at, host)| (host.name.as_str(), self.how(at), addresses(&self.grid, self.me, at)));
+        let text = hosts::write(self.quays.ports(), all);
         if text == self.hosts_told {
             return;
         }

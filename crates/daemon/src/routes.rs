@@ -72,9 +72,14 @@ impl Daemon {
     /// A program wants its socket, of which a copy came along, connected to a port of a host; the ports where it is to wait.
     pub(crate) fn take_route(&mut self, pid: u32, passed: Option<OwnedFd>, wanted: Wanted) -> Result<Vec<u8>, String> {
         let theirs = passed.ok_or("no socket came along")?;
-        self.quays.judge(&theirs)?;
-        let Some((peer, _)) = self.grid.host(&wanted.host) else {
-            return Err(format!("the grid has no host `{}`", wanted.host));
+        let known = self.grid.host(&wanted.host).ok_or_else(|| format!("the grid has no host `{}`", wanted.host));
+        let peer = match self.quays.judge(&theirs).and(known) {
+            Ok((peer, _)) => peer,
+            Err(why) => {
+                // The program may not have waited for the answer.
+                crate::berths::turn_off(&theirs);
+                return Err(why);
+            }
         };
         let asked = wanted.asked.parse::<SocketAddr>().ok();
         let told = RouteStatus {
@@ -90,7 +95,7 @@ impl Daemon {
         let token = self.token();
         let target = Target { host: wanted.host, port: wanted.port, from: 0, within: None, question: None };
         self.call(Caller { socket: theirs, token, kind: Kind::Program(id), staged: Vec::new() }, target);
-        Ok(self.quays.ports().into_bytes())
+        Ok(self.quays.ports().map(|port| port.to_string()).join(" ").into_bytes())
     }
 
     fn keep_route(&mut self, mut route: Route) -> u64 {

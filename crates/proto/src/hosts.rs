@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!  madrigal-hosts 1
+//!  : 40001 40002 40003 40004
 //!  a1 own 127.77.0.1 10.1.0.2
 //!  b1 enciphered 127.77.0.3 10.2.0.2 fd00:b::2
 //! ```
+//! The second line has the ports at which the daemon lets programs' sockets wait, by IPv4 and by IPv6, and those where they are refused.
 //! The first address of a host is its *alias*: it is given to no network card anywhere, and means this host whoever uses it. The others
 //! are the host's own, as far as nobody else in the grid has them.
 
@@ -56,9 +58,27 @@ pub fn is_alias(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(four) if four.octets()[..2] == [127, 77])
 }
 
+/// Ports of the loopback addresses: where sockets wait, by IPv4 and by IPv6, and where they are refused; 0 for none.
+pub type Ports = [u16; 4];
+
+/// Reads ports as a daemon writes them.
+pub fn read_ports(text: &str) -> Option<Ports> {
+    let mut all = text.split(' ').map(str::parse::<u16>);
+    let mut next = || all.next()?.ok();
+    Some([next()?, next()?, next()?, next()?])
+}
+
+/// The ports that a file tells.
+pub fn ports(text: &str) -> Option<Ports> {
+    let mut lines = text.lines();
+    let line = lines.next().filter(|line| *line == HEAD).and_then(|_| lines.next())?;
+    read_ports(line.strip_prefix(": ")?)
+}
+
 /// A file's text.
-pub fn write<'a>(hosts: impl Iterator<Item = (&'a str, How, Vec<IpAddr>)>) -> String {
-    let mut text = format!("{HEAD}\n");
+pub fn write<'a>(ports: Ports, hosts: impl Iterator<Item = (&'a str, How, Vec<IpAddr>)>) -> String {
+    let [a, b, c, d] = ports;
+    let mut text = format!("{HEAD}\n: {a} {b} {c} {d}\n");
     for (place, (name, how, addresses)) in hosts.enumerate() {
         let Some(alias) = alias(place) else { break };
         let how = match how {
@@ -142,10 +162,11 @@ mod tests {
             ("c.x_y-z", How::Direct, vec![]),
             ("d1", How::Daemon, vec![]),
         ];
-        let text = write(hosts.iter().cloned());
+        let text = write([7, 0, 65535, 9], hosts.iter().cloned());
+        assert_eq!(ports(&text), Some([7, 0, 65535, 9]));
         assert_eq!(
             text,
-            "madrigal-hosts 1\na1 own 127.77.0.1 10.1.0.2\nb1 enciphered 127.77.0.2 10.2.0.2 fd00::2\nc.x_y-z direct 127.77.0.3\n\
+            "madrigal-hosts 1\n: 7 0 65535 9\na1 own 127.77.0.1 10.1.0.2\nb1 enciphered 127.77.0.2 10.2.0.2 fd00::2\nc.x_y-z direct 127.77.0.3\n\
              d1 daemon 127.77.0.4\n"
         );
         let read: Vec<_> = entries(&text).map(|e| (e.name, e.how, e.addresses().collect::<Vec<_>>())).collect();
@@ -169,11 +190,20 @@ mod tests {
         }
         let text = "madrigal-hosts 1\n\na1\na1 own\na1 mine 127.77.0.1\na\"1 own 127.77.0.1\na1 own 127.77.0.x\n";
         assert_eq!(entries(text).count(), 0);
+        for text in [
+            "madrigal-hosts 1",
+            "madrigal-hosts 1\na1 own 127.77.0.1\n",
+            "madrigal-hosts 1\n: 1 2 3\n",
+            "x\n: 1 2 3 4\n",
+        ] {
+            assert_eq!(ports(text), None, "{text}");
+        }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(text: String) {
+            let _ = ports(&format!("{HEAD}\n: {text}"));
             for text in [text.clone(), format!("{HEAD}\n{text}"), format!("{HEAD}\na1 own 127.77.0.1 {text}")] {
                 for entry in entries(&text) {
                     prop_assert!(entry.name.len() <= LONGEST_NAME);

@@ -21,7 +21,7 @@ use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp};
 
 use crate::outcome::{errno, set_errno};
-use crate::sock::{self, Sock, role};
+use crate::sock::{self, Sock, flag, role};
 use crate::{process, table};
 
 pub(crate) use hosts::{after_fork, configure, is_on};
@@ -200,7 +200,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     if s.routed.stage() != stage::NONE {
         if s.routed.stage() == stage::PENDING
             && tcp::info(fd).is_ok_and(|info| info.state == CLOSED)
-            && let Some(verdict) = ask::verdict(fd)
+            && let Some(verdict) = ask::verdict(fd, blocks(&s))
         {
             let _ = failed(&s, fd, libc::ECONNREFUSED);
             return Some(Turn::Fail(verdict));
@@ -222,7 +222,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     if !process::port_wanted(to.at.port()) {
         return otherwise;
     }
-    match ask::route(fd, host.name(), to.at) {
+    match ask::route(fd, host.name(), to.at, blocks(&s)) {
         Some(ports) => {
             WALLS.store(u64::from(ports.walls[0]) | u64::from(ports.walls[1]) << 16, Ordering::Relaxed);
             s.routed.begin(&to);
@@ -234,6 +234,11 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             otherwise
         }
     }
+}
+
+/// Whether the program waits in its calls on a socket.
+fn blocks(s: &Sock) -> bool {
+    !s.has(flag::NONBLOCK)
 }
 
 /// Whether a socket was to be connected to an IPv4 address.
@@ -286,14 +291,14 @@ fn failed(s: &Sock, fd: c_int, told: c_int) -> Errno {
     let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     let ended = matches!(told, libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ECONNREFUSED);
     let plain = if ended { Errno::CONNREFUSED } else { Errno::from_raw_os_error(told) };
-    if ended && !process::is_plain() { ask::verdict(fd).unwrap_or(plain) } else { plain }
+    if ended && !process::is_plain() { ask::verdict(fd, blocks(s)).unwrap_or(plain) } else { plain }
 }
 
 /// What `SO_ERROR` tells where the kernel has an error.
 #[cold]
 pub(crate) fn error(fd: c_int) -> Option<c_int> {
     let s = sock::enter(fd).filter(|s| s.routed.stage() == stage::PENDING && !process::is_plain())?;
-    let verdict = ask::verdict(fd)?;
+    let verdict = ask::verdict(fd, blocks(&s))?;
     s.routed.clear();
     s.role.store(role::FRESH, Ordering::Relaxed);
     Some(verdict.raw_os_error())

@@ -4,10 +4,12 @@ use core::ffi::c_int;
 use core::fmt::Write as _;
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use madrigal_proto::frame::{self, Front};
+use madrigal_proto::hosts;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp, time};
@@ -20,8 +22,15 @@ use rustix::net::{
 const ROUTE: u8 = 21;
 const VERDICT: u8 = 23;
 const DONE: u8 = 32;
-/// How long the daemon, which has nothing to wait for, may take to answer.
+/// How long the daemon, which has nothing to wait for, may take to answer a program that waits anyway; and one that does not, when that
+/// connects, and when it asks why it failed.
 const PATIENCE_NS: u64 = 2_000_000_000;
+const CONNECT_NS: u64 = 50_000_000;
+const VERDICT_NS: u64 = 200_000_000;
+/// Who was kept waiting so long is not kept again for this time.
+const WARY_NS: u64 = 2_000_000_000;
+/// Until when the daemon is thought to hang.
+static HANGS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// The longest answer of use.
 const LONGEST: usize = 512;
 
@@ -31,27 +40,46 @@ pub(super) struct Ports {
     pub(super) walls: [u16; 2],
 }
 
+impl Ports {
+    fn of([four, six, wall_four, wall_six]: hosts::Ports) -> Option<Self> {
+        (four != 0 || six != 0).then_some(Self { quays: [four, six], walls: [wall_four, wall_six] })
+    }
+}
+
 /// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. `None`: there
-/// is no daemon, or it does not want to.
-pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr) -> Option<Ports> {
+/// is no daemon, or it does not want to. A program whose socket does not block is not kept: a daemon that is slow to answer finds question
+/// and socket when it wakes, and until then that connects, as with a host that does not answer.
+pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr, blocks: bool) -> Option<Ports> {
     let mut body = StackPath::empty();
     write!(body, r#"{{"host":"{host}","port":{},"asked":"{asked}"}}"#, asked.port()).ok()?;
     // SAFETY: the program's own descriptor, which it keeps open at least until the call we are in returns.
     let passed = unsafe { BorrowedFd::borrow_raw(fd) };
     let mut answer = Answer::default();
-    let text = answer.ask(ROUTE, body.as_c_str().to_bytes(), Some(passed)).ok()?;
-    let mut ports = core::str::from_utf8(text).ok()?.split(' ').map(str::parse::<u16>);
-    let mut next = || ports.next()?.ok();
-    let ports = Ports { quays: [next()?, next()?], walls: [next()?, next()?] };
-    (ports.quays != [0, 0]).then_some(ports)
+    match answer.ask(ROUTE, body.as_c_str().to_bytes(), Some(passed), patience(blocks, CONNECT_NS)) {
+        Ok(text) => Ports::of(hosts::read_ports(core::str::from_utf8(text).ok()?)?),
+        Err(Errno::TIMEDOUT) if !blocks => {
+            HANGS_UNTIL.store(time::now_ns() + WARY_NS, Ordering::Relaxed);
+            Ports::of(super::hosts::ports()?)
+        }
+        Err(_) => None,
+    }
 }
 
-/// Why the daemon made the connect of `fd` fail, if it did.
-pub(super) fn verdict(fd: c_int) -> Option<Errno> {
+/// How long an answer is waited for; `short` where the program does not wait.
+fn patience(blocks: bool, short: u64) -> u64 {
+    match blocks {
+        true => PATIENCE_NS,
+        false if time::now_ns() < HANGS_UNTIL.load(Ordering::Relaxed) => 0,
+        false => short,
+    }
+}
+
+/// Why the daemon made the connect of `fd` fail, if it did, and tells at once where the program does not wait.
+pub(super) fn verdict(fd: c_int, blocks: bool) -> Option<Errno> {
     let mut body = StackPath::empty();
     write!(body, "{}", tcp::cookie(fd).ok()?).ok()?;
     let mut answer = Answer::default();
-    let text = answer.ask(VERDICT, body.as_c_str().to_bytes(), None).ok()?;
+    let text = answer.ask(VERDICT, body.as_c_str().to_bytes(), None, patience(blocks, VERDICT_NS)).ok()?;
     let code = core::str::from_utf8(text).ok()?.parse::<i32>().ok()?;
     (1..4096).contains(&code).then(|| Errno::from_raw_os_error(code))
 }
@@ -69,11 +97,12 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// Asks, and waits for the answer; its body, if the daemon did what it was asked.
-    fn ask(&mut self, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<&[u8], Errno> {
+    /// Asks, and waits for the answer; its body, if the daemon did what it was asked. `TIMEDOUT`: it has the question, and did not answer
+    /// within `patience`.
+    fn ask(&mut self, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>, patience: u64) -> Result<&[u8], Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = Fd::from(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
-        let until = time::now_ns() + PATIENCE_NS;
+        let until = time::now_ns() + patience;
         call(&socket, until)?;
         say(&socket, kind, body, passed)?;
         while !self.is_whole()? {

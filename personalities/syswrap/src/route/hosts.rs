@@ -109,6 +109,11 @@ pub(super) fn by_name(name: &[u8]) -> Option<(Option<IpAddr>, Option<IpAddr>, Ip
     })
 }
 
+/// Where the daemon lets sockets wait, as it wrote down.
+pub(super) fn ports() -> Option<hosts::Ports> {
+    with(hosts::ports)
+}
+
 /// An address of this host.
 pub(super) fn own(four: bool) -> Option<IpAddr> {
     with(|text| {
