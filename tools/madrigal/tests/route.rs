@@ -4,106 +4,29 @@
 
 mod common;
 
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use common::{Folder, Running, madrigal, need, run};
-
-/// A generous end for anything that should take moments.
-const WATCHDOG: Duration = Duration::from_secs(60);
-
-/// Waits until `ready` answers something; panics when it takes too long.
-fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + WATCHDOG;
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-/// Sends back what comes; its port.
-fn echo() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || {
-                let mut to: TcpStream = stream.try_clone().unwrap();
-                let _ = std::io::copy(&mut &stream, &mut to);
-                let _ = to.shutdown(Shutdown::Write);
-            });
-        }
-    });
-    port
-}
+use common::bed::{Bed, echo, free_port, is_root};
+use common::{Running, madrigal, need, run};
 
 /// Daemons of hosts a1 and b1, and a host c1 that nobody reaches. The second host of the file has the alias 127.77.0.2.
-struct Bed {
-    folder: Folder,
-    daemons: Vec<(String, Child)>,
+fn bed(what: &str, allow: &str) -> Bed {
+    // With the library that programs get.
+    let _ = madrigal();
+    let (a, b) = (free_port(), free_port());
+    let grid = format!(
+        "trusted = true\n[site.a]\nhosts.a1 = '127.0.0.1:{a}'\n[site.b]\nhosts = {{ b1 = '127.0.0.1:{b}', c1 = [] }}\nallow = '{allow}'\n"
+    );
+    let mut bed = Bed::new(&format!("route-{what}"), &grid);
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    bed
 }
 
 impl Bed {
-    fn new(what: &str, allow: &str) -> Self {
-        let folder = Folder::new(what);
-        let (a, b) = (free_port(), free_port());
-        let grid = format!(
-            "trusted = true\n[site.a]\nhosts.a1 = '127.0.0.1:{a}'\n[site.b]\nhosts = {{ b1 = '127.0.0.1:{b}', c1 = [] }}\nallow = '{allow}'\n"
-        );
-        folder.file("grid.toml", 0o600, &grid);
-        let mut bed = Self { folder, daemons: Vec::new() };
-        bed.up("a1");
-        bed.up("b1");
-        until("a link", || bed.has_link().then_some(()));
-        bed
-    }
-
-    /// The command, as somebody on `host` types it.
-    fn on(&self, host: &str, args: &[&str]) -> Command {
-        let home = self.folder.0.join(host);
-        std::fs::create_dir_all(&home).unwrap();
-        let mut command = madrigal();
-        command.args(args).env("XDG_RUNTIME_DIR", home);
-        command
-    }
-
-    fn up(&mut self, host: &str) {
-        let grid = self.folder.path("grid.toml");
-        let log = std::fs::File::create(self.folder.path(&format!("{host}.log"))).unwrap();
-        let mut command = self.on(host, &["up", "--foreground", "--grid", &grid, "--host", host]);
-        let child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
-        self.daemons.push((host.to_owned(), child));
-        until("a daemon", || (run(&mut self.on(host, &["status"])).0 == Some(0)).then_some(()));
-    }
-
-    fn has_link(&self) -> bool {
-        let status: serde_json::Value =
-            serde_json::from_str(&run(&mut self.on("a1", &["status", "--json"])).1).unwrap();
-        let peers = status["peers"].as_array().unwrap();
-        peers.iter().any(|one| one["host"] == "b1" && !one["links"].as_array().unwrap().is_empty())
-    }
-
-    fn pid(&self, host: &str) -> u32 {
-        self.daemons.iter().find(|(name, _)| name == host).unwrap().1.id()
-    }
-
-    fn kill(&mut self, host: &str) {
-        let place = self.daemons.iter().position(|(name, _)| name == host).unwrap();
-        let (_, mut child) = self.daemons.remove(place);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
     /// A Python script under `madrigal exec` on host a1, with what the scripts share.
     fn script(&self, options: &[&str], script: &str, args: &[&str]) -> Command {
         let python = need("python3").unwrap();
@@ -114,24 +37,14 @@ impl Bed {
 
     /// What it prints; it must end well.
     #[track_caller]
-    fn says(&self, script: &str, args: &[&str]) -> String {
+    fn prints(&self, script: &str, args: &[&str]) -> String {
         let (status, out, err) = run(&mut self.script(&[], script, args));
         assert_eq!(status, Some(0), "{out}{err}{}", self.logs());
         out
     }
 
     fn logs(&self) -> String {
-        let log = |host: &str| std::fs::read_to_string(self.folder.path(&format!("{host}.log"))).unwrap_or_default();
-        format!("--- a1\n{}--- b1\n{}", log("a1"), log("b1"))
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        for (_, daemon) in &mut self.daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
+        format!("--- a1\n{}--- b1\n{}", self.log("a1"), self.log("b1"))
     }
 }
 
@@ -155,7 +68,7 @@ fn a_blocking_connect_by_name_and_by_alias() {
     if need("python3").is_none() {
         return;
     }
-    let bed = Bed::new("route-blocking", "1-65535");
+    let bed = bed("blocking", "1-65535");
     let port = echo().to_string();
     let script = "
 port = int(sys.argv[1])
@@ -191,7 +104,7 @@ s = socket.create_connection(l.getsockname())
 assert s.getpeername() == l.getsockname()
 print('well')
 ";
-    assert_eq!(bed.says(script, &[&port]), "well\n");
+    assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
 #[test]
@@ -199,7 +112,7 @@ fn a_connect_that_does_not_block_ends_when_the_far_end_is_there() {
     if need("python3").is_none() {
         return;
     }
-    let bed = Bed::new("route-nonblocking", "1-65535");
+    let bed = bed("nonblocking", "1-65535");
     let port = echo().to_string();
     let script = "
 port = int(sys.argv[1])
@@ -244,7 +157,7 @@ async def talk():
 asyncio.run(talk())
 print('well')
 ";
-    assert_eq!(bed.says(script, &[&port]), "well\n");
+    assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
 #[test]
@@ -253,7 +166,7 @@ fn what_fails_fails_as_it_would_there() {
         return;
     }
     let shut = free_port();
-    let bed = Bed::new("route-failed", &shut.to_string());
+    let bed = bed("failed", &shut.to_string());
     let other = echo();
     let script = "
 shut, other = int(sys.argv[1]), int(sys.argv[2])
@@ -303,7 +216,7 @@ fn why_shows_the_hops() {
     if need("python3").is_none() {
         return;
     }
-    let bed = Bed::new("route-why", "1-65535");
+    let bed = bed("why", "1-65535");
     let port = echo().to_string();
     let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); s.sendall(b'x'); s.recv(1)\n\
         print('open', flush=True); sys.stdin.readline()";
@@ -325,7 +238,7 @@ fn without_a_daemon_and_by_the_users_rules_all_is_plain() {
     if need("python3").is_none() {
         return;
     }
-    let mut bed = Bed::new("route-rules", "1-65535");
+    let mut bed = bed("rules", "1-65535");
     let port = echo().to_string();
     let script = "
 port = int(sys.argv[1])
@@ -347,7 +260,7 @@ s = socket.create_connection(('127.0.0.1', port)); exchange(s, 100)
     bed.kill("a1");
     assert_eq!(told(&bed, &[]), "EHOSTUNREACH EHOSTUNREACH\n");
     bed.up("a1");
-    until("a link", || bed.has_link().then_some(()));
+    bed.linked("a1", "b1");
     assert_eq!(told(&bed, &[]), "fine fine\n");
 }
 
@@ -356,7 +269,7 @@ fn a_killed_daemon_is_a_reset_and_new_connections_work_once_it_is_back() {
     if need("python3").is_none() {
         return;
     }
-    let mut bed = Bed::new("route-killed", "1-65535");
+    let mut bed = bed("killed", "1-65535");
     let port = echo().to_string();
     let script = "
 port = int(sys.argv[1])
@@ -372,7 +285,7 @@ print('again', flush=True)
     bed.kill("a1");
     assert_eq!(program.line(), "ECONNRESET");
     bed.up("a1");
-    until("a link", || bed.has_link().then_some(()));
+    bed.linked("a1", "b1");
     program.tell("");
     assert_eq!(program.line(), "again", "{}", bed.logs());
 }
@@ -410,7 +323,7 @@ fn strangers_get_nothing_where_sockets_wait() {
     if !is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
-    let bed = Bed::new("route-strangers", "1-65535");
+    let bed = bed("strangers", "1-65535");
     let port = echo().to_string();
     let grid = std::fs::read_to_string(bed.folder.path("grid.toml")).unwrap();
     let quays = listens(bed.pid("a1"));
@@ -422,9 +335,61 @@ fn strangers_get_nothing_where_sockets_wait() {
     assert_eq!((status, out.as_str()), (Some(0), "TimeoutError\nEADDRINUSE\nEADDRINUSE\n"), "{err}");
     // All the while and afterwards programs of the daemon's user are served.
     let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); exchange(s); print('well')";
-    assert_eq!(bed.says(script, &[&port]), "well\n");
+    assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+#[test]
+fn a_daemon_that_hangs_holds_up_no_connect_that_does_not_block() {
+    if need("python3").is_none() {
+        return;
+    }
+    let mut bed = bed("hangs", "1-65535");
+    let port = echo().to_string();
+    // Of thirty each would wait for two seconds if it waited for the daemon, and be refused after that.
+    let script = "
+import time
+port = int(sys.argv[1])
+def line(): sys.stdout.flush(); return sys.stdin.readline()
+print('ready'); line()
+begin, many = time.monotonic(), []
+for n in range(30):
+    s = socket.socket(); s.setblocking(False)
+    assert s.connect_ex(('b1', port)) == errno.EINPROGRESS, n
+    many.append(s)
+took = time.monotonic() - begin
+assert took < 15, took
+assert select.select([], many, [], 0)[1] == []
+print('asked'); line()
+left = set(many)
+while left and sys.argv[2] == 'goes on':
+    _, ready, _ = select.select([], left, [], 30)
+    assert ready
+    for s in ready:
+        assert error(s) == 0 and s.getpeername() == ('127.77.0.2', port)
+        left.remove(s); s.setblocking(True); exchange(s, 3000)
+while left:
+    _, ready, _ = select.select([], left, [], 30)
+    assert ready
+    for s in ready: assert error(s) == errno.ECONNREFUSED; left.remove(s)
+print('well'); line()
+";
+    // A process that connected before has nothing more to learn than one that did not.
+    for (end, warm) in [("goes on", true), ("goes on", false), ("is killed", false)] {
+        let before = if warm { "socket.create_connection(('b1', int(sys.argv[1]))).close()\n" } else { "" };
+        let mut program = Running::start(&mut bed.script(&[], &format!("{before}{script}"), &[&port, end]));
+        assert_eq!(program.line(), "ready", "{}", bed.logs());
+        let pid = bed.pid("a1").to_string();
+        let tell = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        tell("-STOP");
+        program.tell("");
+        assert_eq!(program.line(), "asked", "{end}, {warm}");
+        if end == "goes on" {
+            tell("-CONT")
+        } else {
+            bed.kill("a1")
+        }
+        program.tell("");
+        assert_eq!(program.line(), "well", "{end}, {warm}: {}", bed.logs());
+        program.finish();
+    }
 }

@@ -2,15 +2,22 @@
 //! the test.
 #![allow(dead_code)]
 
+pub(crate) mod bed;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// The command under test; the library it preloads is built first, and the environment has no setting of Madrigal's.
+/// The command under test, with the library that it preloads, which is built first.
 pub(crate) fn madrigal() -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(build_library);
+    command()
+}
+
+/// The command under test; its environment has no setting of Madrigal's.
+pub(crate) fn command() -> Command {
     let mut command = Command::new(exe());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MADRIGAL_") || name == "LD_PRELOAD" {
@@ -55,13 +62,16 @@ pub(crate) fn build(package: &str) {
 /// Runs a command to its end.
 pub(crate) fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (status.code(), text(&stdout), text(&stderr))
 }
 
 /// The file of a program, looked for as a shell does; says that the test is skipped where there is none.
 pub(crate) fn need(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());
+    // Servers may lie where users do not look.
+    let all = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let found = all.map(|dir| dir.join(program)).find(|file| file.is_file());
     if found.is_none() {
         eprintln!("skipped: no {program} here");
     }

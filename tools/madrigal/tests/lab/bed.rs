@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-/// A generous end for anything that should take moments.
-const WATCHDOG: Duration = Duration::from_secs(60);
+use super::common::bed::{is_root, until};
 
 /// The examples.
 pub(crate) fn example(name: &str) -> PathBuf {
@@ -112,33 +111,37 @@ impl Drop for Home {
 
 /// Exit status, standard output, standard error.
 pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    (status.code().unwrap_or(-1), text(&stdout), text(&stderr))
+    let (status, out, err) = super::common::run(command);
+    (status.unwrap_or(-1), out, err)
 }
 
 /// Whether labs can be built here; if not, says that the test is skipped and why.
 pub(crate) fn possible(who: Who) -> bool {
+    static KNOWN: [OnceLock<Option<String>>; 2] = [const { OnceLock::new() }; 2];
+    let obstacle = KNOWN[usize::from(who == Who::Nobody)].get_or_init(|| obstacle(who));
+    if let Some(obstacle) = obstacle {
+        println!("skipped: {obstacle}");
+    }
+    obstacle.is_none()
+}
+
+/// Why labs cannot be built here.
+fn obstacle(who: Who) -> Option<String> {
     static NEEDED: &[&str] = &["/usr/bin/python3"];
     if let Some(missing) = NEEDED.iter().find(|file| !Path::new(file).exists()) {
-        println!("skipped: no {missing} here");
-        return false;
+        return Some(format!("no {missing} here"));
     }
     let home = Home::new(who);
     let file = home.path.join("one.toml");
     std::fs::write(&file, "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\n[link.ab]\nbetween = ['a', 'b']\n").unwrap();
     let (status, _, err) = run(&mut home.lab(&["up", file.to_str().unwrap()]));
     if status != 0 {
-        println!("skipped: {}", err.trim());
         // Where it is root's, it has to work.
         assert!(!is_root() || who == Who::Nobody, "{err}");
-        return false;
+        return Some(err.trim().to_owned());
     }
-    run(&mut home.lab(&["down"])).0 == 0
-}
-
-pub(crate) fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+    assert_eq!(run(&mut home.lab(&["down"])).0, 0);
+    None
 }
 
 /// The namespaces, by kind and number, in which some process is.
@@ -162,18 +165,6 @@ fn strays(status: &serde_json::Value) -> Vec<String> {
     devices.chain(mounts.lines().filter(|line| line.contains("- tmpfs lab ")).map(str::to_owned)).collect()
 }
 
-/// Waits until `ready` answers something; panics when it takes too long.
-pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + WATCHDOG;
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// A lab that is up.
 pub(crate) struct Bed {
     pub(crate) home: Home,
@@ -190,9 +181,24 @@ impl Bed {
         Self::up_with(who, file, &[]).0
     }
 
+    /// Brings up what this text describes.
+    pub(crate) fn up_text(text: &str) -> Self {
+        Self::up_text_with(text, &[]).0
+    }
+
+    /// The same with further arguments; and what the command says.
+    pub(crate) fn up_text_with(text: &str, more: &[&str]) -> (Self, String) {
+        let home = Home::new(Who::Me);
+        let file = home.file("lab.toml", text);
+        Self::up_in(home, Path::new(&file), more)
+    }
+
     /// With further arguments; and what the command says.
     pub(crate) fn up_with(who: Who, file: &Path, more: &[&str]) -> (Self, String) {
-        let home = Home::new(who);
+        Self::up_in(Home::new(who), file, more)
+    }
+
+    fn up_in(home: Home, file: &Path, more: &[&str]) -> (Self, String) {
         let (status, out, err) = run(&mut home.lab(&[&["up", file.to_str().unwrap()], more].concat()));
         assert_eq!(status, 0, "{out}{err}");
         (Self { home, servers: Vec::new() }, out)

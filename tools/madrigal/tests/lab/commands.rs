@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::bed::{Bed, Home, Who, example, possible, run, until};
+use super::bed::{Bed, Home, Who, example, possible, run};
+use super::common::bed::until;
 
 fn kill(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());

@@ -6,8 +6,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use super::bed::{Bed, Who, example, possible, until};
-use super::daemons::has;
+use super::bed::{Bed, Who, example, possible};
+use super::common::bed::until;
+use super::grid::has;
 
 /// Two ends that send to each other without rest, bytes that tell where they belong, until a file is there; each says what it has read,
 /// or how it ended. The server writes that to a file.
@@ -199,9 +200,7 @@ fn streams_go_on_by_another_relay_when_one_is_killed_or_cut_off() {
     if !possible(Who::Me) {
         return;
     }
-    let home = super::bed::Home::new(Who::Me);
-    let file = home.file("two-ways.toml", TWO_WAYS);
-    let bed = Bed::up_with(Who::Me, file.as_ref(), &["--with-daemons"]).0;
+    let bed = Bed::up_text_with(TWO_WAYS, &["--with-daemons"]).0;
     let exe = bed.home.exe();
     let mut soak = Soak::start(bed);
     let first = soak.relay();

@@ -2,144 +2,21 @@
 //!
 //! Features (docs/features.md): B18.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
-use super::bed::{Bed, Who, possible, until};
+use super::bed::{Who, possible};
+use super::common::bed::until;
+use super::grid::{Grid, has};
 
-/// Sends back what comes, and says so on its output when it is ready.
-const ECHO: &str = "import socket, sys, threading\n\
-    s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\nprint('ready', flush=True)\n\
-    def serve(c):\n    \
-        try:\n        \
-            while b := c.recv(65536): c.sendall(b)\n        c.shutdown(1)\n    \
-        except OSError: pass\n\
-    while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()\n";
-
-/// Sends bytes to a local port while it reads; what became of them.
-pub(crate) const EXCHANGE: &str = "import socket, sys, threading, hashlib\n\
-    c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); n = int(sys.argv[2])\n\
-    b = bytes(i * 7 % 251 for i in range(n))\n\
-    threading.Thread(target=lambda: (c.sendall(b), c.shutdown(1))).start()\n\
-    got = bytearray()\n\
-    while r := c.recv(65536): got += r\n\
-    print('same' if got == b else 'other: %d of %d' % (len(got), n))\n";
-
-/// A lab with a daemon on each of some hosts.
-pub(crate) struct Grid {
-    pub(crate) bed: Bed,
-    file: String,
-    pub(crate) running: Vec<(String, Child)>,
-}
-
-impl Grid {
-    pub(crate) fn up(lab: &str, grid: &str, hosts: &[&str]) -> Self {
-        Self::on(Bed::up(lab), grid, hosts)
-    }
-
-    /// On a lab that is up.
-    pub(crate) fn on(bed: Bed, grid: &str, hosts: &[&str]) -> Self {
-        let file = bed.home.file("grid.toml", grid);
-        let mut all = Self { bed, file, running: Vec::new() };
-        hosts.iter().for_each(|host| all.start(host));
-        all
-    }
-
-    pub(crate) fn start(&mut self, host: &str) {
-        let args = ["up", "--foreground", "--grid", &self.file, "--host", host];
-        let child = self.spawn(host, &[&[self.bed.home.exe().as_str()], &args[..]].concat());
-        self.running.push((host.to_owned(), child));
-        until("a daemon", || (self.run(host, &["status"]).0 == 0).then_some(()));
-    }
-
-    pub(crate) fn spawn(&self, host: &str, command: &[&str]) -> Child {
-        let mut lab = self.bed.home.lab(&[&["exec", host, "--"], command].concat());
-        lab.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
-    }
-
-    /// Starts something that says a line when it is ready; the line.
-    pub(crate) fn ready(&mut self, host: &str, command: &[&str]) -> String {
-        use std::io::BufRead as _;
-        let mut child = self.spawn(host, command);
-        let mut line = String::new();
-        std::io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        self.running.push((String::new(), child));
-        line
-    }
-
-    /// Starts something that runs until the grid is down.
-    pub(crate) fn serve(&mut self, host: &str, command: &[&str]) {
-        let child = self.spawn(host, command);
-        self.running.push((String::new(), child));
-    }
-
-    pub(crate) fn echo(&mut self, host: &str, port: &str) {
-        assert_eq!(self.ready(host, &["/usr/bin/python3", "-c", ECHO, port]), "ready\n");
-    }
-
-    /// The local port of `host` that leads to another one's.
-    pub(crate) fn forward(&mut self, host: &str, to: &str) -> String {
-        let exe = self.bed.home.exe();
-        let line = self.ready(host, &[&exe, "forward", "0", to]);
-        line.split([':', ' ']).nth(1).unwrap_or_else(|| panic!("{host} to {to}: {line}")).to_owned()
-    }
-
-    /// `madrigal` on a host.
-    pub(crate) fn run(&self, host: &str, args: &[&str]) -> (i32, String, String) {
-        self.bed.exec(host, &[&[self.bed.home.exe().as_str()], args].concat())
-    }
-
-    pub(crate) fn status(&self, host: &str) -> serde_json::Value {
-        serde_json::from_str(&self.run(host, &["status", "--json"]).1).unwrap()
-    }
-
-    pub(crate) fn linked(&self, host: &str, peer: &str) {
-        let is_up =
-            |one: &serde_json::Value| one["host"] == peer && one["links"].as_array().is_some_and(|l| !l.is_empty());
-        until("a link", || self.status(host)["peers"].as_array().unwrap().iter().any(is_up).then_some(()));
-    }
-
-    /// A port of `to` works from `from`, through its daemon.
-    #[track_caller]
-    pub(crate) fn works(&mut self, from: &str, to: &str) {
-        let port = self.forward(from, &format!("{to}:7000"));
-        assert_eq!(self.bed.python(from, EXCHANGE, &[&port, "1000000"]), "same", "{from} to {to}");
-    }
-
-    pub(crate) fn kill(&mut self, host: &str) {
-        // The daemon itself is a child of the command that entered the host, and is killed with it.
-        let place = self.running.iter().position(|(name, _)| name == host).unwrap();
-        let (_, mut child) = self.running.remove(place);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    pub(crate) fn down(mut self) {
-        for (_, child) in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        self.running.clear();
-        self.bed.down();
-    }
-}
-
-pub(crate) fn has(program: &str) -> bool {
-    let found = ["/usr/bin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists());
-    if !found {
-        println!("skipped: no {program} here");
-    }
-    found
-}
-
-pub(crate) const ALLOW: &str = "allow = '7000,6379,8080,8730,5201'\n";
+/// What the tests' programs listen at.
+pub(crate) const ALLOW: &str = "allow = '7000,2809,5201,6379,8080,8730'\n";
 
 #[test]
 fn nat_left_works_both_ways() {
     if !possible(Who::Me) {
         return;
     }
-    let grid = format!("trusted = true\n[site.a]\nhosts.a1 = []\n{ALLOW}[site.b]\nhosts.b1 = '198.51.100.2'\n{ALLOW}");
+    let grid = format!("[site.a]\nhosts.a1 = []\n{ALLOW}[site.b]\nhosts.b1 = '198.51.100.2'\n{ALLOW}");
     let mut grid = Grid::up("nat-left.toml", &grid, &["a1", "b1"]);
     grid.echo("a1", "7000");
     grid.echo("b1", "7000");
@@ -155,8 +32,7 @@ fn one_way_firewall_works_both_ways() {
     if !possible(Who::Me) {
         return;
     }
-    let grid =
-        format!("trusted = true\n[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}");
+    let grid = format!("[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}");
     let mut grid = Grid::up("one-way-firewall.toml", &grid, &["b1", "a1"]);
     grid.echo("a1", "7000");
     grid.linked("b1", "a1");
@@ -167,7 +43,7 @@ fn one_way_firewall_works_both_ways() {
 /// Two sites behind NAT, and a relay.
 pub(crate) fn two_sites() -> String {
     format!(
-        "trusted = true\n[site.a]\nhosts = {{ a1 = '10.1.0.2', a2 = '10.1.0.3' }}\n{ALLOW}\
+        "[site.a]\nhosts = {{ a1 = '10.1.0.2', a2 = '10.1.0.3' }}\n{ALLOW}\
          [site.b]\nhosts = {{ b1 = '10.2.0.2', b2 = '10.2.0.3' }}\n{ALLOW}\
          [site.public]\nhosts.r = '203.0.113.2'\nrelay = 'r'\n"
     )
@@ -182,9 +58,9 @@ fn redis_between_two_sites_behind_nat() {
     grid.linked("a1", "r");
     grid.linked("b1", "r");
     grid.serve("b1", &["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"]);
-    until("redis", || grid.bed.exec("b1", &["redis-cli", "ping"]).1.contains("PONG").then_some(()));
+    until("redis", || grid.exec("b1", &["redis-cli", "ping"]).1.contains("PONG").then_some(()));
     let port = grid.forward("a1", "b1:6379");
-    let ask = |grid: &Grid, args: &[&str]| grid.bed.exec("a1", &[&["redis-cli", "-p", &port], args].concat()).1;
+    let ask = |grid: &Grid, args: &[&str]| grid.exec("a1", &[&["redis-cli", "-p", &port], args].concat()).1;
     assert_eq!(ask(&grid, &["set", "key", &"x".repeat(50_000)]), "OK\n");
     assert_eq!(ask(&grid, &["strlen", "key"]), "50000\n");
     // Within a site directly.

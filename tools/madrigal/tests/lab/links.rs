@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Who, possible, until};
+use super::bed::{Bed, Who, possible};
+use super::common::bed::until;
 
 /// The shortest of some round-trip times.
 fn shortest(times: &[Option<f64>]) -> f64 {

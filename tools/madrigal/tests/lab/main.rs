@@ -6,8 +6,10 @@ mod commands;
 mod common;
 mod cuts;
 mod daemons;
+mod grid;
 mod jobs;
 mod links;
+mod programs;
 mod routes;
 mod secured;
 mod ways;
@@ -138,7 +140,7 @@ fn nat_left() {
 
 #[test]
 fn without_rights() {
-    let who = if bed::is_root() { Who::Nobody } else { Who::Me };
+    let who = if common::bed::is_root() { Who::Nobody } else { Who::Me };
     if !possible(who) {
         return;
     }

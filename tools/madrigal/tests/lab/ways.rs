@@ -6,26 +6,10 @@ use std::process::{Child, Command};
 
 use serde_json::Value;
 
-use super::bed::{Bed, Home, Who, possible, until};
-use super::daemons::{Grid, has, two_sites};
-
-impl Grid {
-    /// A command with `--json`: its exit status and what it says.
-    fn json(&self, host: &str, args: &[&str]) -> (i32, Value) {
-        let (status, out, err) = self.run(host, &[args, &["--json"]].concat());
-        (status, serde_json::from_str(&out).unwrap_or_else(|_| panic!("{args:?} on {host}: {out}{err}")))
-    }
-
-    /// Waits until connections take this way.
-    fn takes(&self, host: &str, from: &str, to: &str, way: &str) -> Value {
-        until(way, || {
-            Some(self.run(host, &["why", from, to, "--json"]).1).filter(|out| !out.is_empty()).and_then(|out| {
-                let why: Value = serde_json::from_str(&out).unwrap();
-                (why["chosen"] == way && why["ways"][0]["figures"]["round_trip_us"].is_u64()).then_some(why)
-            })
-        })
-    }
-}
+use super::bed::{Bed, Home, Who, possible};
+use super::common::bed::{is_root, until};
+use super::daemons::{ALLOW, two_sites};
+use super::grid::{Grid, has};
 
 /// The check of that name.
 fn check<'a>(answer: &'a Value, name: &str) -> &'a Value {
@@ -120,12 +104,10 @@ fn several_relays_carry_a_stream_and_rules_forbid_them() {
     if !possible(Who::Me) {
         return;
     }
-    let home = Home::new(Who::Me);
-    let file = home.file("chain.toml", CHAIN);
-    let text = "trusted = true\n[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000-7001'\n\
+    let text = "[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000-7001'\n\
         [site.m]\nhosts = { r1 = ['10.1.0.3', '10.2.0.2'], r2 = ['10.2.0.3', '10.3.0.2'] }\nrelay = ['r1', 'r2']\n\
         [rule.shy]\nports = '7001'\nforbid = 'relay'\n";
-    let mut grid = Grid::on(Bed::up_as(Who::Me, file.as_ref()), text, &["a1", "b1", "r1", "r2"]);
+    let mut grid = Grid::on(Bed::up_text(CHAIN), text, &["a1", "b1", "r1", "r2"]);
     grid.echo("b1", "7000");
     let why = grid.takes("a1", "a1", "b1", "through r1, r2");
     assert!(why["ways"].as_array().unwrap().iter().any(|way| way["way"] == "through r2"), "{why:#}");
@@ -185,27 +167,34 @@ const TALK: &str = "import socket, sys, os\n\
         if n == 3: print('ready', flush=True)\n\
     print('whole')\n";
 
+/// Whether ssh and its server can be used here.
+pub(crate) fn has_ssh() -> bool {
+    if !is_root() {
+        println!("skipped: a server of ssh is root's");
+    }
+    is_root() && ["ssh", "ssh-keygen", "sshd"].iter().all(|program| has(program))
+}
+
+/// That lab, with daemons on a1 and on b1, which a1 reaches by ssh.
+pub(crate) fn only_ssh() -> Grid {
+    let bed = Bed::up_text(ONLY_SSH);
+    let (via, folder) = (keys(&bed.home, "10.2.0.2"), bed.home.folder());
+    let text =
+        format!("[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}via = '{via} link'\n");
+    let mut grid = Grid::on(bed, &text, &["b1"]);
+    let sshd = super::common::need("sshd").unwrap();
+    let server = format!("mkdir -p /run/sshd; exec {} -D -e -f {folder}/sshd_config", sshd.display());
+    grid.serve("b1", &["sh", "-c", &server]);
+    grid.start("a1");
+    grid
+}
+
 #[test]
 fn ssh_is_a_way_until_there_is_a_better_one() {
-    if !possible(Who::Me) || !super::bed::is_root() || !["ssh", "ssh-keygen"].iter().all(|program| has(program)) {
+    if !possible(Who::Me) || !has_ssh() {
         return;
     }
-    let Some(sshd) = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|file| std::path::Path::new(file).exists())
-    else {
-        println!("skipped: no sshd here");
-        return;
-    };
-    let home = Home::new(Who::Me);
-    let file = home.file("only-ssh.toml", ONLY_SSH);
-    let via = keys(&home, "10.2.0.2");
-    let text = format!(
-        "trusted = true\n[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000'\nvia = '{via} link'\n"
-    );
-    let mut grid = Grid::on(Bed::up_as(Who::Me, file.as_ref()), &text, &["b1"]);
-    let config = format!("{}/sshd_config", home.folder());
-    let server = grid.spawn("b1", &["sh", "-c", &format!("mkdir -p /run/sshd; exec {sshd} -D -e -f {config}")]);
-    grid.running.push((String::new(), server));
-    grid.start("a1");
+    let mut grid = only_ssh();
     grid.echo("b1", "7000");
     let why = grid.takes("a1", "a1", "b1", "command");
     assert!(
@@ -216,7 +205,7 @@ fn ssh_is_a_way_until_there_is_a_better_one() {
     grid.works("a1", "b1");
     // The firewall opens. What went over ssh moves to the better way while it talks, and loses nothing.
     let port = grid.forward("a1", "b1:7000");
-    let end = format!("{}/end", home.folder());
+    let end = format!("{}/end", grid.bed.home.folder());
     let mut talking = grid.spawn("a1", &["/usr/bin/python3", "-c", TALK, &port, &end]);
     let mut told = std::io::BufReader::new(talking.stdout.take().unwrap());
     let mut line = || {
@@ -246,7 +235,7 @@ fn a_command_that_fails_says_why() {
     if !possible(Who::Me) {
         return;
     }
-    let text = "trusted = true\n[site.a]\nhosts.a1 = []\n[site.b]\nhosts.b1 = []\nallow = '7000'\nvia = 'echo no such key >&2; false {host}'\n";
+    let text = "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.b1 = []\nallow = '7000'\nvia = 'echo no such key >&2; false {host}'\n";
     let grid = Grid::up("nat-left.toml", text, &["a1"]);
     until("an attempt", || grid.run("a1", &["status"]).1.contains("(no such key)").then_some(()));
     let (status, _, err) = grid.run("a1", &["connect", "b1:7000"]);
@@ -259,7 +248,7 @@ fn long_packets_that_vanish_hold_nobody_up() {
     if !possible(Who::Me) {
         return;
     }
-    let text = "trusted = true\n[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000'\n\
+    let text = "[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000'\n\
         [site.m]\nhosts.r = ['203.0.113.2', '[2001:db8:1::2]:7780']\nrelay = 'r'\n";
     // a1 has IPv6 only, b1 IPv4 only, and on a1's way packets of more than 1280 bytes vanish without a word.
     let mut grid = Grid::up("ipv6-only.toml", text, &["r", "a1", "b1"]);

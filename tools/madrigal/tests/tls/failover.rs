@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use madrigal_identity::DAY;
 
-use crate::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, until};
+use crate::common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, until};
 
 /// Streams of each kind.
 const STREAMS: usize = 3;

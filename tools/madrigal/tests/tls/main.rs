@@ -6,7 +6,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod bed;
 mod failover;
 mod many;
 mod strangers;
@@ -15,7 +14,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, name, until};
+use common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, name, until};
 use common::run;
 use madrigal_identity::{Authority, DAY, REVOKED, Which};
 
@@ -115,7 +114,7 @@ fn who_answers_must_be_who_was_called() {
     let grid = format!(
         "[site.a]\nhosts.a1 = []\n[site.b]\nhosts = {{ b1 = '127.0.0.1:{port}', c1 = [] }}\nallow = '1-65535'\n"
     );
-    let mut bed = Bed::new("wrong-peer", &grid);
+    let mut bed = Bed::new("tls-wrong-peer", &grid);
     // At the address of b1 sits c1.
     bed.folder.file(
         "other.toml",
@@ -136,7 +135,7 @@ fn who_answers_must_be_who_was_called() {
 fn nobody_passes_for_another_host() {
     let port = free_port();
     let grid = format!("[site.a]\nhosts = {{ a1 = [], c1 = [] }}\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\n");
-    let mut bed = Bed::new("impostor", &grid);
+    let mut bed = Bed::new("tls-impostor", &grid);
     bed.issue("b1", life(DAY));
     bed.issue("a1", life(DAY));
     bed.up("b1");

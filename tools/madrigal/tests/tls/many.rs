@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use madrigal_identity::DAY;
 use rustix::event::epoll;
 
-use crate::bed::{Bed, life, peak, raise_limits, until};
+use crate::common::bed::{Bed, life, peak, raise_limits, until};
 
 const STREAMS: usize = 2000;
 /// What each gets on average before shares are compared.

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use madrigal_identity::DAY;
 use rustix::process::{Resource, getrlimit};
 
-use crate::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, peak, raise_limits, until};
+use crate::common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, peak, raise_limits, until};
 
 /// Connections that are opened and left, where this process may have so many.
 const MANY: usize = 10_000;

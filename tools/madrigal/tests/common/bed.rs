@@ -1,6 +1,7 @@
-//! A grid on this machine whose links have to be enciphered: a CA, and daemons with certificates of it.
+//! A grid whose hosts are all here: real daemons, each with a runtime directory of its own, started and killed, and with certificates of the
+//! grid's CA where their links have to be enciphered.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use madrigal_identity::{Authority, DAY, Moment, Name, Validity};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{Folder, Running, exe, run};
+use super::{Folder, Running, command, run};
 
 /// A generous end for anything that should take moments.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
@@ -23,13 +24,18 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
             return value;
         }
         assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(3));
     }
 }
 
 /// A port that nobody uses now.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Whether the tests run as root.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
 }
 
 /// The most memory a process has had.
@@ -45,6 +51,7 @@ pub(crate) fn raise_limits() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
+/// A name in a certificate.
 pub(crate) fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
 }
@@ -63,21 +70,22 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
+    /// Nobody is up, and nobody has a certificate.
     pub(crate) fn new(what: &str, grid: &str) -> Self {
-        let folder = Folder::new(&format!("tls-{what}"));
+        let folder = Folder::new(what);
         folder.file("grid.toml", 0o600, grid);
         let ca = Authority::create(&folder.0.join("ca"), &name("lab"), life(DAY), false).unwrap();
         Self { folder, ca, daemons: Vec::new() }
     }
 
-    /// `a1` calls `b1`, which listens at this port of 127.0.0.1 and calls nobody: a1 has no address, so that this is no matter of one
-    /// machine alone.
+    /// For links that have to be enciphered: `a1` calls `b1`, which listens at this port of 127.0.0.1 and calls nobody. a1 has no address,
+    /// so that this is no matter of one machine alone.
     pub(crate) fn two(what: &str) -> (Self, u16) {
         let port = free_port();
         let grid = format!(
             "[site.a]\nhosts.a1 = []\nallow = '1-65535'\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\nallow = '1-65535'\n"
         );
-        (Self::new(what, &grid), port)
+        (Self::new(&format!("tls-{what}"), &grid), port)
     }
 
     /// Where a host has its certificate.
@@ -94,9 +102,14 @@ impl Bed {
     pub(crate) fn on(&self, host: &str, args: &[&str]) -> Command {
         let home = self.folder.0.join(host);
         std::fs::create_dir_all(&home).unwrap();
-        let mut command = Command::new(exe());
+        let mut command = command();
         command.args(args).env("XDG_RUNTIME_DIR", home).env("MADRIGAL_CONFIG_DIR", self.config(host));
         command
+    }
+
+    /// A file in the runtime directory of a host.
+    pub(crate) fn runtime(&self, host: &str, file: &str) -> PathBuf {
+        self.folder.0.join(host).join("madrigal").join(file)
     }
 
     /// Starts the daemon of a host.
@@ -114,11 +127,12 @@ impl Bed {
         until("a daemon", || (run(&mut self.on(place, &["status"])).0 == Some(0)).then_some(()));
     }
 
+    /// The process of a host's daemon.
     pub(crate) fn pid(&self, host: &str) -> u32 {
         self.daemons.iter().find(|(name, _)| name == host).unwrap().1.id()
     }
 
-    /// As `kill -9`.
+    /// As `kill -9` of a host's daemon.
     pub(crate) fn kill(&mut self, host: &str) {
         let place = self.daemons.iter().position(|(name, _)| name == host).unwrap();
         let (_, mut child) = self.daemons.remove(place);
@@ -130,6 +144,7 @@ impl Bed {
         self.folder.0.join(format!("{host}.log"))
     }
 
+    /// What a host's daemons have said, all of them.
     pub(crate) fn log(&self, host: &str) -> String {
         std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
     }
@@ -141,6 +156,7 @@ impl Bed {
         until(&format!("{parts:?} from {host}"), || self.log(host).lines().any(has).then_some(()));
     }
 
+    /// `status --json` on a host.
     pub(crate) fn status(&self, host: &str) -> serde_json::Value {
         let (status, out, err) = run(&mut self.on(host, &["status", "--json"]));
         assert_eq!(status, Some(0), "{err}");
@@ -153,12 +169,17 @@ impl Bed {
         status["peers"].as_array().unwrap().iter().find(|one| one["host"] == peer).unwrap().clone()
     }
 
-    /// Waits for a link, which must be enciphered.
+    /// The links that a host has with another one.
+    pub(crate) fn links(&self, host: &str, peer: &str) -> Vec<serde_json::Value> {
+        self.peer(host, peer)["links"].as_array().unwrap().clone()
+    }
+
+    /// Waits for a link; which is enciphered where the host has a certificate, and only there.
     #[track_caller]
     pub(crate) fn linked(&self, host: &str, peer: &str) {
-        let links = || self.peer(host, peer)["links"].as_array().cloned().filter(|links| !links.is_empty());
-        let links = until("a link", links);
-        assert!(links.iter().all(|link| link["tls"] == true), "{links:?}");
+        let links = until("a link", || Some(self.links(host, peer)).filter(|links| !links.is_empty()));
+        let tls = self.config(host).join("host.pem").exists();
+        assert!(links.iter().all(|link| link["tls"] == tls), "{links:?}");
     }
 
     /// A local port on `host` that leads to another one's.
@@ -176,10 +197,9 @@ impl Drop for Bed {
             let _ = daemon.kill();
             let _ = daemon.wait();
             if std::thread::panicking() {
-                let log = self.folder.0.join(format!("{host}.log"));
-                let log = BufReader::new(std::fs::File::open(log).unwrap());
+                let log = std::fs::read_to_string(self.folder.0.join(format!("{host}.log"))).unwrap_or_default();
                 eprintln!("--- {host}");
-                log.lines().map_while(Result::ok).take(100).for_each(|line| eprintln!("{line}"));
+                log.lines().take(100).for_each(|line| eprintln!("{line}"));
             }
         }
     }
