@@ -9,6 +9,7 @@ mod daemons;
 mod grid;
 mod jobs;
 mod links;
+mod matrix;
 mod programs;
 mod routes;
 mod secured;

@@ -9,9 +9,11 @@ use std::sync::OnceLock;
 use super::common::bed::until;
 use super::grid::{Grid, has};
 
+/// A program between two hosts.
+type Program = fn(&mut Grid, &str, &str);
+
 /// What the matrix runs, from one host to another. A further program is a function and a line here.
-pub(crate) const PROGRAMS: [(&str, fn(&mut Grid, &str, &str)); 4] =
-    [("redis", try_redis), ("iperf3", try_iperf), ("omniORB", try_corba), ("rsync", try_rsync)];
+pub(crate) const PROGRAMS: [Program; 4] = [try_redis, try_iperf, try_corba, try_rsync];
 
 /// A redis server, started and listening.
 pub(crate) fn redis(grid: &mut Grid, on: &str, bind: &str) {
