@@ -41,6 +41,8 @@ pub(crate) struct Adrift {
     ask: Option<Ask>,
     /// When each way may be tried again.
     tried: BTreeMap<String, u64>,
+    /// How often the far daemon did not agree, while the way that it has works.
+    refused: u32,
 }
 
 /// A way that was asked for.
@@ -55,7 +57,7 @@ struct Ask {
 
 impl Adrift {
     fn new() -> Self {
-        Self { end: u64::MAX, next: u64::MAX, ask: None, tried: BTreeMap::new() }
+        Self { end: u64::MAX, next: u64::MAX, ask: None, tried: BTreeMap::new(), refused: 0 }
     }
 
     /// When it is due.
@@ -79,9 +81,14 @@ impl Daemon {
         let Some(Origin { role: Role::Caller { host, port, way }, .. }) = pipe.origin.clone() else { return };
         let Some((link, best)) = self.ways_to(host, Some(port)).into_iter().next() else { return };
         let better = [Way::Direct, Way::Reverse].contains(&best) && !["direct", "reverse"].contains(&way.as_str());
-        if better && !self.adrift.contains_key(&token) {
-            self.adrift.insert(token, Adrift::new());
+        if self.adrift.get(&token).is_some_and(|adrift| adrift.ask.is_some() || adrift.end < u64::MAX) {
+            return;
+        }
+        if better {
+            self.adrift.entry(token).or_insert_with(Adrift::new).next = u64::MAX;
             self.ask_to_go_on(token, link, best.to_string());
+        } else {
+            self.adrift.remove(&token);
         }
     }
 
@@ -118,6 +125,10 @@ impl Daemon {
         }
         if adrift.ask.as_ref().is_some_and(|ask| ask.deadline <= now) {
             return self.way_failed(token);
+        }
+        if adrift.end == u64::MAX {
+            adrift.next = u64::MAX;
+            return self.move_one(token);
         }
         self.look_for_way(token);
     }
@@ -181,8 +192,9 @@ impl Daemon {
         }
         let Some(adrift) = self.adrift.get_mut(&token) else { return };
         if adrift.end == u64::MAX {
-            // The way that it has still works.
-            self.adrift.remove(&token);
+            // The way that it has still works. More may have been said there than we knew of when we asked: again, with longer pauses.
+            adrift.next = now + (AGAIN << adrift.refused.min(8));
+            adrift.refused += 1;
         } else {
             adrift.next = now;
         }
