@@ -2,7 +2,7 @@
 //! sent waits here, little of it: the less lies between the mux and the wire, the sooner what is urgent arrives.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use madrigal_identity::{Credentials, Refusal, server_name};
@@ -64,6 +64,8 @@ pub(crate) struct Channel {
 
 /// Bytes that may wait for the wire, before the cipher, and behind it.
 const MOST: usize = 64 << 10;
+/// Bytes that may wait in the kernel besides those on their way: what is urgent stands behind them.
+const UNSENT: i32 = 128 << 10;
 /// Bytes with which a handshake must be done: three certificates are a tenth of it.
 const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: a record of the handshake.
@@ -89,6 +91,8 @@ impl Channel {
     }
 
     fn new(socket: OwnedFd, cipher: Cipher) -> Self {
+        // Where it is no TCP, there is nothing to be set.
+        let _ = madrigal_sys::tcp::set_most_unsent(socket.as_raw_fd(), UNSENT);
         Self { socket, cipher, out: Vec::new(), sent: 0 }
     }
 

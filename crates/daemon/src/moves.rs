@@ -241,7 +241,7 @@ impl Daemon {
         let counted = theirs.zip(far.tally.as_mut()).is_some_and(|(theirs, tally)| tally.resume(ask.got, theirs));
         let before = std::mem::replace(&mut far.end, End::Stream(new));
         if let Some(Origin { role: Role::Caller { way, .. }, .. }) = &mut pipe.origin {
-            *way = ask.way;
+            way.clone_from(&ask.way);
         }
         let told = pipe.origin.as_ref().map(Origin::spoken).unwrap_or_default();
         self.streams.insert(new, Holder::Pipe(token));
@@ -252,6 +252,7 @@ impl Daemon {
             return self.break_pipe(token, Gone::Ended);
         }
         self.note(&format!("moved: {told}"));
+        self.route_moved(token, new, &ask.way);
         self.pump(token);
     }
 

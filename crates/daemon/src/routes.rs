@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::{Caller, Kind};
 use crate::daemon::{Daemon, SECOND};
-use crate::pipes::End;
+use crate::pipes::{End, Stream};
 use crate::poll::Token;
 use crate::socket;
 use crate::wire::{Target, Wanted};
@@ -132,6 +132,13 @@ impl Daemon {
         let hops = self.hops(way, &host);
         if let Some(route) = self.route(id) {
             (route.told.hops, route.told.tls) = (hops, tls);
+        }
+    }
+
+    /// A pipe goes on by another way.
+    pub(crate) fn route_moved(&mut self, pipe: Token, stream: Stream, way: &str) {
+        if let Some(id) = self.routes.all.iter().find(|route| route.pipe == Some(pipe)).map(|route| route.id) {
+            self.route_found(id, &End::Stream(stream), way);
         }
     }
 

@@ -87,6 +87,11 @@ pub fn set_longest_segment(fd: c_int, bytes: c_int) -> Result<(), Errno> {
     raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &bytes)
 }
 
+/// `TCP_NOTSENT_LOWAT`: the kernel takes no more while so many bytes wait to be sent for the first time.
+pub fn set_most_unsent(fd: c_int, bytes: c_int) -> Result<(), Errno> {
+    raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes)
+}
+
 /// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
 pub fn netns_cookie(fd: c_int) -> u64 {
     const SO_NETNS_COOKIE: c_int = 71;

@@ -12,6 +12,7 @@ mod links;
 mod matrix;
 mod programs;
 mod routes;
+mod saturated;
 mod secured;
 mod ways;
 
