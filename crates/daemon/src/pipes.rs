@@ -2,6 +2,7 @@
 //! writing it holds at most what one read gave: who does not read holds up its own stream, and nobody else's. Where a stream begins or ends
 //! at this host, its bytes are counted, and kept until the other end has them, so that it can go on by another way (`moves.rs`).
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Mux, StreamId};
@@ -124,22 +125,35 @@ impl Side {
     }
 
     /// Its bytes are counted from now on.
-    fn count(&mut self) -> Result<(), Nonsense> {
+    fn count(&mut self) -> Result<(), Errno> {
         let mut tally = Box::new(Tally::new());
-        let heard = std::mem::take(&mut self.staged);
-        let mut rest = &heard[..];
-        while !rest.is_empty() {
-            let (heard, taken) = tally.hear(rest)?;
-            match heard {
-                Heard::Bytes(bytes) => self.staged.extend_from_slice(bytes),
-                Heard::End => self.ended = true,
-                Heard::Nothing => {}
-            }
-            rest = rest.get(taken..).unwrap_or_default();
-        }
+        let new = read_counted(&mut tally, &mut self.staged, &mut self.ended)?;
+        self.staged.truncate(new.end);
+        self.staged.drain(..new.start);
         self.tally = Some(tally);
         Ok(())
     }
+}
+
+/// Reads what came by a counted stream: where in the buffer the new bytes lie then, all together.
+fn read_counted(tally: &mut Tally, buffer: &mut [u8], ended: &mut bool) -> Result<Range<usize>, Errno> {
+    let (mut at, mut new) = (0, 0..0);
+    while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
+        let (heard, taken) = tally.hear(rest).map_err(|Nonsense| Errno::PROTO)?;
+        at += taken;
+        match heard {
+            // They are the last of what was taken.
+            Heard::Bytes(bytes) if new.is_empty() => new = at - bytes.len()..at,
+            Heard::Bytes(bytes) => {
+                let count = bytes.len();
+                buffer.copy_within(at - count..at, new.end);
+                new.end += count;
+            }
+            Heard::End => *ended = true,
+            Heard::Nothing => {}
+        }
+    }
+    Ok(new)
 }
 
 impl Daemon {
@@ -248,7 +262,7 @@ impl Daemon {
                 End::Adrift => Got::Nothing,
             };
             match got {
-                Got::Bytes(count) => self.bring(from, to, buffer.get(..count).unwrap_or_default())?,
+                Got::Bytes(count) => self.bring(from, to, buffer.get_mut(..count).unwrap_or_default())?,
                 Got::Nothing => return Ok(false),
                 // Nobody ends a counted stream before all is counted.
                 Got::End if from.tally.as_ref().is_some_and(|tally| tally.is_done()) => return Ok(false),
@@ -282,25 +296,14 @@ impl Daemon {
     }
 
     /// Writes what was read from one end to the other.
-    fn bring(&mut self, from: &mut Side, to: &mut Side, mut bytes: &[u8]) -> Result<(), Errno> {
-        let Some(mut tally) = from.tally.take() else {
-            let written = self.write(to, bytes)?;
-            from.staged.extend_from_slice(bytes.get(written..).unwrap_or_default());
-            return Ok(());
+    fn bring(&mut self, from: &mut Side, to: &mut Side, bytes: &mut [u8]) -> Result<(), Errno> {
+        let new = match &mut from.tally {
+            None => 0..bytes.len(),
+            Some(tally) => read_counted(tally, bytes, &mut from.ended)?,
         };
-        while !bytes.is_empty() {
-            let (heard, taken) = tally.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
-            match heard {
-                Heard::Bytes(new) => {
-                    let written = if from.staged.is_empty() { self.write(to, new)? } else { 0 };
-                    from.staged.extend_from_slice(new.get(written..).unwrap_or_default());
-                }
-                Heard::End => from.ended = true,
-                Heard::Nothing => {}
-            }
-            bytes = bytes.get(taken..).unwrap_or_default();
-        }
-        from.tally = Some(tally);
+        let new = bytes.get(new).unwrap_or_default();
+        let written = if from.staged.is_empty() { self.write(to, new)? } else { 0 };
+        from.staged.extend_from_slice(new.get(written..).unwrap_or_default());
         Ok(())
     }
 
