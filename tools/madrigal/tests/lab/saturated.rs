@@ -4,8 +4,10 @@
 
 use std::time::Instant;
 
-use super::bed::{Who, possible, until};
-use super::daemons::{ALLOW, Grid};
+use super::bed::{Who, possible};
+use super::common::bed::until;
+use super::daemons::ALLOW;
+use super::grid::{Grid, has};
 
 /// Takes whatever comes.
 const SINK: &str = "import socket\n\
@@ -29,7 +31,7 @@ fn number(text: &str, word: &str) -> Option<u64> {
 
 #[test]
 fn what_is_urgent_stands_behind_little() {
-    if !possible(Who::Me) || !super::daemons::has("ss") {
+    if !possible(Who::Me) || !has("ss") {
         return;
     }
     let grid = format!("trusted = true\n[site.a]\nhosts.a1 = []\n{ALLOW}[site.b]\nhosts.b1 = '198.51.100.2'\n{ALLOW}");
