@@ -264,9 +264,13 @@ impl Daemon {
     pub(crate) fn hear_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
         let mut buffer = [0; 1024];
         loop {
+            // Once it is answered, what comes is for the program, and stays where it is until that has moored.
+            let ask = self.calls.get(&token).and_then(|call| call.ask.as_ref());
+            if ask.is_none_or(|ask| ask.stream != (link, stream)) {
+                return;
+            }
             let got = self.read_stream((link, stream), &mut buffer);
-            let Some(call) = self.calls.get_mut(&token) else { return };
-            let Some(ask) = call.ask.as_mut().filter(|ask| ask.stream == (link, stream)) else { return };
+            let Some(ask) = self.calls.get_mut(&token).and_then(|call| call.ask.as_mut()) else { return };
             let count = match got {
                 Ok(Got::Bytes(count)) => count,
                 Ok(Got::Nothing) => return,

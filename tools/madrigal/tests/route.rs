@@ -4,9 +4,12 @@
 
 mod common;
 
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use common::bed::{Bed, echo, free_port, is_root};
 use common::{Running, madrigal, need, run};
@@ -105,6 +108,40 @@ assert s.getpeername() == l.getsockname()
 print('well')
 ";
     assert_eq!(bed.prints(script, &[&port]), "well\n");
+}
+
+#[test]
+fn what_a_server_says_at_once_is_not_lost() {
+    if need("python3").is_none() {
+        return;
+    }
+    let bed = bed("first", "1-65535");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    // Its first words come while the program's socket is being moored, before, or after.
+    std::thread::spawn(move || {
+        for (n, client) in server.incoming().flatten().enumerate() {
+            std::thread::sleep(Duration::from_micros(n as u64 % 40 * 50));
+            let _ = (&client).write_all(b"greetings\n");
+        }
+    });
+    let script = "
+def ask(n):
+    for _ in range(n):
+        s = socket.create_connection(('b1', int(sys.argv[1])))
+        s.settimeout(20)
+        got = b''
+        while r := s.recv(100): got += r
+        assert got == b'greetings\\n', got
+        s.close()
+        told.append(1)
+told = []
+threads = [threading.Thread(target=ask, args=[100]) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(len(told))
+";
+    assert_eq!(bed.prints(script, &[&port]), "800\n");
 }
 
 #[test]
