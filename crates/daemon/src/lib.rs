@@ -10,7 +10,7 @@
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
-//!  strangers  how many there may be          clients   local programs
+//!  strangers  how many there may be          clients   local programs                streams   of links, and whose they are
 //!  hosts      what programs may know          routes    their connections to other hosts
 //!                                             berths    their sockets, until those are connected
 //! ```
@@ -49,6 +49,7 @@ mod socket;
 mod start;
 mod status;
 mod strangers;
+mod streams;
 mod table;
 mod ways;
 mod wire;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use madrigal_identity::Peer as Identity;
-use madrigal_proto::mux::{Event, Limits, Mux, Read, StreamId};
+use madrigal_proto::mux::{Event, Limits, Mux, StreamId};
 use rustix::io::Errno;
 use rustls::pki_types::CertificateDer;
 
@@ -15,7 +15,7 @@ use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::measure::{Measured, VANISHED};
 use crate::poll::Token;
 use crate::socket::{self, Got};
-use crate::wire::{self, Gone, Hello, VERSION, Verdict};
+use crate::wire::{self, Gone, Hello, VERSION};
 
 /// How long a new connection has to say who it is, and to prove it.
 const GREETING: u64 = 5 * SECOND;
@@ -435,75 +435,6 @@ impl Daemon {
         let gone: Vec<_> = self.streams.keys().filter(|(link, _)| *link == token).copied().collect();
         for stream in gone {
             self.stream_gone(stream, fate);
-        }
-    }
-
-    /// A stream is no more: of whoever has it.
-    fn stream_gone(&mut self, stream: (Token, StreamId), why: Gone) {
-        match self.streams.remove(&stream) {
-            Some(Holder::Pipe(pipe)) => self.lose_way(pipe, why),
-            Some(Holder::Call(call)) => self.ask_lost(call, stream),
-            Some(Holder::Landing(landing)) => self.drop_landing(landing),
-            Some(Holder::Move(pipe)) => self.way_failed(pipe),
-            Some(Holder::Check(check)) => drop(self.forget_check(check)),
-            Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}
-        }
-    }
-
-    /// Tells the other end what became of its order; unless it is connected, that is all it hears.
-    pub(crate) fn tell(&mut self, (token, stream): (Token, StreamId), verdict: Verdict, text: &str) {
-        let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) else { return };
-        // The first bytes of a stream: there is room.
-        let _ = mux.write(stream, &verdict.bytes(text));
-        if verdict != Verdict::Connected {
-            let _ = mux.finish(stream);
-            self.streams.remove(&(token, stream));
-        }
-        self.dirty.insert(token);
-    }
-
-    /// Ends a stream both ways.
-    pub(crate) fn reset_stream(&mut self, stream: (Token, StreamId)) {
-        self.reset_stream_as(stream, Gone::Ended);
-    }
-
-    /// Ends a stream both ways, and tells the other end why.
-    pub(crate) fn reset_stream_as(&mut self, (token, stream): (Token, StreamId), why: Gone) {
-        self.streams.remove(&(token, stream));
-        if let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) {
-            let _ = mux.reset(stream, why.code());
-            self.dirty.insert(token);
-        }
-    }
-
-    /// Reads from a stream.
-    pub(crate) fn read_stream(&mut self, (token, stream): (Token, StreamId), buffer: &mut [u8]) -> Result<Got, Errno> {
-        let mux = self.links.get_mut(&token).and_then(Link::mux).ok_or(Errno::CONNRESET)?;
-        let read = mux.read(stream, buffer).map_err(|_| Errno::CONNRESET)?;
-        Ok(match read {
-            Read::Bytes(count) => {
-                // The other end may have to be given credit.
-                self.dirty.insert(token);
-                Got::Bytes(count)
-            }
-            Read::Nothing => Got::Nothing,
-            Read::End => Got::End,
-        })
-    }
-
-    /// Writes to a stream; how much it took.
-    pub(crate) fn write_stream(&mut self, (token, stream): (Token, StreamId), bytes: &[u8]) -> Result<usize, Errno> {
-        let mux = self.links.get_mut(&token).and_then(Link::mux).ok_or(Errno::CONNRESET)?;
-        let taken = mux.write(stream, bytes).map_err(|_| Errno::CONNRESET)?;
-        self.dirty.insert(token);
-        Ok(taken)
-    }
-
-    /// Ends the sending direction of a stream.
-    pub(crate) fn finish_stream(&mut self, (token, stream): (Token, StreamId)) {
-        if let Some(mux) = self.links.get_mut(&token).and_then(Link::mux) {
-            let _ = mux.finish(stream);
-            self.dirty.insert(token);
         }
     }
 }
