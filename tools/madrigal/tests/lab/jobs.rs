@@ -122,46 +122,33 @@ impl Site {
     }
 }
 
-#[test]
-fn ranks_of_two_sites_behind_nat_meet_by_a_relay() {
+/// Jobs of every MPI on a1 and b1 of an example, whose ranks meet by these hops.
+fn meet(lab: &str, hops: &[&str]) {
     if !possible(Who::Me) {
         return;
     }
-    let (bed, _) = Bed::up_with(Who::Me, &example("two-sites.toml"), &["--with-daemons"]);
+    let (bed, _) = Bed::up_with(Who::Me, &example(lab), &["--with-daemons"]);
     let site = Site::new(&bed, &["a1", "b1"]);
     for mpi in site.mpis() {
-        site.works(&bed, &mpi, &["a1", "r", "b1"]);
+        site.works(&bed, &mpi, hops);
     }
     site.end();
     bed.down();
+}
+
+#[test]
+fn ranks_of_two_sites_behind_nat_meet_by_a_relay() {
+    meet("two-sites.toml", &["a1", "r", "b1"]);
 }
 
 #[test]
 fn ranks_meet_through_a_one_way_firewall() {
-    if !possible(Who::Me) {
-        return;
-    }
-    let (bed, _) = Bed::up_with(Who::Me, &example("one-way-firewall.toml"), &["--with-daemons"]);
-    let site = Site::new(&bed, &["a1", "b1"]);
-    for mpi in site.mpis() {
-        site.works(&bed, &mpi, &["b1", "a1"]);
-    }
-    site.end();
-    bed.down();
+    meet("one-way-firewall.toml", &["b1", "a1"]);
 }
 
 #[test]
 fn ranks_of_ipv6_meet_ranks_of_ipv4() {
-    if !possible(Who::Me) {
-        return;
-    }
-    let (bed, _) = Bed::up_with(Who::Me, &example("ipv6-only.toml"), &["--with-daemons"]);
-    let site = Site::new(&bed, &["a1", "b1"]);
-    for mpi in site.mpis() {
-        site.works(&bed, &mpi, &["a1", "r", "b1"]);
-    }
-    site.end();
-    bed.down();
+    meet("ipv6-only.toml", &["a1", "r", "b1"]);
 }
 
 #[test]
