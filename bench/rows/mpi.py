@@ -85,7 +85,8 @@ class Together:
         """Each run measures every part alone and then all of them."""
         plain, ours = [], []
         for _ in range(plan.runs):
-            found = json.loads(processes.run([sys.executable, str(TOGETHER), "--json", "--seconds", str(plan.seconds)], 300).splitlines()[-1])
+            command = [sys.executable, str(TOGETHER), "--alone", "--json", "--seconds", str(plan.seconds)]
+            found = json.loads(processes.run(command, 300).splitlines()[-1])
             if "skipped" in found:
                 raise Failed(found["skipped"])
             plain.append(found["plain"]["shares"])

@@ -2,7 +2,7 @@
 """MPI, CORBA and SOAP at the same time in the same two processes: Open MPI, omniORB and gSOAP, unmodified, plain and over Madrigal.
 
     tests/mpi/together.py                   for a moment: every answer is checked, and which paths were taken
-    tests/mpi/together.py --seconds 2       and how fast each is alone and beside the others (--json: as one line)
+    tests/mpi/together.py --alone           and how fast each is alone and beside the others (--json: as one line)
 
 A part's share is its rate beside the others against its rate alone; shares that add up to 1 mean that living together costs nothing.
 Features (docs/features.md): P13, N9.
@@ -48,7 +48,7 @@ def main() -> int:
         program = programs.together()
         beside = {side: _run(program, PARTS, options.seconds, side) for side in ("plain", "madrigal")}
         _check(beside["madrigal"])
-        alone = {side: _alone(program, options.seconds, side) for side in beside} if options.seconds >= 1 else {}
+        alone = {side: _alone(program, options.seconds, side) for side in beside} if options.alone else {}
     except Unable as why:
         print(json.dumps({"skipped": str(why)}) if options.json else f"skipped: {why}")
         return 0
@@ -62,7 +62,8 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=0.7, help="of each run; from 1 on each part is measured alone too (0.7)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run (2)")
+    parser.add_argument("--alone", action="store_true", help="measure each part alone too")
     parser.add_argument("--json", action="store_true", help="the figures as one line")
     return parser.parse_args()
 

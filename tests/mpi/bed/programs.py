@@ -1,4 +1,5 @@
-"""Compiles the test programs, once for each MPI's binary interface, into target/mpi."""
+"""Compiles the test programs, once for each MPI's binary interface, into target/mpi. What a program needs and is not here makes it
+`Unable`; a program that does not compile where all is there is a failure."""
 
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from bed.hosts import Unable
 from bed.mpis import HOME, Mpi
 
 SOURCES = Path(__file__).resolve().parent.parent / "programs"
+# Headers beyond an MPI's, with the packages that have them.
+TOGETHER_NEEDS = (("/usr/include/omniORB4/CORBA.h", "libomniorb4-dev"), ("/usr/include/stdsoap2.h", "libgsoap-dev"))
+ARRAYS_NEEDS = (("/usr/include/ga.h", "libglobalarrays-dev"),)
 MPI_SOURCES = ("bed.c", "pairs.c", "groups.c", "windows.c", "figures.c")
 
 
@@ -32,12 +36,14 @@ def hold() -> str:
 
 def arrays(mpi: Mpi) -> str:
     """Path of the program that uses Global Arrays, for Debian's Open MPI."""
+    _require(ARRAYS_NEEDS)
     libraries = ("-lga-openmpi", "-larmci-openmpi", "-lscalapack-openmpi", "-llapack", "-lblas", "-lgfortran", "-lm")
     return _made("arrays", mpi.compiler, ("arrays.c",), (), libraries)
 
 
 def together() -> str:
     """Path of the program that uses MPI, CORBA and SOAP, for Debian's Open MPI."""
+    _require(TOGETHER_NEEDS)
     folder = SOURCES / "together"
     sources = sorted(folder.iterdir())
     out = HOME / "programs" / f"together-{_digest(sources)}"
@@ -73,4 +79,10 @@ def _run(*words: str) -> None:
         raise Unable(f"{words[0]} is not installed")
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise Unable(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise RuntimeError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()[-400:]}")
+
+
+def _require(headers: Sequence[tuple[str, str]]) -> None:
+    for header, package in headers:
+        if not Path(header).exists():
+            raise Unable(f"no {package}: run tests/mpi/setup")
