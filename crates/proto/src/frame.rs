@@ -4,7 +4,7 @@
 //!   0 mark   1 length of the head   2 length of the body, 48 bits, little end first   8 head   body
 //! ```
 //! Where both sides agree on it there may be padding between frames, which begins with another mark and means nothing: by it a sender
-//! chooses where a body lies.
+//! chooses where a body lies. And there may be notes, of those who carry the frames to each other.
 
 /// Bytes before a head.
 pub const PREFIX: usize = 8;
@@ -21,6 +21,9 @@ pub const MIN_PADDING: usize = 2;
 /// See [`MIN_PADDING`].
 pub const MAX_PADDING: usize = MIN_PADDING + u8::MAX as usize;
 
+/// Before a note: this byte, one that says how many follow, and those.
+const NOTE: u8 = 0xA9;
+
 /// The bytes that go before a head; `None` where one of the two is too long.
 pub fn prefix(head: usize, body: u64) -> Option<[u8; PREFIX]> {
     let fits = head <= MAX_HEAD && body <= MAX_BODY;
@@ -31,6 +34,12 @@ pub fn prefix(head: usize, body: u64) -> Option<[u8; PREFIX]> {
 pub fn padding(len: usize) -> Option<[u8; MIN_PADDING]> {
     let more = u8::try_from(len.checked_sub(MIN_PADDING)?).ok()?;
     Some([PADDING, more])
+}
+
+/// A note with these bytes; `None` where it cannot be that long.
+pub fn note(body: &[u8]) -> Option<Vec<u8>> {
+    let len = u8::try_from(body.len()).ok()?;
+    Some([&[NOTE, len][..], body].concat())
 }
 
 /// What a stream that is no sequence of frames has instead.
@@ -121,6 +130,16 @@ pub fn padded(bytes: &[u8]) -> Result<usize, usize> {
     if zeros.len() < usize::from(more) { Err(len) } else { Ok(len) }
 }
 
+/// The note a stream begins with: bytes taken, and what it says; `Ok(None)` where none begins. `Err`: at least so many bytes must be
+/// there.
+#[inline]
+pub fn noted(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, usize> {
+    let [NOTE, rest @ ..] = bytes else { return Ok(None) };
+    let Some((&len, body)) = rest.split_first() else { return Err(2) };
+    let taken = 2 + usize::from(len);
+    body.get(..usize::from(len)).map(|body| Some((taken, body))).ok_or(taken)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +171,15 @@ mod tests {
             }
         }
         assert_eq!(padded(&[]), Ok(0));
+    }
+
+    #[test]
+    fn a_note_comes_out_as_it_went_in() {
+        let bytes = [note(b"abc").unwrap(), frame(b"head", b"body")].concat();
+        assert_eq!(noted(&bytes), Ok(Some((5, &b"abc"[..]))));
+        assert_eq!(noted(&bytes[5..]), Ok(None));
+        assert_eq!((noted(&bytes[..1]), noted(&bytes[..4]), noted(&[])), (Err(2), Err(5), Ok(None)));
+        assert_eq!((note(&[0; 256]), bytes[0]), (None, 0xA9));
     }
 
     proptest! {

@@ -31,8 +31,10 @@ pub enum How {
     Direct,
     /// Through the daemon.
     Daemon,
-    /// Through the daemon, because what goes there has to be enciphered.
+    /// Through the daemon, because what goes there has to be enciphered: where no daemon is up, not at all.
     Enciphered,
+    /// Through the daemon, which enciphers; by itself where no daemon is up.
+    Preferred,
 }
 
 /// A host.
@@ -86,6 +88,7 @@ pub fn write<'a>(ports: Ports, hosts: impl Iterator<Item = (&'a str, How, Vec<Ip
             How::Direct => "direct",
             How::Daemon => "daemon",
             How::Enciphered => "enciphered",
+            How::Preferred => "preferred",
         };
         let addresses: String = addresses.iter().map(|ip| format!(" {ip}")).collect();
         let line = format!("{name} {how} {alias}{addresses}\n");
@@ -113,6 +116,7 @@ fn entry(line: &str) -> Option<Entry<'_>> {
         "direct" => How::Direct,
         "daemon" => How::Daemon,
         "enciphered" => How::Enciphered,
+        "preferred" => How::Preferred,
         _ => return None,
     };
     let good = !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain);
@@ -127,7 +131,7 @@ fn is_plain(byte: u8) -> bool {
 impl How {
     /// Whether it is by the daemon.
     pub fn is_daemon(self) -> bool {
-        matches!(self, Self::Daemon | Self::Enciphered)
+        matches!(self, Self::Daemon | Self::Enciphered | Self::Preferred)
     }
 }
 
@@ -161,13 +165,14 @@ mod tests {
             ("b1", How::Enciphered, ips(&["10.2.0.2", "fd00::2"])),
             ("c.x_y-z", How::Direct, vec![]),
             ("d1", How::Daemon, vec![]),
+            ("e1", How::Preferred, ips(&["10.3.0.2"])),
         ];
         let text = write([7, 0, 65535, 9], hosts.iter().cloned());
         assert_eq!(ports(&text), Some([7, 0, 65535, 9]));
         assert_eq!(
             text,
             "madrigal-hosts 1\n: 7 0 65535 9\na1 own 127.77.0.1 10.1.0.2\nb1 enciphered 127.77.0.2 10.2.0.2 fd00::2\nc.x_y-z direct 127.77.0.3\n\
-             d1 daemon 127.77.0.4\n"
+             d1 daemon 127.77.0.4\ne1 preferred 127.77.0.5 10.3.0.2\n"
         );
         let read: Vec<_> = entries(&text).map(|e| (e.name, e.how, e.addresses().collect::<Vec<_>>())).collect();
         assert_eq!(read, hosts);

@@ -1,5 +1,6 @@
 //! Protocols as state machines: bytes and the time go in, bytes and a deadline come out. No unsafe code, no system call, no clock.
 //!
+//! * [`client`]: what programs ask the daemon of their host;
 //! * [`frame`]: how frames lie in a stream of bytes;
 //! * [`hosts`]: which address is which host of a grid, as programs read it;
 //! * [`mux`]: many streams over one connection, with credits and classes;
@@ -11,6 +12,7 @@
 //! Whoever owns sockets and a clock drives them (`drivers/tcp`), and so do the tests, with a virtual network and virtual time.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod frame;
 pub mod hosts;
 pub mod mux;

@@ -22,6 +22,8 @@ const HEAD_START: u64 = 250 * MS;
 const GRACE: u64 = 2000 * MS;
 /// The daemon is to say what it tried so long before the time is over.
 const REPORT: u64 = 750 * MS;
+/// What a daemon refuses may be there again soon, for so long.
+const DOUBT: u64 = 1500 * MS;
 const MS: u64 = 1_000_000;
 /// What people call it.
 const DAEMON: &str = "the daemon";
@@ -58,6 +60,8 @@ pub enum Wish {
     NotWanted,
     /// What goes there has to be enciphered, and that is the daemon's: it is tried only where there is none.
     Left,
+    /// It is not tried even then.
+    Barred,
 }
 
 /// Why a way did not do.
@@ -73,8 +77,10 @@ pub enum Why {
     Lost,
     /// The user does not want it.
     NotWanted,
-    /// It is left to the daemon.
+    /// It is left to the daemon, while there is one; or in any case.
     Left,
+    /// See `Left`.
+    Barred,
     /// The daemon says why not.
     Refused(String),
     /// No daemon is up.
@@ -100,6 +106,7 @@ pub struct Race {
     patience: u64,
     spent: u64,
     seen: u64,
+    hurried: bool,
 }
 
 #[derive(Debug)]
@@ -127,6 +134,7 @@ impl Race {
             let (state, why) = match (to, wish) {
                 (_, Wish::NotWanted) => (State::Never, Some(Why::NotWanted)),
                 (_, Wish::Left) => (State::Never, Some(Why::Left)),
+                (_, Wish::Barred) => (State::Never, Some(Why::Barred)),
                 (Way::Daemon { .. }, Wish::Wanted) => (State::Due(now + if head { HEAD_START } else { 0 }), None),
                 (Way::At(_), Wish::Wanted) => {
                     at += STAGGER;
@@ -135,7 +143,12 @@ impl Race {
             };
             Try { to: to.clone(), state, count: 0, why }
         };
-        Self { tries: ways.iter().map(&mut one).collect(), began: now, patience, spent: 0, seen: now }
+        Self { tries: ways.iter().map(&mut one).collect(), began: now, patience, spent: 0, seen: now, hurried: false }
+    }
+
+    /// From now on, what a daemon refuses is given up soon.
+    pub fn hurry(&mut self) {
+        self.hurried = true;
     }
 
     /// The next thing to do; to be asked until there is none. `hope`: the peer has begun to connect to us.
@@ -217,6 +230,9 @@ impl Race {
         };
         let later = first.saturating_mul(1 << one.count.saturating_sub(1).min(20)).min(most);
         one.state = State::Due(now + later);
+        if self.hurried && matches!(why, Why::Refused(_)) {
+            self.patience = self.patience.min(self.spent + DOUBT);
+        }
         let alone = why == Why::NoDaemon;
         one.why = Some(why);
         let left = self.tries.iter_mut().filter(|one| alone && one.why == Some(Why::Left));
@@ -274,7 +290,9 @@ impl Try {
             (Some(Why::Lost), _) if over => "slower than another path".to_owned(),
             (Some(Why::Lost), _) => "the node kept another connection".to_owned(),
             (Some(Why::NotWanted), _) => "excluded by MADRIGAL_NET".to_owned(),
-            (Some(Why::Left), _) => "not tried, for the network between the sites is not trusted".to_owned(),
+            (Some(Why::Left | Why::Barred), _) => {
+                "not tried, for the network between the sites is not trusted".to_owned()
+            }
             (Some(Why::Refused(why)), _) => why.clone(),
             (Some(Why::NoDaemon), _) => "no daemon is up on this host".to_owned(),
             (None, State::Due(_)) => "not tried".to_owned(),
@@ -414,6 +432,19 @@ mod tests {
             now = race.deadline(false);
         }
         assert_eq!(now, renewed + PATIENCE);
+    }
+
+    #[test]
+    fn who_is_in_a_hurry_does_not_ask_a_daemon_for_long_that_refuses() {
+        let (mut race, mut now) = (with_daemon(Wish::Left), 0);
+        race.hurry();
+        while !all(&mut race, now).contains(&Act::GiveUp) {
+            if race.tries[2].state == State::Dialing(now) {
+                race.failed(2, Why::Refused("no way".to_owned()), now);
+            }
+            now = race.deadline(false);
+        }
+        assert_eq!(now, DOUBT);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //!   seek, accepted, connected, failed, bytes, tick --> Reach --> Action: dial, send, close, up, unreachable
 //! ```
 //! Either side may open: a node that cannot be dialled from here may dial us, and who comes first is told with its id. Connections are
-//! known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells that it ended.
+//! known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells that it ended. A connection
+//! that is up may be a makeshift ([`Reach::makeshift`]): a direct one that comes takes its place.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -98,6 +99,8 @@ pub struct Reach {
 #[derive(Default)]
 struct Peer {
     up: bool,
+    /// What is up would better be another connection.
+    makeshift: bool,
     race: Option<Race>,
     /// Connections it has made to us, and proved to be its own.
     callers: usize,
@@ -107,6 +110,8 @@ struct Peer {
 struct Connection {
     talk: Option<Talk>,
     role: Role,
+    /// Nobody carries it, as far as is known.
+    direct: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +122,13 @@ enum Role {
     Stranger,
     /// It proved to be that node.
     Caller(NodeId),
+}
+
+impl Peer {
+    /// Whether such a connection is not wanted.
+    fn is_served(&self, direct: bool) -> bool {
+        self.up && !(self.makeshift && direct)
+    }
 }
 
 impl Reach {
@@ -146,6 +158,33 @@ impl Reach {
         self.turn(node, now);
     }
 
+    /// Begins to look for a node whose connection was lost. Where a daemon says that there is no way this is over soon: the process has
+    /// most likely ended.
+    pub fn seek_again(&mut self, node: NodeId, ways: &[(Way, Wish)], now: u64) {
+        self.seek(node, ways, now);
+        if let Some(race) = self.peers.get_mut(&node).and_then(|peer| peer.race.as_mut()) {
+            race.hurry();
+        }
+    }
+
+    /// Whether the connection that is up with a node is a makeshift.
+    pub fn makeshift(&mut self, node: NodeId, makeshift: bool) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.makeshift = makeshift;
+        }
+    }
+
+    /// Looks for a better connection with a node, by these ways, for `patience`. Nothing happens where the one that is up is none that
+    /// should be replaced. It is [`Action::Unreachable`] where there is none; what is up stays.
+    pub fn improve(&mut self, node: NodeId, ways: &[(Way, Wish)], patience: u64, now: u64) {
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.up && peer.makeshift) else { return };
+        if peer.race.is_none() {
+            peer.race = Some(Race::new(ways, patience, now));
+            self.sought.push(node);
+            self.turn(node, now);
+        }
+    }
+
     /// Gives the attempt to reach a node its whole patience again, if there is one.
     pub fn renew(&mut self, node: NodeId, now: u64) {
         if let Some(race) = self.peers.get_mut(&node).and_then(|peer| peer.race.as_mut()) {
@@ -153,20 +192,20 @@ impl Reach {
         }
     }
 
-    /// Somebody connected.
-    pub fn accepted(&mut self, now: u64) -> Key {
+    /// Somebody connected; `direct`: by himself.
+    pub fn accepted(&mut self, direct: bool, now: u64) -> Key {
         while self.strangers.len() >= self.limits.strangers.max(1) {
             self.turn_away();
         }
         let talk = Some(Talk::listen(self.me, (self.random)()));
-        let key = self.add(Connection { talk, role: Role::Stranger });
+        let key = self.add(Connection { talk, role: Role::Stranger, direct });
         self.strangers.push_back((key, now));
         key
     }
 
     /// A connection we dialled stands.
     pub fn connected(&mut self, key: Key) {
-        let Some(Connection { talk, role: Role::Dialed(node, i) }) = self.talks.get_mut(&key) else { return };
+        let Some(Connection { talk, role: Role::Dialed(node, i), .. }) = self.talks.get_mut(&key) else { return };
         let (begun, hello) = Talk::call(self.me, *node, (self.random)());
         *talk = Some(begun);
         if let Some(race) = self.peers.get_mut(node).and_then(|peer| peer.race.as_mut()) {
@@ -177,7 +216,7 @@ impl Reach {
 
     /// A connection could not be made, or ended. The owner has closed it.
     pub fn failed(&mut self, key: Key, end: End, now: u64) {
-        let Some(Connection { talk, role }) = self.remove(key) else { return };
+        let Some(Connection { talk, role, .. }) = self.remove(key) else { return };
         if let Role::Dialed(node, i) = role {
             let why = match (end, talk) {
                 (End::System(os), None) => Why::System(os),
@@ -257,7 +296,7 @@ impl Reach {
     /// The connection with that node has ended, or it is not wanted any more. It may come again, or be sought again.
     pub fn gone(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            (peer.up, peer.race) = (false, None);
+            (peer.up, peer.makeshift, peer.race) = (false, false, None);
             peer.rejected.clear();
             self.end_race(node);
         }
@@ -329,10 +368,10 @@ impl Reach {
         let peer = self.peers.entry(node).or_default();
         let mut bytes = Vec::new();
         if let Some(talk) = connection.talk.as_mut() {
-            talk.welcome(peer.up, &mut bytes);
+            talk.welcome(peer.is_served(connection.direct), &mut bytes);
         }
         self.actions.push_back(Action::Send { key, bytes });
-        if peer.up {
+        if peer.is_served(connection.direct) {
             return self.actions.push_back(Action::Close { key });
         }
         peer.callers += 1;
@@ -343,10 +382,12 @@ impl Reach {
     /// The leader chooses a connection, or its choice is heard of: it is kept, unless there is one already.
     fn choose(&mut self, key: Key, node: NodeId, lead: bool) {
         let peer = self.peers.entry(node).or_default();
-        if peer.up {
+        // Who leads has chosen well.
+        let direct = !lead || self.talks.get(&key).is_some_and(|connection| connection.direct);
+        if peer.is_served(direct) {
             return self.close(key);
         }
-        peer.up = true;
+        (peer.up, peer.makeshift) = (true, false);
         let Some(connection) = self.remove(key) else { return };
         if let Some(talk) = connection.talk.filter(|_| lead) {
             let mut bytes = Vec::new();
@@ -379,7 +420,8 @@ impl Reach {
                 Some(Act::Dial(i)) => {
                     let Some(to) = race.way(i).cloned() else { return };
                     let within = race.left();
-                    let key = self.add(Connection { talk: None, role: Role::Dialed(node, i) });
+                    let direct = matches!(to, Way::At(_));
+                    let key = self.add(Connection { talk: None, role: Role::Dialed(node, i), direct });
                     self.actions.push_back(Action::Dial { key, to, within });
                 }
                 Some(Act::Abandon(i)) => {

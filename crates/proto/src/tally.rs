@@ -8,14 +8,16 @@
 //! A position is a number of bytes from the beginning; the end counts as one more. Numbers have their little end first. No I/O, no clock;
 //! whatever a peer sends, nothing here panics or grows: what is kept is bounded by whoever pushes, who may also have it forgotten.
 
-use std::collections::VecDeque;
+mod kept;
+
+use kept::Kept;
 
 /// The most bytes of one record.
 const LONGEST: usize = 32 << 10;
 /// So many bytes are taken before the other end is told, unless there is something else to tell it.
 const EVERY: u64 = 16 << 10;
-/// More memory than this is given back when nothing is kept.
-const SPARE: usize = 64 << 10;
+/// More memory than this is given back when nothing is kept: what a busy stream needs, it needs again at once.
+const SPARE: usize = 1 << 20;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
@@ -41,7 +43,7 @@ pub enum Heard<'a> {
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Bytes that the other end may not have; the position of the first one.
-    kept: VecDeque<u8>,
+    kept: Kept,
     base: u64,
     /// The position that goes next on this stream, and the highest that ever went.
     next: u64,
@@ -74,7 +76,19 @@ impl Tally {
     /// More to be sent.
     pub fn push(&mut self, bytes: &[u8]) {
         if !self.ended {
-            self.kept.extend(bytes);
+            self.kept.push(bytes);
+        }
+    }
+
+    /// Where up to `most` more bytes to be sent may be written, which [`Tally::pushed`] counts; fewer now and then.
+    pub fn space(&mut self, most: usize) -> &mut [u8] {
+        if self.ended { &mut [] } else { self.kept.space(most) }
+    }
+
+    /// So many bytes were written into [`Tally::space`].
+    pub fn pushed(&mut self, count: usize) {
+        if !self.ended {
+            self.kept.grew(count);
         }
     }
 
@@ -107,7 +121,7 @@ impl Tally {
     /// Keeps no longer what was sent: it cannot be sent again.
     pub fn forget(&mut self) {
         self.drop_until(self.next);
-        self.kept.shrink_to(0);
+        self.kept.shrink();
     }
 
     /// What is to be written to the stream next.
@@ -122,9 +136,7 @@ impl Tally {
             return None;
         }
         let at = usize::try_from(self.next.saturating_sub(self.base)).unwrap_or(usize::MAX);
-        let (first, second) = self.kept.as_slices();
-        let rest =
-            first.get(at..).filter(|rest| !rest.is_empty()).or_else(|| second.get(at.saturating_sub(first.len())..))?;
+        let rest = self.kept.piece(at);
         rest.get(..self.body.min(rest.len()))
     }
 
@@ -253,14 +265,14 @@ impl Tally {
     fn ack(&mut self, position: u64) {
         self.acked = self.acked.max(position);
         self.drop_until(position);
-        if self.kept.is_empty() && self.kept.capacity() > SPARE {
-            self.kept = VecDeque::new();
+        if self.kept.capacity() > SPARE {
+            self.kept.shrink();
         }
     }
 
     fn drop_until(&mut self, position: u64) {
         let count = position.saturating_sub(self.base).min(self.kept.len() as u64);
-        self.kept.drain(..usize::try_from(count).unwrap_or(0).min(self.kept.len()));
+        self.kept.drop_front(usize::try_from(count).unwrap_or(0));
         self.base += count;
     }
 }

@@ -157,7 +157,7 @@ impl World {
                 if self.nodes[from.node].reach.pending() == 0 {
                     return;
                 }
-                let key = self.nodes[to].reach.accepted(now);
+                let key = self.nodes[to].reach.accepted(true, now);
                 self.peers.insert((from.node, from.key), EndOf { node: to, key });
                 self.peers.insert((to, key), from);
                 self.nodes[from.node].reach.connected(from.key);
@@ -354,7 +354,7 @@ fn nothing_possible_is_an_error_in_time_that_names_everything() {
 fn a_stranger_that_says_nothing_goes_and_a_crowd_of_them_harms_nobody() {
     let mut world = two(4);
     for _ in 0..100 {
-        world.nodes[0].reach.accepted(0);
+        world.nodes[0].reach.accepted(true, 0);
         world.act(0);
         assert!(world.nodes[0].reach.pending() <= LIMITS.strangers);
     }

@@ -2,14 +2,21 @@
 
 use super::stream::{End, Stream};
 use super::wire::{BadFrame, Class, Frame, MAX_BODY};
-use super::{Broken, Event, Mux, StreamId, TOO_MANY};
+use super::{Broken, Event, Mux, StreamId, TOO_MANY, Taker};
 use crate::frame::{self, Front};
 
 /// Frames of control that may wait; more wait only where a peer does not take what it asked for.
 const MOST_CONTROL: usize = 1 << 14;
+
 impl Mux {
     /// Takes bytes of the connection, cut anywhere.
-    pub fn receive(&mut self, now: u64, mut bytes: &[u8]) -> Result<(), Broken> {
+    pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Result<(), Broken> {
+        self.receive_with(now, bytes, &mut |_, _| 0)
+    }
+
+    /// Takes bytes of the connection, cut anywhere. What comes to a stream that has nothing to read is shown to `taker` first, which says how
+    /// much of it it takes at once; the rest waits to be read. [`Event::Readable`] follows either way.
+    pub fn receive_with(&mut self, now: u64, mut bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
         self.heard = self.heard.max(now);
         while !self.partial.is_empty() && !bytes.is_empty() {
             let wanted = match frame::front(&self.partial, MAX_BODY)? {
@@ -20,13 +27,13 @@ impl Mux {
             self.partial.extend_from_slice(first);
             bytes = rest;
             let partial = std::mem::take(&mut self.partial);
-            let taken = self.take_frame(now, &partial)?;
+            let taken = self.take_frame(now, &partial, taker)?;
             if taken == 0 {
                 self.partial = partial;
             }
         }
         loop {
-            match self.take_frame(now, bytes)? {
+            match self.take_frame(now, bytes, taker)? {
                 0 => break,
                 taken => bytes = bytes.get(taken..).unwrap_or_default(),
             }
@@ -36,12 +43,12 @@ impl Mux {
     }
 
     /// Takes the frame at the front of `bytes`; returns how many bytes it had, 0 where it is not whole.
-    fn take_frame(&mut self, now: u64, bytes: &[u8]) -> Result<usize, Broken> {
+    fn take_frame(&mut self, now: u64, bytes: &[u8], taker: Taker<'_>) -> Result<usize, Broken> {
         let front = frame::front(bytes, MAX_BODY)?;
         match front {
             Front::More(_) => Ok(0),
             Front::Whole { head, body } => {
-                self.hear(now, Frame::read(head, body)?)?;
+                self.hear(now, Frame::read(head, body)?, taker)?;
                 Ok(front.taken())
             }
             Front::Long { head, len } => {
@@ -51,13 +58,13 @@ impl Mux {
         }
     }
 
-    fn hear(&mut self, now: u64, frame: Frame<'_>) -> Result<(), Broken> {
+    fn hear(&mut self, now: u64, frame: Frame<'_>, taker: Taker<'_>) -> Result<(), Broken> {
         if self.control.len() > MOST_CONTROL {
             return Err(Broken::Flood);
         }
         match frame {
             Frame::Open { stream, class, about } => self.hear_open(stream, class, about),
-            Frame::Data { stream, bytes } => self.hear_data(stream, bytes),
+            Frame::Data { stream, bytes } => self.hear_data(stream, bytes, taker),
             Frame::Finish { stream } => self.hear_finish(stream),
             Frame::Reset { stream, code } => {
                 if self.known(stream)?.is_some() {
@@ -110,16 +117,22 @@ impl Mux {
         Ok(())
     }
 
-    fn hear_data(&mut self, id: StreamId, bytes: &[u8]) -> Result<(), Broken> {
+    fn hear_data(&mut self, id: StreamId, bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
         let Some(stream) = self.known(id)? else { return Ok(()) };
         if stream.in_end != End::Open {
             return Err(Broken::AfterEnd(id));
         }
         stream.granted = stream.granted.checked_sub(bytes.len() as u64).ok_or(Broken::Credit(id))?;
-        let first = stream.inbox.is_empty();
-        stream.inbox.extend(bytes);
-        if first {
-            self.events.push_back(Event::Readable(id));
+        if !stream.inbox.is_empty() {
+            stream.inbox.extend(bytes);
+            return Ok(());
+        }
+        let taken = taker(id, bytes).min(bytes.len());
+        stream.inbox.extend(bytes.get(taken..).unwrap_or_default());
+        self.was_read(id, taken);
+        let told = Event::Readable(id);
+        if self.events.back() != Some(&told) {
+            self.events.push_back(told);
         }
         Ok(())
     }

@@ -19,12 +19,15 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::frame::{self, Nonsense};
 use stream::{End, Stream};
-use wire::{BadFrame, Frame, MAX_ABOUT, MAX_BODY};
+use wire::{BadFrame, Frame, MAX_ABOUT};
 
 pub use wire::Class;
 
 /// A stream's number.
 pub type StreamId = u32;
+
+/// Whoever takes what came to a stream; how much.
+pub type Taker<'a> = &'a mut dyn FnMut(StreamId, &[u8]) -> usize;
 
 /// The code of a reset that refuses a stream because there are too many.
 pub const TOO_MANY: u32 = 1;
@@ -143,6 +146,9 @@ pub enum Broken {
     Silent,
 }
 
+/// Bytes of a stream in one turn: with what goes before them in one frame they fill a record of TLS, so that whole records are whole frames.
+const TURN: usize = (16 << 10) - frame::PREFIX - 5;
+
 /// Bytes of the longest frame that is sent, but for its body.
 const OVERHEAD: usize = frame::PREFIX + 9;
 
@@ -247,14 +253,8 @@ impl Mux {
     pub fn read(&mut self, id: StreamId, buffer: &mut [u8]) -> Result<Read, Gone> {
         let stream = self.streams.get_mut(&id).ok_or(Gone(id))?;
         let taken = stream.take(buffer);
-        if let Some(took) = stream.pace(self.heard, taken as u64) {
-            self.widen(id, took);
-        }
+        self.was_read(id, taken);
         let stream = self.streams.get_mut(&id).ok_or(Gone(id))?;
-        if stream.should_give() && !stream.gives {
-            stream.gives = true;
-            self.givers.push_back(id);
-        }
         let ended = taken == 0 && stream.inbox.is_empty() && stream.in_end == End::Done;
         stream.end_seen |= ended;
         if stream.is_over() {
@@ -265,6 +265,18 @@ impl Mux {
             0 => Read::Nothing,
             count => Read::Bytes(count),
         })
+    }
+
+    /// So many bytes were read: the peer may be given credit for them.
+    fn was_read(&mut self, id: StreamId, count: usize) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(took) = stream.pace(self.heard, count as u64) {
+            self.widen(id, took);
+        }
+        if let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.should_give() && !stream.gives) {
+            stream.gives = true;
+            self.givers.push_back(id);
+        }
     }
 
     /// What happened next.
@@ -301,20 +313,27 @@ impl Mux {
 
     /// When [`Mux::handle_time`] is due.
     pub fn deadline(&self) -> u64 {
-        self.asked
-            .map_or_else(|| self.heard.saturating_add(self.limits.idle), |at| at.saturating_add(self.limits.patience))
+        match self.unanswered() {
+            Some(at) => at.saturating_add(self.limits.patience),
+            None => self.heard.saturating_add(self.limits.idle),
+        }
     }
 
     /// Asks a silent peer for a word, or gives up.
     pub fn handle_time(&mut self, now: u64) -> Result<(), Broken> {
-        match self.asked {
+        match self.unanswered() {
             _ if now < self.deadline() => Ok(()),
-            Some(at) if self.heard <= at => Err(Broken::Silent),
-            _ => {
+            Some(_) => Err(Broken::Silent),
+            None => {
                 self.ping(now);
                 Ok(())
             }
         }
+    }
+
+    /// When the peer was asked, if it has said nothing at all since.
+    fn unanswered(&self) -> Option<u64> {
+        self.asked.filter(|at| self.heard <= *at)
     }
 
     /// Asks the peer for an answer, which measures the round trip and shows that it lives.
@@ -405,13 +424,13 @@ impl Mux {
         }
     }
 
-    /// A stream's turn: up to [`MAX_BODY`] bytes, in several frames where there is little room, and then it stands at the end of the line.
+    /// A stream's turn: up to [`TURN`] bytes, in several frames where there is little room, and then it stands at the end of the line.
     fn send(&mut self, id: StreamId, room: usize, out: &mut Vec<u8>) {
         let backlog = self.limits.backlog;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.listed = false;
         let credit = usize::try_from(stream.credit).unwrap_or(usize::MAX);
-        let count = stream.out.len().min(credit).min(room).min(MAX_BODY - stream.turn);
+        let count = stream.out.len().min(credit).min(room).min(TURN - stream.turn);
         if count > 0 {
             if stream.out.as_slices().0.len() < count {
                 stream.out.make_contiguous();
@@ -431,7 +450,7 @@ impl Mux {
             self.events.push_back(Event::Writable(id));
         }
         stream.turn += count;
-        if stream.turn < MAX_BODY && stream.can_send() {
+        if stream.turn < TURN && stream.can_send() {
             stream.listed = true;
             return self.ready[stream.class as usize].push_front(id);
         }

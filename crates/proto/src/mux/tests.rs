@@ -90,6 +90,39 @@ fn a_stream_carries_bytes_and_ends() {
 }
 
 #[test]
+fn what_is_taken_at_once_does_not_wait_and_earns_credit() {
+    let limits = Limits { window: 1000, ..Limits::default() };
+    let (mut one, mut other) = (Mux::new(true, limits, 0), Mux::new(false, limits, 0));
+    let id = one.open(Class::Data, b"").unwrap();
+    let sent: Vec<u8> = (0..9000).map(|n| (n % 251) as u8).collect();
+    let (mut at, mut came, mut late) = (0, Vec::new(), 0);
+    while came.len() < sent.len() {
+        at += one.write(id, &sent[at..sent.len().min(at + 700)]).unwrap();
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        one.transmit(&mut there, 10_000);
+        let (mut taken, mut turn) = (Vec::new(), came.len());
+        other
+            .receive_with(0, &there, &mut |stream, bytes| {
+                assert_eq!(stream, id);
+                turn += 1;
+                // All, a part, nothing.
+                let count = [bytes.len(), bytes.len() / 3, 0][turn % 3];
+                taken.extend_from_slice(&bytes[..count]);
+                count
+            })
+            .unwrap();
+        came.extend(taken);
+        assert!(there.is_empty() || events(&mut other).contains(&Event::Readable(id)));
+        let (rest, _) = drain(&mut other, id);
+        late += rest.len();
+        came.extend(rest);
+        other.transmit(&mut back, 10_000);
+        one.receive(0, &back).unwrap();
+    }
+    assert!(came == sent && (1..sent.len()).contains(&late), "{late} bytes waited");
+}
+
+#[test]
 fn a_reset_drops_what_was_on_its_way() {
     let mut net = Net::new(Limits::default(), 1000, 5, 1);
     let id = net.ends[0].open(Class::Data, b"").unwrap();
@@ -201,6 +234,26 @@ fn a_silent_peer_is_asked_and_then_given_up() {
     alone.handle_time(100 * MS).unwrap();
     assert_eq!((alone.deadline(), alone.handle_time(149 * MS)), (150 * MS, Ok(())));
     assert_eq!(alone.handle_time(150 * MS), Err(Broken::Silent));
+}
+
+#[test]
+fn whoever_falls_silent_is_given_up_as_long_after_its_last_word_as_ever() {
+    let limits = Limits { idle: 20 * MS, patience: 80 * MS, ..Limits::default() };
+    // It was asked, and said something that is no answer yet, and then nothing more.
+    for last in [20, 21, 60, 99] {
+        let mut end = Mux::new(true, limits, 0);
+        end.handle_time(20 * MS).unwrap();
+        if last > 20 {
+            let mut bytes = Vec::new();
+            Frame::Ping { token: 7 }.write(&mut bytes);
+            end.receive(last * MS, &bytes).unwrap();
+            assert_eq!(end.deadline(), (last + 20) * MS);
+            end.handle_time(end.deadline()).unwrap();
+        }
+        let given_up = end.deadline();
+        assert_eq!(end.handle_time(given_up), Err(Broken::Silent));
+        assert_eq!(given_up, if last > 20 { (last + 100) * MS } else { 100 * MS });
+    }
 }
 
 fn says(frames: &[Frame<'_>]) -> Result<(), Broken> {
