@@ -10,6 +10,7 @@ pub mod ranks;
 mod reason;
 
 use core::ffi::CStr;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::OwnedFd;
 
@@ -94,9 +95,25 @@ impl Record {
 struct Header {
     magic: AtomicU64,
     pid: AtomicU32,
-    _pad: AtomicU32,
+    /// How many connects were refused in the process itself.
+    refused: AtomicU32,
     /// Sleeps that ended by the safety cut with something to read: always 0 unless a wake-up was lost.
     missed_bells: AtomicU64,
+    /// The latest of those, the n-th at `n % REFUSALS`.
+    refusals: [Refusal; REFUSALS],
+}
+
+/// Refused connects that are remembered.
+const REFUSALS: usize = 32;
+
+/// A connect that was refused in the process itself. Two threads may mix theirs, as in all that is only told.
+#[repr(C)]
+#[derive(Default)]
+struct Refusal {
+    ip: [AtomicU32; 4],
+    port: AtomicU32,
+    reason: AtomicU32,
+    at: AtomicU64,
 }
 
 /// The table of this process.
@@ -136,6 +153,35 @@ impl Report {
     /// Sleeps that ended by the safety cut with something to read.
     pub fn missed_bells(&self) -> &AtomicU64 {
         &self.header().missed_bells
+    }
+
+    /// Remembers that a connect to an address (IPv4 in its mapped form) was refused in the process itself, at that time (CLOCK_MONOTONIC).
+    pub fn refuse(&self, ip: Ipv6Addr, port: u16, reason: Reason, now: u64) {
+        let count = self.header().refused.fetch_add(1, Ordering::Relaxed);
+        let Some(cell) = self.header().refusals.get(count as usize % REFUSALS) else { return };
+        let bits = u128::from(ip);
+        for (part, shift) in cell.ip.iter().zip([96, 64, 32, 0]) {
+            part.store((bits >> shift) as u32, Ordering::Relaxed);
+        }
+        cell.port.store(port.into(), Ordering::Relaxed);
+        cell.reason.store(reason as u32, Ordering::Relaxed);
+        cell.at.store(now, Ordering::Release);
+    }
+
+    /// Connects that were refused in the process itself lately, the oldest first: to which address, why, and when.
+    pub fn refusals(&self) -> Vec<(SocketAddr, Reason, u64)> {
+        let count = self.header().refused.load(Ordering::Relaxed) as usize;
+        let places = (count.saturating_sub(REFUSALS)..count).map(|n| n % REFUSALS);
+        let told = places.filter_map(|place| {
+            let cell = self.header().refusals.get(place)?;
+            let at = cell.at.load(Ordering::Acquire);
+            let parts = cell.ip.each_ref().map(|part| u128::from(part.load(Ordering::Relaxed)));
+            let ip = IpAddr::V6(parts.into_iter().fold(0, |all, part| all << 32 | part).into()).to_canonical();
+            let port = cell.port.load(Ordering::Relaxed) as u16;
+            let reason = Reason::from_code(cell.reason.load(Ordering::Relaxed))?;
+            (at != 0).then_some((SocketAddr::new(ip, port), reason, at))
+        });
+        told.collect()
     }
 
     /// Record `index`.
@@ -197,6 +243,20 @@ mod tests {
         assert_eq!(fds, [11]);
         assert_eq!(seen.pid(), process::own_pid());
         assert_eq!(seen.record(3).unwrap().shm_in.load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn the_latest_refusals_are_told() {
+        let mine = Report::create().unwrap();
+        let ip = |n: u32| core::net::Ipv4Addr::new(10, 0, 0, n as u8);
+        for n in 1..=40 {
+            mine.refuse(ip(n).to_ipv6_mapped(), 7000, Reason::Refused, n.into());
+        }
+        let told = mine.refusals();
+        assert_eq!(
+            (told.len(), told[0], told[31].2),
+            (32, (SocketAddr::new(ip(9).into(), 7000), Reason::Refused, 9), 40)
+        );
     }
 
     #[test]

@@ -100,6 +100,12 @@ reasons! {
     Daemon = 34, "daemon", "the connection goes to a host of another site, through the daemons";
     /// There is none.
     NoDaemon = 35, "no-daemon", "the connection should go through a daemon, and none is up or it refused: `madrigal status`; it went by plain TCP";
+    /// There is none, and nothing else is allowed.
+    Refused = 36, "refused", "not connected: the network between is not trusted, and no daemon is up that could encipher: `madrigal up`, or plain = true in grid.toml";
+    /// It hangs, and nothing else is possible.
+    DaemonHangs = 37, "daemon-hangs", "not connected: the daemon of this host does not answer: `madrigal status`";
+    /// It is the alias of a host, and there is no daemon.
+    NoAlias = 38, "no-alias", "not connected: that address is the name of a host for the daemon, and none is up or it refused: `madrigal status`";
 }
 
 #[cfg(test)]
