@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use madrigal::circuit::{BULK, CircuitError, Packs, Unpacks};
 use madrigal::endpoint::Send;
@@ -33,6 +34,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "sides_that_disagree_are_told", run: disagree },
     Case { name: "a_node_that_leaves_is_told", run: leaves },
     Case { name: "strangers_are_passed_over", run: strangers },
+    Case { name: "who_outruns_a_receiver_waits_for_it", run: outruns },
 ];
 
 impl Context {
@@ -287,4 +289,48 @@ fn strangers(at: &Context) {
         stranger.station().progress();
         assert!(alone.try_unpacking().expect("nothing is wrong").is_none());
     }
+}
+
+fn outruns(at: &Context) {
+    const LEN: usize = 4096;
+    const MESSAGES: u64 = 40_000;
+    /// More than is kept in any case, and less than all.
+    const MOST: u64 = (80 << 20) / LEN as u64;
+    /// Turns in which no more was sent: the sender waits, or the scheduler has forgotten it.
+    const PATIENCE: u32 = 20_000;
+    let stations = [at.station(), at.station()];
+    let endpoints = stations.each_ref().map(|station| Circuit::endpoint(station).expect("opens"));
+    let group = endpoints.each_ref().map(Endpoint::address);
+    let [mut sender, mut receiver] = endpoints.map(|endpoint| Circuit::join(endpoint, &group).expect("is in it"));
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..MESSAGES {
+                let mut bytes = [7; LEN];
+                bytes[..8].copy_from_slice(&number.to_le_bytes());
+                let mut packing = sender.begin_packing(1).expect("begins");
+                packing.pack(&bytes, Packs::Cheaper);
+                packing.end().expect("sends");
+                sent.store(number + 1, Ordering::Relaxed);
+            }
+            receive(&mut sender, &[]);
+        });
+        let (mut seen, mut turns) = (0, 0);
+        while turns < PATIENCE && seen <= MOST {
+            stations[1].progress();
+            let now = sent.load(Ordering::Relaxed);
+            (seen, turns) = (now, if now == seen && now > 0 { turns + 1 } else { 0 });
+            std::thread::yield_now();
+        }
+        let most = seen;
+        for number in 0..MESSAGES {
+            let mut bytes = [0; LEN];
+            let mut unpacking = receiver.begin_unpacking().expect("comes");
+            unpacking.unpack_express(&mut bytes).expect("is there");
+            unpacking.end().expect("is whole");
+            assert!(bytes[..8] == number.to_le_bytes() && bytes[8..].iter().all(|byte| *byte == 7));
+        }
+        send(&mut receiver, 0, &[]).expect("sends");
+        assert!(most <= MOST, "{most} messages went to a node that unpacked none");
+    });
 }

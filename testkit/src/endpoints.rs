@@ -46,6 +46,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "a_peer_that_leaves_ends_what_waits_for_it", run: crowd::leaves },
     Case { name: "who_receives_nothing_is_not_flooded", run: flood::announced },
     Case { name: "who_receives_nothing_is_not_flooded_by_what_is_injected", run: flood::injected },
+    Case { name: "who_receives_nothing_is_not_flooded_by_announcements", run: flood::long },
     Case { name: "memory_is_put_and_got", run: memory::put_and_get },
     Case { name: "short_puts_need_nobody_where_processors_are_scarce", run: memory::crowded },
     Case { name: "memory_out_of_reach_is_denied", run: memory::denied },

@@ -191,3 +191,62 @@ proptest! {
         prop_assert!(exposed.is_intact() && buffers.iter().all(Guarded::is_intact));
     }
 }
+
+/// A head of a frame from channel 0 to channel 0.
+fn head_of(what: u8, flags: u8, extra: u16, words: &[u64]) -> Vec<u8> {
+    let mut head = vec![what, flags, 0, 0, 0, 0];
+    head.extend(extra.to_le_bytes());
+    head.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    head
+}
+
+/// Sends the same frame until the station will have no more of it; why.
+fn flood(head: &[u8], body: &[u8], takes_answers: bool) -> String {
+    const MOST: usize = 400_000;
+    let ours = station();
+    let endpoint = ours.endpoint(ours.space()).expect("opens");
+    let mut exposed = Guarded::new(4096);
+    let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
+    endpoint.expose(region).expect("exposes");
+    let mut hostile = Hostile::open(&endpoint.address());
+    ours.progress();
+    let link = loop {
+        hostile.port.poll(&mut hostile.told);
+        ours.progress();
+        if let Some(link) = hostile.told.up {
+            break link;
+        }
+    };
+    for _ in 0..MOST {
+        if takes_answers {
+            hostile.port.poll(&mut hostile.told);
+        }
+        let _ = hostile.port.send(link, head, &[IoSlice::new(body)], 0);
+        ours.progress();
+        let why = ours.reached().into_iter().find_map(|reached| Some((reached.node, reached.why?)));
+        if let Some((node, why)) = why {
+            let text = why.to_string();
+            assert!(text.contains(&node.to_string()), "the peer is named: {text}");
+            return text;
+        }
+    }
+    panic!("{MOST} frames were taken")
+}
+
+#[test]
+fn who_sends_without_end_is_cut_off() {
+    // A message of 1,000 bytes; an announcement of 1 MiB in two pieces.
+    let why = flood(&head_of(1, 1, 0, &[5]), &[7; 1000], true);
+    assert!(why.contains("Eager"), "{why}");
+    let pieces = [1u64, 1 << 19, 2, 1 << 19].map(u64::to_le_bytes).concat();
+    let why = flood(&head_of(2, 1, 0, &[9, 1 << 20, 5]), &pieces, true);
+    assert!(why.contains("Announce"), "{why}");
+}
+
+#[test]
+fn who_asks_without_end_and_takes_no_answers_is_cut_off() {
+    // Reads of 4,096 numbers of a byte each, and of bytes.
+    let read = head_of(8, 16, 10 << 8 | 1, &[1, 0, 4096, 77]);
+    let why = flood(&read, &[], false);
+    assert!(why.contains("takes no answers"), "{why}");
+}

@@ -1,6 +1,6 @@
 //! A peer that receives nothing is not flooded: what it keeps is bounded, and nothing is lost or out of order once it receives.
 
-use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Send, Status};
+use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Send, Status, Wanted};
 use madrigal_sys::piece::Piece;
 
 use super::{Context, Lent, Party, until, wait_for};
@@ -93,4 +93,44 @@ pub(super) fn injected(at: &Context) {
     let (to_b, to_a) = (parties[0].peer(&parties[1]), parties[1].peer(&parties[0]));
     until(&mut parties, |parties| send(&parties[0], to_b, 0, piece, true) == Ok(Posted::Done));
     take(&mut parties, to_a, room, 0);
+}
+
+pub(super) fn long(at: &Context) {
+    /// Longer than anything that is sent without asking.
+    const LONG: usize = (1 << 20) + 1;
+    /// More announcements than are kept.
+    const MOST: u64 = 100_000;
+    let mut lent = Lent::default();
+    let (mut parties, [to_b, to_a]) = at.pair();
+    let piece = lent.bytes(&vec![7; LONG]);
+    let (mut count, mut refused) = (0, 0);
+    while refused < 1000 {
+        match send(&parties[0], to_b, count, piece, false) {
+            Ok(posted) => {
+                assert_eq!(posted, Posted::Pending);
+                (count, refused) = (count + 1, 0);
+            }
+            Err(error) => {
+                assert_eq!(error, PostError::Again);
+                refused += 1;
+                parties.iter_mut().for_each(Party::poll);
+            }
+        }
+        assert!(count < MOST, "{count} were announced");
+    }
+    // Nothing is lost, and there is room again.
+    let wanted = Wanted { from: Some(to_a), tag: Some(1), ignore: 0 };
+    for number in 0..count {
+        let mut claimed = None;
+        until(&mut parties, |parties| {
+            claimed = parties[1].endpoint.claim(&wanted);
+            claimed.is_some()
+        });
+        let (seen, claim) = claimed.expect("was waited for");
+        assert_eq!((seen.len, seen.data), (LONG, Some(number)));
+        parties[1].endpoint.discard(claim).expect("was claimed");
+    }
+    until(&mut parties, |parties| parties[0].done.len() as u64 == count);
+    assert_eq!(send(&parties[0], to_b, count, piece, false), Ok(Posted::Pending));
+    until(&mut parties, |parties| parties[1].endpoint.peek(&wanted).is_some());
 }

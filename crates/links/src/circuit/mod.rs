@@ -20,6 +20,9 @@
 //! Small pieces travel together, with the head, in one packet; a piece above [`BULK`] travels alone, straight from buffer to buffer.
 //! A message is on its way when [`Packing::end`] returns, and its buffers are free: for a piece that travels alone this may wait for
 //! the receiver, unless it is [`Packs::Safer`].
+//!
+//! **Who outruns a receiver waits for it.** Of each sender 64 MiB that were not unpacked are kept (256 bytes are added for each message);
+//! then [`Packing::end`] waits until some are. So nodes that all send to each other must also unpack now and then.
 
 mod packing;
 mod unpacking;
@@ -80,6 +83,8 @@ pub struct Circuit {
     counts: Vec<(u64, u64)>,
     /// Copies of pieces that are still being sent, by token.
     outbox: Vec<(u64, Vec<u8>)>,
+    /// Bytes in it.
+    copied: usize,
     next_token: u64,
     /// Copies of small pieces, and what the message that is packed is made of.
     scratch: Vec<u8>,
@@ -109,7 +114,21 @@ impl Circuit {
         let counts = vec![(0, 0); ranks.len()];
         let (outbox, scratch, parts, bulk) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (done, used) = (Vec::new(), Vec::new());
-        Ok(Self { endpoint, ranks, places, rank, counts, outbox, next_token: 1, scratch, parts, bulk, done, used })
+        Ok(Self {
+            endpoint,
+            ranks,
+            places,
+            rank,
+            counts,
+            outbox,
+            copied: 0,
+            next_token: 1,
+            scratch,
+            parts,
+            bulk,
+            done,
+            used,
+        })
     }
 
     /// Our place in the group.
@@ -234,7 +253,7 @@ impl Circuit {
             let sent = outbox.iter().position(|(token, _)| done.kind == Kind::Sent && *token == done.token);
             match sent {
                 Some(copy) => {
-                    outbox.swap_remove(copy);
+                    self.copied -= outbox.swap_remove(copy).1.len();
                     self.done.swap_remove(at);
                 }
                 None => at += 1,

@@ -26,6 +26,9 @@ pub(super) enum Part {
     Copy { from: usize, len: usize },
 }
 
+/// Bytes of copies that may still be on their way when another one is made.
+const MOST_COPIED: usize = 64 << 20;
+
 /// A piece that travels alone.
 pub(super) enum Bulk {
     Lent(Piece),
@@ -85,18 +88,20 @@ impl<'c, 'd> Packing<'c, 'd> {
     }
 
     /// Sends the message. The buffers are free when this returns, whatever it returns; for pieces above [`BULK`] that were not copied
-    /// it waits for the receiver.
+    /// it waits for the receiver, and so it does where that has not unpacked 64 MiB of smaller ones, or copies of as much are still to be
+    /// sent.
     #[inline]
     pub fn end(self) -> Result<(), CircuitError> {
         let Self { circuit, to, peer, .. } = self;
         let number = circuit.counts[to].0;
-        circuit.counts[to].0 += 1;
         let token = circuit.token();
         let posted = match circuit.parts[..] {
             [one] => circuit.post(peer, None, &[circuit.piece(one)], token),
             _ => circuit.post_parts(peer, token),
         };
-        if circuit.settled(to, posted)? == Posted::Pending {
+        let posted = circuit.settled(to, posted)?;
+        circuit.counts[to].0 += 1;
+        if posted == Posted::Pending {
             circuit.wait_for(to, Kind::Sent, token)?;
         }
         if circuit.bulk.is_empty() { Ok(()) } else { circuit.send_bulk(to, peer, number) }
@@ -140,20 +145,32 @@ impl Circuit {
             let inject = tag.is_none() && total(parts) <= Endpoint::INJECT;
             let send = Send { to, tag, data: None, parts, token, inject, delivery: false };
             match self.endpoint.send(&send) {
-                Err(PostError::Again) => {
-                    if !self.poll() {
-                        self.endpoint.station().idle();
-                    }
-                }
+                Err(PostError::Again) => self.wait_for_room(to),
                 posted => return posted,
+            }
+        }
+    }
+
+    /// Waits until more can be sent to a node: what it has not unpacked fills its window.
+    #[cold]
+    fn wait_for_room(&mut self, to: PeerId) {
+        while !self.endpoint.has_room(to) {
+            if !self.poll() {
+                self.endpoint.station().idle();
             }
         }
     }
 
     /// Sends bytes of our own, which are kept until they were sent.
     fn keep(&mut self, to: PeerId, tag: Option<u64>, bytes: Vec<u8>, token: u64) -> Result<Posted, PostError> {
+        while self.copied > MOST_COPIED {
+            if !self.poll() {
+                self.endpoint.station().idle();
+            }
+        }
         let posted = self.post(to, tag, &[lend(&bytes)], token)?;
         if posted == Posted::Pending {
+            self.copied += bytes.len();
             self.outbox.push((token, bytes));
         }
         Ok(Posted::Done)

@@ -3,6 +3,7 @@
 use madrigal_netaccess::message::{Landing, Link};
 use madrigal_sys::piece;
 
+use super::credit::Load;
 use super::state::{Kept, KeptBody, Lies, Matched};
 use super::types::{Completion, Kind, PeerId, Status};
 use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
@@ -15,6 +16,8 @@ use crate::station::state::{Come, Does, Landed, Op, Placed, Route, State, Take};
 pub(crate) const MAX_KEPT: usize = 1 << 20;
 /// The pieces a message may be announced with.
 pub(crate) const MAX_PIECES: usize = 64;
+/// The bytes of one of them.
+pub(crate) const ANNOUNCED_PIECE: usize = 16;
 /// Buffers kept to be used again, and the most they hold.
 const SPARE: usize = 256;
 const SPARE_LEN: usize = 16 << 10;
@@ -56,13 +59,13 @@ impl State {
     fn wants(&mut self, came: &Came<'_>, message: &Message, body: &[u8]) -> Option<PeerId> {
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             // Nobody is there any more.
-            self.taken(came.node, body.len());
+            self.taken(came.node, Load::Whole(body.len()));
             self.acknowledge(came.node, message.operation, Ended::Failed);
             return None;
         };
         let Some(matched) = self.match_message(came.head.to, from, message, body.len()) else { return Some(from) };
         piece::scatter(matched.pieces.all(), 0, body);
-        self.taken(came.node, body.len());
+        self.taken(came.node, Load::Whole(body.len()));
         self.acknowledge(came.node, message.operation, Ended::Well);
         self.complete_receive(came.head.to, matched.completion, matched.many);
         None
@@ -75,11 +78,10 @@ impl State {
         let endpoint = self.endpoint(came.head.to)?;
         let plain = !message.tagged && message.operation.is_none();
         if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
-            endpoint.inbox.push_back((from, bytes));
-            self.taken(came.node, len);
-            return Some(());
+            endpoint.inbox.push_back((came.node, from, bytes));
+            return self.kept(came.node, Load::Whole(len));
         }
-        self.kept(came.node, len)?;
+        self.kept(came.node, Load::Whole(len))?;
         let kept = Kept { message, len, body: KeptBody::Whole(bytes) };
         self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
         Some(())
@@ -92,7 +94,7 @@ impl State {
             .sender(came.node, came.head.to, came.head.from)
             .and_then(|from| self.match_message(came.head.to, from, &message, len));
         let Some(matched) = matched else { return place_block(len, landing) };
-        self.taken(came.node, len);
+        self.taken(came.node, Load::Whole(len));
         let (part, _) = matched.pieces.part(0, len, usize::MAX);
         landing.extend_from_slice(part.all());
         let Matched { completion, many, .. } = matched;
@@ -116,13 +118,19 @@ impl State {
         let (op, len) = (came.head.word(0)?, usize::try_from(came.head.word(1)?).ok()?);
         let message = came.head.message(2)?;
         let remote = read_pieces(body, len)?;
+        let load = Load::Announced(remote.len());
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
+            self.taken(came.node, load);
             self.tell_end(came.node, op, Ended::Failed);
             return Some(());
         };
         match self.match_message(came.head.to, from, &message, len) {
-            Some(matched) => self.fetch(came.head.to, came.node, matched, Lies { op, remote, via: came.via }),
+            Some(matched) => {
+                self.taken(came.node, load);
+                self.fetch(came.head.to, came.node, matched, Lies { op, remote, via: came.via });
+            }
             None => {
+                self.kept(came.node, load)?;
                 let kept = Kept { message, len, body: KeptBody::Announced(Lies { op, remote, via: came.via }) };
                 self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
             }
@@ -184,8 +192,7 @@ impl State {
         (op.reading, op.over) = (true, !wait && !came.head.has(DELIVERY));
         let source = pieces.clone();
         let stream = Stream { op: Some(key), to, source, offset: 0, end: want, region: None };
-        self.nodes[came.node as usize].out.streams.push_back(stream);
-        self.attend(came.node);
+        self.answer_by(came.node, stream);
         Some(())
     }
 
@@ -240,7 +247,7 @@ impl State {
             // What is still being sent is finished first.
             _ if op.reading => op.over = true,
             Does::Take(_) if ended == Ended::Well => return None,
-            Does::Ask { .. } => drop(self.ops.remove(key)),
+            Does::Ask { .. } => drop(self.drop_op(key)),
             _ => self.end(key, None),
         }
         Some(())
@@ -249,10 +256,10 @@ impl State {
     /// A receive was posted: the message it takes, if one waits.
     pub(crate) fn give_kept(&mut self, channel: u16, from: u32, matched: Matched, kept: Kept) {
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from as usize)).map_or(0, |peer| peer.node);
+        self.released(node, kept.load());
         match kept.body {
             KeptBody::Whole(bytes) => {
                 piece::scatter(matched.pieces.all(), 0, &bytes);
-                self.released(node, bytes.len());
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
@@ -270,9 +277,9 @@ impl State {
         let pieces = Pieces::new(&[]);
         let completion = Completion::new(Kind::Received, 0);
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from.0 as usize)).map_or(0, |peer| peer.node);
+        self.released(node, kept.load());
         match kept.body {
             KeptBody::Whole(bytes) => {
-                self.released(node, bytes.len());
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
             }
@@ -306,7 +313,7 @@ pub(crate) fn place_block(len: usize, landing: &mut Landing) -> Option<Placed> {
 
 /// The pieces of an announced message. `None`: nonsense.
 fn read_pieces(body: &[u8], len: usize) -> Option<Vec<(u64, usize)>> {
-    let (pairs, rest) = body.as_chunks::<16>();
+    let (pairs, rest) = body.as_chunks::<ANNOUNCED_PIECE>();
     if !rest.is_empty() || pairs.len() > MAX_PIECES {
         return None;
     }

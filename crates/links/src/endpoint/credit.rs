@@ -1,48 +1,88 @@
 //! How much may be sent to a node without having been asked for, so that what nobody receives there cannot fill its memory.
 //!
-//! Every message sent whole counts, with something for what keeping it costs. Once [`WINDOW`] bytes are with a node that it has not
-//! told to have given to a receive, messages are announced instead, and what must be taken at once (it is injected) has to wait. A
-//! node tells it in steps, so this costs a frame every few mebibytes. Everything else passes as always, and so do the packets of a
-//! Circuit, which has no receives: what waits for it to be unpacked counts as received.
+//! Every message sent whole counts, with something for what keeping it costs; and every announcement, by itself. Once [`WINDOW`] bytes
+//! are with a node that it has not told to have given to a receive, messages are announced instead, and what must be taken at once (it is
+//! injected, as packets of a Circuit are) has to wait; and once it has [`ANNOUNCEMENTS`], so have those. A node tells it in steps, so
+//! this costs a frame every few mebibytes. A packet of a Circuit is given to a receive when it is unpacked.
 
 use super::arrive::{Came, MAX_KEPT};
 use super::wire::{Head, What};
 use crate::station::state::{Node, State};
 
-/// Bytes that may be kept by a node.
+/// Bytes that may be kept by a node, ...
 const WINDOW: i64 = 64 << 20;
-/// Bytes given to receives that are told at once.
-const STEP: i64 = WINDOW / 8;
-/// What is counted for a message beside its bytes.
+/// ... and what announcements may cost it.
+const ANNOUNCEMENTS: i64 = 16 << 20;
+/// What is given to receives is told once it is this part of a window.
+const PART: i64 = 8;
+/// What is counted for a message beside its bytes, ...
 const EACH: i64 = 256;
+/// ... and for a piece of an announcement.
+const PIECE: i64 = 16;
 
-/// What a message costs who keeps it. Bodies that are sent whole are short.
-#[inline]
-fn cost(len: usize) -> i64 {
-    len as i64 + EACH
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Load {
+    /// A message of so many bytes, sent whole.
+    Whole(usize),
+    /// A message announced with so many pieces.
+    Announced(usize),
 }
 
-/// Messages sent whole, either way, between us and a node.
-pub(crate) struct Credit {
+impl Load {
+    /// What it costs who keeps it. Bodies that are sent whole are short.
+    #[inline]
+    fn cost(self) -> i64 {
+        match self {
+            Self::Whole(len) => len as i64 + EACH,
+            Self::Announced(pieces) => pieces as i64 * PIECE + EACH,
+        }
+    }
+}
+
+/// Loads of one kind, either way, between us and a node.
+struct Account {
     window: i64,
     /// What may still be sent: the window without what was sent and not yet told to have been received.
     room: i64,
-    /// Received from it since that was told last, counted down from [`STEP`].
+    /// Received from it since that was told last, counted down.
     untold: i64,
-    /// Kept of it.
-    kept: i64,
+    /// What may still be kept of it; one message may go beyond the window.
+    space: i64,
+}
+
+impl Account {
+    fn of(window: i64) -> Self {
+        let space = window + 2 * Load::Whole(MAX_KEPT).cost();
+        Self { window, room: window, untold: window / PART, space }
+    }
+}
+
+/// What was sent without having been asked for, between us and a node.
+pub(crate) struct Credit {
+    whole: Account,
+    announced: Account,
 }
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { window: WINDOW, room: WINDOW, untold: STEP, kept: 0 }
+        Self { whole: Account::of(WINDOW), announced: Account::of(ANNOUNCEMENTS) }
     }
 }
 
 impl Credit {
     /// Without a limit: what one sends to oneself.
     pub(crate) fn endless() -> Self {
-        Self { window: i64::MAX, room: i64::MAX, ..Self::default() }
+        let endless = || Account { window: i64::MAX, room: i64::MAX, space: i64::MAX, ..Account::of(WINDOW) };
+        Self { whole: endless(), announced: endless() }
+    }
+
+    #[inline]
+    fn account(&mut self, load: Load) -> &mut Account {
+        match load {
+            Load::Whole(_) => &mut self.whole,
+            Load::Announced(_) => &mut self.announced,
+        }
     }
 }
 
@@ -50,55 +90,68 @@ impl Node {
     /// Whether a message may be sent whole.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
-        self.credit.room > 0
+        self.credit.whole.room > 0
     }
 
-    /// A message is sent whole.
+    /// Whether a message may be announced.
+    pub(crate) fn may_announce(&self) -> bool {
+        self.credit.announced.room > 0
+    }
+
+    /// A message is sent whole, or announced.
     #[inline]
-    pub(crate) fn sends(&mut self, len: usize) {
-        self.credit.room -= cost(len);
+    pub(crate) fn sends(&mut self, load: Load) {
+        self.credit.account(load).room -= load.cost();
     }
 }
 
 impl State {
-    /// A whole message of a node is where it belongs, or not wanted.
+    /// A message of a node is where it belongs, or not wanted.
     #[inline]
-    pub(crate) fn taken(&mut self, node: u32, len: usize) {
-        let credit = &mut self.nodes[node as usize].credit;
-        credit.untold -= cost(len);
-        if credit.untold < 0 {
-            self.tell_taken(node);
+    pub(crate) fn taken(&mut self, node: u32, load: Load) {
+        let account = self.nodes[node as usize].credit.account(load);
+        account.untold -= load.cost();
+        if account.untold < 0 {
+            self.tell_taken(node, load);
         }
     }
 
     #[cold]
-    fn tell_taken(&mut self, node: u32) {
-        let credit = &mut self.nodes[node as usize].credit;
-        let taken = STEP - core::mem::replace(&mut credit.untold, STEP);
-        self.queue(node, Head::new(What::Credit, 0, 0, 0).word(taken.unsigned_abs()), Vec::new());
+    #[inline(never)]
+    fn tell_taken(&mut self, node: u32, load: Load) {
+        let account = self.nodes[node as usize].credit.account(load);
+        // One has no window for what one sends to oneself.
+        let step = account.window.min(WINDOW) / PART;
+        let taken = step - core::mem::replace(&mut account.untold, step);
+        let kind = u16::from(matches!(load, Load::Announced(_)));
+        self.queue(node, Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken.unsigned_abs()), Vec::new());
     }
 
-    /// A whole message of a node is kept. `None`: it sent more than it may.
+    /// A message of a node is kept. `None`: it sent more than it may.
     #[inline]
-    pub(crate) fn kept(&mut self, node: u32, len: usize) -> Option<()> {
-        let credit = &mut self.nodes[node as usize].credit;
-        credit.kept += cost(len);
-        // One message may go beyond the window.
-        (credit.kept <= credit.window.saturating_add(2 * cost(MAX_KEPT))).then_some(())
+    pub(crate) fn kept(&mut self, node: u32, load: Load) -> Option<()> {
+        let account = self.nodes[node as usize].credit.account(load);
+        account.space -= load.cost();
+        (account.space >= 0).then_some(())
     }
 
     /// A message that was kept is not any more.
     #[inline]
-    pub(crate) fn released(&mut self, node: u32, len: usize) {
-        self.nodes[node as usize].credit.kept -= cost(len);
-        self.taken(node, len);
+    pub(crate) fn released(&mut self, node: u32, load: Load) {
+        let account = self.nodes[node as usize].credit.account(load);
+        account.space += load.cost();
+        account.untold -= load.cost();
+        if account.untold < 0 {
+            self.tell_taken(node, load);
+        }
     }
 
     /// A node tells what it has taken.
     pub(crate) fn credited(&mut self, came: &Came<'_>) -> Option<()> {
         let taken = i64::try_from(came.head.word(0)?).ok()?;
-        let credit = &mut self.nodes[came.node as usize].credit;
-        credit.room = credit.room.saturating_add(taken).min(credit.window);
+        let load = if came.head.extra == 0 { Load::Whole(0) } else { Load::Announced(0) };
+        let account = self.nodes[came.node as usize].credit.account(load);
+        account.room = account.room.saturating_add(taken).min(account.window);
         Some(())
     }
 }
@@ -117,42 +170,62 @@ mod tests {
         (state, node)
     }
 
+    fn tell(state: &mut State, node: u32, kind: u16, taken: u64) -> Option<()> {
+        let told = Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken);
+        let head = Seen::read(told.bytes()).expect("a head");
+        state.credited(&Came { node, via: (0, Link(0)), head })
+    }
+
     #[test]
     fn a_node_may_be_sent_so_much_and_more_once_it_tells() {
         let (mut state, node) = state();
         let mut count = 0;
         while state.nodes[0].may_send() {
-            state.nodes[0].sends(1 << 20);
+            state.nodes[0].sends(Load::Whole(1 << 20));
             count += 1;
         }
         assert_eq!(count, 64);
-        let told = Head::new(What::Credit, 0, 0, 0).word(u64::MAX >> 1);
-        let head = Seen::read(told.bytes()).expect("a head");
-        assert_eq!(state.credited(&Came { node, via: (0, Link(0)), head }), Some(()));
-        assert_eq!(state.nodes[0].credit.room, WINDOW, "never more than the window, whatever it tells");
-        let told = Head::new(What::Credit, 0, 0, 0).word(u64::MAX);
-        let head = Seen::read(told.bytes()).expect("a head");
-        assert_eq!(state.credited(&Came { node, via: (0, Link(0)), head }), None);
+        assert!(state.nodes[0].may_announce(), "announcements count by themselves");
+        assert_eq!(tell(&mut state, node, 0, u64::MAX >> 1), Some(()));
+        assert_eq!(state.nodes[0].credit.whole.room, WINDOW, "never more than the window, whatever it tells");
+        assert_eq!(tell(&mut state, node, 0, u64::MAX), None);
+    }
+
+    #[test]
+    fn so_many_may_be_announced_and_more_once_it_tells() {
+        let (mut state, node) = state();
+        let mut count = 0;
+        while state.nodes[0].may_announce() {
+            state.nodes[0].sends(Load::Announced(1));
+            count += 1;
+        }
+        assert_eq!(count, ANNOUNCEMENTS / (EACH + PIECE) + 1);
+        assert!(state.nodes[0].may_send());
+        assert_eq!(tell(&mut state, node, 1, 1 << 20), Some(()));
+        assert!(state.nodes[0].may_announce());
     }
 
     #[test]
     fn who_sends_more_than_it_may_is_found_out() {
         let (mut state, node) = state();
-        let all = (0..1_000_000).take_while(|_| state.kept(node, 4096).is_some()).count() as i64;
-        assert!(all * cost(4096) >= WINDOW && all * cost(4096) <= WINDOW + 3 * cost(MAX_KEPT));
-        state.released(node, 4096);
-        state.released(node, 4096);
-        assert_eq!(state.kept(node, 4096), Some(()));
+        let most = 2 * Load::Whole(MAX_KEPT).cost();
+        for (load, window) in [(Load::Whole(4096), WINDOW), (Load::Announced(64), ANNOUNCEMENTS)] {
+            let all = (0..1_000_000).take_while(|_| state.kept(node, load).is_some()).count() as i64;
+            assert!(all * load.cost() >= window && all * load.cost() <= window + most);
+            state.released(node, load);
+            state.released(node, load);
+            assert_eq!(state.kept(node, load), Some(()));
+        }
     }
 
     #[test]
     fn what_was_taken_is_told_in_steps() {
         let (mut state, node) = state();
-        let step = (STEP / cost(1000)) as usize;
-        (0..step).for_each(|_| state.taken(node, 1000));
+        let step = (WINDOW / PART / Load::Whole(1000).cost()) as usize;
+        (0..step).for_each(|_| state.taken(node, Load::Whole(1000)));
         assert_eq!(state.nodes[0].out.len(), 0);
-        state.taken(node, 1000);
+        state.taken(node, Load::Whole(1000));
         assert_eq!(state.nodes[0].out.len(), 1);
-        assert_eq!(state.nodes[0].credit.untold, STEP);
+        assert_eq!(state.nodes[0].credit.whole.untold, WINDOW / PART);
     }
 }

@@ -9,7 +9,9 @@
 //! * **Completions** are taken by [`Endpoint::poll`]. Nothing blocks.
 //!
 //! What nobody receives is bounded: 64 MiB of every node are taken unasked, then its messages are announced, however short, and
-//! injecting more is refused ([`PostError::Again`]) until receives take some.
+//! injecting more is refused ([`PostError::Again`]) until receives take some. Of announcements 16 MiB are kept, some 60,000; then those are
+//! refused too. Of operations on a node's memory 16,384 may be under way. A peer that keeps to none of this is given up, with the
+//! reason ([`LinkError::Corrupt`]), and so is one that asks on and on and takes no answers.
 //!
 //! A peer that is gone completes every operation to and from it with [`Status::Gone`]; receives from anybody stay.
 
@@ -105,6 +107,11 @@ impl Endpoint {
     #[inline]
     pub fn send(&self, send: &Send<'_>) -> Result<Posted, PostError> {
         self.station.core().send(self.channel, send)
+    }
+
+    /// Whether a message to a peer would be taken now, or is known to be in vain.
+    pub(crate) fn has_room(&self, to: PeerId) -> bool {
+        self.station.core().has_room(self.channel, to)
     }
 
     /// Posts a buffer for a message.

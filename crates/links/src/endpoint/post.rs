@@ -3,7 +3,8 @@
 use madrigal_netaccess::message::{Link, LinkError, Port, Sent};
 use madrigal_sys::piece::{self, Piece};
 
-use super::arrive::write_pieces;
+use super::arrive::{ANNOUNCED_PIECE, write_pieces};
+use super::credit::Load;
 use super::state::{Kept, KeptBody, Many, Target, matched};
 use super::types::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Seen, Send, Status, Wanted};
 use super::wire::{DATA, DELIVERY, Ended, Head, TAGGED, What};
@@ -12,9 +13,6 @@ use crate::memory::{GATHER, Pieces, gather, slices};
 use crate::station::Core;
 use crate::station::out::Item;
 use crate::station::state::{Does, Op, Route};
-
-/// Frames that may wait for one node before no more are taken from callers.
-const MOST_QUEUED: usize = 4096;
 
 impl Core {
     /// Where frames for a peer go now: its node, its channel there.
@@ -25,15 +23,25 @@ impl Core {
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let peer = *endpoint.peers.get(to.0 as usize).ok_or(PostError::Invalid)?;
         let node = &self.state.nodes[peer.node as usize];
+        let is_full = node.out.is_full();
         match node.route {
             Route::Up { .. } => {}
             Route::Down => return Err(PostError::Unreachable),
             Route::None | Route::Linking { .. } => self.state.attend(peer.node),
         }
-        if self.state.nodes[peer.node as usize].out.len() >= MOST_QUEUED {
+        if is_full {
             return Err(PostError::Again);
         }
         Ok((peer.node, peer.channel))
+    }
+
+    /// See [`Endpoint::has_room`].
+    pub(super) fn has_room(&mut self, channel: u16, to: PeerId) -> bool {
+        let peer = self.state.endpoint(channel).and_then(|endpoint| endpoint.peers.get(to.0 as usize).copied());
+        let node = peer.and_then(|peer| self.state.nodes.get(peer.node as usize));
+        node.is_none_or(|node| {
+            node.route == Route::Down || node.may_send() && node.may_announce() && !node.out.is_full()
+        })
     }
 
     /// See [`Endpoint::send`].
@@ -50,7 +58,7 @@ impl Core {
             && send.parts.len() <= GATHER
             && !send.delivery
         {
-            to.sends(len);
+            to.sends(Load::Whole(len));
             return self.send_now(channel, send, (node, theirs), (port, link));
         }
         self.send_later(channel, send, (node, theirs), len)
@@ -74,7 +82,7 @@ impl Core {
         };
         match sent {
             Ok(Sent::All) => {
-                self.state.nodes[node as usize].tally.sent(piece::total(send.parts));
+                self.state.nodes[node as usize].tally().sent(piece::total(send.parts));
                 Ok(Posted::Done)
             }
             Ok(Sent::Part(taken)) => Ok(self.queue_eager(channel, send, node, head, taken)),
@@ -141,15 +149,31 @@ impl Core {
         let posted = if send.inject || whole && len <= self.eager(channel, node) {
             self.send_whole(channel, send, node, theirs)
         } else {
-            let key = self.sending(channel, send, node, false);
-            let head = message_head(What::Announce, send, 0, theirs, channel);
-            let head = head.word(key).word(len as u64).maybe(send.tag).maybe(send.data);
-            self.state.queue(node, head, write_pieces(&Pieces::new(send.parts)));
-            Posted::Pending
+            self.announce(channel, send, (node, theirs), len)?
         };
         self.flush(node);
         self.settle();
         Ok(posted)
+    }
+
+    fn announce(
+        &mut self,
+        channel: u16,
+        send: &Send<'_>,
+        (node, theirs): (u32, u16),
+        len: usize,
+    ) -> Result<Posted, PostError> {
+        let to = &mut self.state.nodes[node as usize];
+        if !to.may_announce() {
+            return Err(PostError::Again);
+        }
+        let pieces = write_pieces(&Pieces::new(send.parts));
+        to.sends(Load::Announced(pieces.len() / ANNOUNCED_PIECE));
+        let key = self.sending(channel, send, node, false);
+        let head = message_head(What::Announce, send, 0, theirs, channel);
+        let head = head.word(key).word(len as u64).maybe(send.tag).maybe(send.data);
+        self.state.queue(node, head, pieces);
+        Ok(Posted::Pending)
     }
 
     /// The longest body sent without asking.
@@ -165,7 +189,7 @@ impl Core {
 
     /// Queues a message whole: nothing of it can be sent now, or its delivery is to be told.
     fn send_whole(&mut self, channel: u16, send: &Send<'_>, node: u32, theirs: u16) -> Posted {
-        self.state.nodes[node as usize].sends(piece::total(send.parts));
+        self.state.nodes[node as usize].sends(Load::Whole(piece::total(send.parts)));
         let wait = send.delivery && !send.inject;
         let head = message_head(What::Eager, send, if wait { DELIVERY } else { 0 }, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
@@ -295,7 +319,8 @@ impl Core {
     #[inline]
     pub(super) fn next_plain(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
         let endpoint = self.state.endpoint(channel)?;
-        if let Some((from, bytes)) = endpoint.inbox.pop_front() {
+        if let Some((node, from, bytes)) = endpoint.inbox.pop_front() {
+            self.state.released(node, Load::Whole(bytes.len()));
             return Some((from, Ok(bytes)));
         }
         if endpoint.matching(false).is_empty() { None } else { self.next_kept(channel) }
@@ -314,7 +339,7 @@ impl Core {
         let (from, _, kept) = matching.take_message(message, false)?;
         let KeptBody::Whole(bytes) = kept.body else { return None };
         let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
-        self.state.released(node, bytes.len());
+        self.state.released(node, Load::Whole(bytes.len()));
         if let Some(operation) = kept.message.operation {
             self.state.tell_end(node, operation, Ended::Well);
         }
@@ -347,12 +372,12 @@ impl Core {
         }
         self.settle();
         for key in self.state.ops.keys(|op| op.channel == channel) {
-            self.state.ops.remove(key);
+            self.state.drop_op(key);
         }
         if let Some(slot) = self.state.endpoints.get_mut(usize::from(channel))
             && let Some(closed) = slot.take()
         {
-            closed.kept().for_each(|(node, len)| self.state.released(node, len));
+            closed.kept().for_each(|(node, load)| self.state.released(node, load));
         }
         for node in &mut self.state.nodes {
             node.last = node.last.filter(|(ours, _, _)| *ours != channel);

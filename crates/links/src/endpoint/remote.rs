@@ -13,6 +13,8 @@ use crate::station::state::{Does, Op, Placed, State};
 
 /// The most bytes one operation on numbers works on.
 pub(crate) const MAX_ATOMIC: usize = 4096;
+/// What an endpoint may be told of bytes put before anybody asks it.
+const MOST_TOLD: usize = 1 << 20;
 
 /// A region of ours.
 pub(crate) struct Exposed {
@@ -66,7 +68,7 @@ impl State {
         if last || ended != Ended::Well {
             let flags = if last { LAST } else { 0 };
             let head = Head::new(What::End, flags, 0, 0).extra(ended as u16).word(op);
-            self.queue(came.node, head, Vec::new());
+            self.answer(came.node, head, Vec::new());
         }
         if last && ended == Ended::Well && came.head.has(DATA) {
             self.remote_put(came, came.head.word(5)?, len);
@@ -79,6 +81,9 @@ impl State {
         let from = self.sender(came.node, came.head.to, came.head.from);
         let completion = Completion { data: Some(data), from, len, ..Completion::new(Kind::RemotePut, 0) };
         self.complete(came.head.to, completion);
+        if self.endpoint(came.head.to).is_some_and(|endpoint| endpoint.done.len() > MOST_TOLD) {
+            self.corrupt(came.node, "it writes more and more, and nobody asks what was written");
+        }
     }
 
     /// Where bytes for a region go, if those of all frames fit there. `None`: the frame makes no sense.
@@ -128,8 +133,7 @@ impl State {
         let space = self.endpoints.get(usize::from(came.head.to))?.as_ref()?.space;
         let source = Pieces::One(memory);
         let stream = Stream { op: None, to: op, source, offset: 0, end: len, region: Some((space, key)) };
-        self.nodes[came.node as usize].out.streams.push_back(stream);
-        self.attend(came.node);
+        self.answer_by(came.node, stream);
         Some(())
     }
 
@@ -155,7 +159,7 @@ impl State {
         }
         memory.fill(&new);
         if fetch && len > 0 {
-            self.queue(came.node, Head::new(What::Data, 0, 0, 0).word(theirs).word(0), old);
+            self.answer(came.node, Head::new(What::Data, 0, 0, 0).word(theirs).word(0), old);
         } else {
             self.tell_end(came.node, theirs, Ended::Well);
         }
@@ -181,7 +185,7 @@ impl State {
         };
         let head = Head::new(What::Region, flags, 0, 0).extra(ended as u16).word(op);
         let head = words.into_iter().fold(head, Head::word);
-        self.queue(came.node, head, Vec::new());
+        self.answer(came.node, head, Vec::new());
         Some(())
     }
 
@@ -191,7 +195,7 @@ impl State {
         let Some(asked) = self.ops.get(op).filter(|op| op.node == came.node) else { return Some(()) };
         let Does::Ask { peer, key } = asked.does else { return None };
         let channel = asked.channel;
-        self.ops.remove(op);
+        self.drop_op(op);
         let known = match Ended::from_number(came.head.extra) {
             Ended::Well => Known::At {
                 base: came.head.word(1)?,

@@ -18,6 +18,8 @@ use crate::station::state::{Does, Op, Route, Take};
 const LEAST_PUSH: usize = 2048;
 /// Bytes put by one frame.
 const CHUNK: usize = 256 << 10;
+/// Operations that one node may be asked for at once: what it owes us is bounded there.
+const MOST_ASKED: usize = 16 << 10;
 
 impl Core {
     pub(super) fn expose(&mut self, channel: u16, region: Region) -> Result<(), ExposeError> {
@@ -43,6 +45,15 @@ impl Core {
         Ok(())
     }
 
+    /// Where to ask a peer for something: as [`Core::route`], unless very much of that kind is under way.
+    fn ask_route(&mut self, channel: u16, to: PeerId) -> Result<(u32, u16), PostError> {
+        let (node, theirs) = self.route(channel, to)?;
+        if self.state.nodes[node as usize].asked >= MOST_ASKED {
+            return Err(PostError::Again);
+        }
+        Ok((node, theirs))
+    }
+
     /// Copies between the memory of a peer and ours at once, where that can be done. `None`: it cannot.
     fn copy(&mut self, channel: u16, node: u32, of: (PeerId, u64, u64), local: &Pieces, writes: bool) -> Option<()> {
         let (peer, key, at) = of;
@@ -59,7 +70,7 @@ impl Core {
         let copied = if writes { port.push(link, &parts, &remote) } else { port.pull(link, &remote, &parts) };
         match copied {
             SingleCopy::Done => {
-                let tally = self.state.nodes[node as usize].tally;
+                let tally = self.state.nodes[node as usize].tally();
                 ranks::add(if writes { &tally.copied_out } else { &tally.copied_in }, len as u64);
                 return Some(());
             }
@@ -75,7 +86,7 @@ impl Core {
 
     pub(super) fn put(&mut self, channel: u16, put: &Put<'_>) -> Result<Posted, PostError> {
         let len = piece::total(put.parts);
-        let (node, theirs) = self.route(channel, put.to)?;
+        let (node, theirs) = self.ask_route(channel, put.to)?;
         if len > Endpoint::LONGEST || put.inject && len > Endpoint::INJECT {
             return Err(PostError::TooLong);
         }
@@ -94,7 +105,7 @@ impl Core {
         }
         let completion = Completion { len, from: Some(put.to), ..Completion::new(Kind::Put, put.token) };
         let op = Op { reading: !put.inject, ..Op::new(channel, node, completion, Does::Wait) };
-        let key = self.state.ops.add(op);
+        let key = self.state.ask_op(op);
         self.queue_put(channel, put, (node, theirs), &pieces, key);
         self.flush(node);
         self.settle();
@@ -128,7 +139,7 @@ impl Core {
     pub(super) fn get(&mut self, channel: u16, get: &Get<'_>) -> Result<Posted, PostError> {
         let pieces = Pieces::new(get.parts);
         let len = pieces.len();
-        let (node, theirs) = self.route(channel, get.from)?;
+        let (node, theirs) = self.ask_route(channel, get.from)?;
         if len > Endpoint::LONGEST {
             return Err(PostError::TooLong);
         }
@@ -139,7 +150,7 @@ impl Core {
             return Ok(Posted::Done);
         }
         let completion = Completion { len, from: Some(get.from), ..Completion::new(Kind::Got, get.token) };
-        let key = self.state.ops.add(Op::new(channel, node, completion, Does::Take(Take::asked(pieces))));
+        let key = self.state.ask_op(Op::new(channel, node, completion, Does::Take(Take::asked(pieces))));
         let head = Head::new(What::Get, 0, theirs, channel).word(get.key).word(get.at).word(len as u64).word(key);
         self.state.queue(node, head, Vec::new());
         self.flush(node);
@@ -148,7 +159,7 @@ impl Core {
     }
 
     pub(super) fn atomic(&mut self, channel: u16, atomic: &Atomic<'_>) -> Result<Posted, PostError> {
-        let (node, theirs) = self.route(channel, atomic.to)?;
+        let (node, theirs) = self.ask_route(channel, atomic.to)?;
         let len = atomic.count.saturating_mul(atomic.of.size());
         if len > MAX_ATOMIC {
             return Err(PostError::TooLong);
@@ -167,7 +178,7 @@ impl Core {
         }
         let completion = Completion { len, from: Some(atomic.to), ..Completion::new(Kind::Atomic, atomic.token) };
         let does = if fetch { Does::Take(Take::asked(result)) } else { Does::Wait };
-        let key = self.state.ops.add(Op::new(channel, node, completion, does));
+        let key = self.state.ask_op(Op::new(channel, node, completion, does));
         let head = Head::new(What::Atomic, if fetch { FETCH } else { 0 }, theirs, channel);
         let head = head.extra(u16::from(atomic.op as u8) << 8 | u16::from(atomic.of as u8));
         let head = head.word(atomic.key).word(atomic.at).word(atomic.count as u64).word(key);

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use madrigal_netaccess::message::Link;
 use madrigal_sys::piece::Piece;
 
+use super::credit::Load;
 use super::matching::Matching;
 use super::remote::Known;
 use super::types::{Completion, PeerId, Status};
@@ -22,8 +23,8 @@ pub(crate) struct EndpointState {
     matching: [Matching<Target, Kept>; 2],
     /// Its owner takes plain messages only one by one as they came, so that none of them need be matched.
     pub(crate) in_order: bool,
-    /// Such messages; those in the matching came later.
-    pub(crate) inbox: VecDeque<(PeerId, Vec<u8>)>,
+    /// Such messages, with the nodes they are from; those in the matching came later.
+    pub(crate) inbox: VecDeque<(u32, PeerId, Vec<u8>)>,
     pub(crate) done: VecDeque<Completion>,
     /// Regions of peers, by peer and key.
     pub(crate) regions: HashMap<(PeerId, u64), Known>,
@@ -59,6 +60,15 @@ pub(crate) struct Kept {
     pub(crate) message: Message,
     pub(crate) len: usize,
     pub(crate) body: KeptBody,
+}
+
+impl Kept {
+    pub(crate) fn load(&self) -> Load {
+        match &self.body {
+            KeptBody::Whole(bytes) => Load::Whole(bytes.len()),
+            KeptBody::Announced(lies) => Load::Announced(lies.remote.len()),
+        }
+    }
 }
 
 pub(crate) enum KeptBody {
@@ -121,11 +131,11 @@ impl EndpointState {
         }
     }
 
-    /// Whole messages that no receive took: whose, and how long.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = (u32, usize)> {
+    /// Messages that no receive took: whose, and what they cost.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u32, Load)> {
         let all = self.matching.iter().flat_map(Matching::messages);
-        let whole = all.filter(|waiting| matches!(waiting.message.body, KeptBody::Whole(_)));
-        whole.filter_map(|waiting| Some((self.peers.get(waiting.from as usize)?.node, waiting.message.len)))
+        let kept = all.filter_map(|it| Some((self.peers.get(it.from as usize)?.node, it.message.load())));
+        kept.chain(self.inbox.iter().map(|(node, _, bytes)| (*node, Load::Whole(bytes.len()))))
     }
 
     #[inline]

@@ -100,7 +100,7 @@ impl Sink for Ear<'_> {
     #[inline]
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
         if let Some(came) = self.came(link, head) {
-            self.state.nodes[came.node as usize].tally.received(body.len());
+            self.state.nodes[came.node as usize].tally().received(body.len());
             self.look(&came, body);
         }
     }
@@ -108,7 +108,7 @@ impl Sink for Ear<'_> {
     fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing) {
         let Some(came) = self.came(link, head) else { return };
         let state = &mut *self.state;
-        state.nodes[came.node as usize].tally.received(len);
+        state.nodes[came.node as usize].tally().received(len);
         let placed = match came.head.what {
             What::Eager => state.place_eager(&came, len, landing),
             What::Data => state.place_data(&came, len, landing),

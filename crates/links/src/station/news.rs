@@ -7,7 +7,7 @@ use madrigal_base::node::NodeAddress;
 use madrigal_report::ranks::Ranks;
 
 use super::long::COPY_FROM;
-use super::state::{Node, Route, State};
+use super::state::{Node, Record, Route, State};
 use super::{Core, Reached};
 
 impl State {
@@ -33,7 +33,7 @@ impl Core {
         news.dedup();
         for node in news {
             let Some(node) = self.state.nodes.get(node as usize) else { continue };
-            if let Some(rank) = node.rank {
+            if let Record::Listed(rank) = node.record {
                 rank.tell(&self.text(node));
             }
         }

@@ -14,14 +14,22 @@ use crate::slab::Key;
 const CHUNK: usize = 256 << 10;
 /// Frames sent before it is the turn of a chunk.
 const BURST: u32 = 16;
+/// Frames that may wait for one node before no more are taken from callers, ...
+const MOST_QUEUED: usize = 4096;
+/// ... and bytes of our own memory.
+const MOST_HELD: usize = 64 << 20;
+/// What may be held for a node that asks and takes no answers: more than comes of all that may be under way at once, ours and its.
+const MOST_OWED: usize = 128 << 20;
 
 /// What waits for one node.
 #[derive(Default)]
 pub(crate) struct Out {
     /// The frame a port took part of, or refused last, and how much it took.
     current: Option<(Item, usize)>,
-    pub(crate) queue: VecDeque<Item>,
+    queue: VecDeque<Item>,
     pub(crate) streams: VecDeque<Stream>,
+    /// Bytes of our own memory that the queue holds.
+    held: usize,
     burst: u32,
     /// It is in the list of nodes to be looked at.
     pub(crate) attended: bool,
@@ -70,6 +78,11 @@ impl Item {
 }
 
 impl Item {
+    /// Bytes of our own memory it holds.
+    fn held(&self) -> usize {
+        size_of::<Self>() + if let Body::Owned(bytes) = &self.body { bytes.len() } else { 0 }
+    }
+
     /// Bytes of the body.
     fn len(&self) -> usize {
         match &self.body {
@@ -86,6 +99,23 @@ impl Out {
         self.current.is_none() && self.queue.is_empty() && self.streams.is_empty()
     }
 
+    /// Adds a frame.
+    pub(crate) fn push(&mut self, item: Item) {
+        self.held += item.held();
+        self.queue.push_back(item);
+    }
+
+    /// Bytes of our own memory that wait.
+    pub(crate) fn held(&self) -> usize {
+        self.held + self.streams.len() * size_of::<Stream>()
+    }
+
+    /// Whether no more is taken from callers.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= MOST_QUEUED || self.held() >= MOST_HELD
+    }
+
     /// How many frames wait.
     pub(crate) fn len(&self) -> usize {
         self.queue.len() + self.streams.len() + usize::from(self.current.is_some())
@@ -100,6 +130,7 @@ impl Out {
         self.current = None;
         self.queue.clear();
         self.streams.clear();
+        self.held = 0;
     }
 
     /// Bytes of a region must not be looked at any more. What a port took part of is finished from a copy. The peers' operations.
@@ -123,6 +154,7 @@ impl Out {
             && let Some(item) = self.queue.pop_front()
         {
             self.burst += 1;
+            self.held -= item.held();
             return Some((item, 0));
         }
         self.burst = 0;
@@ -156,7 +188,7 @@ impl Core {
             let Some((item, skip)) = to.out.next() else { return true };
             match send_item(&mut self.ports[port], link, &item, skip) {
                 Ok(Sent::All) => {
-                    to.tally.sent(item.len());
+                    to.tally().sent(item.len());
                     if let Some(op) = item.then {
                         self.state.was_sent(op);
                     }
@@ -228,6 +260,25 @@ fn send_item(
 }
 
 impl State {
+    /// Queues an answer to what a peer asked for, as long as it takes them.
+    pub(crate) fn answer(&mut self, node: u32, head: Head, body: Vec<u8>) {
+        self.queue(node, head, body);
+        self.check_owed(node);
+    }
+
+    /// The same of bytes.
+    pub(crate) fn answer_by(&mut self, node: u32, stream: Stream) {
+        self.nodes[node as usize].out.streams.push_back(stream);
+        self.attend(node);
+        self.check_owed(node);
+    }
+
+    fn check_owed(&mut self, node: u32) {
+        if self.nodes[node as usize].out.held() > MOST_OWED {
+            self.corrupt(node, "it asks for more and more, and takes no answers");
+        }
+    }
+
     /// Every byte of an operation was taken by a port.
     pub(crate) fn was_sent(&mut self, key: Key) {
         let Some(op) = self.ops.get(key) else { return };

@@ -72,11 +72,18 @@ pub(crate) struct Node {
     pub(crate) rejected: Vec<(String, String)>,
     /// The channels, ours and theirs, of the last message, and what they mean: it is often the same.
     pub(crate) last: Option<(u16, u16, PeerId)>,
-    /// What was sent to it and received from it.
-    pub(crate) tally: &'static Counters,
-    /// Where that can be read, and what else there is to say of it.
-    pub(crate) rank: Option<&'static Rank>,
+    pub(crate) record: Record,
     pub(crate) credit: Credit,
+    /// Operations on memory and numbers that it was asked for and that are not over.
+    pub(crate) asked: usize,
+}
+
+/// Where it is written down what was sent to a node and received from it.
+pub(crate) enum Record {
+    /// Where others read it, with what else there is to say.
+    Listed(&'static Rank),
+    /// Here, for there was no room.
+    Own(Box<Counters>),
 }
 
 /// How frames for a node go.
@@ -222,9 +229,18 @@ impl Node {
             sought: false,
             rejected: Vec::new(),
             last: None,
-            tally: rank.map_or_else(Counters::unlisted, Rank::counters),
-            rank,
+            record: rank.map_or_else(|| Record::Own(Box::default()), Record::Listed),
             credit: Credit::default(),
+            asked: 0,
+        }
+    }
+
+    /// What was sent to it and received from it.
+    #[inline]
+    pub(crate) fn tally(&self) -> &Counters {
+        match &self.record {
+            Record::Listed(rank) => rank.counters(),
+            Record::Own(counters) => counters,
         }
     }
 
@@ -278,7 +294,7 @@ impl State {
     pub(crate) fn queue_item(&mut self, node: u32, item: Item) {
         let to = &mut self.nodes[node as usize];
         if to.route != Route::Down {
-            to.out.queue.push_back(item);
+            to.out.push(item);
             self.attend(node);
         }
     }
@@ -286,7 +302,7 @@ impl State {
     /// Tells a peer how its operation ended.
     pub(crate) fn tell_end(&mut self, node: u32, operation: u64, ended: Ended) {
         let head = Head::new(What::End, LAST_FLAG, 0, 0).extra(ended as u16).word(operation);
-        self.queue(node, head, Vec::new());
+        self.answer(node, head, Vec::new());
     }
 
     /// Tells an endpoint what is over.
@@ -297,9 +313,24 @@ impl State {
         }
     }
 
+    /// Adds an operation that a peer is asked for.
+    pub(crate) fn ask_op(&mut self, op: Op) -> Key {
+        self.nodes[op.node as usize].asked += 1;
+        self.ops.add(op)
+    }
+
+    /// Takes an operation out.
+    pub(crate) fn drop_op(&mut self, key: Key) -> Option<Op> {
+        let op = self.ops.remove(key)?;
+        if matches!(op.does, Does::Wait | Does::Take(Take { theirs: None, .. })) {
+            self.nodes[op.node as usize].asked -= 1;
+        }
+        Some(op)
+    }
+
     /// Ends an operation.
     pub(crate) fn end(&mut self, key: Key, status: Option<Status>) {
-        let Some(op) = self.ops.remove(key) else { return };
+        let Some(op) = self.drop_op(key) else { return };
         let mut completion = op.completion;
         if let Some(status) = status {
             completion.status = status;
@@ -401,3 +432,18 @@ impl State {
 }
 
 const LAST_FLAG: u8 = crate::endpoint::wire::LAST;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_not_listed_count_for_themselves() {
+        let mut state = State::default();
+        let nodes = [1, 2].map(|id| state.node(NodeId::new(id).expect("a number")));
+        state.nodes[nodes[0] as usize].tally().sent(5);
+        let sent =
+            |node: u32| state.nodes[node as usize].tally().sent_bytes.load(core::sync::atomic::Ordering::Relaxed);
+        assert_eq!(nodes.map(sent), [5, 0]);
+    }
+}

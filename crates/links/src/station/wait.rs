@@ -10,8 +10,12 @@ use madrigal_sys::{raw, time};
 use super::state::{Node, Route};
 use super::{Core, Station};
 
-/// Looks between two looks at the clock.
+/// Looks between two looks at the clock, ...
 const LOOKS: u32 = 64;
+/// ... and of who sleeps, or gives the processor away at every look: the caller does so too, and then looks cost more than sleeps.
+const FEW_LOOKS: u32 = 8;
+/// Those few looks took no longer: the caller does nothing else, so nothing of his is held up by another sleep.
+const NOTHING_ELSE_NS: u64 = 200_000;
 /// Nothing came for so long: whoever waits may sleep.
 const PATIENCE_NS: u64 = 900_000_000;
 /// The first sleep, and the longest. A doorbell ends any of them; what else the caller has to do waits no longer than that.
@@ -42,6 +46,8 @@ pub(crate) struct Idle {
     /// When the clock was first looked at since something came; 0: not yet.
     since: AtomicU64,
     sleep: AtomicU64,
+    /// When the last sleep ended, by [`Idle::spent`].
+    woke: AtomicU64,
     /// When it was last time to look for a way to others.
     sought: AtomicU64,
     /// Tasks outnumbered processors when that was looked at last.
@@ -83,10 +89,33 @@ impl Idle {
     fn next(&self, policy: &WaitPolicy) -> Next {
         let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
         self.looks.store(looks, Ordering::Relaxed);
-        if looks.is_multiple_of(LOOKS) {
+        if looks.is_multiple_of(FEW_LOOKS) && (looks.is_multiple_of(LOOKS) || self.clock_is_cheap()) {
             return self.timed(policy);
         }
         if policy.was_contended() { self.give_way(looks) } else { Next::Look }
+    }
+
+    /// Whether looking at the clock is little beside what looking for messages costs now.
+    #[inline]
+    fn clock_is_cheap(&self) -> bool {
+        self.sleep.load(Ordering::Relaxed) != 0 || self.is_crowded()
+    }
+
+    /// A clock to tell by how long somebody was busy: his own, where others have the processor too.
+    fn spent(&self) -> u64 {
+        if self.is_crowded() { time::thread_ns() } else { time::now_ns() }
+    }
+
+    /// A sleep is over.
+    fn awake(&self) {
+        self.woke.store(self.spent(), Ordering::Relaxed);
+    }
+
+    /// Whether the caller does other things between looks, so that he must have had more of them before he sleeps again.
+    fn does_more(&self) -> bool {
+        !self.looks.load(Ordering::Relaxed).is_multiple_of(LOOKS)
+            && self.sleep.load(Ordering::Relaxed) != 0
+            && self.spent().saturating_sub(self.woke.load(Ordering::Relaxed)) > NOTHING_ELSE_NS
     }
 
     /// Tasks outnumber processors: those who have the processor next may be whom we wait for, or may keep it for long.
@@ -135,6 +164,9 @@ impl Idle {
             };
         }
         // Some looks lie between two sleeps: who only looks now and then, between other things, is hardly held up.
+        if self.does_more() {
+            return Next::Look;
+        }
         let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
         self.sleep.store(sleep, Ordering::Relaxed);
         if now.saturating_sub(self.sought.load(Ordering::Relaxed)) < SEEK_NS {
@@ -236,6 +268,7 @@ impl Station {
             }
         };
         raw::wait_readable(&fds, until.saturating_sub(time::now_ns()));
+        self.idle.awake();
         self.woken();
     }
 }
@@ -307,9 +340,30 @@ mod tests {
         let slept: Vec<_> = (0..20 * LOOKS)
             .filter_map(|_| if let Next::Sleep(ns) | Next::Seek(ns, _) = idle.next(&policy) { Some(ns) } else { None })
             .collect();
-        assert!(slept.len() == 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
+        assert!(slept.len() >= 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
         idle.busy();
         assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
+    }
+
+    #[test]
+    fn looks_little_between_sleeps_unless_the_caller_does_other_things() {
+        let looks_between_sleeps = |other_things_ns: u64| {
+            let (policy, idle) = (WaitPolicy::new(), Idle::default());
+            idle.sleep.store(SLEEP_NS, Ordering::Relaxed);
+            idle.since.store(time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1), Ordering::Relaxed);
+            let mut sleeps = Vec::new();
+            for look in 0..20 * LOOKS {
+                if matches!(idle.next(&policy), Next::Sleep(_) | Next::Seek(..)) {
+                    sleeps.push(look);
+                    idle.awake();
+                    let until = idle.spent() + other_things_ns;
+                    while idle.spent() < until {}
+                }
+            }
+            sleeps.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap()
+        };
+        assert_eq!(looks_between_sleeps(0), FEW_LOOKS);
+        assert_eq!(looks_between_sleeps(2 * NOTHING_ELSE_NS), LOOKS);
     }
 
     #[test]
