@@ -26,6 +26,9 @@ const FAILED: u8 = 33;
 /// Hosts there are.
 const HOSTS: usize = 96;
 
+#[path = "sites/moves.rs"]
+mod moves;
+
 fn main() {
     let mut trials = message_trials(&[&Through], ports::CASES, ports::context);
     trials.extend([
@@ -34,7 +37,11 @@ fn main() {
         trial("the_direct_way_goes_first", direct),
         trial("without_a_daemon_it_is_plain", plain),
         trial("a_refusal_is_told_with_everything_else", refused),
+        trial("what_has_to_be_enciphered_is_not_tried_without_a_daemon", barred),
         trial("nonsense_and_silence_are_no_way", nonsense),
+        trial("it_goes_on_when_the_daemon_loses_a_connection", moves::lost),
+        trial("it_moves_to_a_direct_way_once_there_is_one", moves::direct),
+        trial("a_node_that_is_no_more_is_told", moves::gone),
     ]);
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     let _ = std::fs::remove_dir_all(home());
@@ -98,9 +105,11 @@ fn serve(mut client: UnixStream) {
         Some("refusing") => client.write_all(&answer(FAILED, "cannot connect: the relay r is\ndown")).unwrap_or(()),
         Some("babbling") => client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_or(()),
         Some("silent") => drop(client.read(&mut [0])),
+        Some("once") if moves::was_connected(host) => client.write_all(&answer(FAILED, "nobody listens")).unwrap_or(()),
         _ => match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
             Ok(far) => {
                 let told = answer(DONE, &format!("here, r, {host} (TLS)"));
+                moves::note(host, &client, &far);
                 if told.chunks(1).all(|byte| client.write_all(byte).is_ok()) {
                     join(client, far);
                 }
@@ -258,11 +267,23 @@ fn direct() {
 }
 
 fn plain() {
-    let mut nodes = two("plain-a", "plain-b", "enciphered", false);
+    let mut nodes = two("plain-a", "plain-b", "preferred", false);
     let to = NodeAddress { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..nodes[1].address() };
     let [(path, rejected), _] = reach(&mut nodes, &to);
     assert!(path.contains(&format!("-> 127.0.0.1:{}", to.port)), "{path}");
     assert_eq!(rejected, [("the daemon".to_owned(), "no daemon is up on this host".to_owned())]);
+}
+
+fn barred() {
+    let [mut a, b] = two("barred-a", "barred-b", "enciphered", false);
+    let to = NodeAddress { addresses: vec![Ipv4Addr::LOCALHOST.into()], ..b.address() };
+    a.port.link(&to).expect("links");
+    while a.down.is_empty() {
+        a.poll();
+    }
+    let told = a.down.remove(0).to_string();
+    let left = format!("127.0.0.1:{}: not tried, for the network between the sites is not trusted; ", to.port);
+    assert!(told.contains(&left) && told.contains("through the daemon: no daemon is up on this host; "), "{told}");
 }
 
 /// What is said where the first one does not reach the second one.

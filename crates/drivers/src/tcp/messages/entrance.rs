@@ -13,6 +13,7 @@ use madrigal_sys::{Errno, time};
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
+use super::super::peer_of;
 use super::door::{Door, dial};
 use super::events;
 use super::sites::{Ask, Sites};
@@ -90,6 +91,23 @@ impl Entrance {
         self.act(epoll, now);
     }
 
+    /// The connection with a node was lost, and another one is to go on with it.
+    pub(super) fn seek_again(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
+        self.reach.seek_again(node, ways, now);
+        self.act(epoll, now);
+    }
+
+    /// Looks for a better connection.
+    pub(super) fn improve(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], (patience, now): (u64, u64)) {
+        self.reach.improve(node, ways, patience, now);
+        self.act(epoll, now);
+    }
+
+    /// Whether the connection with a node should be replaced by a better one.
+    pub(super) fn makeshift(&mut self, node: NodeId, makeshift: bool) {
+        self.reach.makeshift(node, makeshift);
+    }
+
     /// An attempt has its whole time again.
     pub(super) fn renew(&mut self, node: NodeId, now: u64) {
         self.reach.renew(node, now);
@@ -148,7 +166,8 @@ impl Entrance {
         for _ in 0..ACCEPTS {
             match self.door.accept() {
                 Ok(Some(socket)) => {
-                    let key = self.reach.accepted(now);
+                    let direct = !peer_of(&socket).is_some_and(|from| self.sites.is_daemon(from.ip()));
+                    let key = self.reach.accepted(direct, now);
                     // One who had to go for this one has left before it is looked at.
                     self.act(epoll, now);
                     self.watch(epoll, key, Half::new(socket, false));

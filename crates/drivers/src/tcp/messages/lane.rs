@@ -4,10 +4,13 @@
 //! sent when there is room; a long one is continued by the caller. In: one read takes as many frames as have come; a frame cut off at
 //! the end of a read is kept; a long body is read straight to where it goes, and with its end the beginning of what follows.
 
+mod leave;
+mod tied;
+
 use std::io::IoSlice;
 use std::os::fd::AsFd as _;
 
-use madrigal_base::node::NodeId;
+use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, Sent, Sink};
 use madrigal_proto::frame::{self, Front, PREFIX};
 use madrigal_sys::fd::Fd;
@@ -17,6 +20,7 @@ use std::os::fd::AsRawFd as _;
 
 use super::super::os;
 use super::place;
+use super::tether::{Note, Stage, Tether, WORD};
 
 /// Bodies up to this are sent whole and received with other frames.
 pub(super) const SHORT: usize = 16 << 10;
@@ -64,6 +68,17 @@ pub(super) struct Lane {
     pub(super) queued: bool,
     /// The kernel told of an end: it must be read for.
     pub(super) ending: bool,
+    /// The link can go on over another connection.
+    pub(super) tether: Option<Box<Tether>>,
+    /// The connection before this one.
+    before: Option<Fd>,
+    /// How to dial the peer, where it has said so.
+    pub(super) about: Option<Box<NodeAddress>>,
+    /// Bytes of the stream that were sent before there was a tether, and that have come.
+    sent: u64,
+    received: u64,
+    /// The rest of a long frame is the caller's to send next.
+    open: bool,
 }
 
 /// A long body on its way in.
@@ -101,6 +116,12 @@ impl Lane {
             sips: 0,
             queued: false,
             ending: false,
+            tether: None,
+            before: None,
+            about: None,
+            sent: 0,
+            received: 0,
+            open: false,
         }
     }
 
@@ -111,6 +132,9 @@ impl Lane {
     /// Sends a frame or the rest of one ([`madrigal_netaccess::message::Port::send`]).
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
+        if self.tether.is_some() {
+            return self.send_kept(head, body, skip);
+        }
         if self.full || !self.rest.is_empty() || self.broken.is_some() {
             self.flush();
             if let Some(errno) = self.broken {
@@ -189,14 +213,16 @@ impl Lane {
             took = head + 1;
             self.flush();
         }
-        if took == head + len { Sent::All } else { Sent::Part(took) }
+        self.open = took < head + len;
+        if self.open { Sent::Part(took) } else { Sent::All }
     }
 
     /// Goes on with a long frame.
     fn proceed(&mut self, head: usize, body: &[IoSlice<'_>], skip: usize, len: usize) -> Result<Sent, LinkError> {
         let done = skip.saturating_sub(head);
         let sent = self.gather(&[], body, done)?;
-        Ok(if done + sent == len { Sent::All } else { Sent::Part(sent) })
+        self.open = done + sent < len;
+        Ok(if self.open { Sent::Part(sent) } else { Sent::All })
     }
 
     /// One vectored send of `front` and the pieces behind the first `skip` bytes of them.
@@ -223,7 +249,10 @@ impl Lane {
     #[inline]
     fn taken(&mut self, sent: Result<usize, Errno>) -> Result<usize, LinkError> {
         match sent {
-            Ok(n) => Ok(n),
+            Ok(n) => {
+                self.sent += n as u64;
+                Ok(n)
+            }
             Err(Errno::AGAIN) => {
                 self.full = true;
                 Ok(0)
@@ -238,6 +267,9 @@ impl Lane {
 
     /// Sends what is left of a frame that was taken, if there is room; whether all is sent.
     pub(super) fn flush(&mut self) -> bool {
+        if self.tether.is_some() {
+            return self.flush_kept();
+        }
         while self.rest_sent < self.rest.len() && !self.full && self.broken.is_none() {
             let rest = self.rest.get(self.rest_sent..).unwrap_or_default();
             let sent = rustix::net::send(&self.socket, rest, FLAGS);
@@ -261,11 +293,15 @@ impl Lane {
     /// Reads what has come and tells it, bounded. `Err`: that was all there will ever be.
     pub(super) fn receive(&mut self, link: Link, buffer: &mut [u8], sink: &mut dyn Sink) -> Result<Visit, LinkError> {
         let mut visit = Visit::default();
+        if self.tether.is_some() && !self.hear_word()? {
+            return Ok(visit);
+        }
         for _ in 0..READS {
             let (asked, got) = match self.long.take() {
                 Some(long) => self.read_long(link, long, buffer, sink, &mut visit)?,
                 None => self.read_frames(link, buffer, sink, &mut visit)?,
             };
+            self.received += got as u64;
             // A read that gave less than it could found everything there was, but for an end of which we know.
             if got == 0 || (got < asked && !self.ending) {
                 visit.again = false;
@@ -318,10 +354,25 @@ impl Lane {
 
     /// Tells the frames that lie one after the other in `bytes`, and keeps what is left.
     fn cut(&mut self, link: Link, mut bytes: &[u8], sink: &mut dyn Sink, visit: &mut Visit) -> Result<(), LinkError> {
+        if self.tether.is_some() {
+            self.judge(bytes);
+        }
         loop {
             match frame::padded(bytes) {
                 Ok(0) => {}
                 Ok(padding) => bytes = bytes.get(padding..).unwrap_or_default(),
+                Err(needs) => {
+                    self.keep(bytes, needs);
+                    return Ok(());
+                }
+            }
+            match frame::noted(bytes) {
+                Ok(None) => {}
+                Ok(Some((taken, note))) => {
+                    self.hear_note(note)?;
+                    bytes = bytes.get(taken..).unwrap_or_default();
+                    continue;
+                }
                 Err(needs) => {
                     self.keep(bytes, needs);
                     return Ok(());
@@ -399,7 +450,8 @@ impl Lane {
         let room = piece::total(&self.landing).saturating_sub(long.at);
         let tail = buffer.get_mut(..SIP).unwrap_or_default();
         let (asked, read) = if room == 0 {
-            (long.left, raw::discard(self.socket.as_raw_fd(), long.left))
+            // Of other streams than TCP's less is thrown away at once than is asked for.
+            (1, raw::discard(self.socket.as_raw_fd(), long.left))
         } else {
             let limit = room.min(long.left);
             // Where the landing is too small nothing may be read behind it.
@@ -408,10 +460,18 @@ impl Lane {
             let asked = if self.landing.len() > PIECES { 1 } else { limit + tail.len() };
             (asked, piece::receive(self.socket.as_fd(), &self.landing, long.at, limit, tail))
         };
-        let got = match read {
+        let came = match read {
             Ok(0) => Err(self.gone("it closed the connection in the middle of a frame")),
             read => self.came(read),
-        }?;
+        };
+        let got = match came {
+            Ok(got) => got,
+            Err(why) => {
+                // It may go on over another one.
+                self.long = Some(long);
+                return Err(why);
+            }
+        };
         let body = got.min(long.left);
         (long.left, long.at) = (long.left - body, long.at + body);
         visit.found += usize::from(got > 0);
@@ -423,30 +483,4 @@ impl Lane {
         self.cut(link, buffer.get(..got - body).unwrap_or_default(), sink, visit)?;
         Ok((asked, got))
     }
-
-    /// For the end: sends what was taken, says that no more comes, and drops what nobody will read. Whether the peer has everything.
-    pub(super) fn leave(&mut self, told: &mut bool) -> bool {
-        self.full = false;
-        if !self.flush() && self.broken.is_none() {
-            return false;
-        }
-        if !*told {
-            *told = true;
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
-        }
-        let fd = self.socket.as_raw_fd();
-        // Closing with bytes unread would reset the connection, and what is on its way to the peer would be lost.
-        let unread = loop {
-            match raw::discard(fd, AT_ONCE) {
-                Ok(0) => break false,
-                Ok(_) => {}
-                Err(Errno::AGAIN) => break true,
-                Err(_) => return true,
-            }
-        };
-        !unread || raw::ioctl_int(fd, SIOCOUTQ).map_or(true, |left| left == 0)
-    }
 }
-
-/// How many bytes of a socket are not acknowledged (tcp(7)).
-const SIOCOUTQ: u64 = 0x5411;

@@ -5,6 +5,7 @@
 //!     |                '--- sites: this host's daemon, which leads to hosts of other sites
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
 //!     |----- flow: how the kernel sends     place: where bodies lie in its memory
+//!     |----- tether: what lets a link by the daemon go on over another connection
 //!     '----- pace: when to look
 //! ```
 //! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
@@ -20,6 +21,7 @@ mod pace;
 mod place;
 mod port;
 mod sites;
+mod tether;
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;

@@ -1,5 +1,7 @@
 //! A process's port: its door, its links, one epoll for all of them.
 
+mod moves;
+
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
@@ -48,6 +50,7 @@ pub(super) struct TcpPort {
     pace: Pace,
     /// A link that was full has room.
     room: bool,
+    better: moves::Better,
 }
 
 /// A peer: looked for while it has neither a lane nor an end.
@@ -57,6 +60,10 @@ struct Peer {
     end: Option<LinkError>,
     /// How it goes, where the daemon carries it.
     by: Option<Box<str>>,
+    /// Where it can be found, where a daemon may carry it.
+    address: Option<Box<NodeAddress>>,
+    /// A better connection is wanted.
+    makeshift: bool,
 }
 
 impl TcpPort {
@@ -78,6 +85,7 @@ impl TcpPort {
             buffer: vec![0; BUFFER + place::MOST_OFFSET].into_boxed_slice(),
             pace: Pace::new(),
             room: false,
+            better: moves::Better::default(),
         })
     }
 
@@ -90,7 +98,7 @@ impl TcpPort {
         let next = self.links.len() as u32;
         let link = *self.known.entry(node).or_insert(next);
         if link == next {
-            self.links.push(Peer { node, lane: None, end: None, by: None });
+            self.links.push(Peer { node, lane: None, end: None, by: None, address: None, makeshift: false });
         }
         link
     }
@@ -156,7 +164,8 @@ impl TcpPort {
 
     /// Reads what has come on a link.
     fn visit(&mut self, link: u32, sink: &mut dyn Sink) -> usize {
-        let Some(lane) = self.links.get_mut(link as usize).and_then(|peer| peer.lane.as_deref_mut()) else { return 0 };
+        let Some(peer) = self.links.get_mut(link as usize) else { return 0 };
+        let Some(lane) = peer.lane.as_deref_mut() else { return 0 };
         let offset = place::offset(&self.buffer);
         match lane.receive(Link(link), self.buffer.get_mut(offset..).unwrap_or_default(), sink) {
             Ok(visit) => {
@@ -166,10 +175,13 @@ impl TcpPort {
                 if visit.found > 0 {
                     self.pace.found(link);
                 }
+                if lane.tether.is_some() || peer.makeshift {
+                    self.tend(link);
+                }
                 visit.found
             }
             Err(why) => {
-                self.end(link, why, sink);
+                self.lose(link, why, sink);
                 1
             }
         }
@@ -187,7 +199,9 @@ impl TcpPort {
     #[cold]
     fn close(&mut self, link: u32, why: LinkError) -> bool {
         let Some(peer) = self.links.get_mut(link as usize).filter(|peer| peer.end.is_none()) else { return false };
-        peer.lane = None;
+        if let Some(mut lane) = peer.lane.take() {
+            lane.say_bye();
+        }
         peer.end = Some(why);
         self.known.remove(&peer.node);
         self.entrance.gone(&self.epoll, peer.node);
@@ -198,7 +212,7 @@ impl TcpPort {
 
     /// Does what is to be done for connections that are not up.
     fn turn_entrance(&mut self, sink: &mut dyn Sink) -> usize {
-        let deadline = self.entrance.deadline();
+        let deadline = self.deadline();
         if deadline.is_none() && !self.entrance.is_busy() {
             return 0;
         }
@@ -206,6 +220,7 @@ impl TcpPort {
         if !self.entrance.is_busy() && deadline.is_some_and(|deadline| deadline > now) {
             return 0;
         }
+        self.improve(now);
         self.entrance.turn(&self.epoll, now);
         self.pace.stir();
         let mut found = 0;
@@ -213,10 +228,7 @@ impl TcpPort {
             found += 1;
             match outcome {
                 Outcome::Up(node, socket, by) => self.up(node, socket, by, sink),
-                Outcome::Unreachable(node, tried) => {
-                    let link = self.link_of(node);
-                    self.end(link, LinkError::Unreachable { node, tried }, sink);
-                }
+                Outcome::Unreachable(node, tried) => self.unreachable(node, tried, sink),
             }
         }
         found
@@ -224,6 +236,9 @@ impl TcpPort {
 
     fn up(&mut self, node: NodeId, socket: Fd, by: Option<Box<str>>, sink: &mut dyn Sink) {
         let link = self.link_of(node);
+        if self.lane(link).is_some() {
+            return self.go_on(link, socket, by);
+        }
         let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
         if by.is_none() {
             flow::settle(&socket);
@@ -231,6 +246,11 @@ impl TcpPort {
         let mut lane = Box::new(Lane::new(socket, node));
         // Frames may have come with the last words of the handshake.
         lane.queued = true;
+        if by.is_some() {
+            lane.tie(self.own_address());
+        } else if peer_of(&lane.socket).is_some_and(|from| self.entrance.sites.is_daemon(from.ip())) {
+            lane.suspect();
+        }
         if let Some(peer) = self.links.get_mut(link as usize) {
             (peer.lane, peer.by) = (Some(lane), by);
         }
@@ -283,6 +303,11 @@ impl Port for TcpPort {
             return Err(format!("node {} has published no address", to.id));
         }
         let link = self.link_of(to.id);
+        if let Some(peer) =
+            self.links.get_mut(link as usize).filter(|_| matches!(ways.last(), Some((Way::Daemon { .. }, _))))
+        {
+            peer.address = Some(Box::new(to.clone()));
+        }
         self.entrance.seek(&self.epoll, to.id, &ways, time::now_ns());
         self.pace.stir();
         Ok(Link(link))
@@ -295,7 +320,7 @@ impl Port for TcpPort {
             return peer.end.clone().map_or(Ok(Sent::Part(0)), Err);
         };
         let sent = lane.send(head, body, skip);
-        if sent.is_err() && !core::mem::replace(&mut lane.queued, true) {
+        if (sent.is_err() || lane.is_broken()) && !core::mem::replace(&mut lane.queued, true) {
             // What has come is read before the end is told.
             self.ready.push_back(link.0);
         }
@@ -353,12 +378,14 @@ impl Port for TcpPort {
     }
 
     fn deadline(&self) -> Option<u64> {
-        self.entrance.deadline()
+        let better = (self.better.at < u64::MAX).then_some(self.better.at);
+        self.entrance.deadline().into_iter().chain(better).min()
     }
 
     fn explain(&self, link: Link) -> Explained {
         let Some(peer) = self.links.get(link.0 as usize) else { return Explained::default() };
         let path = match (&peer.lane, &peer.by) {
+            (Some(lane), _) if lane.is_away() => moves::LOST.to_owned(),
             (Some(_), Some(by)) => by.to_string(),
             (Some(lane), None) => {
                 let from = peer_of(&lane.socket).is_some_and(|from| self.entrance.sites.is_daemon(from.ip()));

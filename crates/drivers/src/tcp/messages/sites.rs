@@ -7,6 +7,7 @@ use core::net::IpAddr;
 
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress};
+use madrigal_proto::client::{CONNECT, DONE, FAILED};
 use madrigal_proto::frame::{self, Front};
 use madrigal_proto::hosts::{self, Entry, How, LONGEST};
 use madrigal_proto::race::{Way, Wish};
@@ -23,10 +24,6 @@ const BELIEVED: u64 = 1_000_000_000;
 const KIND: &str = "host";
 /// Longer names leave too little room for addresses: such a host is known by them.
 const LONGEST_NAME: usize = 24;
-/// As in `daemon/src/wire.rs`.
-const CONNECT: u8 = 18;
-const DONE: u8 = 32;
-const FAILED: u8 = 33;
 /// The longest answer of use.
 const LONGEST_ANSWER: usize = 8 << 10;
 
@@ -83,7 +80,11 @@ impl Sites {
             None => to.addresses.iter().any(|&ip| !ip.is_loopback() && entry.addresses().any(|own| own == ip)),
         };
         let entry = hosts::entries(&self.text).find(is).filter(|entry| entry.how != How::Own)?;
-        let wish = if entry.how == How::Enciphered { Wish::Left } else { Wish::Wanted };
+        let wish = match entry.how {
+            How::Enciphered => Wish::Barred,
+            How::Preferred => Wish::Left,
+            _ => Wish::Wanted,
+        };
         Some((Way::Daemon { host: entry.name.to_owned(), port: to.port }, wish))
     }
 
