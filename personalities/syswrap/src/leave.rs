@@ -100,7 +100,10 @@ fn close_sending(v: &View<'_>, fd: c_int, reason: Reason) {
         take_back(v, fd);
     }
     wait_until(DEADLINE_NS, || v.s.session.ringing.load(Ordering::SeqCst) == 0);
-    v.out.w.state.store(state::DONE, Ordering::SeqCst);
+    // A direction that never switched stays the kernel's: nobody knows where a ring would have begun.
+    if v.s.session.tx() != phase::KERNEL {
+        v.out.w.state.store(state::DONE, Ordering::SeqCst);
+    }
     v.s.session.tx.store(phase::DONE, Ordering::SeqCst);
     session::tell_back(v.s, reason);
 }

@@ -76,6 +76,11 @@ pub(crate) fn is_marked(fd: c_int, port: u16) -> Result<bool, Reason> {
     Ok(table(fd)?.is_marked(port))
 }
 
+/// Whether a wrapped program listens, or has listened, on the port of `fd` itself.
+pub(crate) fn is_from_marked(fd: c_int) -> bool {
+    port_of(fd).is_ok_and(|port| mapped().is_some_and(|table| table.is_marked(port)))
+}
+
 /// Whether a socket belongs to the namespace of the mapped table.
 pub(crate) fn same_netns(fd: c_int) -> bool {
     mapped().is_some_and(|t| t.netns() == tcp::netns_cookie(fd))

@@ -1,6 +1,6 @@
 //! Connections to hosts of other sites: through this host's daemon, where it says that they are to go there.
 //!
-//! The program's socket stays the kernel's. Its connect(2) goes to a port of the loopback address where the daemon lets sockets wait, and
+//! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the loopback address where the daemon lets sockets wait, and
 //! a copy of the descriptor goes to the daemon, which completes the connection, or makes it fail, when it knows (`daemon/src/berths.rs`).
 //! So blocking or not, by poll, epoll or signals, the program sees its own connect end. Only names are ours to put right: what it asked
 //! for is what getpeername(2) tells, and an error is the one of the far end.
@@ -16,6 +16,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use madrigal_proto::hosts::How;
 use madrigal_report::Reason;
 use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp};
@@ -56,6 +57,11 @@ impl Routed {
 
     fn stage(&self) -> u32 {
         self.stage.load(Ordering::Acquire)
+    }
+
+    /// [`Reason::Daemon`] if it goes through the daemon.
+    pub(crate) fn way(&self) -> Option<Reason> {
+        (self.stage() != stage::NONE).then_some(Reason::Daemon)
     }
 
     fn begin(&self, to: &Target) {
@@ -217,21 +223,36 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     if !alias && !host.how.is_daemon() {
         return None;
     }
-    // An alias leads nowhere by itself: or rather to this host, which nobody meant.
-    let otherwise = alias.then_some(Turn::Fail(Errno::HOSTUNREACH));
     if !process::port_wanted(to.at.port()) {
-        return otherwise;
+        return alias.then_some(Turn::Fail(Errno::HOSTUNREACH));
     }
-    match ask::route(fd, host.name(), to.at, blocks(&s)) {
-        Some(ports) => {
+    // An alias leads nowhere by itself: or rather to this host, which nobody meant. And what has to be enciphered does not go plainly.
+    let strict = host.how == How::Enciphered;
+    let manner = ask::Manner { blocks: blocks(&s), must: alias || strict };
+    match ask::route(fd, host.name(), to.at, manner) {
+        Ok(ports) => {
             WALLS.store(u64::from(ports.walls[0]) | u64::from(ports.walls[1]) << 16, Ordering::Relaxed);
             s.routed.begin(&to);
             s.set_way(Reason::Daemon);
             Some(Turn::To(loopback(to.family, to.at.is_ipv4(), ports.quays[0], ports.quays[1])))
         }
-        None => {
-            s.set_way(Reason::NoDaemon);
-            otherwise
+        Err(why) => {
+            let hangs = why == Errno::TIMEDOUT;
+            let reason = match (manner.must, hangs, strict) {
+                (false, ..) => Reason::NoDaemon,
+                (_, true, _) => Reason::DaemonHangs,
+                (.., true) => Reason::Refused,
+                (.., false) => Reason::NoAlias,
+            };
+            if !manner.must {
+                s.set_way(reason);
+            }
+            manner.must.then(|| {
+                if let Some(report) = process::report() {
+                    report.refuse(to.raw, to.at.port(), reason, madrigal_sys::time::now_ns());
+                }
+                Turn::Fail(if hangs { Errno::TIMEDOUT } else { Errno::HOSTUNREACH })
+            })
         }
     }
 }

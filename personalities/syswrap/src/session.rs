@@ -181,6 +181,13 @@ pub(crate) fn view(s: &Sock) -> Option<View<'_>> {
     Some(View { s, out, inn, own: &slot.side[side], peer: &slot.side[1 - side], mem })
 }
 
+/// The peer is to know what it means if this process dies.
+pub(crate) fn tell_linger(s: &Sock) {
+    if let Some(v) = view(s) {
+        v.out.w.resets.store(u32::from(s.has(flag::LINGER0)), Ordering::Release);
+    }
+}
+
 impl View<'_> {
     /// The receiving end's operations.
     pub(crate) const CONSUMER: Consumer = Consumer;
@@ -322,6 +329,7 @@ impl View<'_> {
         match self.inn.w.fate.load(Ordering::Acquire) {
             fate::CLOSED => false,
             fate::RESET => true,
+            _ if self.inn.w.resets.load(Ordering::Acquire) != 0 => true,
             _ => self.s.session.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0),
         }
     }

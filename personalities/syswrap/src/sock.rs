@@ -66,6 +66,8 @@ pub(crate) mod flag {
     pub(crate) const CLOSED: u32 = 64;
     /// The peer was killed behind doorbells it had not taken: the kernel saw a reset where the program sees an end of stream.
     pub(crate) const KILLED: u32 = 128;
+    /// `SO_REUSEPORT`: its port may be that of a listener.
+    pub(crate) const SHARES_PORT: u32 = 256;
 }
 
 /// A socket.
@@ -288,9 +290,10 @@ impl Sock {
         self.tell(Path::Tcp, self.never());
     }
 
-    /// It goes through the daemon, or should have: never by a ring, and only the last reason counts.
+    /// It goes through the daemon, or should have: of these reasons only the last counts. What goes through the daemon may move: its other
+    /// end is the daemon's.
     pub(crate) fn set_way(&self, reason: Reason) {
-        self.never.store(reason as u32, Ordering::Relaxed);
+        self.never.store(if reason == Reason::Daemon { 0 } else { reason as u32 }, Ordering::Relaxed);
         self.tell(Path::Tcp, Some(reason));
     }
 
@@ -305,7 +308,7 @@ impl Sock {
         if let Some(record) = process::report().and_then(|r| r.record(self.index() as usize)) {
             record.open(fd);
             self.record_of.store(1, Ordering::Relaxed);
-            if let Some(reason) = self.never() {
+            if let Some(reason) = self.never().or_else(|| self.routed.way()) {
                 record.set(Path::Tcp, Some(reason));
             }
         }

@@ -99,7 +99,8 @@ fn offer(s: &Sock, fd: c_int, bound: Option<u64>) -> Result<(), Reason> {
         s.tuple.learn(fd, true).map_err(|_| Reason::NotOpen)?;
     }
     let port = s.tuple.port();
-    if !process::port_wanted(port) {
+    // The port that was asked for is, where this one is the daemon's.
+    if !process::port_wanted(port) && s.routed.way().is_none() {
         return Err(Reason::PortOff);
     }
     if !offers::is_marked(fd, port)? || !offers::same_netns(fd) {
@@ -265,6 +266,7 @@ fn start(s: &Sock, fd: c_int) {
     s.session.nodelay.store(nodelay as u32, Ordering::Relaxed);
     let nonblock = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
     s.set_flag(flag::NONBLOCK, nonblock);
+    session::tell_linger(s);
     s.mode.store(mode::SESSION, Ordering::SeqCst);
 }
 

@@ -52,6 +52,8 @@ pub struct WriterLine {
     pub cpu: AtomicU32,
     /// One of [`fate`], for the whole side.
     pub fate: AtomicU32,
+    /// 1: should this side die without a word, its peer sees a reset (`SO_LINGER` with time 0), not an end of stream.
+    pub resets: AtomicU32,
 }
 
 /// Written by the reader of a direction.
@@ -188,7 +190,7 @@ impl Direction {
         for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready] {
             word.store(0, Relaxed);
         }
-        for word in [&self.w.state, &self.w.ringing, &self.w.fate, &self.wake.want, &self.wake.flush] {
+        for word in [&self.w.state, &self.w.ringing, &self.w.fate, &self.w.resets, &self.wake.want, &self.wake.flush] {
             word.store(0, Relaxed);
         }
         // A writer that switches first must ring: nobody looks at the ring yet.

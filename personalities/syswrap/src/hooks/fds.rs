@@ -98,12 +98,18 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
         let saved = crate::outcome::errno();
         guarded_or((), || {
             if let Some(s) = sock::enter(fd).filter(|s| s.role() == role::FRESH) {
-                s.connected(fd, role::CLIENT);
+                s.connected(fd, if answers(&s, fd) { role::SERVER } else { role::CLIENT });
             }
         });
         crate::outcome::restore_errno(saved);
     }
     result
+}
+
+/// Whether a socket that connects stands for a listener, whose port it shares: both ends open the connection at once (RFC 9293, 3.5), and
+/// the one that comes from where others are to connect to is its accepting end.
+fn answers(s: &sock::Sock, fd: c_int) -> bool {
+    s.has(flag::SHARES_PORT) && offers::is_from_marked(fd)
 }
 
 /// accept(2)

@@ -10,7 +10,7 @@ use madrigal_sys::raw;
 use super::fds::{kernel_only, set_nonblocking};
 use super::{guarded_or, is_socket};
 use crate::sock::{flag, mode};
-use crate::{plain, real, recv, route, send, sock};
+use crate::{plain, real, recv, route, send, session, sock};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
@@ -185,7 +185,11 @@ fn after(change: &Change) {
     match change.name {
         libc::SO_RCVTIMEO => s.set_flag(flag::RCVTIMEO, seconds || micros),
         libc::SO_SNDTIMEO => s.set_flag(flag::SNDTIMEO, seconds || micros),
-        libc::SO_LINGER => s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0),
+        libc::SO_LINGER => {
+            s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
+            session::tell_linger(&s);
+        }
+        libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),
         _ => {}
     }
 }

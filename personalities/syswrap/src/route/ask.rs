@@ -8,23 +8,21 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use madrigal_proto::client::{DONE, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
 use madrigal_proto::hosts;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp, time};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 
-/// As in `daemon/src/wire.rs`.
-const ROUTE: u8 = 21;
-const VERDICT: u8 = 23;
-const DONE: u8 = 32;
-/// How long the daemon, which has nothing to wait for, may take to answer a program that waits anyway; and one that does not, when that
-/// connects, and when it asks why it failed.
+/// How long the daemon, which has nothing to wait for, may take to answer a program that waits anyway, where there is no other way and where
+/// there may be one; and one that does not wait, when that connects, and when it asks why it failed.
 const PATIENCE_NS: u64 = 2_000_000_000;
+const BRIEF_NS: u64 = 500_000_000;
 const CONNECT_NS: u64 = 50_000_000;
 const VERDICT_NS: u64 = 200_000_000;
 /// Who was kept waiting so long is not kept again for this time.
@@ -46,32 +44,56 @@ impl Ports {
     }
 }
 
-/// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. `None`: there
-/// is no daemon, or it does not want to. A program whose socket does not block is not kept: a daemon that is slow to answer finds question
-/// and socket when it wakes, and until then that connects, as with a host that does not answer.
-pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr, blocks: bool) -> Option<Ports> {
+/// How a program connects.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    /// It waits in its calls.
+    pub(super) blocks: bool,
+    /// There is no way but by the daemon.
+    pub(super) must: bool,
+}
+
+/// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. An error: there
+/// is no daemon, or it does not want to; `TIMEDOUT`: it hangs, and will not do it when it wakes. A program whose socket does not block is not
+/// kept: a daemon that is slow to answer finds question and socket when it wakes, and until then that connects, as with a host that does not
+/// answer.
+pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr, manner: Manner) -> Result<Ports, Errno> {
+    let Manner { blocks, must } = manner;
     let mut body = StackPath::empty();
-    write!(body, r#"{{"host":"{host}","port":{},"asked":"{asked}"}}"#, asked.port()).ok()?;
+    let written = write!(body, r#"{{"host":"{host}","port":{},"asked":"{asked}","waits":{blocks}}}"#, asked.port());
+    written.map_err(|_| Errno::NAMETOOLONG)?;
     // SAFETY: the program's own descriptor, which it keeps open at least until the call we are in returns.
     let passed = unsafe { BorrowedFd::borrow_raw(fd) };
     let mut answer = Answer::default();
-    match answer.ask(ROUTE, body.as_c_str().to_bytes(), Some(passed), patience(blocks, CONNECT_NS)) {
-        Ok(text) => Ports::of(hosts::read_ports(core::str::from_utf8(text).ok()?)?),
-        Err(Errno::TIMEDOUT) if !blocks => {
+    let whole = match (blocks, must) {
+        (true, true) => PATIENCE_NS,
+        (true, false) => BRIEF_NS,
+        (false, _) => CONNECT_NS,
+    };
+    let patience = match is_wary() {
+        false => whole,
+        // Where there is no other way it has a moment more.
+        true if blocks && must => CONNECT_NS,
+        true => 0,
+    };
+    let question = Question { kind: ROUTE, body: body.as_c_str().to_bytes(), passed: Some(passed), waits: blocks };
+    let ports = match answer.ask(&question, patience) {
+        Ok(text) => core::str::from_utf8(text).ok().and_then(hosts::read_ports),
+        Err(Errno::TIMEDOUT) => {
             HANGS_UNTIL.store(time::now_ns() + WARY_NS, Ordering::Relaxed);
-            Ports::of(super::hosts::ports()?)
+            if blocks {
+                return Err(Errno::TIMEDOUT);
+            }
+            super::hosts::ports()
         }
-        Err(_) => None,
-    }
+        Err(errno) => return Err(errno),
+    };
+    ports.and_then(Ports::of).ok_or(Errno::PROTO)
 }
 
-/// How long an answer is waited for; `short` where the program does not wait.
-fn patience(blocks: bool, short: u64) -> u64 {
-    match blocks {
-        true => PATIENCE_NS,
-        false if time::now_ns() < HANGS_UNTIL.load(Ordering::Relaxed) => 0,
-        false => short,
-    }
+/// Whether the daemon kept somebody waiting lately.
+fn is_wary() -> bool {
+    time::now_ns() < HANGS_UNTIL.load(Ordering::Relaxed)
 }
 
 /// Why the daemon made the connect of `fd` fail, if it did, and tells at once where the program does not wait.
@@ -79,9 +101,24 @@ pub(super) fn verdict(fd: c_int, blocks: bool) -> Option<Errno> {
     let mut body = StackPath::empty();
     write!(body, "{}", tcp::cookie(fd).ok()?).ok()?;
     let mut answer = Answer::default();
-    let text = answer.ask(VERDICT, body.as_c_str().to_bytes(), None, patience(blocks, VERDICT_NS)).ok()?;
+    let question = Question { kind: VERDICT, body: body.as_c_str().to_bytes(), passed: None, waits: false };
+    let patience = match blocks {
+        true => PATIENCE_NS,
+        false if is_wary() => 0,
+        false => VERDICT_NS,
+    };
+    let text = answer.ask(&question, patience).ok()?;
     let code = core::str::from_utf8(text).ok()?.parse::<i32>().ok()?;
     (1..4096).contains(&code).then(|| Errno::from_raw_os_error(code))
+}
+
+/// What is asked.
+struct Question<'a> {
+    kind: u8,
+    body: &'a [u8],
+    passed: Option<BorrowedFd<'a>>,
+    /// An answer that comes too late is to be none, and the daemon is to know that nobody heard it.
+    waits: bool,
 }
 
 /// What the daemon answers.
@@ -99,20 +136,28 @@ impl Default for Answer {
 impl Answer {
     /// Asks, and waits for the answer; its body, if the daemon did what it was asked. `TIMEDOUT`: it has the question, and did not answer
     /// within `patience`.
-    fn ask(&mut self, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>, patience: u64) -> Result<&[u8], Errno> {
+    fn ask(&mut self, question: &Question<'_>, patience: u64) -> Result<&[u8], Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = Fd::from(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
         let until = time::now_ns() + patience;
         call(&socket, until)?;
-        say(&socket, kind, body, passed)?;
+        say(&socket, question.kind, question.body, question.passed)?;
         while !self.is_whole()? {
             let now = time::now_ns();
-            if now >= until {
+            let late = now >= until;
+            if late && !question.waits {
                 return Err(Errno::TIMEDOUT);
             }
-            raw::wait_readable(&[socket.as_raw_fd()], until - now);
+            if late {
+                // From now on the daemon cannot answer; it may have done so just before.
+                let _ = rustix::net::shutdown(&socket, Shutdown::Read);
+            } else {
+                raw::wait_readable(&[socket.as_raw_fd()], until - now);
+            }
             let room = self.bytes.get_mut(self.len..).unwrap_or_default();
             match rustix::net::recv(&socket, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) if late => return Err(Errno::TIMEDOUT),
+                Err(Errno::AGAIN) if late => return Err(Errno::TIMEDOUT),
                 Ok((0, _)) => return Err(Errno::CONNRESET),
                 Ok((count, _)) => self.len += count,
                 Err(Errno::INTR | Errno::AGAIN) => {}

@@ -33,6 +33,7 @@ crate::checks![
     exit_without_close,
     raw_fork_by_number,
     peer_killed_behind_a_doorbell,
+    peer_killed_that_resets,
 ];
 
 /// Both ends in processes of their own: `client` in a child that never saw the listener.
@@ -439,6 +440,35 @@ fn peer_killed_behind_a_doorbell() {
     assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
     assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
+}
+
+/// Of a process that lets its connections be reset when they are closed, a kill shows as a reset.
+fn peer_killed_that_resets() {
+    for early in [true, false] {
+        let (out, input) = net::pipe();
+        let child = net::fork(|| {
+            let fd = pair::client_told_by(&out);
+            if early {
+                net::linger(&fd, 0);
+            }
+            pair::warm_client(&fd);
+            if !early {
+                net::linger(&fd, 0);
+            }
+            send_all(&fd, b"last");
+            recv_exact(&fd, 1);
+            net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+            0
+        });
+        let (listener, addr) = net::listener(pair::loopback());
+        pair::tell_port(&input, addr);
+        let fd = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&fd);
+        assert_eq!(recv_exact(&fd, 4), b"last");
+        send_all(&fd, b"?");
+        net::wait(child);
+        assert_eq!(read(&fd, &mut [0; 1]), Err(libc::ECONNRESET));
+    }
 }
 
 fn grandchild() {
