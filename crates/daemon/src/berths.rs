@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketType, sockopt};
 use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
 use crate::pipes::{End, Origin, Side};
 use crate::poll::Token;
-use crate::socket;
+use crate::{local, socket};
 
 /// How long a program may take from asking to connecting, and its socket to answer.
 const PATIENCE: u64 = 2 * SECOND;
@@ -57,9 +57,9 @@ pub(crate) enum Outcome {
 impl Quay {
     fn open(ip: IpAddr) -> Result<Self, Errno> {
         let any = SocketAddr::new(ip, 0);
-        let (listener, wall) = (socket::bound(any, true)?, socket::bound(any, false)?);
+        let (listener, wall) = (local::bound(any)?, socket::bound(any)?);
         raw::drop_packets(listener.as_raw_fd())?;
-        rustix::net::listen(&listener, 1)?;
+        local::listen(&listener)?;
         let at = socket::own(&listener).ok_or(Errno::ADDRNOTAVAIL)?;
         let wall_at = socket::own(&wall).ok_or(Errno::ADDRNOTAVAIL)?;
         Ok(Self { listener, at, _wall: wall, wall_at })
@@ -166,12 +166,9 @@ impl Daemon {
         let there = socket::own(theirs).ok_or(Errno::NOTCONN)?;
         let there = SocketAddr::new(there.ip().to_canonical(), there.port());
         let quay = self.quays.of(there.ip()).ok_or(Errno::AFNOSUPPORT)?;
-        let ours = socket::bound(quay.at, true)?;
+        let ours = local::bound(quay.at)?;
         self.poll.add(&ours, token)?;
-        match rustix::net::connect(&ours, &there) {
-            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(ours),
-            Err(errno) => Err(errno),
-        }
+        local::connect(&ours, there).map(|()| ours)
     }
 
     /// It answered.

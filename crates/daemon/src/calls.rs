@@ -97,7 +97,7 @@ impl Daemon {
         if let Some(question) = question.filter(|_| landing) {
             self.take_question(question, Answer::Call(token));
         } else if landing {
-            self.land(port, Answer::Call(token), "this host", None);
+            self.land(port, Answer::Call(token), "this host", None, Vec::new());
         } else {
             self.hurry(host);
             self.try_call(token);
@@ -192,6 +192,8 @@ impl Daemon {
         for (host, peer) in self.grid.hosts.iter().enumerate() {
             if peer.relay && host != self.me && host != call.host && self.link_to(host).is_none() {
                 told.push(format!("no link with relay {}: {}", peer.name, self.why_no_link(host)));
+            } else if peer.relay && !self.grid.carries(peer.site, &self.own().name) {
+                told.push(crate::landings::carries_not(&peer.name, &self.own().name));
             }
         }
         let rules = self.grid.rules_for(call.host, Some(call.target.port)).into_iter();

@@ -98,21 +98,30 @@ impl Daemon {
                 let client = self.clients.get_mut(&token);
                 let (pid, passed) = client.map(|c| (socket::process(&c.socket), c.passed.take())).unwrap_or_default();
                 let wanted = serde_json::from_slice::<Wanted>(body).map_err(|error| error.to_string());
-                wanted.and_then(|wanted| self.take_route(pid, passed, wanted))
+                match wanted.and_then(|wanted| self.judge_route(passed, wanted)) {
+                    Ok((theirs, wanted)) => return self.begin_route(token, pid, theirs, wanted),
+                    Err(why) => Err(why),
+                }
             }
             wire::ROUTES => Ok(self.tell_programs()),
             wire::VERDICT => Ok(self.verdict(body)),
             other => Err(format!("this daemon knows no question {other}")),
         };
-        let Some(client) = self.clients.get_mut(&token) else { return };
-        let frame = match &answer {
+        self.reply(token, &answer);
+    }
+
+    /// Answers a client; whether it can have heard.
+    pub(crate) fn reply(&mut self, token: Token, answer: &Result<Vec<u8>, String>) -> bool {
+        let Some(client) = self.clients.get_mut(&token) else { return false };
+        let frame = match answer {
             Ok(body) => wire::frame(wire::DONE, body),
             Err(why) => wire::frame(wire::FAILED, why.as_bytes()),
         };
-        let sent = socket::send(&client.socket, &frame);
-        if client.forward.is_none() || sent != Ok(frame.len()) {
+        let heard = socket::send(&client.socket, &frame) == Ok(frame.len());
+        if client.forward.is_none() || !heard {
             self.drop_client(token);
         }
+        heard
     }
 
     /// A client leads to another daemon: its connection becomes a link.

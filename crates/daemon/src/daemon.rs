@@ -9,6 +9,7 @@
 //! map, and puts it back if it lives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
@@ -131,6 +132,8 @@ pub struct Daemon {
     pub(crate) ways: Ways,
     pub(crate) memory: Memory,
     pub(crate) handshakes: Handshakes,
+    /// Where connections come from that are this daemon's own, to an address of its own.
+    pub(crate) own_calls: BTreeSet<(IpAddr, u16)>,
     /// When links are looked at.
     pub(crate) next_look: u64,
     /// Commands that were told to end.
@@ -198,6 +201,7 @@ impl Daemon {
             ways: Ways::new(),
             memory,
             handshakes: Handshakes::default(),
+            own_calls: BTreeSet::new(),
             next_look: now,
             children: Vec::new(),
             streams: HashMap::new(),
@@ -244,7 +248,8 @@ impl Daemon {
         self.notifier.end();
         self.write_known(u64::MAX);
         self.note("down");
-        let _ = std::fs::remove_file(self.runtime.hosts());
+        // What must be enciphered is to stay so.
+        let _ = self.runtime.write_hosts(&crate::hosts::without_daemon(&self.grid, self.me));
         let _ = std::fs::remove_file(self.runtime.socket());
         Ok(())
     }

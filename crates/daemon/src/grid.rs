@@ -20,6 +20,8 @@ pub const PORT: u16 = 7780;
 pub struct Grid {
     /// The networks between the sites are trusted, too.
     pub trusted: bool,
+    /// Between all sites programs may connect plainly while no daemon is up; see [`Site::plain`].
+    pub plain: bool,
     /// In the order of the file.
     pub sites: Vec<Site>,
     /// In the order of the file; names are unique.
@@ -35,6 +37,14 @@ pub struct Site {
     pub name: String,
     /// Its network is trusted: links inside it are not enciphered.
     pub trusted: bool,
+    /// Programs of other sites may connect to it plainly while no daemon is up that could encipher.
+    pub plain: bool,
+    /// The sites and hosts whose programs may connect to its ports; none named: all.
+    pub from: Vec<String>,
+    /// Those whose programs may not, whatever else is said; nor do its relays carry anything of theirs.
+    pub deny: Vec<String>,
+    /// The sites and hosts for which its relays carry; none named: all.
+    pub carries: Vec<String>,
 }
 
 /// A host, and its daemon.
@@ -71,8 +81,8 @@ impl Grid {
     /// Reads a file's text; `file` is named in errors.
     pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
         Document::new(file, text).read(|top| {
-            top.only(&["trusted", "site", "rule"])?;
-            let mut grid = Self { trusted: flag(&top, "trusted")?, ..Self::default() };
+            top.only(&["trusted", "plain", "site", "rule"])?;
+            let mut grid = Self { trusted: flag(&top, "trusted")?, plain: flag(&top, "plain")?, ..Self::default() };
             for (name, table) in top.tables("site")? {
                 grid.read_site(name, &table)?;
             }
@@ -80,6 +90,9 @@ impl Grid {
                 return Err(
                     top.error("there is no host: write for instance [site.a] with hosts = { a1 = \"10.1.0.2\" }")
                 );
+            }
+            for (_, table) in top.tables("site")? {
+                grid.check_words(&table)?;
             }
             for (name, table) in top.tables("rule")? {
                 let rule = grid.read_rule(name, &table)?;
@@ -99,6 +112,28 @@ impl Grid {
         let local = |host: &Host| !host.addresses.is_empty() && host.addresses.iter().all(|at| at.ip().is_loopback());
         let inside = one.site == other.site && self.sites.get(one.site).is_some_and(|site| site.trusted);
         self.trusted || inside || (local(one) && local(other))
+    }
+
+    /// Whether programs of a host may connect to hosts of a site, as far as ports allow.
+    pub fn lets_in(&self, site: usize, host: &str) -> bool {
+        self.sites.get(site).is_some_and(|site| self.is_among(&site.from, &site.deny, host))
+    }
+
+    /// Whether relays of a site carry streams that begin at a host.
+    pub fn carries(&self, site: usize, host: &str) -> bool {
+        self.sites.get(site).is_some_and(|site| self.is_among(&site.carries, &site.deny, host))
+    }
+
+    fn is_among(&self, allowed: &[String], denied: &[String], host: &str) -> bool {
+        let site = self.host(host).and_then(|(_, host)| self.sites.get(host.site));
+        let is = |word: &String| word == host || site.is_some_and(|site| site.name == *word);
+        !denied.iter().any(is) && (allowed.is_empty() || allowed.iter().any(is))
+    }
+
+    /// Whether programs on `one` may connect to `other` plainly while no daemon is up.
+    pub fn is_plain_without_daemon(&self, one: &Host, other: &Host) -> bool {
+        let plain = self.plain || self.sites.get(other.site).is_some_and(|site| site.plain);
+        plain || one.site == other.site || self.is_trusted_between(one, other)
     }
 
     /// The rules for connections to a port of a host; without a port, those that are about all ports.
@@ -134,8 +169,20 @@ impl Grid {
         })
     }
 
+    /// What names sites and hosts must name such as there are.
+    fn check_words(&self, table: &Table<'_>) -> Result<(), FileError> {
+        let values = WORDS.iter().filter_map(|key| table.get(key)).flat_map(|value| value.list());
+        for value in values {
+            let word = value.text()?;
+            if self.host(word).is_none() && self.sites.iter().all(|site| site.name != word) {
+                return Err(value.error(format!("the grid has no site or host `{word}`")));
+            }
+        }
+        Ok(())
+    }
+
     fn read_site(&mut self, name: &str, table: &Table<'_>) -> Result<(), FileError> {
-        table.only(&["hosts", "relay", "trusted", "port", "allow", "via"])?;
+        table.only(&["hosts", "relay", "trusted", "plain", "port", "allow", "from", "deny", "carries", "via"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let port = match table.get("port") {
             Some(value) => u16::try_from(value.number()?)
@@ -150,7 +197,10 @@ impl Grid {
         };
         let via = table.get("via").map(|value| via(&value)).transpose()?;
         let site = self.sites.len();
-        self.sites.push(Site { name: name.to_owned(), trusted: flag(table, "trusted")? });
+        let (trusted, plain) = (flag(table, "trusted")?, flag(table, "plain")?);
+        let [from, deny, carries] = WORDS.map(|key| words(table, key));
+        let (from, deny, carries) = (from?, deny?, carries?);
+        self.sites.push(Site { name: name.to_owned(), trusted, plain, from, deny, carries });
         let hosts = table.get("hosts").ok_or_else(|| table.error("hosts is missing"))?;
         let first = self.hosts.len();
         for (name, value) in hosts.table()?.entries() {
@@ -173,6 +223,8 @@ impl Grid {
     }
 }
 
+/// The keys of a site whose values are names of sites and hosts.
+const WORDS: [&str; 3] = ["from", "deny", "carries"];
 /// The methods that rules may name.
 const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
 /// Stands for a host's name in a command.
@@ -182,6 +234,11 @@ fn via(value: &Value<'_>) -> Result<String, FileError> {
     let text = value.text()?.trim();
     let good = !text.is_empty() && !text.contains('\0');
     good.then(|| text.to_owned()).ok_or_else(|| value.error("must be a command such as \"ssh {host} madrigal link\""))
+}
+
+fn words(table: &Table<'_>, key: &str) -> Result<Vec<String>, FileError> {
+    let list = table.get(key).map(|value| value.list()).unwrap_or_default();
+    list.iter().map(|value| value.text().map(str::to_owned)).collect()
 }
 
 fn flag(table: &Table<'_>, key: &str) -> Result<bool, FileError> {
@@ -229,6 +286,31 @@ mod tests {
     }
 
     #[test]
+    fn who_may_connect_and_whose_streams_are_carried() {
+        let text = "[site.a]\nhosts = { a1 = [], a2 = [] }\n[site.b]\nhosts.b1 = []\nfrom = ['a', 'c1']\ndeny = 'a2'\n\
+            [site.c]\nhosts = { c1 = [], c2 = [] }\nrelay = 'c1'\ncarries = ['a1', 'b']\n";
+        let grid = Grid::read("grid.toml", text).unwrap();
+        let hosts = ["a1", "a2", "b1", "c1", "c2", "d1"];
+        assert_eq!(hosts.map(|host| grid.lets_in(1, host)), [true, false, false, true, false, false]);
+        assert_eq!(hosts.map(|host| grid.carries(2, host)), [true, false, true, false, false, false]);
+        assert_eq!(hosts.map(|host| grid.carries(1, host)), [true, false, true, true, true, true]);
+    }
+
+    #[test]
+    fn plain_without_a_daemon_is_only_what_the_file_says() {
+        let text = "[site.a]\nhosts = { a1 = '10.1.0.2', a2 = '10.1.0.3' }\n[site.b]\nhosts.b1 = '10.2.0.2'\nplain = true\n[site.c]\nhosts.c1 = []\n";
+        let plain = |text: &str, from: usize| {
+            let grid = Grid::read("grid.toml", text).unwrap();
+            (0..4).map(|to| grid.is_plain_without_daemon(&grid.hosts[from], &grid.hosts[to])).collect::<Vec<_>>()
+        };
+        assert_eq!(plain(text, 0), [true, true, true, false]);
+        assert_eq!(plain(text, 2), [false, false, true, false]);
+        for more in ["plain = true\n", "trusted = true\n"] {
+            assert_eq!(plain(&format!("{more}{text}"), 2), [true; 4]);
+        }
+    }
+
+    #[test]
     fn rules_read_as_they_are_meant() {
         let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
             [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n";
@@ -257,6 +339,7 @@ mod tests {
                 "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.a1 = []\n",
                 "grid.toml:4: site.b.hosts.a1: there are two hosts `a1`",
             ),
+            ("[site.a]\nhosts.a1 = []\ndeny = 'b'\n", "grid.toml:3: site.a.deny: the grid has no site or host `b`"),
             ("[site.a]\nhosts.a1 = []\nvia = ' '\n", "grid.toml:3: site.a.via: must be a command such as"),
             ("[site.a]\nhosts.a1 = []\n[rule.x]\nports = 1\n", "grid.toml:3: rule.x: it says nothing"),
             (

@@ -29,7 +29,7 @@ impl Daemon {
         let near = own.site == host.site;
         match self.peers.get(peer).and_then(|peer| peer.direct) {
             _ if peer == self.me => How::Own,
-            _ if !near && !self.grid.is_trusted_between(own, host) => How::Enciphered,
+            _ if !near && !self.grid.is_trusted_between(own, host) => across(&self.grid, own, host),
             Some(true) => How::Direct,
             Some(false) => How::Daemon,
             None if near => How::Direct,
@@ -53,6 +53,24 @@ impl Daemon {
             _ => format!("the direct way is shut: {}", self.why_no_direct(peer)),
         }
     }
+}
+
+/// How programs connect across a border that is not trusted.
+fn across(grid: &Grid, own: &Host, host: &Host) -> How {
+    if grid.is_plain_without_daemon(own, host) { How::Preferred } else { How::Enciphered }
+}
+
+/// What programs on host `me` are told while no daemon is up: what is to be enciphered is to go by one, all else goes by itself.
+pub(crate) fn without_daemon(grid: &Grid, me: usize) -> String {
+    let how = |at: usize| match (grid.hosts.get(me), grid.hosts.get(at)) {
+        _ if at == me => How::Own,
+        (Some(own), Some(host)) if own.site != host.site && !grid.is_trusted_between(own, host) => {
+            across(grid, own, host)
+        }
+        _ => How::Direct,
+    };
+    let all = grid.hosts.iter().enumerate();
+    hosts::write([0; 4], all.map(|(at, host)| (host.name.as_str(), how(at), addresses(grid, me, at))))
 }
 
 /// The addresses that mean this host and no other, for programs on host `me`.

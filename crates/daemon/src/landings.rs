@@ -10,8 +10,8 @@ use crate::daemon::{Daemon, Holder, SECOND, Thing};
 use crate::links::Link;
 use crate::pipes::{End, Origin, Role, Side};
 use crate::poll::Token;
-use crate::socket;
 use crate::wire::{About, Order, Verdict};
+use crate::{local, socket};
 
 /// How long one address has to answer.
 const PATIENCE: u64 = 3 * SECOND;
@@ -36,7 +36,14 @@ pub(crate) struct Landing {
     from: String,
     /// What its stream is called, if it can be moved.
     origin: Option<Origin>,
+    /// The hosts that carry it to this one.
+    hops: Vec<String>,
     pub(crate) deadline: u64,
+}
+
+/// What is said of a relay that carries nothing of a host.
+pub(crate) fn carries_not(relay: &str, host: &str) -> String {
+    format!("{relay} carries nothing of {host}: see `carries` and `deny` in its grid.toml")
 }
 
 impl Daemon {
@@ -60,6 +67,11 @@ impl Daemon {
             Err(_) => return self.tell(from, Verdict::Never, "the order makes no sense"),
         };
         let own = self.own();
+        // Only relays speak for others.
+        if order.from != sender && !self.grid.host(&sender).is_some_and(|(_, host)| host.relay) {
+            self.note(&format!("refused: {sender}, which says that it is {}", order.from));
+            return self.tell(from, Verdict::Never, &format!("{sender} is no relay, and not {}", order.from));
+        }
         if order.host != own.name {
             return self.carry_on(from, peer, order);
         }
@@ -74,10 +86,16 @@ impl Daemon {
             self.note(&format!("refused: {} by {sender} to port {}", order.from, order.port));
             return self.tell(from, Verdict::Never, &why);
         }
+        if !self.grid.lets_in(own.site, &order.from) {
+            let why = format!("{} lets nothing of {} in: see `from` and `deny` in its grid.toml", own.name, order.from);
+            self.note(&format!("refused: {} by {sender} to port {}, as the grid says", order.from, order.port));
+            return self.tell(from, Verdict::Never, &why);
+        }
         let via = if order.from == sender { String::new() } else { format!(" by {sender}") };
         let whose = format!("{}{via}", order.from);
+        let hops = [std::slice::from_ref(&order.from), order.through.as_slice()].concat();
         let origin = order.id.map(|id| Origin { id, turn: 0, role: Role::Target { from: order.from } });
-        self.land(order.port, Answer::Stream(from), &whose, origin);
+        self.land(order.port, Answer::Stream(from), &whose, origin, hops);
     }
 
     /// A stream that is for another host: a relay carries it on.
@@ -85,6 +103,11 @@ impl Daemon {
         let own = self.own();
         if !own.relay {
             let why = format!("{} is no relay", own.name);
+            return self.tell(from, Verdict::NotNow, &why);
+        }
+        if !self.grid.carries(own.site, &order.from) {
+            let why = carries_not(&own.name, &order.from);
+            self.note(&format!("refused: to carry from {} to {}:{}", order.from, order.host, order.port));
             return self.tell(from, Verdict::NotNow, &why);
         }
         let Some(hops) = order.hops.checked_sub(1) else {
@@ -122,7 +145,7 @@ impl Daemon {
     }
 
     /// Begins to connect to a port of this host.
-    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str, origin: Option<Origin>) {
+    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str, origin: Option<Origin>, hops: Vec<String>) {
         let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
         let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let mut rest: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
@@ -131,7 +154,7 @@ impl Daemon {
         let (socket, told, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + PATIENCE);
         let token = self.token();
         self.things.insert(token, Thing::Landing);
-        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, origin, deadline });
+        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, origin, hops, deadline });
         if let Answer::Stream(stream) = answer {
             self.streams.insert(stream, Holder::Landing(token));
         }
@@ -141,7 +164,7 @@ impl Daemon {
     fn start_landing(&mut self, token: Token) {
         let now = self.now;
         let Some(landing) = self.landings.get_mut(&token) else { return };
-        match socket::dial(landing.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
+        match local::dial(landing.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
             Ok(socket) => {
                 landing.socket = Some(socket);
                 landing.deadline = now + PATIENCE;
@@ -163,17 +186,19 @@ impl Daemon {
     }
 
     fn landed(&mut self, token: Token) {
-        let Some(Landing { socket: Some(socket), at, answer, from, origin, .. }) = self.landings.remove(&token) else {
-            return;
-        };
-        socket::reset_at_close(&socket, true);
+        let Some(landing) = self.landings.remove(&token) else { return };
+        let Landing { socket: Some(socket), at, answer, from, origin, hops, .. } = landing else { return };
+        let near = socket::own(&socket);
+        local::reset_at_close(&socket, true);
         let end = End::Socket { socket, token, is_tcp: true };
         match answer {
             Answer::Call(call) => self.connected(call, end, Vec::new()),
             Answer::Stream(stream) => {
                 self.note(&format!("let in: {from} to {at}"));
                 self.tell(stream, Verdict::Connected, "");
-                let _ = self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
+                let tls = self.is_enciphered(&End::Stream(stream));
+                let pipe = self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
+                self.route_let_in(pipe, near, at, (hops, tls));
             }
         }
     }

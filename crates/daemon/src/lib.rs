@@ -4,14 +4,14 @@
 //! ```text
 //!  grid       grid.toml: the hosts            daemon    what is held, the loop       wire      what is said
 //!  runtime    where clients find it           links     connections, the mux         channel   bytes on the wire
-//!  start      where it listens                peers     who is dialled when          socket poll log
+//!  start      where it listens                peers     who is dialled, pace when    socket poll log
 //!  client     asks a daemon                   command   links by ssh and its like    pipes     two ends joined
 //!  status     what it says of itself          ways      those to a host              measure   what links are like
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
 //!  strangers  how many there may be          clients   local programs                streams   of links, and whose they are
-//!  hosts      what programs may know          routes    their connections to other hosts
+//!  hosts      what programs may know          routes    their connections to other hosts    drift   when, and whether at all
 //!                                             berths    their sockets, until those are connected
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
@@ -27,6 +27,7 @@ pub mod client;
 mod clients;
 mod command;
 mod daemon;
+mod drift;
 pub mod grid;
 mod health;
 mod hosts;
@@ -34,10 +35,12 @@ mod judge;
 mod knowledge;
 mod landings;
 mod links;
+mod local;
 mod log;
 mod measure;
 mod moves;
 mod notify;
+mod pace;
 mod peers;
 mod pipes;
 mod poll;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use madrigal_identity::Peer as Identity;
-use madrigal_proto::mux::{Event, Limits, Mux, StreamId};
+use madrigal_proto::mux::{Event, Mux, StreamId};
 use rustix::io::Errno;
 use rustls::pki_types::CertificateDer;
 
@@ -230,7 +230,8 @@ impl Daemon {
 
     fn take_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
         let now = self.now;
-        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let Self { links, streams, pipes, .. } = self;
+        let Some(link) = links.get_mut(&token) else { return Ok(()) };
         match &mut link.stage {
             Stage::Greeting(inbox) => {
                 inbox.extend_from_slice(bytes);
@@ -243,7 +244,13 @@ impl Daemon {
                 {
                     return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
                 }
-                up.mux.receive(now, bytes).map_err(|broken| broken.to_string())
+                let mut deliver = |stream, bytes: &[u8]| match streams.get(&(token, stream)) {
+                    Some(Holder::Pipe(pipe)) => {
+                        pipes.get_mut(pipe).map_or(0, |pipe| pipe.deliver((token, stream), bytes))
+                    }
+                    _ => 0,
+                };
+                up.mux.receive_with(now, bytes, &mut deliver).map_err(|broken| broken.to_string())
             }
         }
     }
@@ -268,8 +275,7 @@ impl Daemon {
                 (by_command, hello.host.clone(), hello.number)
             }
         };
-        let limits = Limits { idle: 4 * SECOND, patience: 8 * SECOND, ..Limits::default() };
-        let mut mux = Mux::new(link.dialled.is_some(), limits, now);
+        let mut mux = Mux::new(link.dialled.is_some(), crate::drift::link_limits(), now);
         mux.ping(now);
         mux.receive(now, rest).map_err(|broken| broken.to_string())?;
         let dialled = link.dialled.is_some() && link.address.is_some();
@@ -422,7 +428,7 @@ impl Daemon {
         let line = format!("no link with {name}, {address}: {why}");
         if host.is_some() {
             self.note(&line)
-        } else {
+        } else if !link.address.is_some_and(|at| self.own_calls.remove(&(at.ip().to_canonical(), at.port()))) {
             self.note_stranger(&line)
         }
         if let Some(host) = host {

@@ -9,15 +9,14 @@
 //!   |<----------- agreed, 815 --|      b1 has 815, and sends what follows 4711
 //!   |-- what follows 815 ------>|
 //! ```
-//! While neither end knows the other they wait, but not for long: programs are to hear soon that their peer is gone. Where a way was closed,
-//! as by a killed daemon, a second and a half; where it fell silent, as by a cut cable, the far end may notice much earlier or later.
-
-use std::collections::BTreeMap;
+//! While neither end knows the other they wait, but not for long: programs are to hear soon that their peer is gone. When one looks, and
+//! when it gives up, is decided in `drift.rs`.
 
 use madrigal_proto::mux::{Class, Mux};
 use madrigal_selector::route::Way;
 
-use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND};
+use crate::daemon::{Daemon, Holder};
+use crate::drift::{Drift, Due};
 use crate::links::Link;
 use crate::pipes::{End, Origin, Role, Stream};
 use crate::poll::Token;
@@ -25,24 +24,10 @@ use crate::socket::Got;
 use crate::ways::HOPS;
 use crate::wire::{About, Gone, Order, Resume, Verdict};
 
-/// How long a stream waits for another way where it began, and where it ends: when its way was closed, and when it fell silent.
-const CALLER: (u64, u64) = (1500 * MILLISECOND, 3 * SECOND);
-const TARGET: (u64, u64) = (1800 * MILLISECOND, 12 * SECOND);
-/// How long a way may take to answer.
-const PATIENCE: u64 = SECOND;
-/// A way that did not work is tried again after this time.
-const AGAIN: u64 = 150 * MILLISECOND;
-
 /// A stream that is to go on by another way.
 pub(crate) struct Adrift {
-    /// When it is given up; never, while the way that it has still works.
-    end: u64,
-    next: u64,
+    drift: Drift,
     ask: Option<Ask>,
-    /// When each way may be tried again.
-    tried: BTreeMap<String, u64>,
-    /// How often the far daemon did not agree, while the way that it has works.
-    refused: u32,
 }
 
 /// A way that was asked for.
@@ -52,17 +37,16 @@ struct Ask {
     /// How far we said that we are.
     got: u64,
     heard: Vec<u8>,
-    deadline: u64,
 }
 
 impl Adrift {
     fn new() -> Self {
-        Self { end: u64::MAX, next: u64::MAX, ask: None, tried: BTreeMap::new(), refused: 0 }
+        Self { drift: Drift::new(), ask: None }
     }
 
     /// When it is due.
     pub(crate) fn deadline(&self) -> u64 {
-        self.ask.as_ref().map_or(self.next, |ask| ask.deadline).min(self.end)
+        self.drift.deadline()
     }
 }
 
@@ -72,7 +56,12 @@ impl Daemon {
         let to = |origin: &Origin| matches!(origin.role, Role::Caller { host: there, .. } if there == host);
         let pipes: Vec<Token> =
             self.pipes.iter().filter(|(_, pipe)| pipe.origin.as_ref().is_some_and(to)).map(|(t, _)| *t).collect();
-        pipes.into_iter().for_each(|pipe| self.move_one(pipe));
+        for pipe in pipes {
+            if let Some(adrift) = self.adrift.get_mut(&pipe) {
+                adrift.drift.forgive();
+            }
+            self.move_one(pipe);
+        }
     }
 
     /// Asks the far daemon to move a stream, if its best way is a connection now, and was not.
@@ -81,11 +70,11 @@ impl Daemon {
         let Some(Origin { role: Role::Caller { host, port, way }, .. }) = pipe.origin.clone() else { return };
         let Some((link, best)) = self.ways_to(host, Some(port)).into_iter().next() else { return };
         let better = [Way::Direct, Way::Reverse].contains(&best) && !["direct", "reverse"].contains(&way.as_str());
-        if self.adrift.get(&token).is_some_and(|adrift| adrift.ask.is_some() || adrift.end < u64::MAX) {
+        if self.adrift.get(&token).is_some_and(|adrift| !adrift.drift.may_move()) {
             return;
         }
         if better {
-            self.adrift.entry(token).or_insert_with(Adrift::new).next = u64::MAX;
+            self.adrift.entry(token).or_insert_with(Adrift::new);
             self.ask_to_go_on(token, link, best.to_string());
         } else {
             self.adrift.remove(&token);
@@ -102,9 +91,7 @@ impl Daemon {
         };
         let before = std::mem::replace(&mut far.end, End::Adrift);
         let adrift = self.adrift.entry(token).or_insert_with(Adrift::new);
-        let limits = if is_caller { CALLER } else { TARGET };
-        adrift.end = adrift.end.min(now + if why == Gone::Silent { limits.1 } else { limits.0 });
-        adrift.next = if is_caller { now } else { u64::MAX };
+        adrift.drift.lose(now, is_caller, why == Gone::Silent);
         if let End::Stream(stream) = before {
             self.streams.remove(&stream);
         }
@@ -113,36 +100,33 @@ impl Daemon {
     /// All that wait for a way may have one now.
     pub(crate) fn wake_adrift(&mut self) {
         let now = self.now;
-        self.adrift.values_mut().filter(|one| one.next < u64::MAX).for_each(|one| one.next = one.next.min(now));
+        self.adrift.values_mut().for_each(|one| one.drift.wake(now));
     }
 
-    /// A stream without a way is due.
+    /// A stream without a way is due, or one that might have a better way.
     pub(crate) fn adrift_time(&mut self, token: Token) {
-        let now = self.now;
         let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        if adrift.end <= now {
-            return self.break_pipe(token, Gone::Ended);
+        match adrift.drift.due(self.now) {
+            Due::Nothing => {}
+            Due::Over => self.break_pipe(token, Gone::Ended),
+            Due::Unanswered => self.way_failed(token, "no answer"),
+            Due::Better => {
+                adrift.drift.look_for_better();
+                self.move_one(token);
+            }
+            Due::Look => self.look_for_way(token),
         }
-        if adrift.ask.as_ref().is_some_and(|ask| ask.deadline <= now) {
-            return self.way_failed(token);
-        }
-        if adrift.end == u64::MAX {
-            adrift.next = u64::MAX;
-            return self.move_one(token);
-        }
-        self.look_for_way(token);
     }
 
     fn look_for_way(&mut self, token: Token) {
         let now = self.now;
         let role = self.pipes.get(&token).and_then(|pipe| pipe.origin.as_ref()).map(|origin| origin.role.clone());
         let Some(Role::Caller { host, port, .. }) = role else { return };
-        let ways = self.ways_to(host, Some(port));
-        let Some(adrift) = self.adrift.get_mut(&token).filter(|adrift| adrift.ask.is_none()) else { return };
-        adrift.next = now + AGAIN;
-        let is_due = |way: &String| adrift.tried.get(way).is_none_or(|next| *next <= now);
-        let due = ways.into_iter().map(|(link, way)| (link, way.to_string())).find(|(_, way)| is_due(way));
-        match due {
+        let (links, ways): (Vec<_>, Vec<_>) =
+            self.ways_to(host, Some(port)).into_iter().map(|(link, way)| (link, way.to_string())).unzip();
+        let Some(adrift) = self.adrift.get_mut(&token) else { return };
+        let chosen = adrift.drift.choose(now, &ways);
+        match chosen.and_then(|at| Some((*links.get(at)?, ways.get(at)?.clone()))) {
             Some((link, way)) => self.ask_to_go_on(token, link, way),
             None => self.hurry(host),
         }
@@ -171,33 +155,43 @@ impl Daemon {
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
         let opened = mux.and_then(|mux| mux.open(Class::Data, &about).ok());
         let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        let Some(stream) = opened else {
-            adrift.tried.insert(way, now + AGAIN);
-            return;
-        };
+        adrift.drift.ask(now, way.clone());
+        let Some(stream) = opened else { return self.way_failed(token, "its link takes no further stream") };
         let stream = (link, stream);
-        adrift.ask = Some(Ask { stream, way, got, heard: Vec::new(), deadline: now + PATIENCE });
+        adrift.ask = Some(Ask { stream, way, got, heard: Vec::new() });
         self.streams.insert(stream, Holder::Move(token));
         self.dirty.insert(link);
     }
 
     /// A way said no, or nothing, or is gone.
-    pub(crate) fn way_failed(&mut self, token: Token) {
+    pub(crate) fn way_failed(&mut self, token: Token, why: &str) {
         let now = self.now;
         let Some(adrift) = self.adrift.get_mut(&token) else { return };
+        let stays = adrift.drift.fail(now, why);
         if let Some(ask) = adrift.ask.take() {
-            adrift.tried.insert(ask.way, now + AGAIN);
             // Should the far daemon agree yet, it is to wait again.
             self.reset_stream_as(ask.stream, Gone::Lost);
         }
-        let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        if adrift.end == u64::MAX {
-            // The way that it has still works. More may have been said there than we knew of when we asked: again, with longer pauses.
-            adrift.next = now + (AGAIN << adrift.refused.min(8));
-            adrift.refused += 1;
-        } else {
-            adrift.next = now;
+        if stays {
+            let told = self.stays(token).unwrap_or_default();
+            self.note(&format!("not moved: {told}"));
         }
+    }
+
+    /// What is to be said of a stream that stays where it is, though there is a better way.
+    pub(crate) fn stays(&self, pipe: Token) -> Option<String> {
+        let why = self.adrift.get(&pipe)?.drift.stays()?;
+        let origin = self.pipes.get(&pipe)?.origin.as_ref()?;
+        Some(format!("{}: {why}", origin.spoken()))
+    }
+
+    /// The same of all streams to a host.
+    pub(crate) fn staying(&self, host: usize) -> Vec<String> {
+        let to = |pipe: &Token| {
+            let role = self.pipes.get(pipe).and_then(|pipe| pipe.origin.as_ref()).map(|origin| &origin.role);
+            matches!(role, Some(Role::Caller { host: there, .. }) if *there == host)
+        };
+        self.adrift.keys().filter(|pipe| to(pipe)).filter_map(|pipe| self.stays(*pipe)).collect()
     }
 
     /// The far daemon says whether it agrees.
@@ -218,19 +212,20 @@ impl Daemon {
                     ask.heard.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 }
                 Ok(Got::Nothing) => return,
-                Ok(Got::End) | Err(_) => return self.way_failed(token),
+                Ok(Got::End) | Err(_) => return self.way_failed(token, "it ended without a word"),
             }
         };
         match verdict {
             Ok(Some((Verdict::Connected, theirs, _))) => self.go_on(token, new, theirs.parse().ok()),
             // There is nobody who knows of it any more.
             Ok(Some((Verdict::Never, ..))) if self.is_adrift(token) => self.break_pipe(token, Gone::Ended),
-            _ => self.way_failed(token),
+            Ok(Some((_, why, _))) => self.way_failed(token, &why),
+            _ => self.way_failed(token, "it answered nonsense"),
         }
     }
 
     fn is_adrift(&self, token: Token) -> bool {
-        self.adrift.get(&token).is_some_and(|adrift| adrift.end < u64::MAX)
+        self.adrift.get(&token).is_some_and(|adrift| adrift.drift.is_lost())
     }
 
     /// It agreed, and is so far.
@@ -290,6 +285,8 @@ impl Daemon {
         self.tell(from, Verdict::Connected, &got.to_string());
         self.streams.insert(from, Holder::Pipe(token));
         self.note(&format!("moved: a stream of {} to port {}, by {sender} now", order.from, order.port));
+        let hops = [std::slice::from_ref(&order.from), order.through.as_slice()].concat();
+        self.route_let_in_moved(token, from, &hops);
         self.pump(token);
     }
 

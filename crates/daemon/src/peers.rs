@@ -10,19 +10,16 @@ use madrigal_sys::process;
 use rustix::io::Errno;
 
 use crate::channel::Channel;
-use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
+use crate::daemon::{Daemon, SECOND, Thing};
 use crate::links::Link;
+use crate::pace::Pace;
 use crate::poll::Token;
 use crate::socket;
 
 /// How long an address has to answer.
 const PATIENCE: u64 = 4 * SECOND;
-/// The first pause between two attempts, and the longest.
-const PAUSES: (u64, u64) = (250 * MILLISECOND, 30 * SECOND);
-/// The longest pause where it worked before, and for relays: the other end may be able to do nothing but wait for it.
-const WORKED: u64 = 4 * SECOND;
-/// Somebody waits: this long after the last attempt the next may begin.
-const URGENT: u64 = 500 * MILLISECOND;
+/// Calls to ourselves that are remembered.
+const MOST_OWN: usize = 256;
 
 /// What an address of another host is that leads to this one.
 const OURSELVES: &str = "that is an address of this host, too";
@@ -30,9 +27,7 @@ const OURSELVES: &str = "that is an address of this host, too";
 /// Another host.
 pub(crate) struct Peer {
     /// When it may be dialled.
-    next: u64,
-    pause: u64,
-    dialled: u64,
+    pace: Pace,
     /// How many connections were begun.
     number: u64,
     /// What became of the last attempt at each address.
@@ -58,9 +53,7 @@ pub(crate) struct Dial {
 impl Peer {
     pub(crate) fn new(now: u64) -> Self {
         Self {
-            next: now,
-            pause: PAUSES.0,
-            dialled: 0,
+            pace: Pace::new(now),
             number: 0,
             told: BTreeMap::new(),
             lost: None,
@@ -104,14 +97,15 @@ impl Daemon {
 
     /// When the next attempt is due.
     pub(crate) fn next_dial(&self) -> u64 {
-        let due = self.peers.iter().enumerate().filter(|(peer, _)| self.is_wanted(*peer)).map(|(_, peer)| peer.next);
+        let due =
+            self.peers.iter().enumerate().filter(|(peer, _)| self.is_wanted(*peer)).map(|(_, peer)| peer.pace.next);
         due.min().unwrap_or(u64::MAX)
     }
 
     /// Dials whoever is due.
     pub(crate) fn dial_all(&mut self) {
         for peer in 0..self.peers.len() {
-            if self.peers[peer].next <= self.now && self.is_wanted(peer) {
+            if self.peers[peer].pace.next <= self.now && self.is_wanted(peer) {
                 self.dial(peer);
             }
         }
@@ -119,13 +113,8 @@ impl Daemon {
 
     fn dial(&mut self, peer: usize) {
         let now = self.now;
-        let longest = if self.could_dial(peer) || self.grid.hosts[peer].relay { WORKED } else { PAUSES.1 };
-        let known = &mut self.peers[peer];
-        let first = known.pause == PAUSES.0;
-        // Not all at the same moment: half of the pause by chance.
-        known.next = now + known.pause / 2 + process::random() % (known.pause / 2);
-        known.pause = (known.pause * 2).min(longest);
-        known.dialled = now;
+        let often = self.could_dial(peer) || self.grid.hosts[peer].relay;
+        let first = self.peers[peer].pace.dial(now, often, process::random());
         let addresses = if self.is_dialled(peer) { self.grid.hosts[peer].addresses.clone() } else { Vec::new() };
         // A connection has a moment to be there before a command, unless a command it was before.
         let soon = !first || addresses.is_empty() || self.memory.known.last(self.name(peer)) == Some("command");
@@ -172,7 +161,7 @@ impl Daemon {
     pub(crate) fn hurry(&mut self, peer: usize) {
         let now = self.now;
         if let Some(known) = self.peers.get_mut(peer) {
-            known.next = known.next.min(now.max(known.dialled + URGENT));
+            known.pace.hurry(now);
         }
     }
 
@@ -183,6 +172,8 @@ impl Daemon {
             Ok(false) => {}
             // A bridge, say, that has the same address on every host: who answers is this daemon.
             Ok(true) if dial.address.port() == self.own().port && socket::is_within_host(&dial.socket) => {
+                let own = socket::own(&dial.socket);
+                self.called_ourselves(own);
                 self.dial_failed(token, OURSELVES);
             }
             Ok(true) => {
@@ -198,6 +189,14 @@ impl Daemon {
             }
             Err(errno) => self.dial_failed(token, &errno.to_string()),
         }
+    }
+
+    /// A connection from this address ends soon, at the port of this daemon: nobody has to hear of it.
+    fn called_ourselves(&mut self, from: Option<SocketAddr>) {
+        if self.own_calls.len() >= MOST_OWN {
+            self.own_calls.clear();
+        }
+        self.own_calls.extend(from.map(|at| (at.ip().to_canonical(), at.port())));
     }
 
     /// What was sent to an address, or was to come from there, vanished: the next connection has short packets; or long ones again, if
@@ -270,7 +269,7 @@ impl Daemon {
     /// There is a link with a host, which we dialled or it did: calls may have waited for it.
     pub(crate) fn peer_is_up(&mut self, peer: usize, dialled: bool) {
         let known = &mut self.peers[peer];
-        known.pause = PAUSES.0;
+        known.pace.up();
         (known.lost, known.command) = (None, None);
         if dialled {
             known.told.clear();
@@ -293,8 +292,7 @@ impl Daemon {
         }
         if was_up {
             known.lost = Some(why.to_owned());
-            known.pause = PAUSES.0;
-            known.next = now + process::random() % PAUSES.0;
+            known.pace.lost(now, process::random());
         } else {
             self.judge_direct(peer);
         }

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder, Thing};
 use crate::links::Link;
+use crate::local;
 use crate::poll::Token;
-use crate::socket::{self, Got};
+use crate::socket::Got;
 use crate::wire::Gone;
 
 /// Reads of one direction in one turn.
@@ -62,6 +63,8 @@ pub(crate) struct Side {
     finished: bool,
     /// Of a stream that can go on by another way.
     pub(crate) tally: Option<Box<Tally>>,
+    /// What was wrong as it was last read, or written to the other end.
+    wrong: Option<Errno>,
 }
 
 /// Two ends that are joined.
@@ -107,6 +110,20 @@ impl Pipe {
         self.sides.iter_mut().find(|side| side.tally.is_some())
     }
 
+    /// Brings what came on a stream to the socket at the other end at once, where there is one; how much of it was taken. What that has no
+    /// room for is staged.
+    pub(crate) fn deliver(&mut self, stream: Stream, bytes: &[u8]) -> usize {
+        let [one, other] = &mut self.sides;
+        let comes_from = |side: &Side| matches!(side.end, End::Stream(of) if of == stream);
+        let (from, to) = if comes_from(one) { (one, other) } else { (other, one) };
+        let End::Socket { socket, .. } = &to.end else { return 0 };
+        if from.tally.is_none() || !from.staged.is_empty() || from.wrong.is_some() {
+            return 0;
+        }
+        from.wrong = from.take_in(socket, bytes).err();
+        bytes.len()
+    }
+
     /// Whether both ends have said all there is to say.
     pub(crate) fn is_over(&self) -> bool {
         self.sides.iter().all(|side| side.finished)
@@ -121,7 +138,7 @@ impl Pipe {
 impl Side {
     /// An end, from which something may have been read already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
-        Self { end, staged, ended: false, finished: false, tally: None }
+        Self { end, staged, ended: false, finished: false, tally: None, wrong: None }
     }
 
     /// Its bytes are counted from now on.
@@ -133,6 +150,36 @@ impl Side {
         self.tally = Some(tally);
         Ok(())
     }
+
+    /// Writes what came by a counted stream to a socket, and stages the rest.
+    fn take_in(&mut self, socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+        let Some(tally) = &mut self.tally else { return Ok(()) };
+        while !bytes.is_empty() {
+            let (heard, taken) = tally.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
+            match heard {
+                Heard::Bytes(new) => {
+                    let sent = if self.staged.is_empty() { send(socket, new)? } else { 0 };
+                    self.staged.extend_from_slice(new.get(sent..).unwrap_or_default());
+                }
+                Heard::End => self.ended = true,
+                Heard::Nothing => {}
+            }
+            bytes = bytes.get(taken..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Writes to a socket until it takes no more: only then are we told when it does.
+fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+        match local::send(socket, rest)? {
+            0 => break,
+            count => written += count,
+        }
+    }
+    Ok(written)
 }
 
 /// Reads what came by a counted stream: where in the buffer the new bytes lie then, all together.
@@ -170,7 +217,7 @@ impl Daemon {
             match &side.end {
                 End::Socket { socket, token, is_tcp } => {
                     if *is_tcp {
-                        socket::reset_at_close(socket, true);
+                        local::reset_at_close(socket, true);
                     }
                     self.things.insert(*token, Thing::Socket(pipe));
                 }
@@ -240,6 +287,9 @@ impl Daemon {
     /// Carries from one end to another; whether there may be more to carry at once.
     fn carry(&mut self, from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> Result<bool, Errno> {
         for _ in 0..READS {
+            if let Some(errno) = from.wrong.take() {
+                return Err(errno);
+            }
             if !self.unload(from, to)? {
                 return Ok(false);
             }
@@ -254,8 +304,16 @@ impl Daemon {
             if from.ended && from.tally.is_none() {
                 return Ok(false);
             }
+            if let (End::Socket { socket, .. }, Some(tally)) = (&from.end, &mut to.tally) {
+                match local::recv(socket, tally.space(most))? {
+                    Got::Bytes(count) => tally.pushed(count),
+                    Got::Nothing => return Ok(false),
+                    Got::End => from.ended = true,
+                }
+                continue;
+            }
             let got = match &from.end {
-                End::Socket { socket, .. } => socket::recv(socket, buffer)?,
+                End::Socket { socket, .. } => local::recv(socket, buffer)?,
                 // That it is gone is told soon, and why.
                 End::Stream(stream) => self.read_stream(*stream, buffer).unwrap_or(Got::Nothing),
                 End::Nobody => Got::End,
@@ -328,17 +386,7 @@ impl Daemon {
             return Ok(bytes.len());
         }
         match &to.end {
-            End::Socket { socket, .. } => {
-                let mut written = 0;
-                // Until it takes no more: only then are we told when it does.
-                while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
-                    match socket::send(socket, rest)? {
-                        0 => break,
-                        count => written += count,
-                    }
-                }
-                Ok(written)
-            }
+            End::Socket { socket, .. } => send(socket, bytes),
             End::Stream(stream) => Ok(self.write_stream(*stream, bytes).unwrap_or(0)),
             End::Nobody => Ok(bytes.len()),
             End::Adrift => Ok(0),
@@ -350,7 +398,7 @@ impl Daemon {
             return tally.end();
         }
         match &to.end {
-            End::Socket { socket, .. } => socket::finish(socket),
+            End::Socket { socket, .. } => local::finish(socket),
             End::Stream(stream) => self.finish_stream(*stream),
             End::Nobody | End::Adrift => {}
         }
@@ -376,7 +424,7 @@ impl Daemon {
                     self.things.remove(&token);
                     if is_tcp {
                         // Where all was said, nobody is told that it broke after that.
-                        socket::reset_at_close(&socket, broken.is_some() && !over);
+                        local::reset_at_close(&socket, broken.is_some() && !over);
                     }
                 }
                 (End::Stream(stream), Some(why)) => self.reset_stream_as(stream, why),

@@ -60,27 +60,45 @@ pub struct RouteStatus {
     pub tls: bool,
     /// Why it does not go by itself.
     pub why: String,
+    /// Why it does not take a better way that there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stays: Option<String>,
     /// It is open.
     pub open: bool,
     /// Why there is none.
     pub error: Option<String>,
     /// Seconds since it was asked for.
     pub age: u64,
+    /// Of a connection that comes from another host: the address of the server's end; `local` is that of this daemon's, whose peer it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
 }
 
 impl Daemon {
-    /// A program wants its socket, of which a copy came along, connected to a port of a host; the ports where it is to wait.
-    pub(crate) fn take_route(&mut self, pid: u32, passed: Option<OwnedFd>, wanted: Wanted) -> Result<Vec<u8>, String> {
+    /// A program wants its socket, of which a copy came along, connected to a port of a host: whether that can be.
+    pub(crate) fn judge_route(&self, passed: Option<OwnedFd>, wanted: Wanted) -> Result<(OwnedFd, Wanted), String> {
         let theirs = passed.ok_or("no socket came along")?;
         let known = self.grid.host(&wanted.host).ok_or_else(|| format!("the grid has no host `{}`", wanted.host));
-        let peer = match self.quays.judge(&theirs).and(known) {
-            Ok((peer, _)) => peer,
+        match self.quays.judge(&theirs).and(known) {
+            Ok(_) => Ok((theirs, wanted)),
             Err(why) => {
                 // The program may not have waited for the answer.
-                crate::berths::turn_off(&theirs);
-                return Err(why);
+                if !wanted.waits {
+                    crate::berths::turn_off(&theirs);
+                }
+                Err(why)
             }
-        };
+        }
+    }
+
+    /// Tells a program at which ports its socket is to wait, and calls. One that waits for that word, and went on without it, wants nothing
+    /// any more: its socket may be on its way elsewhere.
+    pub(crate) fn begin_route(&mut self, client: Token, pid: u32, theirs: OwnedFd, wanted: Wanted) {
+        let ports = self.quays.ports().map(|port| port.to_string()).join(" ").into_bytes();
+        if !self.reply(client, &Ok(ports)) && wanted.waits {
+            return;
+        }
+        let Some((peer, _)) = self.grid.host(&wanted.host) else { return };
         let asked = wanted.asked.parse::<SocketAddr>().ok();
         let told = RouteStatus {
             pid,
@@ -95,7 +113,6 @@ impl Daemon {
         let token = self.token();
         let target = Target { host: wanted.host, port: wanted.port, from: 0, within: None, question: None };
         self.call(Caller { socket: theirs, token, kind: Kind::Program(id), staged: Vec::new() }, target);
-        Ok(self.quays.ports().map(|port| port.to_string()).join(" ").into_bytes())
     }
 
     fn keep_route(&mut self, mut route: Route) -> u64 {
@@ -148,7 +165,7 @@ impl Daemon {
         format!("{}{tls}", self.hops(way, host).join(", "))
     }
 
-    fn is_enciphered(&self, far: &End) -> bool {
+    pub(crate) fn is_enciphered(&self, far: &End) -> bool {
         let link = if let End::Stream((link, _)) = far { self.links.get(link) } else { None };
         link.is_some_and(|link| link.channel.is_enciphered())
     }
@@ -169,6 +186,35 @@ impl Daemon {
         if let Some(route) = self.route(id) {
             route.pipe = Some(pipe);
             route.told.local = local.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
+        }
+    }
+
+    /// A connection from another host was made to a server of this one: from this address of the daemon's to that of the server's.
+    pub(crate) fn route_let_in(
+        &mut self,
+        pipe: Token,
+        near: Option<SocketAddr>,
+        server: SocketAddr,
+        (hops, tls): (Vec<String>, bool),
+    ) {
+        let told = RouteStatus {
+            local: near.map(|at| at.to_string()),
+            host: self.own().name.clone(),
+            port: server.port(),
+            hops: [hops.as_slice(), &[self.own().name.clone()]].concat(),
+            tls,
+            why: "let in by the daemon".to_owned(),
+            server: Some(server.to_string()),
+            ..RouteStatus::default()
+        };
+        self.keep_route(Route { id: 0, cookie: 0, since: self.now, pipe: Some(pipe), errno: None, told });
+    }
+
+    /// It comes by another way now.
+    pub(crate) fn route_let_in_moved(&mut self, pipe: Token, stream: Stream, hops: &[String]) {
+        let (tls, own) = (self.is_enciphered(&End::Stream(stream)), self.own().name.clone());
+        if let Some(route) = self.routes.all.iter_mut().find(|route| route.pipe == Some(pipe)) {
+            (route.told.hops, route.told.tls) = ([hops, &[own]].concat(), tls);
         }
     }
 
@@ -193,6 +239,7 @@ impl Daemon {
         let told = self.routes.all.iter().rev().take(MOST).map(|route| RouteStatus {
             open: route.pipe.is_some_and(|pipe| self.pipes.contains_key(&pipe)),
             age: self.now.saturating_sub(route.since) / SECOND,
+            stays: route.pipe.and_then(|pipe| self.stays(pipe)),
             ..route.told.clone()
         });
         serde_json::to_vec(&told.collect::<Vec<_>>()).unwrap_or_default()

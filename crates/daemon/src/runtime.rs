@@ -81,6 +81,22 @@ impl Runtime {
         self.path.join("daemon.hosts")
     }
 
+    /// Where no daemon is up: writes for programs what holds without one. Whether there are hosts that cannot be connected to then.
+    pub fn describe(&self, grid: &crate::grid::Grid, host: &str) -> Result<bool, RuntimeError> {
+        let Some((me, _)) = grid.host(host) else { return Ok(false) };
+        match fs::DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(&self.path, error)),
+            _ => {}
+        }
+        self.judge()?;
+        if crate::socket::dial_unix(&self.socket()).is_ok() {
+            return Ok(false);
+        }
+        let text = crate::hosts::without_daemon(grid, me);
+        self.write_hosts(&text).map_err(|error| io(&self.hosts(), error))?;
+        Ok(madrigal_proto::hosts::entries(&text).any(|entry| entry.how == madrigal_proto::hosts::How::Enciphered))
+    }
+
     /// Writes it, so that whoever reads it reads either what was there or all that is now.
     pub(crate) fn write_hosts(&self, text: &str) -> Result<(), std::io::Error> {
         use std::io::Write as _;

@@ -42,10 +42,9 @@ pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Takes an address for a socket; `shared`: with others of this user's that do the same.
-pub(crate) fn bound(at: SocketAddr, shared: bool) -> Result<OwnedFd, Errno> {
+/// Takes an address for a socket.
+pub(crate) fn bound(at: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(family(at), SocketType::STREAM, FLAGS, None)?;
-    sockopt::set_socket_reuseport(&socket, shared)?;
     rustix::net::bind(&socket, &at)?;
     Ok(socket)
 }

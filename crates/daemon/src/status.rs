@@ -84,6 +84,9 @@ pub struct Explanation {
     pub last: Option<String>,
     /// Rules of the grid that hold for them.
     pub rules: Vec<String>,
+    /// Streams that stay on another way than the chosen one, and why.
+    #[serde(default)]
+    pub staying: Vec<String>,
 }
 
 /// A way to a host.

@@ -16,7 +16,7 @@ impl Daemon {
             Some(Holder::Pipe(pipe)) => self.lose_way(pipe, why),
             Some(Holder::Call(call)) => self.ask_lost(call, stream),
             Some(Holder::Landing(landing)) => self.drop_landing(landing),
-            Some(Holder::Move(pipe)) => self.way_failed(pipe),
+            Some(Holder::Move(pipe)) => self.way_failed(pipe, "the link broke"),
             Some(Holder::Check(check)) => drop(self.forget_check(check)),
             Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}
         }

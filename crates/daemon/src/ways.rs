@@ -90,6 +90,11 @@ impl Daemon {
             doubtful: true,
             figures: Figures::default(),
         };
+        let own = &self.own().name;
+        if self.grid.hosts.get(relay).is_some_and(|known| !self.grid.carries(known.site, own)) {
+            let route = closed(crate::landings::carries_not(name, own));
+            return all.push(Candidate { route, link: None, ago: None });
+        }
         let Some(link) = self.link_to(relay) else {
             let route = closed(format!("no link with {name}: {}", self.why_no_link(relay)));
             return all.push(Candidate { route, link: None, ago: None });
@@ -161,6 +166,7 @@ impl Daemon {
             ways,
             last: self.memory.known.last(self.name(host)).map(str::to_owned),
             rules: rules.into_iter().map(|rule| rule.name).collect(),
+            staying: self.staying(host),
         }
     }
 

@@ -8,6 +8,7 @@
 //!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, ROUTES, VERDICT; answered by DONE or FAILED
 //! ```
 
+pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
 use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
@@ -23,22 +24,12 @@ pub(crate) const REFUSED: u8 = 2;
 pub(crate) const STATUS: u8 = 16;
 /// A client asks it to end.
 pub(crate) const STOP: u8 = 17;
-/// A client wants its connection to become a stream to a [`Target`].
-pub(crate) const CONNECT: u8 = 18;
 /// A client wants connections to a local port carried on, as long as it stays.
 pub(crate) const FORWARD: u8 = 19;
 /// A client's connection leads to another daemon, which begins.
 pub(crate) const LINK: u8 = 20;
-/// A program wants its own socket, which comes along, connected as a [`Wanted`] says; the answer has the ports where it is to wait.
-pub(crate) const ROUTE: u8 = 21;
 /// A client asks which connections of programs there are.
 pub(crate) const ROUTES: u8 = 22;
-/// A program asks why its socket, of the cookie in the body, was not connected.
-pub(crate) const VERDICT: u8 = 23;
-/// It was done; the body is the answer: of a connection, how it goes.
-pub(crate) const DONE: u8 = 32;
-/// It was not; the body says why.
-pub(crate) const FAILED: u8 = 33;
 
 /// The longest body of a frame to or from a client, and of those between daemons.
 pub(crate) const LONGEST: usize = 1 << 20;
@@ -107,6 +98,9 @@ pub(crate) struct Wanted {
     pub(crate) port: u16,
     /// The address that the program connected to.
     pub(crate) asked: String,
+    /// It waits for the answer, and goes on by itself if none comes in time.
+    #[serde(default)]
+    pub(crate) waits: bool,
 }
 
 /// A port of a host that a stream is to be connected to.

@@ -8,18 +8,25 @@ use std::path::Path;
 use madrigal_daemon::grid::Grid;
 use madrigal_daemon::{Daemon, LinkStatus, Runtime, StartError, Status, client};
 use madrigal_identity::{self as identity, Credentials, HOST, IdentityError, Kind, LOGIN_SECONDS, Name, Validity};
-use madrigal_sys::namespace::{Forked, fork_into, ignore_signal};
+use madrigal_sys::namespace::ignore_signal;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
-use rustix::thread::UnshareFlags;
 
 use crate::cli::daemon::{Connect, Forward, Status as StatusArgs, Up};
-use crate::out;
+use crate::environment::Environment;
+use crate::{exec, library, out};
 
 /// A log longer than this begins anew.
 const LONGEST_LOG: u64 = 4 << 20;
+/// ld.so(8)
+const PRELOAD: &str = "LD_PRELOAD";
+/// Set for the daemon that this command becomes.
+const WRAPPED: &str = "MADRIGAL_UP";
 
 /// `madrigal up`.
 pub(crate) fn up(args: &Up) -> i32 {
+    if let Err(status) = wrap() {
+        return status;
+    }
     let dir = match identity::directory(|name| std::env::var(name).ok()) {
         Ok(dir) => dir,
         Err(error) => return out::fail(&error.to_string()),
@@ -33,8 +40,7 @@ pub(crate) fn up(args: &Up) -> i32 {
         Ok(grid) => grid,
         Err(error) => return out::usage(&error.to_string()),
     };
-    let own = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let host = args.host.clone().unwrap_or_else(own);
+    let host = args.host.clone().unwrap_or_else(own_name);
     let runtime = Runtime::find();
     allow_descriptors();
     let _ = ignore_signal(Signal::PIPE.as_raw(), true);
@@ -44,6 +50,35 @@ pub(crate) fn up(args: &Up) -> i32 {
         Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),
         Err(error) => out::fail(&error.to_string()),
     }
+}
+
+/// The daemon runs under the library as the programs do that it serves: what it carries for them goes through shared memory then. Without
+/// the library it goes through the kernel.
+fn wrap() -> Result<(), i32> {
+    let Ok(library) = library::find() else { return Ok(()) };
+    let mut env = Environment(std::env::vars_os().collect());
+    // Once, for what is preloaded may be taken away: from a program with capabilities, for one.
+    if env.get(WRAPPED).is_none() {
+        env.set(PRELOAD, Some(library::preload(&library, env.get(PRELOAD))));
+        env.set(WRAPPED, Some("1".into()));
+        // What the user says of programs' connections is not meant for those of the daemon.
+        ["MADRIGAL_DAEMON", "MADRIGAL_ONLY"].into_iter().for_each(|key| env.set(key, None));
+        let args: Vec<OsString> = std::env::args_os().collect();
+        let (name, rest) = args.split_first().ok_or(out::USAGE)?;
+        let own = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
+        return Err(exec::start(&own, name, rest, &env));
+    }
+    // Commands that lead to other hosts are the user's.
+    env.set(PRELOAD, library::no_preload(env.get(PRELOAD)));
+    // SAFETY: there is no other thread yet.
+    unsafe { std::env::remove_var(WRAPPED) };
+    match env.get(PRELOAD) {
+        // SAFETY: as above.
+        Some(users) => unsafe { std::env::set_var(PRELOAD, users) },
+        // SAFETY: as above.
+        None => unsafe { std::env::remove_var(PRELOAD) },
+    }
+    Ok(())
 }
 
 /// What this host shows to others, or why it has nothing to show. Where there is a login, and no good certificate of the host, the login
@@ -73,6 +108,26 @@ pub(crate) fn directory() -> Option<OsString> {
     (described || runtime.was_used()).then(|| runtime.path().as_os_str().to_owned())
 }
 
+/// Where no daemon is up, and a grid is described: writes for programs what must not go without one, and says so.
+pub(crate) fn describe_for_programs() {
+    let Ok(dir) = identity::directory(|name| std::env::var(name).ok()) else { return };
+    let file = dir.join("grid.toml");
+    let Ok(text) = std::fs::read_to_string(&file) else { return };
+    // What is wrong with it says whoever starts a daemon.
+    let Ok(grid) = Grid::read(&file.display().to_string(), &text) else { return };
+    if Runtime::find().describe(&grid, &own_name()).is_ok_and(|strict| strict) {
+        out::say(
+            "no daemon is up: what goes to other sites over networks that are not trusted will not be connected; type madrigal up, or write \
+             plain = true in grid.toml",
+        );
+    }
+}
+
+/// The name of this host.
+fn own_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 fn ended(done: Result<(), rustix::io::Errno>) -> i32 {
     done.map_or_else(|errno| out::fail(&format!("the daemon cannot go on: {errno}")), |()| out::FOUND)
 }
@@ -98,8 +153,9 @@ fn detach(mut daemon: Daemon, runtime: &Runtime, host: &str) -> i32 {
         Ok(null) => null,
         Err(error) => return out::fail(&format!("/dev/null: {error}")),
     };
-    match fork_into(UnshareFlags::empty()) {
-        Ok(Forked::Child) => {
+    // SAFETY: there is no other thread. By the C library, so that what is preloaded hears of it.
+    match unsafe { libc::fork() } {
+        0 => {
             let _ = rustix::process::setsid();
             let _ = rustix::process::chdir("/");
             let _ = rustix::stdio::dup2_stdin(&null);
@@ -107,11 +163,11 @@ fn detach(mut daemon: Daemon, runtime: &Runtime, host: &str) -> i32 {
             let _ = rustix::stdio::dup2_stderr(&log);
             ended(daemon.run())
         }
-        Ok(Forked::Parent(pid)) => {
-            out::print(&format!("up on {host}, process {}; log: {}\n", pid.as_raw_nonzero(), path.display()));
+        pid if pid > 0 => {
+            out::print(&format!("up on {host}, process {pid}; log: {}\n", path.display()));
             out::FOUND
         }
-        Err(errno) => out::fail(&format!("cannot start a process: {errno}")),
+        _ => out::fail(&format!("cannot start a process: {}", std::io::Error::last_os_error())),
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         meet();
     }
     if found.methods.allows("daemon") && env.get("MADRIGAL_DAEMON").is_none() {
+        daemon::describe_for_programs();
         env.set("MADRIGAL_DAEMON", daemon::directory());
     }
     let mut prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
@@ -118,8 +119,8 @@ fn describe(file: &Path, env: &Environment) {
     ));
 }
 
-/// Becomes the program.
-fn start(file: &Path, name: &OsStr, rest: &[OsString], env: &Environment) -> i32 {
+/// Becomes the program; returns, with the exit status, only if that cannot be done.
+pub(crate) fn start(file: &Path, name: &OsStr, rest: &[OsString], env: &Environment) -> i32 {
     let env: Option<Vec<CString>> = env.0.iter().map(|(key, value)| assignment(key, value)).collect();
     let args: Option<Vec<CString>> = [name].into_iter().chain(rest.iter().map(OsString::as_os_str)).map(text).collect();
     let (Some(env), Some(args), Some(path)) = (env, args, text(file.as_os_str())) else {

@@ -307,3 +307,44 @@ fn the_service_manager_is_told_of_begin_life_and_end() {
     until("the end", || (told() == "STOPPING=1").then_some(()));
     assert!(daemon.wait().unwrap().success());
 }
+
+#[test]
+fn a_daemon_that_calls_itself_makes_no_line_about_a_stranger() {
+    let port = free_port();
+    // As behind the address of a bridge that every host has.
+    let site = |name: &str, host: &str| format!("[site.{name}]\nhosts.{host} = '127.0.0.1'\nport = {port}\n");
+    let grid = format!("trusted = true\n{}{}", site("a", "a1"), site("b", "b1"));
+    let mut bed = Bed::new("itself", &grid);
+    bed.up("a1");
+    until("a call", || {
+        let why = bed.peer("a1", "b1")["why"].as_str().unwrap_or_default().to_owned();
+        why.contains("that is an address of this host, too").then_some(())
+    });
+    // What it hears of its own call comes no later than the answer to a client that asked after it.
+    bed.status("a1");
+    assert!(!bed.log("a1").contains("stranger"), "{}", bed.log("a1"));
+}
+
+#[test]
+fn who_may_connect_and_whose_streams_relays_carry_is_as_the_grid_says() {
+    let port = free_port();
+    let grid = format!(
+        "trusted = true\n[site.a]\nhosts = {{ a1 = [], a2 = [] }}\n[site.b]\nhosts.b1 = []\nallow = '1-65535'\ndeny = 'a2'\n\
+         [site.c]\nhosts.c1 = []\n[site.m]\nhosts.r = '127.0.0.1:{port}'\nrelay = 'r'\ncarries = ['a', 'b']\n"
+    );
+    let mut bed = Bed::new("access", &grid);
+    for host in ["r", "a1", "a2", "b1", "c1"] {
+        bed.up(host);
+    }
+    ["a1", "a2", "b1", "c1"].into_iter().for_each(|host| bed.linked(host, "r"));
+    let to = format!("b1:{}", echo());
+    let connect = |bed: &Bed, host: &str| run(&mut bed.on(host, &["connect", &to]));
+    until("a way", || (connect(&bed, "a1").0 == Some(0)).then_some(()));
+    let (status, _, err) = connect(&bed, "a2");
+    assert!(status == Some(1) && err.contains("b1 lets nothing of a2 in"), "{err}");
+    bed.says("b1", &["refused: a2 by r to port"]);
+    let (status, _, err) = connect(&bed, "c1");
+    assert!(status == Some(1) && err.contains("r carries nothing of c1: see `carries`"), "{err}");
+    let (_, why, _) = run(&mut bed.on("c1", &["why", "c1", "b1"]));
+    assert!(why.contains("r carries nothing of c1"), "{why}");
+}

@@ -63,6 +63,10 @@ def failed(f):
     try: f()
     except OSError as e: return errno.errorcode[e.errno] if e.errno in errno.errorcode else str(e)
     return 'fine'
+def move(s):
+    for i in range(40):
+        s.sendall(bytes(1000)); n = 0
+        while n < 1000: n += len(s.recv(65536))
 def error(s): return s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 ";
 
@@ -270,6 +274,46 @@ fn why_shows_the_hops() {
     assert!(table.contains(&format!("a1 > b1:{port} (")), "{table}");
 }
 
+/// Of a program's bytes those that went through shared memory, to and from its only connection.
+fn moved(bed: &Bed, host: &str, program: &Running) -> (u64, u64) {
+    let json = run(&mut bed.on(host, &["why", &program.pid().to_string(), "--json"])).1;
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let connection = &answer["processes"][0]["connections"][0];
+    (connection["ring_in"].as_u64().unwrap(), connection["ring_out"].as_u64().unwrap())
+}
+
+#[test]
+fn between_program_and_daemon_bytes_go_through_shared_memory() {
+    if need("python3").is_none() {
+        return;
+    }
+    let mut bed = bed("rings", "1-65535");
+    let server = "
+l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True)
+c = l.accept()[0]
+def serve():
+    while b := c.recv(65536): c.sendall(b)
+print(failed(serve), flush=True)
+";
+    let python = need("python3").unwrap();
+    let words = ["exec", "--", python.to_str().unwrap(), "-c", &format!("{SHARED}{server}")];
+    let mut server = Running::start(&mut bed.on("b1", &words));
+    let port = server.line();
+    let script = "
+s = socket.create_connection(('b1', int(sys.argv[1]))); move(s)
+print('open', flush=True)
+print(failed(lambda: s.recv(1)), flush=True)
+";
+    let mut client = Running::start(&mut bed.script(&[], script, &[&port]));
+    assert_eq!(client.line(), "open", "{}", bed.logs());
+    for (host, program) in [("a1", &client), ("b1", &server)] {
+        let (came, went) = moved(&bed, host, program);
+        assert!(came > 10_000 && went > 10_000, "{host}: {came} and {went} bytes by rings; {}", bed.logs());
+    }
+    bed.kill("b1");
+    assert_eq!(server.line(), "ECONNRESET");
+}
+
 #[test]
 fn without_a_daemon_and_by_the_users_rules_all_is_plain() {
     if need("python3").is_none() {
@@ -311,8 +355,9 @@ fn a_killed_daemon_is_a_reset_and_new_connections_work_once_it_is_back() {
     let script = "
 port = int(sys.argv[1])
 s = socket.create_connection(('b1', port)); s.sendall(b'x'); assert s.recv(1) == b'x'
+moved = socket.create_connection(('b1', port)); move(moved)
 print('open', flush=True)
-print(failed(lambda: s.recv(1)), flush=True)
+print(failed(lambda: s.recv(1)), failed(lambda: moved.recv(1)), flush=True)
 sys.stdin.readline()
 s = socket.create_connection(('b1', port)); exchange(s)
 print('again', flush=True)
@@ -320,7 +365,8 @@ print('again', flush=True)
     let mut program = Running::start(&mut bed.script(&[], script, &[&port]));
     assert_eq!(program.line(), "open", "{}", bed.logs());
     bed.kill("a1");
-    assert_eq!(program.line(), "ECONNRESET");
+    // In shared memory as by the kernel.
+    assert_eq!(program.line(), "ECONNRESET ECONNRESET");
     bed.up("a1");
     bed.linked("a1", "b1");
     program.tell("");
@@ -373,6 +419,64 @@ fn strangers_get_nothing_where_sockets_wait() {
     // All the while and afterwards programs of the daemon's user are served.
     let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); exchange(s); print('well')";
     assert_eq!(bed.prints(script, &[&port]), "well\n");
+}
+
+#[test]
+fn a_daemon_that_hangs_is_an_error_that_says_so_where_there_is_no_other_way() {
+    if need("python3").is_none() {
+        return;
+    }
+    let bed = bed("silent", "1-65535");
+    let port = echo().to_string();
+    let script = "
+import time
+port = int(sys.argv[1])
+print('ready', flush=True); sys.stdin.readline()
+begin = time.monotonic()
+s = socket.socket()
+for n in range(20): assert failed(lambda: s.connect(('b1', port))) == 'ETIMEDOUT', n
+took = time.monotonic() - begin
+# Only the first one waits for two seconds.
+assert took < 30, took
+print('well', flush=True); sys.stdin.readline()
+while failed(lambda: s.connect(('b1', port))) == 'ETIMEDOUT': pass
+exchange(s, 3000)
+print('well', flush=True); sys.stdin.readline()
+";
+    let mut program = Running::start(&mut bed.script(&[], script, &[&port]));
+    assert_eq!(program.line(), "ready", "{}", bed.logs());
+    let pid = bed.pid("a1").to_string();
+    let tell = |signal: &str| assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    tell("-STOP");
+    program.tell("");
+    let told = program.line();
+    tell("-CONT");
+    assert_eq!(told, "well");
+    let (status, told, err) = run(&mut bed.on("a1", &["why", &program.pid().to_string()]));
+    let line = format!("to 127.77.0.2:{port}: daemon-hangs: not connected: the daemon of this host does not answer");
+    assert!(status == Some(0) && told.contains(&line), "{told}{err}");
+    program.tell("");
+    // What was asked while it hung is not done when it wakes: of this socket there is one connection.
+    assert_eq!(program.line(), "well", "{}", bed.logs());
+    assert_eq!(bed.log("a1").matches("connected: to b1:").count(), 1, "{}", bed.logs());
+    program.finish();
+}
+
+#[test]
+fn the_server_of_a_connection_through_daemons_has_its_hops_in_why() {
+    let Some(python) = need("python3") else { return };
+    let bed = bed("server", "1-65535");
+    let script = "import socket, sys\ns = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n\
+        c, _ = s.accept(); c.sendall(c.recv(1)); print('open', flush=True); sys.stdin.readline()";
+    let mut wrapped = bed.on("b1", &["exec", "--"]);
+    let mut server = Running::start(wrapped.arg(&python).args(["-c", script]));
+    let port = server.line();
+    let client = "s = socket.create_connection(('b1', int(sys.argv[1]))); s.sendall(b'x'); s.recv(1)\n\
+        print('open', flush=True); sys.stdin.readline()";
+    let mut program = Running::start(&mut bed.script(&[], client, &[&port]));
+    assert_eq!((program.line(), server.line()), ("open".to_owned(), "open".to_owned()), "{}", bed.logs());
+    let (_, told, err) = run(&mut bed.on("b1", &["why", &server.pid().to_string()]));
+    assert!(told.contains(&format!("a1 > b1:{port} (plain): let in by the daemon")), "{told}{err}");
 }
 
 #[test]

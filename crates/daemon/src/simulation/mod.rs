@@ -2,6 +2,8 @@
 //! they lead to, streams that go on by another way. Each schedule follows from one number, which a failure names: `SEED=4711 cargo test -p
 //! madrigal-daemon simulation` plays that one alone.
 
+mod dials;
+mod moves;
 mod streams;
 mod ways;
 

@@ -58,7 +58,7 @@ impl World {
             allow: None,
             via: None,
         };
-        let grid = Grid { trusted: true, sites: Vec::new(), hosts: (0..count).map(place).collect(), rules: Vec::new() };
+        let grid = Grid { trusted: true, hosts: (0..count).map(place).collect(), ..Grid::default() };
         let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
         let cost = pairs.map(|pair| (pair, 1 + chance.below(50_000))).collect();
         let hosts = (0..count).map(|_| Host { next: u64::MAX, ..Host::default() }).collect();

@@ -34,6 +34,7 @@ fn describe(why: &Explanation) -> String {
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(why.ways.iter().map(row));
     text += &out::table(&rows, &[2, 3, 4, 5]);
+    why.staying.iter().for_each(|stays| text += &format!("{stays}\n"));
     text
 }
 

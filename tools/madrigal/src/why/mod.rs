@@ -114,9 +114,10 @@ fn connections(process: &Process) -> String {
 
 /// How a connection goes through daemons, and why.
 fn way(route: &RouteStatus) -> String {
-    let RouteStatus { hops, port, tls, why, .. } = route;
+    let RouteStatus { hops, port, tls, why, stays, .. } = route;
     let cipher = if *tls { "tls" } else { "plain" };
-    format!("{}:{port} ({cipher}): {why}", hops.join(" > "))
+    let stays = stays.as_ref().map_or_else(String::new, |stays| format!("; {stays}"));
+    format!("{}:{port} ({cipher}): {why}{stays}", hops.join(" > "))
 }
 
 fn failure(route: &RouteStatus) -> String {

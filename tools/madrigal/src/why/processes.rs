@@ -99,7 +99,10 @@ pub(super) fn all(routes: &[RouteStatus]) -> Vec<Process> {
         .filter(|&pid| pid != own())
         .collect();
     pids.sort_unstable();
-    let ours = |pid: &u32| is_wrapped(*pid) == Ok(true) || ranks::of(*pid).is_ok_and(|stations| !stations.is_empty());
+    // The user's daemon is wrapped, too, and its connections are those of the programs.
+    let exe = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let serves = |pid: u32| is_wrapped(pid) == Ok(true) && exe(pid) != exe(own());
+    let ours = |pid: &u32| serves(*pid) || ranks::of(*pid).is_ok_and(|stations| !stations.is_empty());
     pids.into_iter().filter(ours).filter_map(|pid| of(pid, routes).ok()).collect()
 }
 
@@ -182,21 +185,46 @@ fn describe(pid: u32, program: String, report: Option<&Report>, routes: &[RouteS
     }
     connections.sort_by_key(|c| c.fd);
     connections.iter_mut().for_each(|connection| find_route(connection, routes));
-    let not_connected = routes.iter().filter(|route| route.pid == pid && route.error.is_some()).cloned().collect();
+    let by_daemon = routes.iter().filter(|route| route.pid == pid && route.error.is_some()).cloned();
+    let not_connected = by_daemon.chain(report.into_iter().flat_map(|report| refusals(pid, report))).collect();
     let missed_bells = report.map_or(0, |r| r.missed_bells().load(Relaxed));
     let (stations, rank) = (ranks::of(pid).unwrap_or_default(), ranks::rank(pid));
     Process { pid, program, wrapped: true, rank, stations, missed_bells, connections, not_connected }
 }
 
-/// Of a connection to the daemon, whose other end that is.
+/// What was not connected, and no daemon knows of.
+fn refusals(pid: u32, report: &Report) -> Vec<RouteStatus> {
+    let now = madrigal_sys::time::now_ns();
+    let one = |(to, reason, at): (std::net::SocketAddr, Reason, u64)| RouteStatus {
+        pid,
+        asked: to.to_string(),
+        port: to.port(),
+        error: Some(format!("{}: {}", reason.name(), reason.text())),
+        age: now.saturating_sub(at) / 1_000_000_000,
+        ..RouteStatus::default()
+    };
+    report.refusals().into_iter().rev().map(one).collect()
+}
+
+/// Of a connection to the daemon, whose other end that is; or of one that the daemon made, whose.
 fn find_route(connection: &mut Connection, routes: &[RouteStatus]) {
-    if connection.reason.as_ref().is_none_or(|reason| reason.name != Reason::Daemon.name()) {
+    let (local, peer) = (connection.local.as_ref(), connection.peer.as_ref());
+    let let_in = |route: &&RouteStatus| {
+        let ends = (route.server.as_ref(), route.local.as_ref());
+        route.open && ends.0.is_some() && ends == (local, peer)
+    };
+    if let Some(route) = routes.iter().find(let_in) {
+        connection.daemon = Some(route.clone());
+        return;
+    }
+    let own = |route: &&RouteStatus| route.open && route.server.is_none() && local.is_some();
+    let route = routes.iter().filter(own).find(|route| route.local.as_ref() == local);
+    if route.is_none() && connection.reason.as_ref().is_none_or(|reason| reason.name != Reason::Daemon.name()) {
         return;
     }
     connection.path = "daemon";
-    let local = connection.local.as_ref();
-    connection.daemon =
-        routes.iter().find(|route| route.open && local.is_some() && route.local.as_ref() == local).cloned();
+    connection.reason = Some(Because { name: Reason::Daemon.name(), text: Reason::Daemon.text() });
+    connection.daemon = route.cloned();
     if let Some(route) = &connection.daemon {
         connection.peer = Some(route.asked.clone());
     }

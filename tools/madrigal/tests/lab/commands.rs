@@ -47,7 +47,8 @@ fn a_shell_has_the_terminal() {
         return;
     }
     // Types what follows into a terminal in which `lab exec` runs; the status is the command's.
-    const TYPE: &str = "import os, pty, sys\n\
+    const TYPE: &str = "import os, pty, signal, sys\n\
+        signal.signal(signal.SIGINT, signal.SIG_DFL)\n\
         pid, fd = pty.fork()\n\
         if pid == 0: os.execv(sys.argv[2], sys.argv[2:])\n\
         seen = b''\n\

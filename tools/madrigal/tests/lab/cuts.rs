@@ -54,17 +54,17 @@ const COUNT: &str = "import socket, sys, os\n\
     else: print('counted')\n";
 
 /// A program that runs on a host, and what it says.
-struct Program(Child, BufReader<ChildStdout>);
+pub(crate) struct Program(pub(crate) Child, BufReader<ChildStdout>);
 
 impl Program {
-    fn start(bed: &Bed, host: &str, command: &[&str]) -> Self {
+    pub(crate) fn start(bed: &Bed, host: &str, command: &[&str]) -> Self {
         let mut lab = bed.home.lab(&[&["exec", host, "--"], command].concat());
         let mut child = lab.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self(child, output)
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.1.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
@@ -181,14 +181,15 @@ fn streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one() {
     soak.bed.lab(&["cut", "ar"]);
     let began = Instant::now();
     soak.lost();
-    println!("a reset {:?} after the cut", began.elapsed());
+    let near = began.elapsed();
     let served = until("the server's word", || std::fs::read_to_string(format!("{}/served", soak.folder)).ok());
+    println!("after the cut a reset {near:?} at the near end, {:?} at the far end", began.elapsed());
     assert_eq!(served, "ConnectionResetError");
     soak.down();
 }
 
 /// Two sites, and two relays, each with links of its own.
-const TWO_WAYS: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true\nhosts = ['a1']\n\
+pub(crate) const TWO_WAYS: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true\nhosts = ['a1']\n\
     [site.b]\nnetwork = '10.2.0.0/24'\nnat = true\nhosts = ['b1']\n\
     [site.north]\nnetwork = '203.0.113.0/24'\nhosts = ['r1']\n\
     [site.south]\nnetwork = '198.51.100.0/24'\nhosts = ['r2']\n\

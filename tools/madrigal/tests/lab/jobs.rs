@@ -16,22 +16,23 @@ use super::grid::Grid;
 /// Stands in for ssh between hosts.
 const AGENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mpi/bed/agent.py");
 
-/// An MPI: its launcher and first arguments, and the job built for it.
-struct Mpi {
-    launcher: String,
+/// An MPI: its compiler, its launcher and first arguments.
+pub(crate) struct Mpi {
+    name: &'static str,
+    compiler: String,
+    pub(crate) launcher: String,
     words: &'static [&'static str],
     hosts: &'static str,
-    job: String,
 }
 
 /// Everything a job needs on the hosts of a lab: an installation of ours, and somebody on each host who starts what he is asked to.
-struct Site {
+pub(crate) struct Site {
     folder: PathBuf,
     agents: Vec<Child>,
 }
 
 impl Site {
-    fn new(bed: &Bed, hosts: &[&str]) -> Self {
+    pub(crate) fn new(bed: &Bed, hosts: &[&str]) -> Self {
         let folder = Path::new(&bed.home.folder()).join("site");
         for place in ["bin", "lib/libfabric"] {
             std::fs::create_dir_all(folder.join(place)).unwrap();
@@ -48,7 +49,7 @@ impl Site {
         site
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
 
@@ -66,7 +67,7 @@ impl Site {
     }
 
     /// The MPIs there are here.
-    fn mpis(&self) -> Vec<Mpi> {
+    pub(crate) fn mpis(&self) -> Vec<Mpi> {
         let wheel = common::exe().parent().unwrap().parent().unwrap().join("mpi/mpich/bin");
         let wheel = |program: &str| wheel.join(program).to_str().unwrap().to_owned();
         let debian: &[&str] = &["--allow-run-as-root", "--mca", "mpi_warn_on_fork", "0"];
@@ -80,22 +81,34 @@ impl Site {
                 println!("skipped: no {launcher}: run tests/mpi/setup --light");
                 continue;
             }
-            let (job, source) = (self.path(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/lab/job.c"));
-            let built = Command::new(&compiler).args(["-O1", "-o", &job, source]).status().unwrap();
-            assert!(built.success(), "{compiler}");
-            found.push(Mpi { launcher, words, hosts, job });
+            found.push(Mpi { name, compiler, launcher, words, hosts });
         }
         found
     }
 
-    /// Runs the job with a rank on each of two hosts, started on the first: exit status and everything that was said.
-    fn run(&self, bed: &Bed, mpi: &Mpi, hosts: [&str; 2], with: &[&str]) -> (i32, String) {
+    /// A program of the tests built for an MPI.
+    fn build(&self, mpi: &Mpi, program: &str) -> String {
+        let built = self.path(&format!("{}-{program}", mpi.name));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(program).with_extension("c");
+        assert!(Command::new(&mpi.compiler).args(["-O1", "-o", &built]).arg(source).status().unwrap().success());
+        built
+    }
+
+    /// What is typed on the first of two hosts to run a program of the tests with a rank on each.
+    pub(crate) fn words(&self, mpi: &Mpi, hosts: [&str; 2], with: &[&str], job: [&str; 2]) -> Vec<String> {
         let agent = format!("MADRIGAL_AGENT=/usr/bin/python3 {AGENT}");
         let (folder, exe) = (format!("BED_HOSTS={}", self.path("")), self.path("bin/madrigal"));
-        let on = hosts.join(",");
+        let (on, program) = (hosts.join(","), self.build(mpi, job[0]));
         let head = ["timeout", "100", "env", &agent, &folder];
         let launch = [&exe, "exec", "--", &mpi.launcher, "-n", "2", mpi.hosts, &on];
-        let (status, out, err) = bed.exec(hosts[0], &[&head, with, &launch, mpi.words, &[&mpi.job, &exe]].concat());
+        let all = [&head, with, &launch, mpi.words, &[&program, job[1]]].concat();
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// Runs the job with a rank on each of two hosts, started on the first: exit status and everything that was said.
+    fn run(&self, bed: &Bed, mpi: &Mpi, hosts: [&str; 2], with: &[&str]) -> (i32, String) {
+        let words = self.words(mpi, hosts, with, ["job", &self.path("bin/madrigal")]);
+        let (status, out, err) = bed.exec(hosts[0], &words.iter().map(String::as_str).collect::<Vec<_>>());
         (status, out + &err)
     }
 
@@ -114,7 +127,7 @@ impl Site {
         );
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         for agent in &mut self.agents {
             let _ = agent.kill();
             let _ = agent.wait();

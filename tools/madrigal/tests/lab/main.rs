@@ -8,6 +8,7 @@ mod cuts;
 mod daemons;
 mod grid;
 mod jobs;
+mod killed;
 mod links;
 mod matrix;
 mod programs;
@@ -15,6 +16,7 @@ mod routes;
 mod saturated;
 mod secured;
 mod ways;
+mod without;
 
 use bed::{Bed, Who, possible};
 

@@ -136,7 +136,7 @@ fn twins(file: &str, more: [&str; 2]) -> Grid {
 /// Starts the daemon (`argv` after the third is how), forgetting what it knows if so told, and connects a program at once.
 const FIRST: &str = "exe=$1 to=$2 known=$3; shift 3\n\
     \"$exe\" down >/dev/null\n\
-    [ $known = forget ] && rm -f ${XDG_RUNTIME_DIR:-/nonexistent}/madrigal/known.json /dev/shm/madrigal-run-*/known.json\n\
+    [ $known = forget ] && rm -f ${XDG_RUNTIME_DIR:-/nonexistent}/madrigal/known.json /dev/shm/madrigal-run-*/known.json $KEPT\n\
     \"$@\" >/dev/null && begin=$(date +%s%N) && exec \"$WRAP\" exec -- /usr/bin/python3 -c \"$TIMED\" $to $begin\n";
 
 /// Connects to port 7000 of a host and has a word there; microseconds in connect, and from a moment on until then.
@@ -155,6 +155,8 @@ fn first(grid: &Grid, row: &Row, known: &str) -> (f64, f64) {
     words.extend(up.iter().map(String::as_str));
     let _ = super::common::madrigal();
     let mut command = grid.command(row.from, &words);
+    // Nor does ssh know of an earlier connection.
+    command.env("KEPT", format!("{}/ssh-*", grid.bed.home.folder()));
     command.env("WRAP", super::common::exe()).env("TIMED", TIMED);
     let (status, out, err) = run(&mut command);
     assert_eq!(status, 0, "{} to {}, {known}: {out}{err}", row.from, row.to);

@@ -152,7 +152,7 @@ fn keys(home: &Home, address: &str) -> String {
     );
     format!(
         "ssh -i {folder}/user -o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
-         root@{address} XDG_RUNTIME_DIR=/run/user/0 {}",
+         -o ControlMaster=auto -o ControlPersist=600 -o ControlPath={folder}/ssh-%C root@{address} XDG_RUNTIME_DIR=/run/user/0 {}",
         home.exe()
     )
 }
