@@ -89,6 +89,45 @@ fn drive(how: &str, methods: &str) {
     assert!(out.status.success() && said.contains("good"), "{:?}: {said}", out.status);
 }
 
+/// What `fi_info -p madrigal ARGUMENTS` ends with and says; `None`: there is none here.
+fn fi_info(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Option<(Option<i32>, String)> {
+    let mut command = Command::new("fi_info");
+    command.args(["-p", "madrigal"]).args(arguments).env("FI_PROVIDER_PATH", folder);
+    let out = command.envs(variables.iter().copied()).output().ok()?;
+    Some((out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned()))
+}
+
+#[test]
+fn fi_info_tells_what_is_offered() {
+    let folder = Folder::new("info");
+    let Some((code, brief)) = fi_info(&folder.0, &[], &[]) else { return println!("skipped: no fi_info") };
+    for line in ["provider: madrigal", "fabric: madrigal", "domain: madrigal", "type: FI_EP_RDM"] {
+        assert!(code == Some(0) && brief.contains(line), "{line} is not in {brief}");
+    }
+    let (code, full) = fi_info(&folder.0, &["-v"], &[]).expect("it ran before");
+    for word in ["FI_TAGGED", "FI_ATOMIC", "FI_MULTI_RECV", "FI_DIRECTED_RECV", "mr_mode: [  ]", "src_addrlen: 64"] {
+        assert!(code == Some(0) && full.contains(word), "{word} is not in {full}");
+    }
+    for other in ["FI_EP_MSG", "FI_EP_DGRAM"] {
+        let (code, said) = fi_info(&folder.0, &["-t", other], &[]).expect("it ran before");
+        assert!(code != Some(0) && said.is_empty(), "{other}: {said}");
+    }
+}
+
+/// MPICH receives no more than this at once, but sends all that may be injected.
+#[test]
+fn tells_mpich_to_inject_no_more_than_its_eager_threshold() {
+    let folder = Folder::new("eager");
+    let inject = |variables: &[(&str, &str)]| {
+        let (code, full) = fi_info(&folder.0, &["-v"], variables)?;
+        assert_eq!(code, Some(0), "{full}");
+        full.lines().find_map(|line| line.trim().strip_prefix("inject_size: ")?.parse::<usize>().ok())
+    };
+    let Some(most) = inject(&[]) else { return println!("skipped: no fi_info") };
+    assert_eq!(inject(&[("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "16384")]), Some(16384));
+    assert_eq!(inject(&[("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "-1")]), Some(most));
+}
+
 #[test]
 fn does_everything_within_a_process() {
     drive("local", "shm");

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::{DOMAIN_CAPS, INJECT, MAX_MESSAGE, OBJECTS, ORDER, PIECES, QUEUE, RX_CAPS, TX_CAPS, Wanted};
+use super::{DOMAIN_CAPS, MAX_MESSAGE, OBJECTS, ORDER, PIECES, QUEUE, RX_CAPS, TX_CAPS, Wanted};
 use crate::abi::flags::{EP_RDM, RM_ENABLED};
 use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
 
@@ -61,7 +61,7 @@ fn sending(wanted: &Wanted) -> TxAttr {
         op_flags: wanted.tx_flags,
         msg_order: ORDER,
         comp_order: 0,
-        inject_size: INJECT,
+        inject_size: wanted.inject,
         size: QUEUE,
         iov_limit: PIECES,
         rma_iov_limit: 1,

@@ -36,6 +36,7 @@ impl Wanted {
             tag_format: 0,
             tx_flags: 0,
             rx_flags: 0,
+            inject: super::eager::most(),
             source: None,
             target: None,
         }
@@ -117,6 +118,7 @@ fn endpoint(ep: &EpAttr, wanted: &mut Wanted) -> bool {
 
 fn sending(tx: &TxAttr, wanted: &mut Wanted) -> bool {
     wanted.tx_flags = tx.op_flags;
+    wanted.inject = wanted.inject.max(tx.inject_size);
     tx.caps & !(TX_CAPS | wanted.caps) == 0
         && tx.op_flags & !TX_FLAGS == 0
         && tx.msg_order & !ORDER == 0

@@ -1,6 +1,7 @@
 //! What we can do: the answer to `fi_getinfo`.
 
 mod build;
+mod eager;
 mod hints;
 pub(crate) mod place;
 
@@ -45,7 +46,7 @@ pub(crate) const RX_CAPS: u64 = {
     MSG | RMA | TAGGED | ATOMIC | DIRECTED_RECV | RECV | REMOTE_READ | REMOTE_WRITE | RMA_PMEM | SOURCE | MULTI_RECV
 };
 
-/// Bytes that `fi_inject` and its kin take.
+/// Bytes that `fi_inject` and its kin take; who was told less, by [`eager`], gets no less.
 pub(crate) const INJECT: usize = 64 << 10;
 /// Pieces a buffer may have.
 pub(crate) const PIECES: usize = 16;
@@ -72,6 +73,7 @@ struct Wanted {
     tag_format: u64,
     tx_flags: u64,
     rx_flags: u64,
+    inject: usize,
     source: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
 }
