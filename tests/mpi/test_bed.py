@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 import unittest
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,12 @@ class Judging(unittest.TestCase):
         self.assertEqual(judge(told.format(0.1, 0.1, 0.2), "kill", 9), "")
         self.assertIn("after 3.5", judge(told.format(0.1, 3.5, 0.2), "kill", 9))
         self.assertIn("0 of 3", judge("", "kill", 9))
+        # Who learnt of it ended the job, and the launcher lost what was said about it.
+        killed = f"figure killed at {time.monotonic():.3f}\n"
+        self.assertEqual(judge(killed, "kill", 143), "")
+        self.assertIn("0 of 3", judge(killed, "kill", 0))
+        self.assertIn("0 of 3", judge(f"figure killed at {time.monotonic() - 4.5:.3f}\n", "kill", 143))
+        self.assertIn("0 of 3", judge("no such program", "kill", 143))
         self.assertIn("from a dead one", judge("figure kill rank 0 code 0 seconds 0.1\n", "kill", 9))
 
     def test_where_nothing_passes_an_error_names_the_pair(self) -> None:
@@ -57,6 +64,18 @@ class Judging(unittest.TestCase):
         self.assertIn("does not name", judge(good.replace("(ETIMEDOUT)", ""), code=1, scene="blocked"))
         self.assertIn("told twice", judge(good + good, code=1, scene="blocked"))
         self.assertIn("after 15.4", judge(line.format("15.4"), code=1, scene="blocked"))
+
+
+    def test_why_tells_what_refuses_single_copies(self) -> None:
+        how, refused = "up shm 1 inbox, single copy\n", "not by single copy: process_vm_readv: Operation not permitted (os error 1)\n"
+        good = GOOD.replace("ring", "why")
+        self.assertEqual(judge(how + good, "why"), "")
+        self.assertEqual(judge(refused + good, "why", scene="no-ptrace"), "")
+        self.assertIn("not told", judge(good, "why"))
+        self.assertIn("not told", judge(good, "why", scene="no-ptrace"))
+        self.assertIn("not told", judge(how + good, "why", scene="no-ptrace"))
+        self.assertIn("nothing is told", judge(how + good, "why", scene="two"))
+        self.assertEqual(judge(how + "a: long messages by tcp: in parts\n" + good, "why", scene="two"), "")
 
 
 class Comparing(unittest.TestCase):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bed import programs
 from bed.hosts import AGENT, Unable
-from bed.mpis import HOME, OURS, Job, Mpi
+from bed.mpis import HOME, OURS, Job, Mpi, command_line
 from bed.scenes import Scene, World
 
 # Test and arguments; the number of ranks is the scene's unless it is given.
@@ -20,6 +20,7 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
+    "why": (["why"], 0),
 }
 HARD = ("ring", "mixed", "colls")
 
@@ -82,6 +83,8 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", mpi.missing)
     if why := dict(scene.cannot).get(mpi.name):
         return outcome("skipped", why)
+    if test == "why" and provider != OURS:
+        return outcome("skipped", "of our provider only")
     try:
         job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
     except Unable as why:
@@ -107,7 +110,7 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
 
 def _job(world: World, scene: Scene, mpi: Mpi, provider: str, work: Work) -> Job:
     wanted = work.ranks
-    program = [programs.bed(mpi), *work.words]
+    program = [programs.bed(mpi), *work.words, *([str(command_line())] if work.words[0] == "why" else [])]
     if scene.refuse:
         program.insert(0, programs.refuse())
     if work.words[0] == "kill":
@@ -139,6 +142,8 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
             return "our provider was not loaded"
         if test == "idle" and (used := re.search(r"figure idle percent ([0-9.]+)", text)) and float(used[1]) >= IDLE_PERCENT:
             return f"an idle rank uses {used[1]} % of a processor"
+        if test == "why":
+            return _judge_why(scene, text)
     return ""
 
 
@@ -153,10 +158,23 @@ def _judge_blocked(text: str) -> str:
     return f"told after {late[0]} s" if late else ""
 
 
+def _judge_why(scene: Scene, text: str) -> str:
+    """The way to peers on the same host, and whether long messages are copied at once; where that is refused, what refuses it."""
+    if scene.blocks[0][1] > 1:
+        single, refused = "inbox, single copy" in text, re.search(r"not by single copy: process_vm_readv: .*not permitted", text)
+        if single == scene.refuse or bool(refused) != scene.refuse:
+            return f"single copies are {'refused' if scene.refuse else 'allowed'}, but this is not told"
+    if len(scene.blocks) > 1 and not re.search(r"long messages by tcp: .*\n", text):
+        return "nothing is told of peers on other hosts"
+    return ""
+
+
 def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str:
-    """Every survivor learnt of it by an error, in time; or one of them ended the job for it, as Intel's MPI does whatever it is asked for,
-    before a launcher could know: `hold` deceives theirs, to which a rank has no connection but an inherited one."""
-    if killed := re.search(r"^figure killed at ([0-9.]+)", text, re.MULTILINE):
+    """Every survivor learnt of it by an error, in time; or one of them ended the job for it, as MPICH's and Intel's MPI do whatever they
+    are asked for, before a launcher could know: `hold` deceives theirs, to which a rank has no connection but an inherited one. Such a
+    launcher ends the others at once, and does not always pass on what they, or the one who asked for it, had said."""
+    killed = re.search(r"^figure killed at ([0-9.]+)", text, re.MULTILINE)
+    if killed:
         seconds = time.monotonic() - float(killed[1])
     told = re.findall(r"figure kill rank (\d+) code (\d+) seconds ([0-9.]+)", text)
     if any(wrong == "0" for _, wrong, _ in told):
@@ -164,7 +182,8 @@ def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str
     late = [f"rank {rank} learnt of it after {seconds} s" for rank, _, seconds in told if float(seconds) > GONE_S]
     if late:
         return ", ".join(late)
-    if mpi.kind in ("mpich", "impi") and len(told) < job.ranks - 1 and (seconds > HOLD_S or "Abort(" not in text):
+    ended = code != 0 and seconds <= HOLD_S and "FAILED" not in text and (killed or "Abort(" in text)
+    if mpi.kind in ("mpich", "impi") and len(told) < job.ranks - 1 and not ended:
         return f"{len(told)} of {job.ranks - 1} ranks learnt of it: {_told(text)}"
     return "" if code != 0 or told else f"ended with {code}"
 

@@ -254,3 +254,26 @@ void test_peers(int count, char **arguments) {
     }
     (void)count;
 }
+
+/* why MADRIGAL: rank 0 runs `MADRIGAL why` about itself, in the middle of the job, after it sent a message to everybody. */
+void test_why(int count, char **arguments) {
+    CHECK(count > 1, "no command to run");
+    size_t length = 6 << 20;
+    char *data = must_alloc(length), command[4096];
+    fill(data, length, 7);
+    for (int peer = 1; peer < ranks && rank == 0; peer++)
+        MPI_Send(data, (int)length, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
+    if (rank != 0) {
+        memset(data, 0, length);
+        MPI_Recv(data, (int)length, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        expect(data, length, 7, "what was sent");
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        snprintf(command, sizeof command, "%s why %d", arguments[1], (int)getpid());
+        fflush(stdout);
+        CHECK(system(command) == 0, "%s", command);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(data);
+}
