@@ -1,4 +1,5 @@
-"""Connections through two daemons, plain and enciphered, against a direct TCP connection; and what daemons take that have nothing to do."""
+"""Connections of wrapped programs through daemons, plain and enciphered, against a direct TCP connection; and what daemons take that have
+nothing to do."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ from harness.namespaces import Namespace, free_port
 from harness.processes import Child, Failed
 
 
-class Bed:
-    """Two daemons in one namespace, of which a1 calls b1; and a local port of a1 that leads to one of b1."""
+# The second host of a grid, as programs under `madrigal exec` know it by IPv4 (docs/daemon.md).
+B1 = "127.77.0.2"
 
-    def __init__(self, stack: ExitStack, folder: Path, space: Namespace, tls: bool) -> None:
+
+class Bed:
+    """Daemons of hosts in one namespace: of a1, which calls b1; or of a1 and b1, which both call the relay r1."""
+
+    def __init__(self, stack: ExitStack, folder: Path, space: Namespace, tls: bool, relay: bool = False) -> None:
         self.space, self.folder, self.stack = space, folder, stack
         self.program = str(builds.TARGET / "release" / "madrigal")
         if not Path(self.program).exists():
@@ -29,34 +34,37 @@ class Bed:
         folder.mkdir()
         port = free_port()
         # Whoever has no address is no host of this machine alone: then links are enciphered.
-        (folder / "grid.toml").write_text(
-            ("" if tls else "trusted = true\n")
-            + f"[site.a]\nhosts.a1 = []\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\nallow = '1-65535'\n")
+        at = f"'127.0.0.1:{port}'"
+        text = f"[site.a]\nhosts.a1 = []\n[site.b]\nhosts.b1 = {'[]' if relay else at}\nallow = '1-65535'\n"
+        if relay:
+            text += f"[site.r]\nhosts.r1 = {at}\nrelay = ['r1']\n"
+        (folder / "grid.toml").write_text(text if tls else f"trusted = true\n{text}")
+        hosts = ["r1", "b1", "a1"] if relay else ["b1", "a1"]
         if tls:
             self._run("ca", "ca", "init", "bench")
-            for host in ("a1", "b1"):
+            for host in hosts:
                 self._run("ca", "ca", "issue", "--host", host, "--out", str(folder / host / "config"))
-        self.daemons = [self.start(host, "up", "--foreground", "--grid", str(folder / "grid.toml"), "--host", host) for host in ("b1", "a1")]
+        self.daemons = [self.start(host, "up", "--foreground", "--grid", str(folder / "grid.toml"), "--host", host) for host in hosts]
         deadline = time.monotonic() + 20
-        while not self.links():
+        callers = ("a1", "b1") if relay else ("a1",)
+        while not all(self.links(host) for host in callers):
             if time.monotonic() > deadline:
-                raise Failed(f"no link between daemons: {self.daemons[1].output()[-300:]}")
+                raise Failed(f"no link between daemons: {self.daemons[-1].output()[-300:]}")
             time.sleep(0.05)
-        if any(link["tls"] != tls for link in self.links()):
+        if any(link["tls"] != tls for host in callers for link in self.links(host)):
             raise Failed("the link is not what it should be")
 
-    def links(self) -> list[dict]:
-        """The links that a1 has."""
+    def links(self, host: str) -> list[dict]:
+        """The links that a host has."""
         try:
-            return json.loads(self._run("a1", "status", "--json"))["peers"][0]["links"]
+            peers = json.loads(self._run(host, "status", "--json"))["peers"]
         except Failed:
             return []
+        return [link for peer in peers for link in peer["links"]]
 
-    def forward(self, port: int) -> int:
-        """The local port that leads to this one of b1."""
-        child = self.start("a1", "forward", "0", f"b1:{port}")
-        text = child.wait_for_text("leads to")
-        return int(re.search(r":(\d+) leads", text)[1])
+    def wrapped(self, host: str) -> list[str]:
+        """What stands before a program of a host."""
+        return [*self._head(host), "exec", "--"]
 
     def start(self, host: str, *args: str) -> Child:
         """A command on a host, beside the measurement."""
@@ -73,16 +81,15 @@ class Bed:
         return [*self.space.enter, "env", f"XDG_RUNTIME_DIR={home}", f"MADRIGAL_CONFIG_DIR={home}/config", self.program]
 
 
-def _iperf3(space: Namespace, port: int, seconds: float) -> float:
+def _iperf3(head: Sequence[str], host: str, port: int, seconds: float) -> float:
     """Gbit/s received."""
-    text = processes.run([*space.enter, "iperf3", "--client", "127.0.0.1", "--port", str(port), "--time", str(math.ceil(seconds)), "--json"])
+    text = processes.run([*head, "iperf3", "--client", host, "--port", str(port), "--time", str(math.ceil(seconds)), "--json"])
     return json.loads(text)["end"]["sum_received"]["bits_per_second"] / 1e9
 
 
-def _sockperf(space: Namespace, port: int, seconds: float) -> float:
+def _sockperf(head: Sequence[str], host: str, port: int, seconds: float) -> float:
     """Microseconds one way."""
-    text = processes.run([*space.enter, "sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", str(port), "-m", "64", "-t",
-                          str(math.ceil(seconds))])
+    text = processes.run([*head, "sockperf", "ping-pong", "--tcp", "-i", host, "-p", str(port), "-m", "64", "-t", str(math.ceil(seconds))])
     found = re.search(r"Summary: Latency is ([0-9.]+) usec", text)
     if not found:
         raise Failed(f"sockperf printed no latency: {text[-200:]}")
@@ -90,11 +97,12 @@ def _sockperf(space: Namespace, port: int, seconds: float) -> float:
 
 
 @dataclass(frozen=True)
-class TwoDaemons:
-    """A measurement through two daemons, plain and by TLS, and the same without them; turn about."""
+class Daemons:
+    """A measurement of wrapped programs through daemons, by each of several beds, and of plain ones without; turn about."""
 
     tool: str
-    figures: Sequence[Figure]
+    figures: Sequence[tuple[Figure, bool, bool]]
+    """With each, whether links are enciphered, and whether a relay is between."""
 
     def measure(self, plan: Plan) -> list[Result]:
         """Direct TCP is the better of the congestion controls."""
@@ -102,35 +110,36 @@ class TwoDaemons:
         if absent:
             raise Failed(f"needs {', '.join(absent)}")
         ask = _iperf3 if self.tool == "iperf3" else _sockperf
-        lower = self.figures[0].lower_is_better
+        lower = self.figures[0][0].lower_is_better
         with ExitStack() as stack:
-            best: tuple[float, Namespace, int] | None = None
-            trials = {}
+            trials, ports = {}, {}
             for space in plan.spaces:
-                port = self._serve(stack, plan, space)
-                trials[space.congestion] = [ask(space, port, plan.seconds) for _ in range(max(plan.trials, 1))]
-                found = median(trials[space.congestion])
-                if best is None or (found < best[0] if lower else found > best[0]):
-                    best = (found, space, port)
-            _, space, direct = best
-            ports = [direct]
-            for tls in (False, True):
-                folder = plan.scratch / f"daemons-{self.tool}-{'tls' if tls else 'plain'}"
-                ports.append(Bed(stack, folder, space, tls).forward(direct))
-            seen: list[list[float]] = [[], [], []]
+                ports[space.congestion] = self._serve(stack, plan, space, [])
+                trials[space.congestion] = [self._direct(space, ports[space.congestion], plan.seconds) for _ in range(max(plan.trials, 1))]
+            best = (min if lower else max)(plan.spaces, key=lambda space: median(trials[space.congestion]))
+            ways = []
+            for number, (_, tls, relay) in enumerate(self.figures):
+                bed = Bed(stack, plan.scratch / f"daemons-{self.tool}-{number}", best, tls, relay)
+                ways.append((bed.wrapped("a1"), self._serve(stack, plan, best, bed.wrapped("b1"))))
+            direct: list[float] = []
+            seen: list[list[float]] = [[] for _ in ways]
             for _ in range(plan.runs):
-                for runs, port in zip(seen, ports):
-                    runs.append(ask(space, port, plan.seconds))
-        results = [Result(figure, seen[0], ours, space.congestion, trials=trials) for figure, ours in zip(self.figures, seen[1:])]
-        return results
+                direct.append(self._direct(best, ports[best.congestion], plan.seconds))
+                for runs, (head, port) in zip(seen, ways):
+                    runs.append(ask(head, B1, port, plan.seconds))
+        return [Result(figure, direct, ours, best.congestion, trials=trials) for (figure, *_), ours in zip(self.figures, seen)]
 
-    def _serve(self, stack: ExitStack, plan: Plan, space: Namespace) -> int:
+    def _direct(self, space: Namespace, port: int, seconds: float) -> float:
+        ask = _iperf3 if self.tool == "iperf3" else _sockperf
+        return ask(space.enter, "127.0.0.1", port, seconds)
+
+    def _serve(self, stack: ExitStack, plan: Plan, space: Namespace, head: Sequence[str]) -> int:
         port = free_port()
         if self.tool == "iperf3":
             command = ["iperf3", "--server", "--port", str(port)]
         else:
             command = ["sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", str(port)]
-        server = Child([*space.enter, *command], plan.scratch / f"{self.tool}-{space.congestion}.log")
+        server = Child([*(head or space.enter), *command], plan.scratch / f"{self.tool}-{port}.log")
         stack.callback(server.stop)
         server.wait_for_listener(port)
         return port
@@ -164,9 +173,11 @@ def _resident(pid: int) -> float:
     return int(found[1]) / 1024 if found else math.inf
 
 
-def rows() -> dict[str, TwoDaemons | IdleDaemons]:
+def rows() -> dict[str, Daemons | IdleDaemons]:
     """The rows by their short names."""
-    through = "{} through two daemons, {}"
-    rate = [Figure(through.format("iperf3, 1 stream,", how), "Gbit/s", target) for how, target in (("plain", 0.4), ("by TLS", 0.3))]
-    trip = [Figure(through.format("sockperf ping-pong 64 B", how), "us", 1 / 3, lower_is_better=True) for how in ("plain", "by TLS")]
-    return {"daemons-iperf3": TwoDaemons("iperf3", rate), "daemons-sockperf": TwoDaemons("sockperf", trip), "daemons-idle": IdleDaemons()}
+    beds = [("two daemons, plain", 0.4, 3, False, False), ("two daemons, by TLS", 0.3, 3, True, False),
+            ("a relay between two daemons, plain", 0.45, 2.2, False, True), ("a relay between two daemons, by TLS", 0.45, 2.2, True, True)]
+    rate = [(Figure(f"iperf3, 1 stream, through {how}", "Gbit/s", most), tls, relay) for how, most, _, tls, relay in beds]
+    trip = [(Figure(f"sockperf ping-pong 64 B through {how}", "us", 1 / least, lower_is_better=True), tls, relay)
+            for how, _, least, tls, relay in beds]
+    return {"daemons-iperf3": Daemons("iperf3", rate), "daemons-sockperf": Daemons("sockperf", trip), "daemons-idle": IdleDaemons()}
