@@ -1,8 +1,11 @@
 //! A peer of the same user that writes nonsense into shared memory: its own connections may break, nothing else may.
 
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::Ordering::Relaxed;
 
+use madrigal_drivers::shm::layout::{SEALED, Slot, WriterLine};
 use madrigal_report::Report;
 use madrigal_tests::host::{self, Choices, How, Running, Scratch};
 use madrigal_tests::net;
@@ -109,12 +112,46 @@ fn survives(server: &str, to_the_end: bool) {
     // Nothing of the dead is still being worked on.
     let pid = victim.pid();
     host::until("the dead connections to go", || (Report::of(pid as u32).ok()?.records().count() <= 1).then_some(()));
+    comes_to_rest(pid);
+    victim.kill();
+}
+
+fn comes_to_rest(pid: i32) {
     host::until("rest", || {
         let before = ticks(pid);
         net::nap(500);
         (ticks(pid) - before <= 2).then_some(())
     });
-    victim.kill();
+}
+
+/// A peer seals its direction, claims for ever to be ringing a doorbell, and sends a byte that it does not count.
+fn rests_behind_a_stray_byte(server: &str, killed: bool) {
+    let scratch = Scratch::new();
+    let (file, going) = (scratch.path().join("port"), scratch.path().join("going"));
+    std::fs::write(&going, "").unwrap();
+    let victim = start(&scratch, &[server, file.to_str().unwrap()]);
+    let port = host::until("a port", || std::fs::read_to_string(&file).ok());
+    let mut peer = start(&scratch, &["stray", &port, going.to_str().unwrap()]);
+    host::until("a ring", || {
+        let report = Report::of(victim.pid() as u32).ok()?;
+        report.records().any(|record| record.shm_in.load(Relaxed) > 0).then_some(())
+    });
+    // Its last bytes of ping-pong are answered.
+    net::nap(100);
+    let arena = host::until("an arena", || arenas(peer.pid()).first().copied());
+    let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", peer.pid())).unwrap();
+    let line = arena + SLOTS_AT + offset_of!(Slot, dir) as u64;
+    let mut tail = [0; 8];
+    memory.read_exact_at(&mut tail, line + offset_of!(WriterLine, tail) as u64).unwrap();
+    memory.write_all_at(&1u32.to_ne_bytes(), line + offset_of!(WriterLine, ringing) as u64).unwrap();
+    let sealed = u64::from_ne_bytes(tail) | SEALED;
+    memory.write_all_at(&sealed.to_ne_bytes(), line + offset_of!(WriterLine, tail) as u64).unwrap();
+    std::fs::remove_file(&going).unwrap();
+    net::nap(100);
+    if killed {
+        peer.kill();
+    }
+    comes_to_rest(victim.pid());
 }
 
 #[test]
@@ -135,6 +172,14 @@ fn an_event_loop_serves_on_after_garbage_in_an_arena() {
 #[test]
 fn threads_come_to_rest_after_garbage_in_an_arena() {
     survives("echo-threads", true);
+}
+
+#[test]
+fn threads_and_event_loops_come_to_rest_behind_a_stray_byte() {
+    for server in ["echo-threads", "echo"] {
+        rests_behind_a_stray_byte(server, false);
+        rests_behind_a_stray_byte(server, true);
+    }
 }
 
 #[test]

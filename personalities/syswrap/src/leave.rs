@@ -374,6 +374,30 @@ fn send_all(fd: c_int, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Whether the writer of a sealed direction has rung for the last time, and all its doorbells are out: what is queued now are bytes. Under
+/// the receive lock.
+pub(crate) fn has_rung_last(v: &View<'_>, fd: c_int) -> bool {
+    // Read before the count: a doorbell that is counted after it comes.
+    let last = may_ring_no_more(v);
+    v.swallow_any(fd);
+    if last || v.bells_due() > 0 {
+        return last && v.bells_due() == 0;
+    }
+    // Its doorbell is about to come; or it died, or was spoilt, with the mark of one that it never sent.
+    v.check_open(fd, false);
+    if v.ended() || !matches!(raw::peek(fd, libc::MSG_DONTWAIT), Ok(1..)) {
+        return false;
+    }
+    // Counts come before bytes: this is no doorbell, but something sent before the direction ended, or by a peer that lies. Nothing else
+    // comes from a process that is no more.
+    await_peer(v, fd, || may_ring_no_more(v) || v.bells_due() > 0) && v.bells_due() == 0
+}
+
+/// Whether the writer of a sealed direction rings no more.
+pub(crate) fn may_ring_no_more(v: &View<'_>) -> bool {
+    v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.inn.w.ringing.load(Ordering::SeqCst) == 0
+}
+
 /// The receiving direction is over because the peer left: ours ends too.
 pub(crate) fn peer_left(v: &View<'_>, fd: c_int) {
     if v.s.session.tx() != phase::DONE

@@ -340,16 +340,10 @@ fn look_drained(v: &View<'_>, fd: c_int) -> Look {
 
 /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
 fn look_sealed(v: &View<'_>, fd: c_int) -> Look {
-    let last = v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.inn.w.ringing.load(Ordering::SeqCst) == 0;
-    v.swallow_any(fd);
-    if last && v.bells_due() == 0 {
+    if crate::leave::has_rung_last(v, fd) {
         v.s.session.rx.store(phase::DONE, Ordering::SeqCst);
         crate::leave::peer_left(v, fd);
         return Look::Plain;
-    }
-    if !last && v.bells_due() == 0 {
-        // It died, or was spoilt, with the mark of a doorbell that it never sent.
-        v.check_open(fd, false);
     }
     if v.ended() { Look::End(v.ending()) } else { Look::Empty }
 }

@@ -93,11 +93,11 @@ fn sealed_readiness(v: &View<'_>, fd: c_int) -> u32 {
         // The other end waits for what we have in the ring.
         leave::peer_left(v, fd);
     }
-    if let Some(_lock) = v.s.rlock.try_lock() {
-        v.swallow_any(fd);
-    }
-    let last = v.inn.w.state.load(Ordering::SeqCst) == state::DONE || v.inn.w.ringing.load(Ordering::SeqCst) == 0;
-    if last && v.bells_due() == 0 { kernel_readiness(fd, READABLE | EPOLLRDHUP as u32) } else { 0 }
+    let last = match v.s.rlock.try_lock() {
+        Some(_lock) => leave::has_rung_last(v, fd),
+        None => leave::may_ring_no_more(v) && v.bells_due() == 0,
+    };
+    if last { kernel_readiness(fd, READABLE | EPOLLRDHUP as u32) } else { 0 }
 }
 
 /// The writer has switched, and the reader has not come to the end of the kernel's bytes yet.

@@ -1,4 +1,5 @@
 //! Victims and noise for the tests of hostile peers, and calls on descriptors that are no sockets.
+#![allow(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -59,6 +60,25 @@ fn warm(addr: SocketAddr) -> OwnedFd {
         }
     }
     c
+}
+
+/// Sends a byte behind the library's back once `file` is gone, and nothing else.
+pub(crate) fn stray(addr: SocketAddr, file: &str) {
+    let c = warm(addr);
+    while std::path::Path::new(file).exists() {
+        net::nap(1);
+    }
+    // By its number and by hand: of syscall(2) the library would hear.
+    let (mut sent, byte) = (libc::SYS_sendto, b'a');
+    // SAFETY: sendto(2) reads one byte of our own.
+    unsafe {
+        core::arch::asm!("syscall", inout("rax") sent, in("rdi") i64::from(c.as_raw_fd()), in("rsi") &raw const byte, in("rdx") 1,
+            in("r10") 0, in("r8") 0, in("r9") 0, out("rcx") _, out("r11") _);
+    }
+    assert_eq!(sent, 1, "one byte");
+    loop {
+        net::nap(1000);
+    }
 }
 
 /// Echo of numbered messages on one connection, every byte checked, until `file` is gone.

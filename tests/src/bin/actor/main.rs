@@ -37,6 +37,7 @@ fn main() {
         // Hostile peers.
         ["echo-threads", file] => hostile::echo_threads(&listen(file)),
         ["noise", port] => hostile::noise(address(port)),
+        ["stray", port, file] => hostile::stray(address(port), file),
         ["good", port, file] => hostile::good(address(port), file),
         ["foreign", count] => hostile::foreign(number(count)),
         ["files", limit] => crowd::until_no_more_files(number(limit)),
