@@ -1,9 +1,9 @@
 //! Connections to hosts of other sites: through this host's daemon, where it says that they are to go there.
 //!
-//! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the loopback address where the daemon lets sockets wait, and
-//! a copy of the descriptor goes to the daemon, which completes the connection, or makes it fail, when it knows (`daemon/src/berths.rs`).
-//! So blocking or not, by poll, epoll or signals, the program sees its own connect end. Only names are ours to put right: what it asked
-//! for is what getpeername(2) tells, and an error is the one of the far end.
+//! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the
+//! loopback address where the daemon lets sockets wait, and a copy of the descriptor goes to the daemon, which completes the connection, or
+//! makes it fail, when it knows (`daemon/src/berths.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
+//! end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
 //!
 //! `madrigal exec` says where the daemon is; without it, nothing here costs more than one branch in connect(2).
 
@@ -178,6 +178,15 @@ impl Target {
         let at = SocketAddr::new(IpAddr::V6(raw).to_canonical(), u16::from_be(six.sin6_port));
         Some(Self { family: libc::AF_INET6, raw, scope: six.sin6_scope_id, at })
     }
+}
+
+/// The port that an address of connect(2) names.
+///
+/// # Safety
+/// `addr` is readable for `len` bytes, as for connect(2).
+pub(crate) unsafe fn port_of(addr: *const sockaddr, len: socklen_t) -> Option<u16> {
+    // SAFETY: the caller's contract.
+    unsafe { Target::read(addr, len) }.map(|target| target.at.port())
 }
 
 /// What connect(2) does instead of what the program says.

@@ -98,7 +98,9 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
         let saved = crate::outcome::errno();
         guarded_or((), || {
             if let Some(s) = sock::enter(fd).filter(|s| s.role() == role::FRESH) {
-                s.connected(fd, if answers(&s, fd) { role::SERVER } else { role::CLIENT });
+                // SAFETY: see `socket`.
+                let answers = unsafe { answers(&s, fd, addr, len) };
+                s.connected(fd, if answers { role::SERVER } else { role::CLIENT });
             }
         });
         crate::outcome::restore_errno(saved);
@@ -107,9 +109,15 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
 }
 
 /// Whether a socket that connects stands for a listener, whose port it shares: both ends open the connection at once (RFC 9293, 3.5), and
-/// the one that comes from where others are to connect to is its accepting end.
-fn answers(s: &sock::Sock, fd: c_int) -> bool {
-    s.has(flag::SHARES_PORT) && offers::is_from_marked(fd)
+/// the one that comes from where others are to connect to is its accepting end. Where both do, each is a client, as of any connection.
+///
+/// # Safety
+/// `addr` is readable for `len` bytes, as for connect(2).
+unsafe fn answers(s: &sock::Sock, fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+    s.has(flag::SHARES_PORT)
+        && offers::is_from_marked(fd)
+        // SAFETY: the caller's contract.
+        && unsafe { route::port_of(addr, len) }.is_some_and(|port| !offers::is_marked(fd, port).unwrap_or(true))
 }
 
 /// accept(2)
