@@ -8,6 +8,7 @@ mod descriptors;
 mod edges;
 mod files;
 mod interrupts;
+mod killed;
 mod options;
 mod passing;
 mod polling;
@@ -43,6 +44,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),
     ("processes", processes::CHECKS),
+    ("killed", killed::CHECKS),
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
     ("addresses", addresses::CHECKS),
