@@ -12,6 +12,7 @@ use crate::berths::Outcome;
 use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::landings::Answer;
 use crate::links::Link;
+use crate::local;
 use crate::pipes::{End, Origin, Role, Side};
 use crate::poll::Token;
 use crate::socket::{self, Got};
@@ -109,7 +110,7 @@ impl Daemon {
         self.things.remove(&caller.token);
         self.note(&format!("not connected: {why}"));
         match caller.kind {
-            Kind::Forward => socket::reset_at_close(&caller.socket, true),
+            Kind::Forward => local::reset_at_close(&caller.socket, true),
             Kind::Client => drop(socket::send(&caller.socket, &wire::frame(wire::FAILED, why.as_bytes()))),
             Kind::Program(route) => {
                 self.route_failed(route, why, errno);

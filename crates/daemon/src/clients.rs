@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use crate::calls::{Caller, Kind};
 use crate::daemon::{Daemon, SECOND, Thing};
+use crate::local;
 use crate::poll::Token;
 use crate::socket::{self, Got};
 use crate::wire::{self, Target, Wanted};
@@ -163,7 +164,7 @@ impl Daemon {
             let target = target.clone();
             let token = self.token();
             if self.poll.add(&socket, token).is_ok() {
-                socket::reset_at_close(&socket, true);
+                local::reset_at_close(&socket, true);
                 self.call(Caller { socket, token, kind: Kind::Forward, staged: Vec::new() }, target);
             }
         }

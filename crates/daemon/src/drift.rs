@@ -1,8 +1,8 @@
 //! When a stream looks for another way, which one, and when it gives up: decisions only, without streams and clocks, so that thousands of
 //! breaks can be played through (`simulation/moves.rs`). What they are about: `moves.rs`.
 //!
-//! Where a link falls silent its two ends notice that within [`SKEW`] of each other (the limits in `links.rs`). The end where a call began looks for
-//! another way from then on; the other one waits for as long, and for that much longer. So both hear of a cut for good within 15 seconds.
+//! Where a link falls silent its two ends notice that within [`SKEW`] of each other ([`link_limits`]). The end where a call began looks
+//! for another way from then on; the other one waits for as long, and for that much longer. So both hear of a cut for good within 15 seconds.
 
 use std::collections::BTreeMap;
 

@@ -80,6 +80,7 @@ fn made(at: SocketAddr) -> Result<OwnedFd, Errno> {
     sock::socket(family, SockType::Stream, flags, None).map_err(of)
 }
 
-fn of(errno: nix::Error) -> Errno {
+/// What the C library calls an error, as the rest of the daemon calls it.
+pub(crate) fn of(errno: nix::Error) -> Errno {
     Errno::from_raw_os_error(errno as i32)
 }

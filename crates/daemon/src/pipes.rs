@@ -113,9 +113,12 @@ impl Pipe {
     /// Brings what came on a stream to the socket at the other end at once, where there is one; how much of it was taken. What that has no
     /// room for is staged.
     pub(crate) fn deliver(&mut self, stream: Stream, bytes: &[u8]) -> usize {
-        let [one, other] = &mut self.sides;
         let comes_from = |side: &Side| matches!(side.end, End::Stream(of) if of == stream);
-        let (from, to) = if comes_from(one) { (one, other) } else { (other, one) };
+        let (from, to) = match &mut self.sides {
+            [one, other] if comes_from(one) => (one, other),
+            [one, other] if comes_from(other) => (other, one),
+            _ => return 0,
+        };
         let End::Socket { socket, .. } = &to.end else { return 0 };
         if from.tally.is_none() || !from.staged.is_empty() || from.wrong.is_some() {
             return 0;

@@ -7,8 +7,13 @@ use madrigal_sys::time::now_ns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::io::Errno;
 
+use crate::local::of;
+
 /// What a registered descriptor is called.
 pub(crate) type Token = u64;
+
+/// The loop looks at the time again after that, whatever it waits for.
+const LONGEST_MS: u64 = 3_600_000;
 
 /// The epoll.
 pub(crate) struct Poll(Epoll);
@@ -47,11 +52,4 @@ impl Poll {
         }
         Ok(())
     }
-}
-
-/// The loop looks at the time again after that, whatever it waits for.
-const LONGEST_MS: u64 = 3_600_000;
-
-fn of(errno: nix::Error) -> Errno {
-    Errno::from_raw_os_error(errno as i32)
 }

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -182,11 +181,6 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
 /// Ends the sending direction.
 pub(crate) fn finish(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
-}
-
-/// From now on, whenever a TCP socket is closed, by whomever (`kill -9` too), its peer sees a reset; or no longer so.
-pub(crate) fn reset_at_close(socket: impl AsFd, reset: bool) {
-    let _ = sockopt::set_socket_linger(socket, reset.then_some(Duration::ZERO));
 }
 
 /// Listens at a path, for its user only.

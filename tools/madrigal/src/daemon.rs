@@ -55,7 +55,13 @@ pub(crate) fn up(args: &Up) -> i32 {
 /// The daemon runs under the library as the programs do that it serves: what it carries for them goes through shared memory then. Without
 /// the library it goes through the kernel.
 fn wrap() -> Result<(), i32> {
-    let Ok(library) = library::find() else { return Ok(()) };
+    let library = match library::find() {
+        Ok(library) => library,
+        Err(why) => {
+            out::say(&format!("{why}; until then what programs and the daemon have for each other goes by TCP"));
+            return Ok(());
+        }
+    };
     let mut env = Environment(std::env::vars_os().collect());
     // Once, for what is preloaded may be taken away: from a program with capabilities, for one.
     if env.get(WRAPPED).is_none() {
