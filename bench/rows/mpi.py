@@ -138,10 +138,12 @@ def rows() -> dict[str, Mpi | Circuit | Together]:
             (Figure(f"{title}, bandwidth at 1 MiB, two hosts", "MB/s", 1 / 0.9), "bandwidth 1048576", net),
         ])
     for ranks in (4, 8):
-        table[f"mpi-allreduce{ranks}"] = Mpi(f"allreduce{ranks}", [
-            (_time(f"Allreduce 8 B, {ranks} ranks", 1.0), "allreduce 8", ("impi19/shm",)),
-            (_time(f"Allreduce 64 KiB, {ranks} ranks", 1.0), "allreduce 65536", ("impi19/shm",)),
-        ])
+        for name in ("mpich", "openmpi4", "impi19"):
+            title = own[name][0]
+            table[f"mpi-allreduce{ranks}-{name}"] = Mpi(f"allreduce{ranks}-{name}", [
+                (_time(f"Allreduce 8 B, {ranks} ranks, {title}", 1.0), "allreduce 8", ("impi19/shm",)),
+                (_time(f"Allreduce 64 KiB, {ranks} ranks, {title}", 1.0), "allreduce 65536", ("impi19/shm",)),
+            ])
     table["mpi-peers"] = Mpi("peers", [(_time("8 B with 100 idle peers against none", 1 / 1.02), "peers idle", ("alone idle",))])
     table["mpi-idle"] = Mpi("idle", [
         (Figure("idle rank in a blocking receive", "% of a CPU", 1.0, lower_is_better=True, absolute=True), "idle idle", ())])

@@ -63,6 +63,7 @@ def _pairs(*names: str) -> tuple[Contender, ...]:
 
 
 TALK = (("pingpong", "{ms}", "0", *SIZES), ("bandwidth", "{ms}", "1048576"))
+SUMS = (("allreduce", "8", "5000"), ("allreduce", "65536", "1000"))
 HERE, THERE = ("openmpi4/vader", "mpich/ucx", "impi19/shm"), ("mpich/ucx-tcp", "openmpi4/btl-tcp", "mpich/tcp")
 CONTESTS = {
     "latency-openmpi4": Contest(_pairs("openmpi4/madrigal", *HERE), TALK),
@@ -71,8 +72,8 @@ CONTESTS = {
     "latency-impi19": Contest(_pairs("impi19/madrigal", *HERE), TALK),
     "hosts-mpich": Contest(_pairs("mpich/madrigal", *THERE), TALK, hosts=2),
     "hosts-openmpi4": Contest(_pairs("openmpi4/madrigal", *THERE), TALK, hosts=2),
-    "allreduce4": Contest(_pairs("mpich/madrigal", "impi19/shm"), (("allreduce", "8", "2000"), ("allreduce", "65536", "300")), ranks=4),
-    "allreduce8": Contest(_pairs("mpich/madrigal", "impi19/shm"), (("allreduce", "8", "1000"), ("allreduce", "65536", "150")), ranks=8),
+    **{f"allreduce{ranks}-{mpi}": Contest(_pairs(f"{mpi}/madrigal", "impi19/shm"), SUMS, ranks=ranks)
+       for ranks in (4, 8) for mpi in ("mpich", "openmpi4", "impi19")},
     "peers": Contest(_pairs("mpich/madrigal"), (("peers", "{ms}"),), ranks=102, hosts=2, here=2),
     "idle": Contest(_pairs("mpich/madrigal"), (("idle", "3"),)),
 }

@@ -202,4 +202,9 @@ pub trait Sink {
 
     /// The body of the frame that was placed last on this link has arrived.
     fn landed(&mut self, link: Link, head: &[u8]);
+
+    /// Whether tasks outnumber processors, so that much may happen from one look to the next.
+    fn crowded(&self) -> bool {
+        false
+    }
 }

@@ -61,7 +61,7 @@ impl Domain {
     #[inline]
     pub(crate) fn rest(&self) {
         if let Some(station) = self.station()
-            && station.idle()
+            && station.rest()
         {
             for (to, why) in station.lost() {
                 crate::station::explain(station.address().id, &to, &why);

@@ -60,6 +60,10 @@ impl Ear<'_> {
 }
 
 impl Sink for Ear<'_> {
+    fn crowded(&self) -> bool {
+        self.state.idle.is_crowded()
+    }
+
     fn up(&mut self, link: Link, node: NodeId) {
         let node = self.state.node(node);
         let port = self.port;

@@ -12,6 +12,7 @@
 
 pub(crate) mod ear;
 mod long;
+mod manners;
 mod news;
 pub(crate) mod out;
 pub(crate) mod state;

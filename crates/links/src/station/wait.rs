@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
+use super::manners::Manners;
 use super::state::{Node, Route};
 use super::{Core, Station};
 
@@ -57,6 +58,7 @@ pub(crate) struct Idle {
     yields: AtomicU32,
     /// How long who yielded was away lately, on the average.
     away: AtomicU64,
+    manners: Manners,
 }
 
 enum Next {
@@ -77,6 +79,7 @@ impl Idle {
         self.since.store(0, Ordering::Relaxed);
         self.sleep.store(0, Ordering::Relaxed);
         self.sought.store(0, Ordering::Relaxed);
+        self.manners.forget_last();
     }
 
     /// Whether whoever is waited for is likely not to run.
@@ -130,8 +133,19 @@ impl Idle {
         Next::Yield
     }
 
-    /// Yields.
-    fn step_aside(&self) {
+    /// Yields, unless the `caller` to whom we return does so himself.
+    fn step_aside(&self, caller: bool) {
+        if !caller {
+            return self.give_away();
+        }
+        self.manners.back();
+        if !self.manners.are_good() {
+            self.give_away();
+        }
+        self.manners.leave();
+    }
+
+    fn give_away(&self) {
         let yields = self.yields.load(Ordering::Relaxed).wrapping_add(1);
         self.yields.store(yields, Ordering::Relaxed);
         if !yields.is_multiple_of(TIMED) {
@@ -190,13 +204,24 @@ impl Station {
     /// [`Station::lost`] has something to tell.
     #[inline]
     pub fn idle(&self) -> bool {
+        self.wait_once(false)
+    }
+
+    /// The same for who returns to a program that will look again, and may give the processor away itself.
+    #[inline]
+    pub fn rest(&self) -> bool {
+        self.wait_once(true)
+    }
+
+    #[inline]
+    fn wait_once(&self, caller: bool) -> bool {
         match self.idle.next(&self.policy) {
             Next::Look => {
                 core::hint::spin_loop();
                 return false;
             }
             Next::Yield => {
-                self.idle.step_aside();
+                self.idle.step_aside(caller);
                 return false;
             }
             Next::Sleep(ns) => self.sleep(ns),

@@ -156,7 +156,9 @@ impl Up {
     pub(super) fn visit(&mut self, link: Link, most: usize, sink: &mut dyn Sink) -> Visit {
         let mut visit = Visit::default();
         while visit.frames < most && !self.broken {
-            let Some(found) = self.reader.look(&self.pair, self.turn || self.patience.holds_back()) else { break };
+            // Patience counts looks of who does nothing else; where others run in between, one look may be all there is for long.
+            let turn = self.turn || self.patience.holds_back() && !sink.crowded();
+            let Some(found) = self.reader.look(&self.pair, turn) else { break };
             if !self.turn {
                 self.patience.learn(&found);
             }

@@ -1,0 +1,110 @@
+//! Whether the caller gives the processor away himself between two looks, as MPICH does after each, and Open MPI where tasks outnumber
+//! processors. Then nobody does it for him: who waits would give it away twice for each look, and all ranks take their turns in between.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use madrigal_sys::time;
+
+/// Of so many looks that found nothing one is judged by.
+const SAMPLED: u32 = 16;
+/// The caller was without the processor for longer than any two clocks differ: somebody else had it.
+const GAVE_NS: u64 = 500;
+/// So long nobody yields: he did something else, or another thread looked now.
+const LONG_NS: u64 = 50_000_000;
+/// So many more of the samples lately say that he gives it away than that he does not: at most, and where it is believed.
+const SURE: u32 = 8;
+const BELIEVED: u32 = 4;
+
+/// What is remembered of the caller. As in `Idle`, nobody needs a turn to note something here.
+#[derive(Default)]
+pub(super) struct Manners {
+    looks: AtomicU32,
+    /// For how long this thread had had no processor when a look was over; 0: nothing to compare with.
+    without: AtomicU64,
+    gave: AtomicU32,
+}
+
+impl Manners {
+    /// Whether the caller gives the processor away himself.
+    #[inline]
+    pub(super) fn are_good(&self) -> bool {
+        self.gave.load(Ordering::Relaxed) >= BELIEVED
+    }
+
+    /// A look found nothing, and the caller's own time since the last one is over.
+    #[inline]
+    pub(super) fn back(&self) {
+        if self.without.load(Ordering::Relaxed) != 0 {
+            self.judge(without_processor());
+        }
+    }
+
+    /// The caller's own time begins.
+    #[inline]
+    pub(super) fn leave(&self) {
+        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
+        self.looks.store(looks, Ordering::Relaxed);
+        if looks.is_multiple_of(SAMPLED) {
+            self.without.store(without_processor(), Ordering::Relaxed);
+        }
+    }
+
+    /// Something came: what the caller does now says nothing.
+    #[inline]
+    pub(super) fn forget_last(&self) {
+        self.without.store(0, Ordering::Relaxed);
+    }
+
+    fn judge(&self, without: u64) {
+        let gone = without.saturating_sub(self.without.swap(0, Ordering::Relaxed));
+        if gone > LONG_NS {
+            return;
+        }
+        let gave = self.gave.load(Ordering::Relaxed);
+        let gave = if gone > GAVE_NS { (gave + 1).min(SURE) } else { gave.saturating_sub(1) };
+        self.gave.store(gave, Ordering::Relaxed);
+    }
+}
+
+/// Nanoseconds this thread had no processor since some time: only differences mean anything, and it is never 0.
+#[cold]
+fn without_processor() -> u64 {
+    time::now_ns().saturating_sub(time::thread_ns()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn are_told_by_what_most_looks_show() {
+        let manners = Manners::default();
+        let sample = |gone: u64| {
+            manners.without.store(1, Ordering::Relaxed);
+            manners.judge(1 + gone);
+        };
+        assert!(!manners.are_good(), "nothing is known");
+        (0..BELIEVED).for_each(|_| sample(2 * GAVE_NS));
+        assert!(manners.are_good());
+        (0..20).for_each(|_| sample(2 * GAVE_NS));
+        (0..20).for_each(|_| sample(2 * LONG_NS));
+        assert!(manners.are_good(), "that says nothing");
+        (0..=SURE - BELIEVED).for_each(|_| sample(0));
+        assert!(!manners.are_good(), "he does so no more");
+    }
+
+    #[test]
+    fn one_look_in_some_is_judged_by_and_none_after_something_came() {
+        let manners = Manners::default();
+        let mut kept = 0;
+        for _ in 0..10 * SAMPLED {
+            manners.leave();
+            kept += u32::from(manners.without.load(Ordering::Relaxed) != 0);
+            manners.back();
+        }
+        assert_eq!(kept, 10);
+        (0..SAMPLED).for_each(|_| manners.leave());
+        manners.forget_last();
+        assert_eq!(manners.without.load(Ordering::Relaxed), 0);
+    }
+}
