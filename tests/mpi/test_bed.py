@@ -41,6 +41,11 @@ class Judging(unittest.TestCase):
         self.assertIn("99.9 %", judge("figure idle percent 99.9\n" + GOOD, "idle"))
         self.assertEqual(judge("figure idle percent 0.2\n" + GOOD, "idle"), "")
 
+    def test_two_jobs_must_both_say_that_it_went_well(self) -> None:
+        one = "loaded /libmadrigal-fi.so\nok jobs 4\n"
+        self.assertEqual(judge(2 * one, "jobs"), "")
+        self.assertIn("one of the two", judge(one, "jobs"))
+
     def test_survivors_must_learn_of_a_death_in_time(self) -> None:
         told = "".join(f"figure kill rank {rank} code 15 seconds {{}}\n" for rank in (0, 2, 3))
         self.assertEqual(judge(told.format(0.1, 0.1, 0.2), "kill", 9), "")

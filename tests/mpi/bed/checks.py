@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bed import programs
@@ -20,7 +20,7 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
-    "why": (["why"], 0),
+    "why": (["why"], 0), "jobs": (["jobs"], 2),
 }
 HARD = ("ring", "mixed", "colls")
 
@@ -85,13 +85,16 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", why)
     if test == "why" and provider != OURS:
         return outcome("skipped", "of our provider only")
+    if test == "jobs" and mpi.kind == "openmpi":
+        return outcome("skipped", "jobs of this MPI meet by a server of names only")
     try:
         job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
     except Unable as why:
         return outcome("skipped", str(why))
     log = world.folder / "log"
     head = world.hosts[scene.head or scene.blocks[0][0]]
-    code = head.run(mpi.command(job), BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
+    command = _two_jobs(world, scene, mpi, job) if test == "jobs" else mpi.command(job)
+    code = head.run(command, BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
     seconds = time.monotonic() - began
     text = log.read_text(errors="replace")
     reason = _judge(scene, mpi, test, provider, job, code, text, seconds)
@@ -123,6 +126,18 @@ def _job(world: World, scene: Scene, mpi: Mpi, provider: str, work: Work) -> Job
     return Job(program, blocks, provider, AGENT, world.folder / "machines")
 
 
+def _two_jobs(world: World, scene: Scene, mpi: Mpi, job: Job) -> str:
+    """Two jobs of their own, by one command: on the first host and on the last, that meet by what one of them leaves in a file."""
+    commands = []
+    for role, host in (("open", scene.blocks[0][0]), ("join", scene.blocks[-1][0])):
+        one = replace(job, program=[*job.program, role, str(world.folder / "port")], blocks=[(host, job.ranks)],
+                      machines=world.folder / f"machines-{role}")
+        # Without it Intel's launcher gives jobs of their own no place to meet.
+        commands.append(f"I_MPI_SPAWN=on {mpi.command(one)}")
+    (world.folder / "port").unlink(missing_ok=True)
+    return f"{commands[0]} & first=$!; {commands[1]}; code=$?; wait $first || code=$?; exit $code"
+
+
 def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int | None, text: str, seconds: float) -> str:
     """What is wrong, or nothing."""
     if code is None:
@@ -144,6 +159,8 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
             return f"an idle rank uses {used[1]} % of a processor"
         if test == "why":
             return _judge_why(scene, text)
+        if test == "jobs" and len(re.findall(r"^ok jobs ", text, re.MULTILINE)) != 2:
+            return "one of the two jobs did not say that it went well"
     return ""
 
 

@@ -16,7 +16,7 @@ static const struct {
     {"threads", test_threads},     {"colls", test_colls},       {"comms", test_comms},       {"allreduce", test_allreduce},
     {"win", test_win},             {"fence", test_fence},       {"pingpong", test_pingpong}, {"bandwidth", test_bandwidth},
     {"rate", test_rate},           {"idle", test_idle},         {"kill", test_kill},         {"peers", test_peers},
-    {"late", test_late},           {"brief", test_brief},       {"why", test_why},
+    {"late", test_late},           {"brief", test_brief},       {"why", test_why},           {"jobs", test_jobs},
 };
 
 void fail(const char *format, ...) {

@@ -58,6 +58,7 @@ void test_fence(int count, char **arguments);
 void test_pingpong(int count, char **arguments);
 void test_bandwidth(int count, char **arguments);
 void test_rate(int count, char **arguments);
+void test_jobs(int count, char **arguments);
 void test_idle(int count, char **arguments);
 void test_late(int count, char **arguments);
 void test_kill(int count, char **arguments);

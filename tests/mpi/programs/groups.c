@@ -1,6 +1,8 @@
 /* Collective operations and communicators. */
 #include "bed.h"
 
+#include <unistd.h>
+
 static int compare(const void *left, const void *right) {
     double a = *(const double *)left, b = *(const double *)right;
     return (a > b) - (a < b);
@@ -140,4 +142,64 @@ void test_comms(int count, char **arguments) {
         MPI_Comm_free(&copies[i]);
     (void)count;
     (void)arguments;
+}
+
+/* The name of a port, left in a file by the job that opened it, which may have to be waited for. */
+static void leave_port(const char *file, char *port) {
+    char unfinished[4096];
+    MPI_Info info;
+    MPI_Info_create(&info);
+    /* MPICH 5.0 finds no room for the name unless it is told. */
+    MPI_Info_set(info, "port_name_size", "255");
+    MPI_Open_port(info, port);
+    MPI_Info_free(&info);
+    snprintf(unfinished, sizeof unfinished, "%s.new", file);
+    FILE *out = fopen(unfinished, "w");
+    CHECK(out && fputs(port, out) >= 0 && fclose(out) == 0 && rename(unfinished, file) == 0, "cannot write %s", file);
+}
+
+static void find_port(const char *file, char *port, int room) {
+    FILE *in;
+    for (double end = now() + 30; !(in = fopen(file, "r")); usleep(1000))
+        CHECK(now() < end, "no port in %s", file);
+    CHECK(fgets(port, room, in), "nothing in %s", file);
+    fclose(in);
+}
+
+/* Two jobs that were started by themselves become one, talk in all directions, and part again (MPI 4.0, section 11.9). */
+void test_jobs(int count, char **arguments) {
+    CHECK(count > 2, "bed jobs open|join FILE");
+    int opens = strcmp(arguments[1], "open") == 0, place, all, sum, number = rank + 1;
+    char port[MPI_MAX_PORT_NAME] = "";
+    MPI_Comm other, both;
+    if (rank == 0 && opens)
+        leave_port(arguments[2], port);
+    if (rank == 0 && !opens)
+        find_port(arguments[2], port, sizeof port);
+    if (opens)
+        MPI_Comm_accept(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other);
+    else
+        MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other);
+    MPI_Intercomm_merge(other, !opens, &both);
+    MPI_Comm_rank(both, &place);
+    MPI_Comm_size(both, &all);
+    CHECK(all == 2 * ranks, "%d ranks in two jobs of %d", all, ranks);
+    MPI_Allreduce(&number, &sum, 1, MPI_INT, MPI_SUM, both);
+    CHECK(sum == ranks * (ranks + 1), "sum %d", sum);
+    static const size_t lengths[] = {0, 8, 5000, 70000, 2 << 20};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        for (int step = 1; step < all; step++) {
+            int to = (place + step) % all, from = (place + all - step) % all;
+            char *out = must_alloc(lengths[i]), *in = must_alloc(lengths[i]);
+            fill(out, lengths[i], 1000 * i + (uint64_t)place);
+            MPI_Sendrecv(out, (int)lengths[i], MPI_BYTE, to, step, in, (int)lengths[i], MPI_BYTE, from, step, both, MPI_STATUS_IGNORE);
+            expect(in, lengths[i], 1000 * i + (uint64_t)from, "from the other job");
+            free(out);
+            free(in);
+        }
+    }
+    MPI_Comm_free(&both);
+    MPI_Comm_disconnect(&other);
+    if (rank == 0 && opens)
+        MPI_Close_port(port);
 }
