@@ -1,4 +1,4 @@
-//! What a daemon answers about itself and about ways to other hosts: `madrigal why A B`, `madrigal doctor`. Questions come from local
+//! What a daemon answers about itself and about ways to other hosts: `madrigal why A B`, `madrigal doctor`, `madrigal status --all`. Questions come from local
 //! clients, and from daemons as streams that end here. To answer some, addresses of the other host are tried, each with a deadline.
 
 use std::net::SocketAddr;
@@ -45,6 +45,7 @@ impl Daemon {
                 Ok(to) => self.answer_with(asker, &serde_json::to_vec(&self.explain(to, port)).unwrap_or_default()),
                 Err(why) => self.decline(asker, &why),
             },
+            Question::Status => self.answer_with(asker, &self.status()),
             Question::Check { to: Some(to) } => match host(&to) {
                 Ok(to) if to != self.me => self.check(to, asker),
                 Ok(_) => self.decline(asker, "give two different hosts"),

@@ -43,6 +43,11 @@ pub fn status(runtime: &Runtime) -> Result<Status, AskError> {
     serde_json::from_slice(&body).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
+/// How the daemon of another host is, as it tells the one of this host.
+pub fn status_of(runtime: &Runtime, host: &str) -> Result<Status, AskError> {
+    question(runtime, host, Question::Status)
+}
+
 /// Ends the daemon, and waits until it has ended.
 pub fn stop(runtime: &Runtime) -> Result<(), AskError> {
     let (socket, _) = ask(runtime, &wire::frame(wire::STOP, b""))?;

@@ -25,6 +25,10 @@ pub struct Status {
     pub calls: usize,
     /// Connections that have not said who they are.
     pub strangers: usize,
+    /// Other tasks of its host that want a processor now, where that is known.
+    pub running: Option<u32>,
+    /// Processors of its host.
+    pub processors: u32,
     /// All other hosts.
     pub peers: Vec<PeerStatus>,
 }
@@ -216,6 +220,8 @@ impl Daemon {
             streams: self.pipes.len(),
             calls: self.calls.len(),
             strangers: self.links.values().filter(|link| link.up().is_none()).count(),
+            running: madrigal_sys::cpu::runnable().map(|all| all.saturating_sub(1)),
+            processors: madrigal_sys::cpu::usable(),
             peers: peers.collect(),
         };
         serde_json::to_vec(&status).unwrap_or_default()

@@ -81,6 +81,8 @@ pub(crate) enum Question {
         #[serde(default)]
         port: Option<u16>,
     },
+    /// How the daemon is.
+    Status,
     /// How things are here, and with a host; its addresses are tried.
     Check {
         /// The host.

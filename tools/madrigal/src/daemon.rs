@@ -1,4 +1,4 @@
-//! `madrigal up`, `down`, `status`, `connect`, `forward`.
+//! `madrigal up`, `down`, `connect`, `forward`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use madrigal_daemon::grid::Grid;
-use madrigal_daemon::{Daemon, LinkStatus, Runtime, StartError, Status, client};
+use madrigal_daemon::{Daemon, Runtime, StartError, client};
 use madrigal_identity::{self as identity, Credentials, HOST, IdentityError, Kind, LOGIN_SECONDS, Name, Validity};
 use madrigal_sys::namespace::ignore_signal;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::cli::daemon::{Connect, Forward, Status as StatusArgs, Up};
+use crate::cli::daemon::{Connect, Forward, Up};
 use crate::environment::Environment;
 use crate::{exec, library, out};
 
@@ -190,40 +190,6 @@ pub(crate) fn down() -> i32 {
         }
         Err(error) => out::fail(&error.to_string()),
     }
-}
-
-/// `madrigal status`.
-pub(crate) fn status(args: &StatusArgs) -> i32 {
-    match client::status(&Runtime::find()) {
-        Ok(status) if args.json => out::print_json(&status),
-        Ok(status) => {
-            out::print(&describe(&status));
-            out::FOUND
-        }
-        Err(error) => out::fail(&error.to_string()),
-    }
-}
-
-fn describe(status: &Status) -> String {
-    let Status { host, site, pid, up, streams, .. } = status;
-    let relay = if status.relay { ", relay" } else { "" };
-    let mut text = format!("{host} (site {site}{relay}): process {pid}, up {up} s, {streams} streams\n\n");
-    let mut rows = vec![["host", "site", "link", "streams", "round trip", ""].map(str::to_owned).to_vec()];
-    for peer in &status.peers {
-        let row = |cells: [String; 4]| [&[peer.host.clone(), peer.site.clone()], &cells[..]].concat();
-        for LinkStatus { dialled, address, tls, streams, round_trip_us, .. } in &peer.links {
-            let way = if *dialled { "to" } else { "from" };
-            let kind = if *tls { "tls" } else { "plain" };
-            let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
-            let address = address.clone().unwrap_or_default();
-            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}")]));
-        }
-        if let Some(why) = &peer.why {
-            rows.push(row(["none".to_owned(), String::new(), String::new(), why.clone()]));
-        }
-    }
-    text += &out::table(&rows, &[3, 4]);
-    text
 }
 
 /// `madrigal connect`.

@@ -29,6 +29,7 @@ mod perf;
 mod program;
 mod remote;
 mod settings;
+mod status;
 mod why;
 
 use clap::Parser as _;
@@ -62,7 +63,7 @@ fn run() -> i32 {
             Command::Peek(args) => info::peek(&args),
             Command::Up(args) => daemon::up(&args),
             Command::Down => daemon::down(),
-            Command::Status(args) => daemon::status(&args),
+            Command::Status(args) => status::run(&args),
             Command::Connect(args) => daemon::connect(&args),
             Command::Forward(args) => daemon::forward(&args),
             Command::Doctor(args) => doctor::run(&args),

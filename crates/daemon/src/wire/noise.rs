@@ -15,6 +15,7 @@ fn question() -> impl Strategy<Value = Question> {
     prop_oneof![
         (text(), any::<Option<u16>>()).prop_map(|(to, port)| Question::Why { to, port }),
         prop::option::of(text()).prop_map(|to| Question::Check { to }),
+        Just(Question::Status),
     ]
 }
 

@@ -32,9 +32,18 @@ pub(crate) struct Up {
     pub(crate) foreground: bool,
 }
 
+const STATUS_HELP: &str = "With --all each daemon is asked, over whatever way leads there: how long it is up, with how many hosts it has links, how many
+streams it carries, and how many tasks want how many processors of its host.
+
+Exit status 1: no daemon, or with --all: a host that does not answer.";
+
 /// `madrigal status`.
 #[derive(Args)]
+#[command(after_help = STATUS_HELP)]
 pub(crate) struct Status {
+    /// Show all hosts of the grid
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Print JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,

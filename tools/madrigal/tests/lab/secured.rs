@@ -20,6 +20,10 @@ fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
     for (host, with) in [("a1", vec!["a2", "r"]), ("b2", vec!["b1", "r"]), ("r", vec!["a1", "a2", "b1", "b2"])] {
         assert_eq!(grid.links(host), with, "{told}");
     }
+    // What there was to write: eight lines a site, at most.
+    let (_, file, _) = grid.exec("a1", &["sh", "-c", "cat $MADRIGAL_CONFIG_DIR/grid.toml"]);
+    let said = file.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
+    assert!((3..=8 * 3).contains(&said), "{file}");
     // Links made anew under the eyes of a stranger at the border.
     let capture = Capture::start(&grid.bed, "gw-a", "ar");
     grid.stop("r");

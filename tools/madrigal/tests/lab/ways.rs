@@ -42,6 +42,7 @@ fn why_and_doctor_between_sites_behind_nat() {
     grid.works("a1", "b1");
     let rate = until("a rate", || grid.json("a1", &["why", "a1", "b1"]).1["ways"][0]["figures"]["rate"].as_u64());
     assert!((100_000..300_000_000).contains(&rate), "{rate}");
+    status_shows_the_whole_grid(&grid);
     doctor_and_why_say_who_is_missing(&mut grid);
     grid.down();
 }
@@ -69,6 +70,25 @@ fn doctor_warns_of_what_could_be_better(grid: &Grid) {
     let fix = check(&answer, "connect a1 -> b1")["fix"].as_str().unwrap();
     assert!(fix.contains("7780"), "{fix}");
     assert!(grid.run("b1", &["doctor", "a1", "b1"]).1.contains("\nwarning  connect a1 -> b1"));
+}
+
+/// Each daemon tells of itself, wherever it is; who has none is named.
+fn status_shows_the_whole_grid(grid: &Grid) {
+    let (status, answer) = grid.json("a1", &["status", "--all"]);
+    let hosts = answer.as_array().unwrap();
+    let of =
+        |name: &str| hosts.iter().find(|one| one["host"] == name).unwrap_or_else(|| panic!("no {name}: {answer:#}"));
+    for (name, site, relay) in [("a1", "a", false), ("b1", "b", false), ("r", "public", true)] {
+        let told = of(name);
+        assert_eq!((&told["site"], &told["relay"]), (&site.into(), &relay.into()), "{answer:#}");
+        assert!(told["processors"].as_u64() > Some(0) && told["running"].is_u64(), "{answer:#}");
+        let links = told["peers"].as_array().unwrap().iter().filter(|peer| peer["links"] != Value::Array(Vec::new()));
+        assert_eq!(links.count(), if relay { 2 } else { 1 }, "{answer:#}");
+    }
+    assert!(status == 1 && of("a2")["error"].as_str().unwrap().contains("a2"), "{answer:#}");
+    let (status, text, _) = grid.run("b1", &["status", "--all"]);
+    let line = |name: &str| text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_default();
+    assert!(status == 1 && line("r").ends_with("relay") && line("a1").contains(" of 4 "), "{text}");
 }
 
 fn doctor_and_why_say_who_is_missing(grid: &mut Grid) {

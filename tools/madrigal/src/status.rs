@@ -1,0 +1,104 @@
+//! `madrigal status`.
+
+use madrigal_daemon::{LinkStatus, Runtime, Status, client};
+use serde::Serialize;
+
+use crate::cli::daemon::Status as Args;
+use crate::out;
+
+/// So many hosts are asked together.
+const AT_ONCE: usize = 32;
+
+/// A host of the grid, as its daemon tells, or why it does not.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Told(Box<Status>),
+    Silent { host: String, site: String, error: String },
+}
+
+/// `madrigal status`.
+pub(crate) fn run(args: &Args) -> i32 {
+    let runtime = Runtime::find();
+    let own = match client::status(&runtime) {
+        Ok(own) => own,
+        Err(error) => return out::fail(&error.to_string()),
+    };
+    if args.all {
+        return whole_grid(&runtime, own, args.json);
+    }
+    if args.json {
+        return out::print_json(&own);
+    }
+    out::print(&describe(&own));
+    out::FOUND
+}
+
+/// What the daemons of all hosts tell, this host's first.
+fn whole_grid(runtime: &Runtime, own: Status, json: bool) -> i32 {
+    let others: Vec<_> = own.peers.iter().map(|peer| (peer.host.clone(), peer.site.clone())).collect();
+    let mut hosts = vec![Answer::Told(Box::new(own))];
+    let ask = |(host, site): &(String, String)| match client::status_of(runtime, host) {
+        Ok(status) => Answer::Told(Box::new(status)),
+        Err(error) => Answer::Silent { host: host.clone(), site: site.clone(), error: error.to_string() },
+    };
+    // Many at once: a host that cannot be reached takes seconds.
+    for some in others.chunks(AT_ONCE) {
+        hosts.extend(std::thread::scope(|scope| {
+            let asked: Vec<_> = some.iter().map(|other| scope.spawn(move || ask(other))).collect();
+            asked.into_iter().filter_map(|one| one.join().ok()).collect::<Vec<_>>()
+        }));
+    }
+    let all_told = hosts.iter().all(|host| matches!(host, Answer::Told(_)));
+    if json {
+        out::print_json(&hosts);
+    } else {
+        out::print(&table(&hosts));
+    }
+    if all_told { out::FOUND } else { out::FAILED }
+}
+
+fn table(hosts: &[Answer]) -> String {
+    let mut rows =
+        vec![["host", "site", "up", "links", "streams", "running", "processors", ""].map(str::to_owned).to_vec()];
+    rows.extend(hosts.iter().map(|host| match host {
+        Answer::Told(status) => {
+            let linked = status.peers.iter().filter(|peer| !peer.links.is_empty()).count();
+            let running = status.running.map_or_else(String::new, |running| running.to_string());
+            let (streams, processors) = (status.streams.to_string(), status.processors.to_string());
+            let links = format!("{linked} of {}", status.peers.len());
+            let relay = if status.relay { "relay" } else { "" };
+            let up = format!("{} s", status.up);
+            [status.host.clone(), status.site.clone(), up, links, streams, running, processors, relay.to_owned()]
+                .to_vec()
+        }
+        Answer::Silent { host, site, error } => {
+            let nothing = String::new;
+            [host.clone(), site.clone(), "?".to_owned(), nothing(), nothing(), nothing(), nothing(), error.clone()]
+                .to_vec()
+        }
+    }));
+    out::table(&rows, &[2, 3, 4, 5, 6])
+}
+
+fn describe(status: &Status) -> String {
+    let Status { host, site, pid, up, streams, .. } = status;
+    let relay = if status.relay { ", relay" } else { "" };
+    let mut text = format!("{host} (site {site}{relay}): process {pid}, up {up} s, {streams} streams\n\n");
+    let mut rows = vec![["host", "site", "link", "streams", "round trip", ""].map(str::to_owned).to_vec()];
+    for peer in &status.peers {
+        let row = |cells: [String; 4]| [&[peer.host.clone(), peer.site.clone()], &cells[..]].concat();
+        for LinkStatus { dialled, address, tls, streams, round_trip_us, .. } in &peer.links {
+            let way = if *dialled { "to" } else { "from" };
+            let kind = if *tls { "tls" } else { "plain" };
+            let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
+            let address = address.clone().unwrap_or_default();
+            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}")]));
+        }
+        if let Some(why) = &peer.why {
+            rows.push(row(["none".to_owned(), String::new(), String::new(), why.clone()]));
+        }
+    }
+    text += &out::table(&rows, &[3, 4]);
+    text
+}
