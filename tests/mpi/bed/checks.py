@@ -20,7 +20,7 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
-    "why": (["why"], 0), "jobs": (["jobs"], 2),
+    "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
 }
 HARD = ("ring", "mixed", "colls")
 
@@ -83,7 +83,7 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", mpi.missing)
     if why := dict(scene.cannot).get(mpi.name):
         return outcome("skipped", why)
-    if test == "why" and provider != OURS:
+    if test in ("why", "sockets") and provider != OURS:
         return outcome("skipped", "of our provider only")
     if test == "jobs" and mpi.kind == "openmpi":
         return outcome("skipped", "jobs of this MPI meet by a server of names only")

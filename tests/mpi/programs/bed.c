@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int rank, ranks;
+int rank, ranks, inherited;
 
 static const struct {
     const char *name;
@@ -17,6 +17,7 @@ static const struct {
     {"win", test_win},             {"fence", test_fence},       {"pingpong", test_pingpong}, {"bandwidth", test_bandwidth},
     {"rate", test_rate},           {"idle", test_idle},         {"kill", test_kill},         {"peers", test_peers},
     {"late", test_late},           {"brief", test_brief},       {"why", test_why},           {"jobs", test_jobs},
+    {"sockets", test_sockets},
 };
 
 void fail(const char *format, ...) {
@@ -106,6 +107,7 @@ static void print_providers(void) {
 int main(int count, char **arguments) {
     const char *name = count > 1 ? arguments[1] : "";
     int threads = strcmp(name, "threads") == 0 ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, granted;
+    inherited = connections();
     MPI_Init_thread(&count, &arguments, threads, &granted);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);

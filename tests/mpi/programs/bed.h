@@ -11,6 +11,10 @@
 
 extern int rank, ranks;
 
+/* Connections to other addresses than its own that this process has, and had at its beginning from its launcher. */
+int connections(void);
+extern int inherited;
+
 /* Ends the whole job with a line that says what was wrong. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
@@ -59,6 +63,7 @@ void test_pingpong(int count, char **arguments);
 void test_bandwidth(int count, char **arguments);
 void test_rate(int count, char **arguments);
 void test_jobs(int count, char **arguments);
+void test_sockets(int count, char **arguments);
 void test_idle(int count, char **arguments);
 void test_late(int count, char **arguments);
 void test_kill(int count, char **arguments);

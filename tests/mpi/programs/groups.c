@@ -203,3 +203,59 @@ void test_jobs(int count, char **arguments) {
     if (rank == 0 && opens)
         MPI_Close_port(port);
 }
+
+/* Connections of this process to other addresses than its own, by IPv4 or IPv6. */
+int connections(void) {
+    static const char *tables[] = {"/proc/self/net/tcp", "/proc/self/net/tcp6"};
+    char line[512], name[64], link[64];
+    int found = 0;
+    for (int i = 0; i < 2; i++) {
+        FILE *table = fopen(tables[i], "r");
+        while (table && fgets(line, sizeof line, table)) {
+            char here[33], there[33];
+            unsigned state;
+            unsigned long inode;
+            if (sscanf(line, " %*d: %32[0-9A-F]:%*x %32[0-9A-F]:%*x %x %*x:%*x %*x:%*x %*x %*d %*d %lu", here, there, &state, &inode) != 4)
+                continue;
+            for (int fd = 0; state == 1 && strcmp(here, there) && fd < 1024; fd++) {
+                snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+                ssize_t length = readlink(name, link, sizeof link - 1);
+                link[length < 0 ? 0 : length] = 0;
+                snprintf(name, sizeof name, "socket:[%lu]", inode);
+                if (strcmp(name, link) == 0) {
+                    found++;
+                    break;
+                }
+            }
+        }
+        if (table)
+            fclose(table);
+    }
+    return found;
+}
+
+/* All talk to all, beginning at the same time: afterwards there is one connection for each rank of another host. */
+void test_sockets(int count, char **arguments) {
+    enum { NAME = 64 };
+    char *names = must_alloc((size_t)ranks * NAME), own[NAME] = "";
+    int others = 0, *out = must_alloc(sizeof *out * (size_t)ranks), *in = must_alloc(sizeof *in * (size_t)ranks);
+    gethostname(own, sizeof own - 1);
+    MPI_Allgather(own, NAME, MPI_CHAR, names, NAME, MPI_CHAR, MPI_COMM_WORLD);
+    for (int i = 0; i < ranks; i++) {
+        others += strcmp(own, names + (size_t)i * NAME) != 0;
+        out[i] = rank * ranks + i;
+    }
+    for (int round = 0; round < 20; round++)
+        MPI_Alltoall(out, 1, MPI_INT, in, 1, MPI_INT, MPI_COMM_WORLD);
+    for (int i = 0; i < ranks; i++)
+        CHECK(in[i] == i * ranks + rank, "%d from rank %d", in[i], i);
+    MPI_Barrier(MPI_COMM_WORLD);
+    int made = connections() - inherited;
+    CHECK(made == others, "%d connections with %d ranks of other hosts", made, others);
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(names);
+    free(out);
+    free(in);
+    (void)count;
+    (void)arguments;
+}
