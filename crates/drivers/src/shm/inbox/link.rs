@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use madrigal_base::node::NodeId;
 use madrigal_netaccess::message::{Link, LinkError, Sent, Sink};
 use madrigal_netaccess::wait::Peer as Seen;
-use madrigal_sys::cpu;
 use madrigal_sys::fd::Fd;
+use madrigal_sys::{cpu, time};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -65,18 +65,28 @@ pub(super) struct Up {
 }
 
 /// How long the common line is not looked at after it was given away: a look takes the line from the peer that is about to write the
-/// answer, and an answer cannot be there at once. Learnt from how many looks the answers took.
+/// answer, and an answer cannot be there at once. Learnt from how many looks the answers took. Who does much between two looks, such as
+/// system calls, leaves none out: the one that is too late costs more than those that are too early.
 #[derive(Default)]
 struct Patience {
     looks: u32,
     /// Looks left out.
     first: u32,
+    answers: u32,
+    /// When the first look was, of a wait that is timed.
+    since: u64,
+    /// Much is done between looks.
+    slow: bool,
 }
 
 /// The most looks that are left out, ...
 const PATIENT: u32 = 24;
 /// ... and how many more an answer may take to tell anything.
 const NEAR: u32 = 12;
+/// Of so many answers one is waited for by the clock: ...
+const TIMED: u32 = 64;
+/// ... looks that are only looks follow each other faster than this.
+const SLOW_NS: u64 = 250;
 
 impl Patience {
     #[inline]
@@ -87,13 +97,29 @@ impl Patience {
     #[inline]
     fn holds_back(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
-        self.looks <= self.first
+        if self.looks <= 2 && self.answers.is_multiple_of(TIMED) {
+            return self.time();
+        }
+        self.looks <= self.first && !self.slow
+    }
+
+    /// The time between two looks of which the first is left out: one at a line that the peer has takes long by itself.
+    #[cold]
+    fn time(&mut self) -> bool {
+        let now = time::now_ns();
+        if self.looks == 1 {
+            self.since = now;
+            return true;
+        }
+        self.slow = now.saturating_sub(self.since) > SLOW_NS;
+        self.looks <= self.first && !self.slow
     }
 
     /// An answer is there. Found by the first look, it may have been there before; found soon after, that look came too early; an
     /// answer that took much longer tells nothing.
     #[inline]
     fn learn(&mut self, found: &Found<'_>) {
+        self.answers = self.answers.wrapping_add(1);
         let after = self.looks.wrapping_sub(self.first);
         if !found.in_turn || after > NEAR {
             return;
