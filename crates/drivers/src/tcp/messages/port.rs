@@ -50,6 +50,9 @@ pub(super) struct TcpPort {
     pace: Pace,
     /// A link that was full has room.
     room: bool,
+    /// The last look took everything from a socket. Callers read until they find nothing, and the next look would only tell them that,
+    /// for the price of a system call between a message and its answer.
+    drained: bool,
     better: moves::Better,
 }
 
@@ -85,6 +88,7 @@ impl TcpPort {
             buffer: vec![0; BUFFER + place::MOST_OFFSET].into_boxed_slice(),
             pace: Pace::new(),
             room: false,
+            drained: false,
             better: moves::Better::default(),
         })
     }
@@ -174,6 +178,7 @@ impl TcpPort {
                 }
                 if visit.found > 0 {
                     self.pace.found(link);
+                    self.drained = !visit.again;
                 }
                 if lane.tether.is_some() || peer.makeshift {
                     self.tend(link);
@@ -333,7 +338,7 @@ impl Port for TcpPort {
 
     #[inline]
     fn poll(&mut self, sink: &mut dyn Sink) -> usize {
-        if self.ready.is_empty() && !self.pace.is_due() {
+        if self.ready.is_empty() && (core::mem::take(&mut self.drained) || !self.pace.is_due()) {
             return 0;
         }
         self.room = false;
