@@ -60,6 +60,11 @@ pub(crate) struct Channel {
     /// Waits to be sent or enciphered, from `sent` on.
     out: Vec<u8>,
     sent: usize,
+    /// What was wrong as it was flushed in between.
+    broken: Option<Broken>,
+    /// More is to be added: the kernel may keep the last packet until then, and does.
+    more: bool,
+    kept: bool,
 }
 
 /// Bytes that may wait for the wire, before the cipher, and behind it.
@@ -93,7 +98,7 @@ impl Channel {
     fn new(socket: OwnedFd, cipher: Cipher) -> Self {
         // Where it is no TCP, there is nothing to be set.
         let _ = madrigal_sys::tcp::set_most_unsent(socket.as_raw_fd(), UNSENT);
-        Self { socket, cipher, out: Vec::new(), sent: 0 }
+        Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, kept: false }
     }
 
     /// Whether it is enciphered.
@@ -168,19 +173,39 @@ impl Channel {
         &mut self.out
     }
 
+    /// Sends what the wire takes, while more is to be added; whether that was all. What was wrong is told by the next [`Self::flush`].
+    pub(crate) fn make_room(&mut self) -> bool {
+        self.more = true;
+        let done = self.flush();
+        self.more = false;
+        done.unwrap_or_else(|broken| {
+            self.broken = Some(broken);
+            false
+        })
+    }
+
     /// Sends what the wire takes; whether that was all.
     pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
+        if let Some(broken) = self.broken.take() {
+            return Err(broken);
+        }
         loop {
             let rest = self.out.get(self.sent..).unwrap_or_default();
             let sent = match &mut self.cipher {
                 Cipher::Plain if rest.is_empty() => Ok((0, true)),
                 // Until it takes no more: only then are we told when it does.
-                Cipher::Plain => socket::send(&self.socket, rest).map(|count| (count, count > 0)),
-                Cipher::Tls(tls) => tls.write(&self.socket, rest),
+                Cipher::Plain => socket::send_more(&self.socket, rest, self.more).map(|count| (count, count > 0)),
+                Cipher::Tls(tls) => tls.write(&self.socket, rest, self.more),
                 Cipher::Open(_) => Ok((0, true)),
             };
             let (taken, gone) = sent.map_err(|errno| self.last_words(errno))?;
             self.sent += taken;
+            if taken > 0 {
+                self.kept = self.more;
+            } else if self.kept && !self.more {
+                self.kept = false;
+                socket::push(&self.socket);
+            }
             if !gone || taken == 0 {
                 return Ok(gone && self.sent == self.out.len());
             }
@@ -229,7 +254,7 @@ impl Tls {
                 if let Err(error) = self.connection.process_new_packets() {
                     let why = Refusal::of(&error);
                     // The other end is told, as far as an alert can.
-                    let _ = self.connection.write_tls(&mut Wire(socket));
+                    let _ = self.connection.write_tls(&mut Wire(socket, false));
                     return Err(why.into());
                 }
                 filled += self.take(clear.get_mut(filled..).unwrap_or_default())?;
@@ -262,8 +287,8 @@ impl Tls {
     }
 
     /// Enciphers and sends; how many bytes were taken, and whether the wire took all there was.
-    fn write(&mut self, socket: &OwnedFd, bytes: &[u8]) -> Result<(usize, bool), Errno> {
-        if !self.send(socket)? {
+    fn write(&mut self, socket: &OwnedFd, bytes: &[u8], more: bool) -> Result<(usize, bool), Errno> {
+        if !self.send(socket, more)? {
             return Ok((0, false));
         }
         // Before the handshake is done nothing is enciphered.
@@ -271,13 +296,13 @@ impl Tls {
             return Ok((0, true));
         }
         let taken = self.connection.writer().write(bytes).map_err(|_| Errno::IO)?;
-        Ok((taken, self.send(socket)?))
+        Ok((taken, self.send(socket, more)?))
     }
 
     /// Sends the records there are; whether that was all.
-    fn send(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
+    fn send(&mut self, socket: &OwnedFd, more: bool) -> Result<bool, Errno> {
         while self.connection.wants_write() {
-            match self.connection.write_tls(&mut Wire(socket)) {
+            match self.connection.write_tls(&mut Wire(socket, more)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
@@ -291,8 +316,8 @@ fn records(error: rustls::Error) -> Broken {
     Broken::Records(error.to_string())
 }
 
-/// The socket, as TLS writes to it.
-struct Wire<'a>(&'a OwnedFd);
+/// The socket, as TLS writes to it; and whether more follows.
+struct Wire<'a>(&'a OwnedFd, bool);
 
 impl io::Write for Wire<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -300,7 +325,7 @@ impl io::Write for Wire<'_> {
     }
 
     fn write_vectored(&mut self, records: &[IoSlice<'_>]) -> io::Result<usize> {
-        match socket::send_all(self.0, records)? {
+        match socket::send_all(self.0, records, self.1)? {
             0 if records.iter().any(|record| !record.is_empty()) => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }

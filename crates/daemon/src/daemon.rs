@@ -37,6 +37,7 @@ use crate::routes::Routes;
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
 use crate::strangers::Handshakes;
+use crate::streams::Batch;
 use crate::ways::Ways;
 use crate::{socket, status};
 
@@ -44,6 +45,9 @@ use crate::{socket, status};
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// See [`SECOND`].
 pub(crate) const MILLISECOND: u64 = 1_000_000;
+
+/// What is read of a link at once.
+const SCRATCH: usize = 192 << 10;
 
 /// What a descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,6 +149,7 @@ pub struct Daemon {
     pub(crate) again: VecDeque<Token>,
     /// For what comes on links, and for what goes through pipes.
     pub(crate) scratch: Vec<u8>,
+    pub(crate) batch: Batch,
     pub(crate) piece: Vec<u8>,
     pub(crate) log: Log,
     pub(crate) ending: bool,
@@ -165,8 +170,7 @@ impl Daemon {
         let unknown = || StartError::Host { host: host.to_owned(), known: status::names(&grid) };
         let me = grid.host(host).ok_or_else(unknown)?.0;
         let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
-        let lock = runtime.claim()?;
-        let _ = std::fs::remove_file(runtime.socket());
+        let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let door = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Door { errno })?;
         let now = now_ns();
         let (memory, complaint) = Memory::new(runtime.known());
@@ -207,7 +211,8 @@ impl Daemon {
             streams: HashMap::new(),
             dirty: BTreeSet::new(),
             again: VecDeque::new(),
-            scratch: vec![0; 96 << 10],
+            scratch: vec![0; SCRATCH],
+            batch: Batch::default(),
             piece: vec![0; PIECE],
             log: Log::new(now),
             ending: false,

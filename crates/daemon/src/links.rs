@@ -38,6 +38,8 @@ const CLOSED: &str = "the other end closed it";
 const RESTARTED: &str = "its daemon was started again";
 /// Reads in one turn.
 const READS: usize = 8;
+/// What is written at once needs room for a whole turn of a stream.
+const LEAST_ROOM: usize = 16 << 10;
 
 /// Which of several links between the same two is used: whether it is by a command, who dialled it, and that one's count. The same at
 /// both ends.
@@ -110,6 +112,28 @@ impl Link {
 
     pub(crate) fn up(&self) -> Option<&Up> {
         if let Stage::Up(up) = &self.stage { Some(up) } else { None }
+    }
+
+    /// Writes to a stream where nothing else waits to be sent, as long as the wire takes it; how much.
+    pub(crate) fn write_at_once(&mut self, stream: StreamId, pieces: [&[u8]; 2]) -> usize {
+        let Stage::Up(up) = &mut self.stage else { return 0 };
+        let [mut first, mut second] = pieces;
+        let mut taken = 0;
+        while !(first.is_empty() && second.is_empty()) {
+            if self.channel.room() < LEAST_ROOM && !self.channel.make_room() {
+                break;
+            }
+            let room = self.channel.room();
+            let count = up.mux.write_at_once(stream, [first, second], self.channel.out(), room);
+            if count == 0 {
+                break;
+            }
+            let whole = count.min(first.len());
+            first = first.get(whole..).unwrap_or_default();
+            second = second.get(count - whole..).unwrap_or_default();
+            taken += count;
+        }
+        taken
     }
 
     pub(crate) fn mux(&mut self) -> Option<&mut Mux> {
@@ -229,30 +253,31 @@ impl Daemon {
     }
 
     fn take_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
-        let now = self.now;
-        let Self { links, streams, pipes, .. } = self;
-        let Some(link) = links.get_mut(&token) else { return Ok(()) };
-        match &mut link.stage {
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let up = match &mut link.stage {
             Stage::Greeting(inbox) => {
                 inbox.extend_from_slice(bytes);
-                self.greet(token)
+                return self.greet(token);
             }
-            Stage::Up(up) => {
-                // We greeted last, and are not believed.
-                if std::mem::take(&mut up.fresh)
-                    && let Ok(Some((wire::REFUSED, body, _))) = wire::take(bytes, wire::LONGEST_HELLO)
-                {
-                    return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
-                }
-                let mut deliver = |stream, bytes: &[u8]| match streams.get(&(token, stream)) {
-                    Some(Holder::Pipe(pipe)) => {
-                        pipes.get_mut(pipe).map_or(0, |pipe| pipe.deliver((token, stream), bytes))
-                    }
-                    _ => 0,
-                };
-                up.mux.receive_with(now, bytes, &mut deliver).map_err(|broken| broken.to_string())
-            }
+            Stage::Up(up) => up,
+        };
+        // We greeted last, and are not believed.
+        if std::mem::take(&mut up.fresh)
+            && let Ok(Some((wire::REFUSED, body, _))) = wire::take(bytes, wire::LONGEST_HELLO)
+        {
+            return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
         }
+        // The other links are needed meanwhile.
+        let Stage::Up(mut up) = std::mem::replace(&mut link.stage, Stage::Greeting(Vec::new())) else { return Ok(()) };
+        let (mut batch, now) = (std::mem::take(&mut self.batch), self.now);
+        let mut deliver = |stream, bytes: &[u8]| self.deliver((token, stream), bytes, &mut batch);
+        let taken = up.mux.receive_with(now, bytes, &mut deliver).map_err(|broken| broken.to_string());
+        self.write_batch(&mut batch);
+        self.batch = batch;
+        if let Some(link) = self.links.get_mut(&token) {
+            link.stage = Stage::Up(up);
+        }
+        taken
     }
 
     /// A link is up with a host that was judged; what came behind its greeting is `rest`.

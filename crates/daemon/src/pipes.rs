@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Mux, StreamId};
-use madrigal_proto::tally::{Heard, Nonsense, Tally};
+use madrigal_proto::tally::{Heard, LONGEST, Nonsense, Tally};
 use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder, Thing};
@@ -50,6 +50,16 @@ pub(crate) enum End {
     Nobody,
     /// The stream broke, and there is no other one yet.
     Adrift,
+}
+
+/// Where what comes on a stream goes.
+pub(crate) enum Beyond {
+    /// To a socket.
+    Socket,
+    /// To another stream.
+    Stream(Stream),
+    /// It waits.
+    Later,
 }
 
 /// An end, and what was read from it.
@@ -110,21 +120,38 @@ impl Pipe {
         self.sides.iter_mut().find(|side| side.tally.is_some())
     }
 
-    /// Brings what came on a stream to the socket at the other end at once, where there is one; how much of it was taken. What that has no
-    /// room for is staged.
-    pub(crate) fn deliver(&mut self, stream: Stream, bytes: &[u8]) -> usize {
-        let comes_from = |side: &Side| matches!(side.end, End::Stream(of) if of == stream);
-        let (from, to) = match &mut self.sides {
-            [one, other] if comes_from(one) => (one, other),
-            [one, other] if comes_from(other) => (other, one),
-            _ => return 0,
+    /// Where what comes on a stream can go at once.
+    pub(crate) fn beyond(&self, stream: Stream) -> Beyond {
+        let (from, to) = match &self.sides {
+            [one, other] if one.is_of(stream) => (one, other),
+            [one, other] if other.is_of(stream) => (other, one),
+            _ => return Beyond::Later,
         };
-        let End::Socket { socket, .. } = &to.end else { return 0 };
-        if from.tally.is_none() || !from.staged.is_empty() || from.wrong.is_some() {
-            return 0;
+        match &to.end {
+            _ if !from.staged.is_empty() || from.wrong.is_some() => Beyond::Later,
+            End::Socket { .. } if from.tally.is_some() => Beyond::Socket,
+            End::Stream(to) if from.tally.is_none() => Beyond::Stream(*to),
+            _ => Beyond::Later,
         }
-        from.wrong = from.take_in(socket, bytes).err();
+    }
+
+    /// Takes what came on a counted stream; what is for the socket at the other end is added to `batch`. How much was taken.
+    pub(crate) fn hear(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
+        let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) else { return 0 };
+        from.wrong = from.take_in(bytes, batch).err();
         bytes.len()
+    }
+
+    /// Brings that to the socket. What it has no room for is staged.
+    pub(crate) fn bring(&mut self, bytes: &[u8]) {
+        let [one, other] = &mut self.sides;
+        let (from, to) = if one.tally.is_some() { (one, other) } else { (other, one) };
+        let End::Socket { socket, .. } = &to.end else { return };
+        let sent = if from.staged.is_empty() { send(socket, bytes) } else { Ok(0) };
+        match sent {
+            Ok(sent) => from.staged.extend_from_slice(bytes.get(sent..).unwrap_or_default()),
+            Err(errno) => from.wrong = from.wrong.or(Some(errno)),
+        }
     }
 
     /// Whether both ends have said all there is to say.
@@ -154,16 +181,17 @@ impl Side {
         Ok(())
     }
 
-    /// Writes what came by a counted stream to a socket, and stages the rest.
-    fn take_in(&mut self, socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    fn is_of(&self, stream: Stream) -> bool {
+        matches!(self.end, End::Stream(own) if own == stream)
+    }
+
+    /// Takes what came by a counted stream, and adds what was not here before to `batch`.
+    fn take_in(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
         let Some(tally) = &mut self.tally else { return Ok(()) };
         while !bytes.is_empty() {
             let (heard, taken) = tally.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
             match heard {
-                Heard::Bytes(new) => {
-                    let sent = if self.staged.is_empty() { send(socket, new)? } else { 0 };
-                    self.staged.extend_from_slice(new.get(sent..).unwrap_or_default());
-                }
+                Heard::Bytes(new) => batch.extend_from_slice(new),
                 Heard::End => self.ended = true,
                 Heard::Nothing => {}
             }
@@ -338,7 +366,7 @@ impl Daemon {
     fn room(&mut self, to: &Side) -> usize {
         let (End::Stream((link, stream)), Some(_)) = (&to.end, &to.tally) else { return PIECE };
         let room = self.links.get_mut(link).and_then(Link::mux).map_or(0, |mux| mux.room(*stream, LEAST));
-        if room < LEAST { 0 } else { (room - LEAST / 2).min(PIECE) }
+        if room < LEAST { 0 } else { (room - LEAST / 2).min(LONGEST) }
     }
 
     /// Writes what was read before; whether all of it was taken, and there is room for more.
@@ -371,9 +399,9 @@ impl Daemon {
     /// Sends what a counted stream has to send; whether it took all.
     fn send_out(&mut self, to: &mut Side) -> bool {
         let (End::Stream(stream), Some(tally)) = (&to.end, &mut to.tally) else { return false };
-        while let Some(bytes) = tally.output() {
-            let wanted = bytes.len();
-            let taken = self.write_stream(*stream, bytes).unwrap_or(0);
+        while let Some(pieces) = tally.output() {
+            let wanted = pieces[0].len() + pieces[1].len();
+            let taken = self.write_stream(*stream, pieces).unwrap_or(0);
             tally.took(taken);
             if taken < wanted {
                 return false;
@@ -390,7 +418,7 @@ impl Daemon {
         }
         match &to.end {
             End::Socket { socket, .. } => send(socket, bytes),
-            End::Stream(stream) => Ok(self.write_stream(*stream, bytes).unwrap_or(0)),
+            End::Stream(stream) => Ok(self.write_stream(*stream, [bytes, &[]]).unwrap_or(0)),
             End::Nobody => Ok(bytes.len()),
             End::Adrift => Ok(0),
         }

@@ -153,10 +153,10 @@ pub(crate) fn peek(socket: impl AsFd) -> Result<(Got, u8), Errno> {
     }
 }
 
-/// Writes as much as there is room for, out of several places.
-pub(crate) fn send_all(socket: impl AsFd, bytes: &[IoSlice<'_>]) -> Result<usize, Errno> {
+/// Writes as much as there is room for, out of several places; `more` follows, as in [`send_more`].
+pub(crate) fn send_all(socket: impl AsFd, bytes: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
     loop {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = flags(more);
         return match rustix::net::sendmsg(socket.as_fd(), bytes, &mut SendAncillaryBuffer::default(), flags) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN) => Ok(0),
@@ -168,14 +168,29 @@ pub(crate) fn send_all(socket: impl AsFd, bytes: &[IoSlice<'_>]) -> Result<usize
 
 /// Writes as much as there is room for.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    send_more(socket, bytes, false)
+}
+
+/// Writes as much as there is room for; with `more` the last packet may wait for more, until [`push`] or a write without.
+pub(crate) fn send_more(socket: impl AsFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     loop {
-        return match rustix::net::send(socket.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        return match rustix::net::send(socket.as_fd(), bytes, flags(more)) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN) => Ok(0),
             Err(Errno::INTR) => continue,
             Err(errno) => Err(errno),
         };
     }
+}
+
+fn flags(more: bool) -> SendFlags {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if more { flags | SendFlags::MORE } else { flags }
+}
+
+/// What waits in the kernel for more waits no longer (tcp(7), `TCP_NODELAY`).
+pub(crate) fn push(socket: impl AsFd) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
 }
 
 /// Ends the sending direction.

@@ -5,11 +5,45 @@ use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder};
 use crate::links::Link;
+use crate::pipes::Beyond;
 use crate::poll::Token;
 use crate::socket::Got;
 use crate::wire::{Gone, Verdict};
 
+/// What came to a pipe whose other end is a socket, and goes there together.
+#[derive(Default)]
+pub(crate) struct Batch {
+    pipe: Token,
+    bytes: Vec<u8>,
+}
+
 impl Daemon {
+    /// Brings what came on a stream to where it goes, at once where that can be; how much of it was taken.
+    pub(crate) fn deliver(&mut self, stream: (Token, StreamId), bytes: &[u8], batch: &mut Batch) -> usize {
+        let Some(Holder::Pipe(token)) = self.streams.get(&stream).copied() else { return 0 };
+        if batch.pipe != token {
+            self.write_batch(batch);
+            batch.pipe = token;
+        }
+        let Some(pipe) = self.pipes.get_mut(&token) else { return 0 };
+        match pipe.beyond(stream) {
+            Beyond::Socket => pipe.hear(stream, bytes, &mut batch.bytes),
+            Beyond::Stream((link, stream)) => {
+                let Some(other) = self.links.get_mut(&link) else { return 0 };
+                self.dirty.insert(link);
+                other.write_at_once(stream, [bytes, &[]])
+            }
+            Beyond::Later => 0,
+        }
+    }
+
+    pub(crate) fn write_batch(&mut self, batch: &mut Batch) {
+        if let Some(pipe) = self.pipes.get_mut(&batch.pipe).filter(|_| !batch.bytes.is_empty()) {
+            pipe.bring(&batch.bytes);
+        }
+        batch.bytes.clear();
+    }
+
     /// A stream is no more: of whoever has it.
     pub(crate) fn stream_gone(&mut self, stream: (Token, StreamId), why: Gone) {
         match self.streams.remove(&stream) {
@@ -64,10 +98,18 @@ impl Daemon {
     }
 
     /// Writes to a stream; how much it took.
-    pub(crate) fn write_stream(&mut self, (token, stream): (Token, StreamId), bytes: &[u8]) -> Result<usize, Errno> {
-        let mux = self.links.get_mut(&token).and_then(Link::mux).ok_or(Errno::CONNRESET)?;
-        let taken = mux.write(stream, bytes).map_err(|_| Errno::CONNRESET)?;
-        self.dirty.insert(token);
+    pub(crate) fn write_stream(&mut self, stream: (Token, StreamId), pieces: [&[u8]; 2]) -> Result<usize, Errno> {
+        let link = self.links.get_mut(&stream.0).ok_or(Errno::CONNRESET)?;
+        let mut taken = link.write_at_once(stream.1, pieces);
+        let mux = link.mux().ok_or(Errno::CONNRESET)?;
+        for (piece, before) in pieces.into_iter().zip([0, pieces[0].len()]) {
+            if let Some(rest) =
+                piece.get(taken.saturating_sub(before)..).filter(|rest| taken >= before && !rest.is_empty())
+            {
+                taken += mux.write(stream.1, rest).map_err(|_| Errno::CONNRESET)?;
+            }
+        }
+        self.dirty.insert(stream.0);
         Ok(taken)
     }
 

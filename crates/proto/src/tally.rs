@@ -12,10 +12,14 @@ mod kept;
 
 use kept::Kept;
 
-/// The most bytes of one record.
-const LONGEST: usize = 32 << 10;
-/// So many bytes are taken before the other end is told, unless there is something else to tell it.
-const EVERY: u64 = 16 << 10;
+use crate::mux::TURN;
+
+/// The most bytes of one record: with its head they fill two turns of a stream.
+pub const LONGEST: usize = 2 * TURN - 3;
+/// So many bytes are taken before the other end is told, unless there is something else to tell it; and on a stream that has carried more
+/// than a hundred times the latter.
+const EVERY: (u64, u64) = (16 << 10, 256 << 10);
+const MANY: u64 = 100 * EVERY.1;
 /// More memory than this is given back when nothing is kept: what a busy stream needs, it needs again at once.
 const SPARE: usize = 1 << 20;
 
@@ -124,29 +128,23 @@ impl Tally {
         self.kept.shrink();
     }
 
-    /// What is to be written to the stream next.
-    pub fn output(&mut self) -> Option<&[u8]> {
+    /// What is to be written to the stream next, in two pieces; the first may be empty.
+    pub fn output(&mut self) -> Option<[&[u8]; 2]> {
         if self.at == self.len && self.body == 0 {
             self.begin();
         }
-        if self.at < self.len {
-            return self.head.get(self.at..self.len);
-        }
-        if self.body == 0 {
-            return None;
-        }
+        let head = self.head.get(self.at..self.len).unwrap_or_default();
         let at = usize::try_from(self.next.saturating_sub(self.base)).unwrap_or(usize::MAX);
-        let rest = self.kept.piece(at);
-        rest.get(..self.body.min(rest.len()))
+        let rest = if self.body == 0 { &[] } else { self.kept.piece(at) };
+        let body = rest.get(..self.body.min(rest.len())).unwrap_or_default();
+        (!head.is_empty() || !body.is_empty()).then_some([head, body])
     }
 
     /// So much of it was written.
     pub fn took(&mut self, count: usize) {
-        if self.at < self.len {
-            self.at = self.len.min(self.at + count);
-            return;
-        }
-        let count = count.min(self.body);
+        let head = count.min(self.len - self.at);
+        self.at += head;
+        let count = (count - head).min(self.body);
         self.body -= count;
         self.next += count as u64;
         self.highest = self.highest.max(self.next);
@@ -213,7 +211,8 @@ impl Tally {
         // What comes again has not come yet, by this stream.
         let here = self.got - self.skip;
         let new = here.saturating_sub(self.told);
-        if new > 0 && (new >= EVERY || self.over || unsent > 0 || ends) {
+        let enough = if self.got < MANY { EVERY.0 } else { EVERY.1 };
+        if new > 0 && (new >= enough || self.over || unsent > 0 || ends) {
             self.told = here;
             self.add(ACK, &here.to_le_bytes());
         }
@@ -266,7 +265,7 @@ impl Tally {
         self.acked = self.acked.max(position);
         self.drop_until(position);
         if self.kept.capacity() > SPARE {
-            self.kept.shrink();
+            self.kept.settle();
         }
     }
 

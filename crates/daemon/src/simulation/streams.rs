@@ -246,9 +246,10 @@ impl World {
                 rest = &rest[taken..];
             }
         }
-        while let Some(bytes) = tally.output() {
+        while let Some(pieces) = tally.output() {
+            let bytes = pieces.concat();
             let wanted = bytes.len();
-            let taken = mux.write(place.2, bytes).unwrap();
+            let taken = mux.write(place.2, &bytes).unwrap();
             tally.took(taken);
             if taken < wanted {
                 break;

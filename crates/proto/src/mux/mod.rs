@@ -147,7 +147,11 @@ pub enum Broken {
 }
 
 /// Bytes of a stream in one turn: with what goes before them in one frame they fill a record of TLS, so that whole records are whole frames.
-const TURN: usize = (16 << 10) - frame::PREFIX - 5;
+pub const TURN: usize = (16 << 10) - frame::PREFIX - 5;
+
+/// What is read within this time is read at once, however short the round trip: one that is measured while nothing goes on tells nothing of
+/// how long ends that have much to do take to wake.
+const PROMPT: u64 = 1_000_000;
 
 /// Bytes of the longest frame that is sent, but for its body.
 const OVERHEAD: usize = frame::PREFIX + 9;
@@ -222,6 +226,33 @@ impl Mux {
         stream.write_waits = taken < bytes.len();
         self.list(id);
         Ok(taken)
+    }
+
+    /// Adds bytes of a stream to `out`, up to `room` with what goes before them, in whole frames, if nothing else waits to be sent: they are
+    /// next, and need not wait themselves. Returns how many were taken; the rest is for [`Mux::write`].
+    pub fn write_at_once(&mut self, id: StreamId, pieces: [&[u8]; 2], out: &mut Vec<u8>, room: usize) -> usize {
+        if self.has_output() {
+            return 0;
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return 0 };
+        if stream.out_end != End::Open || !stream.out.is_empty() {
+            return 0;
+        }
+        let (end, [mut first, mut second]) = (out.len() + room, pieces);
+        let mut taken = 0;
+        loop {
+            let credit = usize::try_from(stream.credit).unwrap_or(usize::MAX);
+            let fits = end.saturating_sub(out.len() + OVERHEAD).min(credit).min(TURN);
+            let count = fits.min(first.len() + second.len());
+            if count == 0 {
+                return taken;
+            }
+            let (now, later) = first.split_at(count.min(first.len()));
+            let (then, last) = second.split_at(count - now.len());
+            Frame::write_data(id, [now, then], out);
+            stream.credit -= count as u64;
+            (first, second, taken) = (later, last, taken + count);
+        }
     }
 
     /// How many bytes a write would take now. When these are fewer than `least`, [`Event::Writable`] tells when to go on.
@@ -406,7 +437,7 @@ impl Mux {
             }
             return;
         };
-        if took < trip.saturating_mul(2) && stream.window < self.limits.widest.into() {
+        if took < trip.saturating_mul(2).max(PROMPT) && stream.window < self.limits.widest.into() {
             let wider = (stream.window * 2).min(self.limits.widest.into());
             let growth = (wider - stream.window).min(self.budget);
             stream.window += growth;

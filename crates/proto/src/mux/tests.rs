@@ -9,6 +9,8 @@ struct Net {
     ends: [Mux; 2],
     /// What is on the way to each end: when it arrives, and the bytes.
     wires: [VecDeque<(u64, Vec<u8>)>; 2],
+    /// What was written at once, and goes first.
+    at_once: [Vec<u8>; 2],
     now: u64,
     /// Bytes a millisecond and milliseconds, each way.
     rate: usize,
@@ -19,7 +21,7 @@ struct Net {
 impl Net {
     fn new(limits: Limits, rate: usize, delay: u64, seed: u64) -> Self {
         let ends = [Mux::new(true, limits, 0), Mux::new(false, limits, 0)];
-        Self { ends, wires: [VecDeque::new(), VecDeque::new()], now: 0, rate, delay, seed }
+        Self { ends, wires: [VecDeque::new(), VecDeque::new()], at_once: Default::default(), now: 0, rate, delay, seed }
     }
 
     fn random(&mut self) -> usize {
@@ -31,7 +33,7 @@ impl Net {
     fn step(&mut self) {
         self.now += MS;
         for from in 0..2 {
-            let mut bytes = Vec::new();
+            let mut bytes = std::mem::take(&mut self.at_once[from]);
             self.ends[from].transmit(&mut bytes, self.rate);
             let mut rest = &bytes[..];
             while !rest.is_empty() {
@@ -308,6 +310,12 @@ proptest! {
             for (from, id, bytes, sent, got, ended) in &mut todo {
                 if *sent < bytes.len() {
                     let end = (*sent + 1 + net.seed as usize % 4000).min(bytes.len());
+                    if net.random().is_multiple_of(2) {
+                        let pieces = bytes[*sent..end].split_at((end - *sent) / 3);
+                        let room = net.random() % 5000;
+                        let out = &mut net.at_once[*from];
+                        *sent += net.ends[*from].write_at_once(*id, pieces.into(), out, room);
+                    }
                     *sent += net.ends[*from].write(*id, &bytes[*sent..end]).unwrap();
                 } else if *sent == bytes.len() {
                     net.ends[*from].finish(*id).unwrap();

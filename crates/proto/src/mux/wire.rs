@@ -113,6 +113,15 @@ impl<'a> Frame<'a> {
         read.ok_or(bad)
     }
 
+    /// Adds the bytes of a frame of data in two pieces to `out`.
+    pub fn write_data(stream: u32, [first, second]: [&[u8]; 2], out: &mut Vec<u8>) {
+        let [a, b, c, d] = stream.to_le_bytes();
+        out.extend_from_slice(&frame::prefix(5, (first.len() + second.len()) as u64).unwrap_or_default());
+        out.extend_from_slice(&[1, a, b, c, d]);
+        out.extend_from_slice(first);
+        out.extend_from_slice(second);
+    }
+
     /// Adds the frame's bytes to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut head = [0; 9];

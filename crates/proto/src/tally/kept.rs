@@ -2,6 +2,8 @@
 
 /// The least memory, once there is any.
 const LEAST: usize = 4 << 10;
+/// So many times its memory goes through it before it is asked whether it needs that.
+const A_WHILE: usize = 16;
 
 /// A ring of bytes.
 #[derive(Debug, Default)]
@@ -11,6 +13,9 @@ pub(super) struct Kept {
     /// Where the first byte is, and how many there are.
     first: usize,
     len: usize,
+    /// The most there were since it was asked last whether that is much less than the memory, and how many were forgotten since.
+    peak: usize,
+    forgotten: usize,
 }
 
 impl Kept {
@@ -35,6 +40,7 @@ impl Kept {
     /// So many bytes were written into [`Kept::space`].
     pub(super) fn grew(&mut self, count: usize) {
         self.len = self.room.len().min(self.len + count);
+        self.peak = self.peak.max(self.len);
     }
 
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
@@ -61,9 +67,23 @@ impl Kept {
         let count = count.min(self.len);
         self.first = self.place(count);
         self.len -= count;
+        self.forgotten += count;
         if self.len == 0 {
             // What comes next is in one piece.
             self.first = 0;
+        }
+    }
+
+    /// Gives memory back that nothing needed for a while. Not sooner: a stream whose bytes are many one moment and few the next would have
+    /// its memory made, and cleared, again and again.
+    pub(super) fn settle(&mut self) {
+        if self.len == 0 {
+            *self = Self::default();
+        } else if self.forgotten >= A_WHILE * self.room.len() {
+            if self.peak * 4 <= self.room.len() {
+                self.make_room(self.peak - self.len);
+            }
+            (self.peak, self.forgotten) = (self.len, 0);
         }
     }
 

@@ -5,7 +5,8 @@ use super::*;
 /// Everything that one end has for the other, in pieces of any size, as if a stream took them.
 fn drain(tally: &mut Tally, piece: usize) -> Vec<u8> {
     let mut all = Vec::new();
-    while let Some(bytes) = tally.output() {
+    while let Some(pieces) = tally.output() {
+        let bytes = pieces.concat();
         let count = bytes.len().min(piece.max(1));
         all.extend_from_slice(&bytes[..count]);
         tally.took(count);
@@ -109,7 +110,7 @@ impl Pair {
     /// Some bytes go on the wire, and some arrive.
     fn go(&mut self, from: usize, out: usize, arrive: usize) {
         for _ in 0..out {
-            let Some(bytes) = self.ends[from].output() else { break };
+            let Some(bytes) = self.ends[from].output().map(|pieces| pieces.concat()) else { break };
             let count = bytes.len().min(700);
             self.wires[from].extend_from_slice(&bytes[..count]);
             self.ends[from].took(count);
