@@ -1,6 +1,6 @@
 //! Local clients, on the Unix socket: programs of the same user. Each asks one thing, with one frame.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 
 use crate::calls::{Caller, Kind};
@@ -27,7 +27,7 @@ pub(crate) struct Client {
 
 /// A local port that leads to another host.
 pub(crate) struct Forward {
-    listener: OwnedFd,
+    listener: TcpListener,
     target: Target,
 }
 
@@ -147,7 +147,7 @@ impl Daemon {
         }
         let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), target.from);
         let token = self.token();
-        let made = socket::listen(at).and_then(|socket| self.poll.add_listener(&socket, token).map(|()| socket));
+        let made = local::listen_at(at).and_then(|socket| self.poll.add_listener(&socket, token).map(|()| socket));
         let listener = made.map_err(|errno| format!("cannot listen at {at}: {errno}"))?;
         let port = socket::own(&listener).map_or(0, |at| at.port());
         let Some(client) = self.clients.get_mut(&client) else { return Err("the client left".to_owned()) };
@@ -160,7 +160,7 @@ impl Daemon {
     /// Takes programs that call a forwarded port.
     pub(crate) fn answer_forward(&mut self, forward: Token) {
         while let Some(Forward { listener, target }) = self.forwards.get(&forward) {
-            let Ok(Some(socket)) = socket::accept(listener) else { return };
+            let Some(socket) = local::accept(listener) else { return };
             let target = target.clone();
             let token = self.token();
             if self.poll.add(&socket, token).is_ok() {

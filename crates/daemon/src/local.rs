@@ -2,7 +2,7 @@
 //! runs under it, as `madrigal up` sees to: the daemon is one of the programs whose connections move to shared memory then, and of this
 //! nothing is known here. Its other sockets are the system's alone ([`crate::socket`]).
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{
@@ -23,6 +23,21 @@ pub(crate) fn bound(at: SocketAddr) -> Result<OwnedFd, Errno> {
 /// Listens; nobody is accepted where nothing arrives.
 pub(crate) fn listen(socket: &OwnedFd) -> Result<(), Errno> {
     sock::listen(socket, Backlog::new(1).map_err(of)?).map_err(of)
+}
+
+/// Listens at an address for programs of this host.
+pub(crate) fn listen_at(at: SocketAddr) -> Result<TcpListener, Errno> {
+    let listener = TcpListener::bind(at).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let _ = listener.set_nonblocking(true);
+    Ok(listener)
+}
+
+/// The next connection that waits, if there is one.
+pub(crate) fn accept(listener: &TcpListener) -> Option<OwnedFd> {
+    let (socket, _) = listener.accept().ok()?;
+    socket.set_nonblocking(true).ok()?;
+    let _ = socket.set_nodelay(true);
+    Some(socket.into())
 }
 
 /// Begins to connect.
