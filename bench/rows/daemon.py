@@ -66,6 +66,11 @@ class Bed:
         """What stands before a program of a host."""
         return [*self._head(host), "exec", "--"]
 
+    def forward(self, host: str, port: int) -> int:
+        """A port of 127.0.0.1 that leads through a1's daemon to a port of a host."""
+        text = self.start("a1", "forward", "0", f"{host}:{port}").wait_for_text(" leads to ")
+        return int(re.search(r":(\d+) leads to ", text)[1])
+
     def start(self, host: str, *args: str) -> Child:
         """A command on a host, beside the measurement."""
         child = Child([*self._head(host), *args], self.folder / f"{host}-{args[0]}.log")
@@ -97,12 +102,32 @@ def _sockperf(head: Sequence[str], host: str, port: int, seconds: float) -> floa
 
 
 @dataclass(frozen=True)
+class Between:
+    """What stands between two programs: one daemon, that of their host; those of two hosts; or these and a relay."""
+
+    how: str
+    daemons: int
+    tls: bool
+    rate: float
+    """The least ratio wanted of throughput, and the longest of a round trip."""
+    trip: float
+
+
+WAYS = [
+    Between("one daemon", 1, False, 0.45, 2.2),
+    Between("two daemons, plain", 2, False, 0.4, 3),
+    Between("two daemons, by TLS", 2, True, 0.3, 3),
+    Between("a relay between two daemons, plain", 3, False, 0.45, 2.2),
+    Between("a relay between two daemons, by TLS", 3, True, 0.45, 2.2),
+]
+
+
+@dataclass(frozen=True)
 class Daemons:
-    """A measurement of wrapped programs through daemons, by each of several beds, and of plain ones without; turn about."""
+    """A measurement of wrapped programs through daemons, each way, and of plain ones without; turn about."""
 
     tool: str
-    figures: Sequence[tuple[Figure, bool, bool]]
-    """With each, whether links are enciphered, and whether a relay is between."""
+    figures: Sequence[tuple[Figure, Between]]
 
     def measure(self, plan: Plan) -> list[Result]:
         """Direct TCP is the better of the congestion controls."""
@@ -118,15 +143,18 @@ class Daemons:
                 trials[space.congestion] = [self._direct(space, ports[space.congestion], plan.seconds) for _ in range(max(plan.trials, 1))]
             best = (min if lower else max)(plan.spaces, key=lambda space: median(trials[space.congestion]))
             ways = []
-            for number, (_, tls, relay) in enumerate(self.figures):
-                bed = Bed(stack, plan.scratch / f"daemons-{self.tool}-{number}", best, tls, relay)
-                ways.append((bed.wrapped("a1"), self._serve(stack, plan, best, bed.wrapped("b1"))))
+            for number, (_, between) in enumerate(self.figures):
+                bed = Bed(stack, plan.scratch / f"daemons-{self.tool}-{number}", best, between.tls, between.daemons == 3)
+                server = "a1" if between.daemons == 1 else "b1"
+                port = self._serve(stack, plan, best, bed.wrapped(server))
+                at = ("127.0.0.1", bed.forward(server, port)) if between.daemons == 1 else (B1, port)
+                ways.append((bed.wrapped("a1"), *at))
             direct: list[float] = []
             seen: list[list[float]] = [[] for _ in ways]
             for _ in range(plan.runs):
                 direct.append(self._direct(best, ports[best.congestion], plan.seconds))
-                for runs, (head, port) in zip(seen, ways):
-                    runs.append(ask(head, B1, port, plan.seconds))
+                for runs, (head, address, port) in zip(seen, ways):
+                    runs.append(ask(head, address, port, plan.seconds))
         return [Result(figure, direct, ours, best.congestion, trials=trials) for (figure, *_), ours in zip(self.figures, seen)]
 
     def _direct(self, space: Namespace, port: int, seconds: float) -> float:
@@ -175,9 +203,6 @@ def _resident(pid: int) -> float:
 
 def rows() -> dict[str, Daemons | IdleDaemons]:
     """The rows by their short names."""
-    beds = [("two daemons, plain", 0.4, 3, False, False), ("two daemons, by TLS", 0.3, 3, True, False),
-            ("a relay between two daemons, plain", 0.45, 2.2, False, True), ("a relay between two daemons, by TLS", 0.45, 2.2, True, True)]
-    rate = [(Figure(f"iperf3, 1 stream, through {how}", "Gbit/s", most), tls, relay) for how, most, _, tls, relay in beds]
-    trip = [(Figure(f"sockperf ping-pong 64 B through {how}", "us", 1 / least, lower_is_better=True), tls, relay)
-            for how, _, least, tls, relay in beds]
+    rate = [(Figure(f"iperf3, 1 stream, through {way.how}", "Gbit/s", way.rate), way) for way in WAYS]
+    trip = [(Figure(f"sockperf ping-pong 64 B through {way.how}", "us", 1 / way.trip, lower_is_better=True), way) for way in WAYS]
     return {"daemons-iperf3": Daemons("iperf3", rate), "daemons-sockperf": Daemons("sockperf", trip), "daemons-idle": IdleDaemons()}
