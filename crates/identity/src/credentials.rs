@@ -51,7 +51,7 @@ impl Credentials {
         files::judge_directory(dir)?;
         let trust = Arc::new(Trust::read(dir)?);
         let path = dir.join(if kind == Kind::Host { HOST } else { USER });
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let Some(now) = Now::read(&path, kind, &trust, &provider)? else { return Ok(None) };
         let now = Mutex::new(now);
         let shown = Arc::new(Shown { path, kind, now, trust: trust.clone(), provider: provider.clone() });

@@ -78,7 +78,7 @@ impl Credentials {
         let malformed = |error: webpki::Error| Refusal::Malformed { why: error.to_string() };
         let signed = [MEANT_FOR, secret].concat();
         let end = EndEntityCert::try_from(leaf).map_err(malformed)?;
-        end.verify_signature(webpki::ring::ECDSA_P256_SHA256, &signed, &proof.signature)
+        end.verify_signature(webpki::aws_lc_rs::ECDSA_P256_SHA256, &signed, &proof.signature)
             .map_err(|_| Refusal::NotAllowed { who: peer.to_string(), why: "comes without a proof of its key" })?;
         Ok(peer)
     }

@@ -57,7 +57,7 @@ impl Trust {
         }
         let anchor = anchor_from_trusted_cert(&root).map_err(|error| wrong(error.to_string()))?.to_owned();
         let revoked = Mutex::new(Watched::read(dir.join(REVOKED), &root)?);
-        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
         Ok(Self { grid: facts.subject.grid, root, anchor, revoked, algorithms })
     }
 
