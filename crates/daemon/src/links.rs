@@ -38,6 +38,8 @@ const CLOSED: &str = "the other end closed it";
 const RESTARTED: &str = "its daemon was started again";
 /// Reads in one turn.
 const READS: usize = 8;
+/// Less than this may be all there is: it is brought on before there is another look.
+const FEW: usize = 16 << 10;
 /// What is written at once needs room for a whole turn of a stream.
 const LEAST_ROOM: usize = 16 << 10;
 
@@ -222,6 +224,7 @@ impl Daemon {
             }
         }
         self.scratch = buffer;
+        self.tell_all(token);
         if more {
             self.again.push_back(token);
         }
@@ -244,12 +247,27 @@ impl Daemon {
             (Ok(Got::End), _) => Err(CLOSED.to_owned()),
             (Err(broken), _) => Err(broken.to_string()),
         };
-        let taken = count.and_then(|count| self.take_bytes(token, buffer.get(..count).unwrap_or_default()));
+        let taken = count.and_then(|count| {
+            self.take_bytes(token, buffer.get(..count).unwrap_or_default())?;
+            Ok(count)
+        });
         match taken {
-            Ok(()) => self.listen_to(token),
-            Err(why) => self.drop_link(token, &why),
+            Ok(length) if length < FEW || self.batch.is_long() => self.tell_all(token),
+            Ok(_) => {}
+            Err(why) => {
+                self.tell_all(token);
+                self.drop_link(token, &why);
+            }
         }
         self.links.contains_key(&token)
+    }
+
+    /// Brings on what came, and handles what the link's mux tells of it: once for several reads, for each may wake a program.
+    fn tell_all(&mut self, token: Token) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.write_batch(&mut batch);
+        self.batch = batch;
+        self.listen_to(token);
     }
 
     fn take_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
@@ -272,7 +290,6 @@ impl Daemon {
         let (mut batch, now) = (std::mem::take(&mut self.batch), self.now);
         let mut deliver = |stream, bytes: &[u8]| self.deliver((token, stream), bytes, &mut batch);
         let taken = up.mux.receive_with(now, bytes, &mut deliver).map_err(|broken| broken.to_string());
-        self.write_batch(&mut batch);
         self.batch = batch;
         if let Some(link) = self.links.get_mut(&token) {
             link.stage = Stage::Up(up);

@@ -17,6 +17,16 @@ pub(crate) struct Batch {
     bytes: Vec<u8>,
 }
 
+/// So much is brought on at once.
+const LONG: usize = 256 << 10;
+
+impl Batch {
+    /// Whether it should be brought on before there is more.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes.len() >= LONG
+    }
+}
+
 impl Daemon {
     /// Brings what came on a stream to where it goes, at once where that can be; how much of it was taken.
     pub(crate) fn deliver(&mut self, stream: (Token, StreamId), bytes: &[u8], batch: &mut Batch) -> usize {

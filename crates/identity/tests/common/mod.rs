@@ -143,7 +143,7 @@ pub(crate) fn nobody() -> Arc<ClientConfig> {
 struct Anybody;
 
 fn any_scheme() -> Vec<SignatureScheme> {
-    rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+    rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
 }
 
 impl ServerCertVerifier for Anybody {
