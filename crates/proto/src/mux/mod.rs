@@ -6,8 +6,9 @@
 //!   events, read            <-- [     ] <-- receive:  bytes of the connection
 //! ```
 //! * Bytes and the time go in, bytes and a deadline come out: no I/O, no clock. Times are nanoseconds of any one clock.
-//! * A stream may have [`Limits::window`] bytes unread; where they are read within two round trips, it is the window that holds the
-//!   sender back, and it is doubled, out of a budget of the connection. So all streams together never hold more than `streams x window + budget`.
+//! * A stream may have [`Limits::window`] bytes unread; where they are read within some round trips ([`TRIPS`]), it is the window that
+//!   holds the sender back, and it is doubled, out of a budget of the connection. So all streams together never hold more than
+//!   `streams x window + budget`.
 //! * Whatever a peer sends, nothing here panics or grows beyond that; a peer that breaks the rules ends the connection ([`Broken`]).
 //! * Numbers of streams are odd for those the dialling end opens, even for the other's, and never used twice.
 
@@ -152,6 +153,10 @@ pub const TURN: usize = (16 << 10) - frame::PREFIX - 5;
 /// What is read within this time is read at once, however short the round trip: one that is measured while nothing goes on tells nothing of
 /// how long ends that have much to do take to wake.
 const PROMPT: u64 = 1_000_000;
+
+/// Where a whole window is read within so many of the shortest round trips, it may be the window that holds the sender back: what is on its
+/// way waits in queues and for its turn at both ends, and credit is given by halves, so that a window that is too small takes up to three.
+const TRIPS: u64 = 4;
 
 /// Bytes of the longest frame that is sent, but for its body.
 const OVERHEAD: usize = frame::PREFIX + 9;
@@ -429,7 +434,7 @@ impl Mux {
         id % 2 == self.peer_next % 2
     }
 
-    /// A whole window was read in the time `took`: where that is less than two round trips, the window is what holds the peer back.
+    /// A whole window was read in the time `took`: where that is short, the window is what holds the peer back.
     fn widen(&mut self, id: StreamId, took: u64) {
         let (Some(stream), Some(trip)) = (self.streams.get_mut(&id), self.shortest) else {
             if self.asked.is_none() {
@@ -437,7 +442,7 @@ impl Mux {
             }
             return;
         };
-        if took < trip.saturating_mul(2).max(PROMPT) && stream.window < self.limits.widest.into() {
+        if took < trip.saturating_mul(TRIPS).max(PROMPT) && stream.window < self.limits.widest.into() {
             let wider = (stream.window * 2).min(self.limits.widest.into());
             let growth = (wider - stream.window).min(self.budget);
             stream.window += growth;

@@ -181,6 +181,25 @@ fn windows_grow_for_readers_who_keep_up_within_the_budget() {
 }
 
 #[test]
+fn windows_grow_where_ends_take_longer_than_the_line() {
+    // 100 Mbit/s, 2 ms there and back while nothing goes on; then the reader looks every 8 ms.
+    let mut net = Net::new(Limits { backlog: 1 << 20, ..Limits::default() }, 12_500, 1, 1);
+    net.ends[1].ping(0);
+    net.steps(10);
+    let id = net.ends[0].open(Class::Data, b"").unwrap();
+    let mut got = 0;
+    for n in 0..600 {
+        net.ends[0].write(id, &[0; 100_000]).unwrap();
+        net.step();
+        if n % 8 == 0 {
+            let more = drain(&mut net.ends[1], id).0.len();
+            got += if n < 300 { 0 } else { more };
+        }
+    }
+    assert!(got as f64 > 0.95 * 300.0 * 12_500.0, "{got}");
+}
+
+#[test]
 fn streams_share_and_what_is_urgent_goes_first() {
     let mut net = Net::new(Limits { widest: 1 << 20, ..Limits::default() }, 20_000, 1, 1);
     let ids: Vec<_> = (0..50).map(|_| net.ends[0].open(Class::Data, b"").unwrap()).collect();
