@@ -12,6 +12,7 @@ mod killed;
 mod links;
 mod matrix;
 mod programs;
+mod rates;
 mod routes;
 mod saturated;
 mod secured;
