@@ -11,6 +11,9 @@ use super::grid::{Grid, has};
 /// What the tests' programs listen at.
 pub(crate) const ALLOW: &str = "allow = '7000,2809,5201,6379,8080,8730'\n";
 
+/// Every port: launchers and ranks of MPIs take any.
+pub(crate) const ALLOW_ALL: &str = "allow = '1-65535'\n";
+
 #[test]
 fn nat_left_works_both_ways() {
     if !possible(Who::Me) {

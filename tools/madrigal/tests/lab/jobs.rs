@@ -127,6 +127,19 @@ impl Site {
         );
     }
 
+    /// Jobs of these MPIs started on one host, with a rank there and one on another, which reach each other through their daemons.
+    pub(crate) fn try_all(&self, bed: &Bed, from: &str, to: &str, mpis: &[&str]) {
+        for mpi in &self.mpis() {
+            if !mpis.contains(&mpi.name) {
+                println!("skipped: {}: its launcher finds no way back here", mpi.name);
+                continue;
+            }
+            let (status, told) = self.run(bed, mpi, [from, to], &[]);
+            let both = told.matches("  through the daemon: ").count();
+            assert!(status == 0 && told.contains("sums are right") && both == 2, "{}, {from}, {to}: {told}", mpi.name);
+        }
+    }
+
     pub(crate) fn end(mut self) {
         for agent in &mut self.agents {
             let _ = agent.kill();

@@ -1,4 +1,4 @@
-//! The matrix: what can lie between two hosts, and unmodified programs at them. In each scene every program brings what was sent, links are
+//! The matrix: what can lie between two hosts, and unmodified programs at them, MPIs among these. In each scene every program brings what was sent, links are
 //! TLS between sites, nothing else passes the border, and how long the first connection took is told: with nothing known, and by what a
 //! daemon remembers.
 //!
@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::bed::{Bed, Who, possible, run};
 use super::common::bed::{WATCHDOG, until};
-use super::daemons::ALLOW;
+use super::daemons::{ALLOW, ALLOW_ALL};
 use super::grid::{Capture, Grid, Seen};
+use super::jobs::Site;
 use super::programs::PROGRAMS;
 use super::ways::{has_ssh, only_ssh};
 
@@ -23,7 +24,13 @@ struct Scene {
     border: (&'static str, &'static str),
     /// What passes there.
     passes: Passes,
+    /// Of which MPIs launchers find back.
+    launchers: &'static [&'static str],
 }
+
+const ALL: &[&str] = &["mpich", "openmpi"];
+/// Open MPI's calls the first host by its address, which the second one has itself.
+const BY_NAME: &[&str] = &["mpich"];
 
 /// Programs on one host call another.
 struct Row {
@@ -51,6 +58,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "direct")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "NAT left, NAT right",
@@ -58,6 +66,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "direct"), row("b1", "a1", "reverse")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "NAT both, a relay",
@@ -65,6 +74,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "firewall, left to right only",
@@ -72,6 +82,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "direct"), row("b1", "a1", "reverse")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "only ssh",
@@ -79,6 +90,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "command")],
         border: ("gw-a", "ab"),
         passes: Passes::Ssh,
+        launchers: ALL,
     },
     Scene {
         name: "overlapping networks",
@@ -86,6 +98,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "through r"), row("b1", "a1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
+        launchers: BY_NAME,
     },
     Scene {
         name: "IPv6 only",
@@ -93,6 +106,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "b1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "docker0 twins",
@@ -100,6 +114,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "a2", "direct")],
         border: ("a1", "eth0"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
     Scene {
         name: "dangling NIC",
@@ -107,6 +122,7 @@ const SCENES: &[Scene] = &[
         rows: &[row("a1", "a2", "direct")],
         border: ("a1", "eth0"),
         passes: Passes::Tls,
+        launchers: ALL,
     },
 ];
 
@@ -128,7 +144,7 @@ fn text(text: &str) -> Grid {
 fn twins(file: &str, more: [&str; 2]) -> Grid {
     let [one, two] = more;
     let grid = format!(
-        "[site.a]\nhosts.a1 = ['{one}', '10.1.0.2']\n{ALLOW}[site.b]\nhosts.a2 = ['{two}', '10.1.0.3']\n{ALLOW}"
+        "[site.a]\nhosts.a1 = ['{one}', '10.1.0.2']\n{ALLOW_ALL}[site.b]\nhosts.a2 = ['{two}', '10.1.0.3']\n{ALLOW_ALL}"
     );
     Grid::up(file, &grid, &["a1", "a2"])
 }
@@ -178,6 +194,8 @@ fn play(name: &str) {
     let scene = SCENES.iter().find(|scene| scene.name == name).unwrap();
     let Some(mut grid) = (scene.up)() else { return };
     let capture = Capture::start(&grid.bed, scene.border.0, scene.border.1);
+    let first_row = scene.rows.first().unwrap();
+    let site = Site::new(&grid.bed, &[first_row.from, first_row.to]);
     for row in scene.rows {
         grid.echo(row.to, "7000");
         let inside = [row.from, row.to].map(|host| Capture::start(&grid.bed, host, "lo"));
@@ -201,8 +219,10 @@ fn play(name: &str) {
         for program in PROGRAMS {
             program(&mut grid, row.from, row.to);
         }
+        site.try_all(&grid.bed, row.from, row.to, scene.launchers);
     }
     judge(scene, &capture.end());
+    site.end();
     grid.down();
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::bed::{Bed, Home, Who, possible};
 use super::common::bed::{is_root, until};
-use super::daemons::{ALLOW, two_sites};
+use super::daemons::{ALLOW_ALL, two_sites};
 use super::grid::{Grid, has};
 
 /// The check of that name.
@@ -199,8 +199,9 @@ pub(crate) fn has_ssh() -> bool {
 pub(crate) fn only_ssh() -> Grid {
     let bed = Bed::up_text(ONLY_SSH);
     let (via, folder) = (keys(&bed.home, "10.2.0.2"), bed.home.folder());
-    let text =
-        format!("[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}via = '{via} link'\n");
+    let text = format!(
+        "[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW_ALL}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW_ALL}via = '{via} link'\n"
+    );
     let mut grid = Grid::on(bed, &text, &["b1"]);
     let sshd = super::common::need("sshd").unwrap();
     let server = format!("mkdir -p /run/sshd; exec {} -D -e -f {folder}/sshd_config", sshd.display());
