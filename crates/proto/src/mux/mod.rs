@@ -6,7 +6,7 @@
 //!   events, read            <-- [     ] <-- receive:  bytes of the connection
 //! ```
 //! * Bytes and the time go in, bytes and a deadline come out: no I/O, no clock. Times are nanoseconds of any one clock.
-//! * A stream may have [`Limits::window`] bytes unread; where they are read within some round trips ([`TRIPS`]), it is the window that
+//! * A stream may have [`Limits::window`] bytes unread; where they are read within some round trips (`TRIPS`), it is the window that
 //!   holds the sender back, and it is doubled, out of a budget of the connection. So all streams together never hold more than
 //!   `streams x window + budget`.
 //! * Whatever a peer sends, nothing here panics or grows beyond that; a peer that breaks the rules ends the connection ([`Broken`]).
