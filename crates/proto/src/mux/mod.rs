@@ -13,6 +13,7 @@
 //! * Numbers of streams are odd for those the dialling end opens, even for the other's, and never used twice.
 
 mod hear;
+mod limits;
 mod stream;
 pub mod wire;
 
@@ -22,6 +23,7 @@ use crate::frame::{self, Nonsense};
 use stream::{End, Stream};
 use wire::{BadFrame, Frame, MAX_ABOUT};
 
+pub use limits::Limits;
 pub use wire::Class;
 
 /// A stream's number.
@@ -32,40 +34,6 @@ pub type Taker<'a> = &'a mut dyn FnMut(StreamId, &[u8]) -> usize;
 
 /// The code of a reset that refuses a stream because there are too many.
 pub const TOO_MANY: u32 = 1;
-
-/// Bounds, the same at both ends of a connection where said so.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Streams the peer may have open at once.
-    pub streams: usize,
-    /// Bytes a new stream may have unread; the same at both ends.
-    pub window: u32,
-    /// The most a window grows to.
-    pub widest: u32,
-    /// By how many bytes all windows together may grow.
-    pub budget: u64,
-    /// Bytes that wait to be sent, a stream.
-    pub backlog: usize,
-    /// Nanoseconds without a word from the peer after which it is asked for one.
-    pub idle: u64,
-    /// Nanoseconds it has to answer.
-    pub patience: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let second = 1_000_000_000;
-        Self {
-            streams: 4096,
-            window: 16 << 10,
-            widest: 4 << 20,
-            budget: 64 << 20,
-            backlog: 64 << 10,
-            idle: 10 * second,
-            patience: 5 * second,
-        }
-    }
-}
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
