@@ -20,8 +20,8 @@ pub const LONGEST: usize = 2 * TURN - 3;
 /// than a hundred times the latter.
 const EVERY: (u64, u64) = (16 << 10, 256 << 10);
 const MANY: u64 = 100 * EVERY.1;
-/// More memory than this is given back when nothing is kept: what a busy stream needs, it needs again at once.
-const SPARE: usize = 1 << 20;
+/// More memory than this is given back when nothing is kept: thousands of streams may be open that have nothing to say.
+const SPARE: usize = 64 << 10;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
