@@ -24,4 +24,4 @@ public class T {
   }
 }
 X
-javac T.java && java -Xshare:auto -XX:TieredStopAtLevel=1 T
+javac -J-XX:-UsePerfData T.java && java -XX:-UsePerfData -Xshare:auto -XX:TieredStopAtLevel=1 T

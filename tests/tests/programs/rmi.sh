@@ -45,8 +45,8 @@ public class Echo {
   }
 }
 X
-javac Echo.java || exit 1
-java -Xshare:auto -XX:TieredStopAtLevel=1 Echo serve $P1 $P2 & s=$!
-until java -Xshare:auto -XX:TieredStopAtLevel=1 Echo call $P1 2> err; do kill -0 $s 2> /dev/null || { cat err; exit 1; }; sleep 0.2; done
+javac -J-XX:-UsePerfData Echo.java || exit 1
+java -XX:-UsePerfData -Xshare:auto -XX:TieredStopAtLevel=1 Echo serve $P1 $P2 & s=$!
+until java -XX:-UsePerfData -Xshare:auto -XX:TieredStopAtLevel=1 Echo call $P1 2> err; do kill -0 $s 2> /dev/null || { cat err; exit 1; }; sleep 0.2; done
 wait $s
 echo "server $?"
