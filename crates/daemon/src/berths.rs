@@ -18,7 +18,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketType, sockopt};
 
 use crate::daemon::{Daemon, MILLISECOND, SECOND, Thing};
-use crate::pipes::{End, Origin, Side};
+use crate::origin::Origin;
+use crate::pipes::{End, Side};
 use crate::poll::Token;
 use crate::{local, socket};
 
@@ -48,8 +49,18 @@ pub(crate) struct Berth {
 
 /// What is to become of it.
 pub(crate) enum Outcome {
-    /// It is joined with this end, from which these bytes came already; the number of its route; and how its stream is called.
-    Join(End, Vec<u8>, u64, Option<Origin>),
+    /// It is joined with another end.
+    Join {
+        far: End,
+        /// Came from there already.
+        rest: Vec<u8>,
+        /// The number of its route.
+        route: u64,
+        /// How its stream is called.
+        origin: Option<Origin>,
+        /// What the log said of it.
+        line: String,
+    },
     /// Its connect fails.
     Refuse,
 }
@@ -142,7 +153,7 @@ impl Daemon {
                 let _ = rustix::net::shutdown(&berth.theirs, Shutdown::Both);
                 true
             }
-            (None, Outcome::Join(..)) if waits => match self.meet(&berth.theirs, token) {
+            (None, Outcome::Join { .. }) if waits => match self.meet(&berth.theirs, token) {
                 Ok(ours) => {
                     berth.ours = Some(ours);
                     self.berths.insert(token, berth);
@@ -176,17 +187,18 @@ impl Daemon {
         let Some(socket) = berth.ours.take_if(|ours| is_pair(ours, &berth.theirs)) else {
             return self.leave_berth(token, berth);
         };
-        let Outcome::Join(far, rest, route, origin) = berth.outcome else { return };
+        let Outcome::Join { far, rest, route, origin, line } = berth.outcome else { return };
         let local = socket::peer(&socket);
         let near = Side::new(End::Socket { socket, token, is_tcp: true }, Vec::new());
         let pipe = self.join_as(near, Side::new(far, rest), origin);
+        self.record(pipe, &line);
         self.route_joined(route, local, pipe);
     }
 
     /// It went away, or nothing can be done for it.
     fn leave_berth(&mut self, token: Token, berth: Berth) {
         self.things.remove(&token);
-        if let Outcome::Join(far, _, route, _) = berth.outcome {
+        if let Outcome::Join { far, route, .. } = berth.outcome {
             self.drop_end(far);
             self.route_failed(route, "the program went away", Errno::CONNABORTED);
         }

@@ -13,7 +13,8 @@ use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::landings::Answer;
 use crate::links::Link;
 use crate::local;
-use crate::pipes::{End, Origin, Role, Side};
+use crate::origin::{Origin, Role};
+use crate::pipes::{End, Side};
 use crate::poll::Token;
 use crate::socket::{self, Got};
 use crate::ways::HOPS;
@@ -143,14 +144,16 @@ impl Daemon {
             self.things.remove(&token);
             return self.drop_end(far);
         }
-        if call.target.question.is_none() {
-            let told = if way.is_empty() { String::new() } else { format!(", {way}") };
-            self.note(&format!("connected: to {}:{}{told}", call.target.host, call.target.port));
+        let told = if way.is_empty() { String::new() } else { format!(", {way}") };
+        let line = format!("connected: to {}:{}{told}", call.target.host, call.target.port);
+        let is_question = call.target.question.is_some();
+        if !is_question {
+            self.note(&line);
         }
         if call.ask.is_some() {
             self.remember_way(call.host, &way);
         }
-        let origin = call.ask.filter(|_| call.target.question.is_none()).map(|ask| Origin {
+        let origin = call.ask.filter(|_| !is_question).map(|ask| Origin {
             id: call.id,
             turn: 0,
             role: Role::Caller { host: call.host, port: call.target.port, way: ask.way },
@@ -158,10 +161,13 @@ impl Daemon {
         if let Kind::Program(route) = kind {
             self.things.remove(&token);
             self.route_found(route, &far, &way);
-            return self.berth(socket, Outcome::Join(far, rest, route, origin));
+            return self.berth(socket, Outcome::Join { far, rest, route, origin, line });
         }
         let near = Side::new(End::Socket { socket, token, is_tcp: kind == Kind::Forward }, staged);
-        let _ = self.join_as(near, Side::new(far, rest), origin);
+        let pipe = self.join_as(near, Side::new(far, rest), origin);
+        if !is_question {
+            self.record(pipe, &line);
+        }
     }
 
     /// A call is due: a way took too long, or may be tried again, or the time is over.

@@ -8,7 +8,8 @@ use madrigal_proto::mux::{Class, StreamId};
 
 use crate::daemon::{Daemon, Holder, SECOND, Thing};
 use crate::links::Link;
-use crate::pipes::{End, Origin, Role, Side};
+use crate::origin::{Origin, Role};
+use crate::pipes::{End, Side};
 use crate::poll::Token;
 use crate::wire::{About, Order, Verdict};
 use crate::{local, socket};
@@ -137,7 +138,8 @@ impl Daemon {
                 // The verdict comes by itself: it is the first thing on the other stream.
                 let ends = [End::Stream(from), End::Stream((link, stream))];
                 let [near, far] = ends.map(|end| Side::new(end, Vec::new()));
-                let _ = self.join(near, far);
+                let pipe = self.join(near, far);
+                self.record(pipe, &line);
             }
             Some(Err(error)) => self.tell(from, Verdict::NotNow, &error.to_string()),
             None => self.tell(from, Verdict::NotNow, "the link broke"),
@@ -194,10 +196,12 @@ impl Daemon {
         match answer {
             Answer::Call(call) => self.connected(call, end, Vec::new()),
             Answer::Stream(stream) => {
-                self.note(&format!("let in: {from} to {at}"));
+                let line = format!("let in: {from} to {at}");
+                self.note(&line);
                 self.tell(stream, Verdict::Connected, "");
                 let tls = self.is_enciphered(&End::Stream(stream));
                 let pipe = self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
+                self.record(pipe, &line);
                 self.route_let_in(pipe, near, at, (hops, tls));
             }
         }

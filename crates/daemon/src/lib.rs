@@ -40,10 +40,12 @@ mod log;
 mod measure;
 mod moves;
 mod notify;
+mod origin;
 mod pace;
 mod peers;
 mod pipes;
 mod poll;
+mod record;
 mod routes;
 mod runtime;
 #[cfg(test)]

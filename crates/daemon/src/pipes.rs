@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use crate::daemon::{Daemon, Holder, Thing};
 use crate::links::Link;
 use crate::local;
+use crate::origin::{Origin, Role};
 use crate::poll::Token;
+use crate::record::Record;
 use crate::socket::Got;
 use crate::wire::Gone;
 
@@ -75,6 +77,8 @@ pub(crate) struct Side {
     pub(crate) tally: Option<Box<Tally>>,
     /// What was wrong as it was last read, or written to the other end.
     wrong: Option<Errno>,
+    /// Bytes that came from it.
+    pub(crate) came: u64,
 }
 
 /// Two ends that are joined.
@@ -84,34 +88,8 @@ pub(crate) struct Pipe {
     pub(crate) origin: Option<Origin>,
     /// What is kept for that.
     held: usize,
-}
-
-/// What a stream is called where it begins and where it ends.
-#[derive(Clone)]
-pub(crate) struct Origin {
-    pub(crate) id: String,
-    /// How often it was to go on by another way.
-    pub(crate) turn: u32,
-    pub(crate) role: Role,
-}
-
-/// Which of the two this host is.
-#[derive(Clone)]
-pub(crate) enum Role {
-    /// A call began here, to that port of that host, which takes that way.
-    Caller { host: usize, port: u16, way: String },
-    /// It is connected to a port of this host.
-    Target { from: String },
-}
-
-impl Origin {
     /// For the log.
-    pub(crate) fn spoken(&self) -> String {
-        match &self.role {
-            Role::Caller { port, way, .. } => format!("a stream to port {port}, {way} now"),
-            Role::Target { from } => format!("a stream of {from}"),
-        }
-    }
+    pub(crate) record: Option<Record>,
 }
 
 impl Pipe {
@@ -138,8 +116,22 @@ impl Pipe {
     /// Takes what came on a counted stream; what is for the socket at the other end is added to `batch`. How much was taken.
     pub(crate) fn hear(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
         let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) else { return 0 };
+        let before = batch.len();
         from.wrong = from.take_in(bytes, batch).err();
+        from.came += (batch.len() - before) as u64;
         bytes.len()
+    }
+
+    /// So many bytes went from a stream to the other end at once.
+    pub(crate) fn went(&mut self, stream: Stream, count: usize) {
+        if let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) {
+            from.came += count as u64;
+        }
+    }
+
+    /// How many bytes came from either end.
+    pub(crate) fn carried(&self) -> [u64; 2] {
+        self.sides.each_ref().map(|side| side.came)
     }
 
     /// Brings that to the socket. What it has no room for is staged.
@@ -168,7 +160,8 @@ impl Pipe {
 impl Side {
     /// An end, from which something may have been read already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
-        Self { end, staged, ended: false, finished: false, tally: None, wrong: None }
+        let came = staged.len() as u64;
+        Self { end, staged, ended: false, finished: false, tally: None, wrong: None, came }
     }
 
     /// Its bytes are counted from now on.
@@ -177,6 +170,7 @@ impl Side {
         let new = read_counted(&mut tally, &mut self.staged, &mut self.ended)?;
         self.staged.truncate(new.end);
         self.staged.drain(..new.start);
+        self.came = self.staged.len() as u64;
         self.tally = Some(tally);
         Ok(())
     }
@@ -263,7 +257,7 @@ impl Daemon {
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &origin {
             self.movable.insert(id.clone(), pipe);
         }
-        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, held: 0 });
+        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, held: 0, record: None });
         match (good, gone) {
             (false, _) => self.break_pipe(pipe, Gone::Ended),
             // It broke before there was anybody to be told.
@@ -337,7 +331,10 @@ impl Daemon {
             }
             if let (End::Socket { socket, .. }, Some(tally)) = (&from.end, &mut to.tally) {
                 match local::recv(socket, tally.space(most))? {
-                    Got::Bytes(count) => tally.pushed(count),
+                    Got::Bytes(count) => {
+                        tally.pushed(count);
+                        from.came += count as u64;
+                    }
                     Got::Nothing => return Ok(false),
                     Got::End => from.ended = true,
                 }
@@ -391,6 +388,7 @@ impl Daemon {
             Some(tally) => read_counted(tally, bytes, &mut from.ended)?,
         };
         let new = bytes.get(new).unwrap_or_default();
+        from.came += new.len() as u64;
         let written = if from.staged.is_empty() { self.write(to, new)? } else { 0 };
         from.staged.extend_from_slice(new.get(written..).unwrap_or_default());
         Ok(())
@@ -444,6 +442,7 @@ impl Daemon {
 
     fn end_pipe(&mut self, token: Token, pipe: Pipe, broken: Option<Gone>) {
         self.kept = self.kept.saturating_sub(pipe.held);
+        self.note_end(&pipe, broken.is_some());
         self.anchor(token);
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &pipe.origin {
             self.movable.remove(id);

@@ -38,10 +38,12 @@ impl Daemon {
         let Some(pipe) = self.pipes.get_mut(&token) else { return 0 };
         match pipe.beyond(stream) {
             Beyond::Socket => pipe.hear(stream, bytes, &mut batch.bytes),
-            Beyond::Stream((link, stream)) => {
+            Beyond::Stream((link, to)) => {
                 let Some(other) = self.links.get_mut(&link) else { return 0 };
                 self.dirty.insert(link);
-                other.write_at_once(stream, [bytes, &[]])
+                let went = other.write_at_once(to, [bytes, &[]]);
+                pipe.went(stream, went);
+                went
             }
             Beyond::Later => 0,
         }

@@ -50,6 +50,10 @@ fn bytes_go_there_and_come_back() {
         let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
         assert!(exchange(&stream, &sent) == sent, "{host} to {to}");
     }
+    // The log says what went, on both hosts.
+    let carried = format!(": {0} B there, {0} B back, ", sent.len());
+    bed.says("a1", &[&format!("ended: connected: to b1:{port}"), &carried]);
+    bed.says("b1", &[&format!("ended: let in: a1 to 127.0.0.1:{port}"), &carried]);
     // Both dialled; one link stays, and no stream is left.
     until("one link", || (bed.links("a1", "b1").len() == 1 && bed.links("b1", "a1").len() == 1).then_some(()));
     until("no stream", || (bed.status("a1")["streams"] == 0 && bed.status("b1")["streams"] == 0).then_some(()));
@@ -82,6 +86,8 @@ fn who_cannot_be_called_calls_and_who_cannot_either_is_reached_by_a_relay() {
     stream.read_exact(&mut [0]).unwrap();
     bed.kill("r");
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    bed.says("a1", &["ended: connected: to b1:", ": 1 B there, 1 B back, ", ", reset"]);
+    bed.says("r", &["ended: relayed: from a1 to b1:"]);
     let (status, _, err) = run(&mut bed.on("a1", &["connect", &format!("b1:{port}")]));
     assert_eq!(status, Some(1));
     for part in ["cannot connect to b1:", "the grid has no address of it", "no link with relay r: 127.0.0.1:"] {
