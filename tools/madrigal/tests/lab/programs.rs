@@ -97,26 +97,22 @@ pub(crate) fn try_rsync(grid: &mut Grid, from: &str, to: &str) {
     }
 }
 
-/// iperf3, both ways, with two streams.
+/// iperf3, both ways, with two streams. Its server closes its listener after each connection and resets who is in the queue: there is a
+/// fresh one for each test, and nobody calls it to see whether it is up.
 pub(crate) fn try_iperf(grid: &mut Grid, from: &str, to: &str) {
     if !has("iperf3") {
         return;
     }
-    grid.serve(to, &["iperf3", "-s", "-B", "127.0.0.1"]);
-    let listens = "import socket; socket.create_connection(('127.0.0.1', 5201)).close()";
-    until("iperf3", || (grid.bed.exec(to, &["/usr/bin/python3", "-c", listens]).0 == 0).then_some(()));
+    let listeners = ["ss", "-Hltn", "sport = :5201"];
     for more in [&["-P", "2"][..], &["-R"]] {
+        grid.serve(to, &["iperf3", "-s", "-1", "-B", "127.0.0.1"]);
+        until("iperf3 to listen", || (!grid.bed.exec(to, &listeners).1.is_empty()).then_some(()));
         let base = ["iperf3", "-c", to, "-t", "1", "-J"];
-        // The server takes one test at a time, and listens anew for the next.
-        let command = [&base[..], more].concat();
-        let told = until("a test", || {
-            let told = super::bed::run(&mut grid.wrap(from, &command));
-            let early = ["server is busy", "Connection refused"].iter().any(|why| told.1.contains(why));
-            (!early).then_some(told)
-        });
+        let told = super::bed::run(&mut grid.wrap(from, &[&base[..], more].concat()));
         let answer: serde_json::Value = serde_json::from_str(&told.1).unwrap_or_else(|_| panic!("{told:?}"));
         let bytes = answer["end"]["sum_received"]["bytes"].as_u64();
         assert!(told.0 == 0 && bytes.is_some_and(|bytes| bytes > 100_000), "{more:?}: {}", told.1);
+        until("iperf3 to end", || grid.bed.exec(to, &listeners).1.is_empty().then_some(()));
     }
 }
 
