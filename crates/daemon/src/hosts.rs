@@ -1,12 +1,44 @@
 //! What this daemon writes down for the programs of its host: which address and which name is which host, and whether connections there go
-//! through the daemon ([`madrigal_proto::hosts`]).
+//! through the daemon ([`madrigal_proto::hosts`]); and what a command reads of that.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use madrigal_proto::hosts::{self, How};
 
 use crate::daemon::Daemon;
 use crate::grid::{Grid, Host};
+
+/// What a daemon wrote down.
+#[derive(Clone, Debug)]
+pub struct ToldHosts(String);
+
+impl ToldHosts {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The name of this host.
+    pub fn own(&self) -> Option<&str> {
+        hosts::entries(&self.0).find(|entry| entry.how == How::Own).map(|entry| entry.name)
+    }
+
+    /// By which addresses programs of this host find another one that calls itself by `ips`: where one of these leads elsewhere from here,
+    /// by one that leads there, or its alias. `is_here` says whether an address is this host's.
+    pub fn found_by(&self, host: &str, ips: &[Ipv4Addr], is_here: impl Fn(Ipv4Addr) -> bool) -> Vec<Ipv4Addr> {
+        let mut all = hosts::entries(&self.0);
+        let Some(meant) = all.find(|entry| entry.is_called(host.as_bytes()) && entry.how != How::Own) else {
+            return ips.to_vec();
+        };
+        let leads = |ip: Ipv4Addr| match hosts::entries(&self.0).find(|entry| entry.has(ip.into())) {
+            _ if is_here(ip) => Some(false),
+            Some(found) => Some(found.name == meant.name),
+            // Nobody knows: in its own site it may.
+            None => meant.how.is_daemon().then_some(false),
+        };
+        let good = ips.iter().copied().find(|ip| leads(*ip) == Some(true)).unwrap_or(meant.alias);
+        ips.iter().map(|ip| if leads(*ip) == Some(false) { good } else { *ip }).collect()
+    }
+}
 
 impl Daemon {
     /// Writes the file anew, if it says something else by now.
@@ -93,6 +125,35 @@ fn addresses(grid: &Grid, me: usize, at: usize) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_leads_elsewhere_is_replaced_and_no_other() {
+        let text = "madrigal-hosts 1\n: 1 2 3 4\na1 enciphered 127.77.0.1\nb1 own 127.77.0.2 10.0.0.2\nb2 direct 127.77.0.3 10.0.0.3\n\
+            c1 enciphered 127.77.0.4 10.3.0.2\nd1 direct 127.77.0.5\n";
+        let told = ToldHosts::new(text.into());
+        assert_eq!(told.own(), Some("b1"));
+        let here = Ipv4Addr::new(172, 17, 0, 1);
+        let found = |host: &str, ips: &str| {
+            let ips: Vec<Ipv4Addr> = ips.split(' ').map(|ip| ip.parse().unwrap()).collect();
+            let found = told.found_by(host, &ips, |ip| ip == here);
+            found.iter().map(Ipv4Addr::to_string).collect::<Vec<_>>().join(" ")
+        };
+        // This host's; another host's; an interface's that this host has as well; nobody's.
+        for ip in ["10.0.0.2", "10.0.0.3", "172.17.0.1", "10.0.0.9"] {
+            assert_eq!(found("a1", ip), "127.77.0.1");
+            assert_eq!(found("C1", &format!("{ip} 10.3.0.2 {ip}")), "10.3.0.2 10.3.0.2 10.3.0.2");
+        }
+        assert_eq!(found("a1", "127.77.0.1"), "127.77.0.1");
+        // Who is connected to without a daemon may be called by what the grid does not know.
+        assert_eq!(found("b2", "192.168.0.3 10.0.0.3 172.17.0.1"), "192.168.0.3 10.0.0.3 10.0.0.3");
+        assert_eq!(found("d1", "192.168.0.5 10.0.0.2"), "192.168.0.5 127.77.0.5");
+        // Nobody of the grid, and this host itself.
+        for host in ["e1", "", "b1"] {
+            assert_eq!(found(host, "10.0.0.2 172.17.0.1"), "10.0.0.2 172.17.0.1");
+        }
+        let nothing = ToldHosts::new("nothing of the sort".into());
+        assert!(nothing.own().is_none() && nothing.found_by("a1", &[here], |_| true) == [here]);
+    }
 
     #[test]
     fn an_address_that_several_have_is_that_of_the_nearest_or_of_nobody() {

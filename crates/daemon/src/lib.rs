@@ -60,6 +60,7 @@ mod ways;
 mod wire;
 
 pub use daemon::Daemon;
+pub use hosts::ToldHosts;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
 pub use routes::RouteStatus;

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::hosts::ToldHosts;
+
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -95,6 +97,13 @@ impl Runtime {
         let text = crate::hosts::without_daemon(grid, me);
         self.write_hosts(&text).map_err(|error| io(&self.hosts(), error))?;
         Ok(madrigal_proto::hosts::entries(&text).any(|entry| entry.how == madrigal_proto::hosts::How::Enciphered))
+    }
+
+    /// The hosts of the grid as programs of this host have them; `None` where no daemon is up.
+    pub fn told_hosts(&self) -> Option<ToldHosts> {
+        self.judge().ok()?;
+        crate::socket::dial_unix(&self.socket()).ok()?;
+        fs::read_to_string(self.hosts()).ok().map(ToldHosts::new)
     }
 
     /// Writes it, so that whoever reads it reads either what was there or all that is now.

@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use madrigal::config::{Methods, Ports};
 
 use crate::out;
+use crate::remote::Caller;
 
 pub(crate) mod daemon;
 pub(crate) mod doctor;
@@ -103,6 +104,9 @@ pub(crate) struct Exec {
     /// Use these methods, such as shm,tcp or ^shm for all but shm (sets MADRIGAL_METHODS)
     #[arg(long, value_name = "LIST", value_parser = methods)]
     pub(crate) methods: Option<String>,
+    /// Which host asked for this, and its addresses in what it says: typed by `madrigal-remote`
+    #[arg(long, value_name = "HOST=ADDRESSES", hide = true)]
+    pub(crate) caller: Option<Caller>,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, num_args = 0..)]
     pub(crate) program: Vec<OsString>,

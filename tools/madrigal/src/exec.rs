@@ -11,6 +11,7 @@ use madrigal_sys::process::become_program;
 
 use crate::environment::Environment;
 use crate::program::{Fitness, NotFound};
+use crate::remote::Caller;
 use crate::{cli, daemon, library, mpi, out, program, settings};
 
 /// Exit status: no such program.
@@ -62,7 +63,11 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         describe(&file, &env);
         prepared.iter().for_each(|text| out::say(text));
     }
-    start(&file, name, rest, &env)
+    let rest = match &args.caller {
+        Some(caller) if found.methods.allows("daemon") => found_back(caller, rest, &env),
+        _ => rest.to_vec(),
+    };
+    start(&file, name, &rest, &env)
 }
 
 /// Puts what was typed into the environment; a key set to nothing is a key not set.
@@ -75,10 +80,23 @@ fn apply(env: &mut Environment, args: &cli::Exec) {
     env.0.retain(|(key, value)| !value.is_empty() || !KEYS.iter().any(|known| key == known.name));
 }
 
+/// The directory where programs find a daemon.
+fn runtime(env: &Environment) -> Option<Runtime> {
+    let directory = env.get("MADRIGAL_DAEMON").filter(|directory| *directory != "none")?;
+    Some(Runtime::at(directory.into()))
+}
+
 /// What launchers are to run instead of ssh: only where there may be a daemon.
 fn remote(env: &Environment) -> Option<PathBuf> {
-    let directory = env.get("MADRIGAL_DAEMON").filter(|directory| *directory != "none")?;
-    crate::remote::file(&Runtime::at(directory.into()))
+    crate::remote::file(&runtime(env)?)
+}
+
+/// What a launcher on another host has this one run, so that it is found again; as it was, where no daemon is up.
+fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsString> {
+    match runtime(env).and_then(|runtime| runtime.told_hosts()) {
+        Some(told) => caller.found_back(words, &told),
+        None => words.to_vec(),
+    }
 }
 
 /// Says what is wrong with the `MADRIGAL_*` keys; a value that does not read is an error, an unknown name is not.

@@ -2,15 +2,23 @@
 //! finds its way back by that host's daemon.
 //!
 //! Launchers take one file for it: this command, called `madrigal-remote` (a link in the daemon's directory).
+//!
+//! A launcher that says by addresses where it is may not be found there: networks overlap, and an address may be another host's where it is
+//! read. So the other host is told who calls ([`Caller`]), and puts addresses that lead back from there in their place.
+
+mod uri;
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 
-use madrigal_daemon::Runtime;
+use madrigal_daemon::{Runtime, ToldHosts};
 
 use crate::out;
 
@@ -23,7 +31,62 @@ const MISSING: i32 = 127;
 /// Options of ssh(1) that are followed by an argument.
 const WITH_ARGUMENT: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
 /// What runs on the other host: the command, under `madrigal exec` where that is at the same place.
-const SCRIPT: &str = r#"[ -x "$1" ] && exec "$1" exec -- /bin/sh -c "$0"; exec /bin/sh -c "$0""#;
+const SCRIPT: &str = r#"[ -x "$1" ] && exec "$@" -- /bin/sh -c "$0"; exec /bin/sh -c "$0""#;
+
+/// The host where a launcher runs: its name in the grid, and the addresses by which the launcher's command calls it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Caller {
+    host: String,
+    addresses: Vec<Ipv4Addr>,
+}
+
+impl Caller {
+    /// This host, where its launcher says so by an address, and a daemon is up.
+    fn of(command: &[u8]) -> Option<Self> {
+        let mut addresses = uri::addresses(command);
+        addresses.sort();
+        addresses.dedup();
+        addresses.retain(|ip| is_here(*ip));
+        let directory = std::env::var_os("MADRIGAL_DAEMON").filter(|it| !addresses.is_empty() && it != "none")?;
+        let host = Runtime::at(directory.into()).told_hosts()?.own()?.to_owned();
+        Some(Self { host, addresses })
+    }
+
+    /// Words of what it has this host run, with the addresses by which it is found from here.
+    pub(crate) fn found_back(&self, words: &[OsString], told: &ToldHosts) -> Vec<OsString> {
+        let found = told.found_by(&self.host, &self.addresses, is_here);
+        let other = |ip: Ipv4Addr| self.addresses.iter().zip(&found).find(|(own, _)| **own == ip).map(|(_, by)| *by);
+        words.iter().map(|word| OsString::from_vec(uri::replaced(word.as_bytes(), other))).collect()
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(Ipv4Addr::to_string).collect();
+        write!(f, "{}={}", self.host, addresses.join(","))
+    }
+}
+
+impl FromStr for Caller {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, list) = text.split_once('=').ok_or("no HOST=ADDRESSES")?;
+        let addresses = list.split(',').map(|ip| ip.parse().map_err(|_| format!("{ip}: no address")));
+        Ok(Self { host: host.to_owned(), addresses: addresses.collect::<Result<_, _>>()? })
+    }
+}
+
+/// Whether an address is one that others may call this host by. Nothing is sent: the kernel says by which address it would call that one,
+/// and it is by itself where it is this host's.
+fn is_here(ip: Ipv4Addr) -> bool {
+    let from = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    !ip.is_loopback() && from().is_ok_and(|from| from.ip() == ip)
+}
 
 /// Whether this command was called by that name.
 pub(crate) fn is_called() -> bool {
@@ -56,13 +119,13 @@ pub(crate) fn run(words: &[OsString]) -> i32 {
         Ok(own) => own,
         Err(error) => return out::fail(&format!("cannot find out where this program is: {error}")),
     };
-    let error = Command::new(program).args(agent).args(wrapped(words, own.as_os_str())).exec();
+    let error = Command::new(program).args(agent).args(wrapped(words, own.as_os_str(), Caller::of)).exec();
     out::say(&format!("cannot run {}: {error}", program.display()));
     MISSING
 }
 
-/// The words for ssh, with the command behind the host's name wrapped.
-fn wrapped(words: &[OsString], own: &OsStr) -> Vec<OsString> {
+/// The words for ssh, with the command behind the host's name wrapped; `caller` is asked who is to be found back.
+fn wrapped(words: &[OsString], own: &OsStr, caller: impl Fn(&[u8]) -> Option<Caller>) -> Vec<OsString> {
     let mut all = words.iter();
     let mut told = Vec::new();
     let mut host = false;
@@ -79,8 +142,11 @@ fn wrapped(words: &[OsString], own: &OsStr) -> Vec<OsString> {
     }
     let command: Vec<&[u8]> = all.map(|word| word.as_bytes()).collect();
     if !command.is_empty() {
-        let words =
-            [b"/bin/sh -c".to_vec(), quoted(SCRIPT.as_bytes()), quoted(&command.join(&b' ')), quoted(own.as_bytes())];
+        let command = command.join(&b' ');
+        let shell = [b"/bin/sh -c".to_vec(), quoted(SCRIPT.as_bytes()), quoted(&command)];
+        let exec = [quoted(own.as_bytes()), b"exec".to_vec()];
+        let caller = caller(&command).map(|caller| quoted(format!("--caller={caller}").as_bytes()));
+        let words: Vec<_> = shell.into_iter().chain(exec).chain(caller).collect();
         told.push(OsString::from_vec(words.join(&b' ')));
     }
     told
@@ -103,9 +169,14 @@ fn quoted(text: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn told(words: &[&str]) -> Vec<String> {
+    fn told_by(words: &[&str], own: &str, caller: Option<&str>) -> Vec<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        wrapped(&words, OsStr::new("/opt/it's/madrigal")).into_iter().map(|word| word.into_string().unwrap()).collect()
+        let caller = |_: &[u8]| caller.map(|caller| caller.parse().unwrap());
+        wrapped(&words, OsStr::new(own), caller).into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    fn told(words: &[&str]) -> Vec<String> {
+        told_by(words, "/opt/it's/madrigal", None)
     }
 
     #[test]
@@ -113,7 +184,7 @@ mod tests {
         let all = told(&["-x", "-p", "2222", "-oBatchMode=yes", "b1", "\"/bin/proxy\"", "--port", "a1:7", "'-v'"]);
         assert_eq!(all[..5], ["-x", "-p", "2222", "-oBatchMode=yes", "b1"]);
         let script =
-            format!("/bin/sh -c '{SCRIPT}' '\"/bin/proxy\" --port a1:7 '\\''-v'\\''' '/opt/it'\\''s/madrigal'");
+            format!("/bin/sh -c '{SCRIPT}' '\"/bin/proxy\" --port a1:7 '\\''-v'\\''' '/opt/it'\\''s/madrigal' exec");
         assert_eq!(all[5..], [script]);
         assert_eq!(told(&["-l", "me", "b1"]), ["-l", "me", "b1"]);
         assert_eq!(told(&["-V"]), ["-V"]);
@@ -124,5 +195,37 @@ mod tests {
         let all = told(&["b1", "printf '%s,' \"a b\" 'c'\\''d' $((1+1))"]);
         let done = Command::new("/bin/sh").args(["-c", &all[1]]).output().unwrap();
         assert_eq!(String::from_utf8(done.stdout).unwrap(), "a b,c'd,2,", "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[test]
+    fn where_it_is_installed_the_other_hosts_command_is_told_who_calls() {
+        let ran = |own: &str, caller: Option<&str>| {
+            let all = told_by(&["b1", "echo 'a  b'"], own, caller);
+            let done = Command::new("/bin/sh").args(["-c", &all[1]]).output().unwrap();
+            String::from_utf8(done.stdout).unwrap()
+        };
+        assert_eq!(ran("/bin/echo", None), "exec -- /bin/sh -c echo 'a  b'\n");
+        let by = ran("/bin/echo", Some("a1=10.0.0.2,10.3.0.2"));
+        assert_eq!(by, "exec --caller=a1=10.0.0.2,10.3.0.2 -- /bin/sh -c echo 'a  b'\n");
+        assert_eq!(ran("/nowhere/madrigal", Some("a1=10.0.0.2")), "a  b\n");
+    }
+
+    #[test]
+    fn a_caller_is_read_as_it_is_written() {
+        for text in ["a1=10.0.0.2", "a_1.x-y=10.0.0.2,172.17.0.1"] {
+            assert_eq!(text.parse::<Caller>().unwrap().to_string(), text);
+        }
+        for text in ["", "a1", "a1=", "a1=10.0.0.2,", "a1=b1", "a1=fd00::2"] {
+            assert!(text.parse::<Caller>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nobody_calls_by_addresses_that_are_not_this_hosts() {
+        let not_here = ["127.0.0.1", "127.77.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77"];
+        assert!(not_here.iter().all(|ip| !is_here(ip.parse().unwrap())));
+        for command in ["orted", "orted -mca orte_hnp_uri \"1.0;tcp://192.0.2.77,127.0.0.1:5\""] {
+            assert_eq!(Caller::of(command.as_bytes()), None);
+        }
     }
 }

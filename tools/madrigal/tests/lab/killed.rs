@@ -23,7 +23,7 @@ impl<'a> Job<'a> {
     fn start(bed: &'a Bed, site: &Site, mpi: &Mpi) -> Self {
         let end = site.path("end");
         let _ = std::fs::remove_file(&end);
-        let words = site.words(mpi, ["a1", "b1"], &[], ["rounds", &end]);
+        let words = site.words(mpi, &["a1", "b1"], &[], ["rounds", &end]);
         let program = Program::start(bed, "a1", &words.iter().map(String::as_str).collect::<Vec<_>>());
         Self { bed, end, program }
     }
