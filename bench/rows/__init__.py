@@ -8,7 +8,7 @@ from harness.measure import Figure, Pair, Row
 from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
-from rows.own import Idle, PassThrough, VLinkLatency
+from rows.own import Idle, Multiplexing, PassThrough, VLinkLatency
 from rows.redis import Redis
 from rows.services import GoEcho, Memcached, NginxKeepAlive, NginxNewConnections, Pgbench
 
@@ -45,6 +45,7 @@ def all_rows() -> dict[str, Row]:
         "busy-nginx": Pair(NginxKeepAlive(), [Figure("busy: nginx + wrk, keep-alive", "requests/s", 0.95, 1.2, floor=0.8)],
                            busy=True),
         "vlink": VLinkLatency(),
+        "multiplexing": Multiplexing(),
         "hook": PassThrough(),
         "idle": Idle(),
         **daemon.rows(),

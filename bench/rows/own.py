@@ -78,6 +78,27 @@ class VLinkLatency:
         return [Result(self.figures[0], bare, ours, "none")]
 
 
+@dataclass(frozen=True)
+class Multiplexing:
+    """A message of 8 bytes by a Circuit over shared memory, which shares the driver with whoever else needs it, against a frame of
+    8 bytes by the same driver with nothing above it; one way."""
+
+    figures: Sequence[Figure] = (
+        Figure("multiplexed against bare channel, shm, 8 B: added", "ns", 100.0, lower_is_better=True, absolute=True),)
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """`madrigal perf circuit` measures both in each of its runs, round by round."""
+        program = builds.TARGET / "release" / "madrigal"
+        if not program.exists():
+            raise Failed("needs `cargo build --release`")
+        bare, ours = [], []
+        for _ in range(plan.runs):
+            found = json.loads(processes.run([str(program), "perf", "circuit", "--json"]))
+            ours.append(found["link_ns"])
+            bare.append(found["channel_ns"])
+        return [Result(self.figures[0], bare, ours, "bare channel")]
+
+
 def _calls_of_1000_reads(wrap: Sequence[str], program: str, log: Path) -> float:
     """System calls of 10,000 reads more, by ten: what starting costs falls out."""
     def calls(reads: int) -> int:

@@ -32,6 +32,7 @@ use madrigal_sys::{process, time};
 
 use crate::{Runtime, StartError};
 
+mod channel;
 mod circuit;
 
 pub use circuit::circuit;
@@ -67,9 +68,16 @@ pub struct Report {
     pub link_ns: Vec<f64>,
     /// One round each, the bare line's.
     pub bare_ns: Vec<f64>,
+    /// One round each, that of the driver with nothing above it; of a Circuit only, and only of messages that are frames of their own.
+    pub channel_ns: Vec<f64>,
 }
 
 impl Report {
+    fn of(method: &str, job: Job) -> Self {
+        let (link_ns, bare_ns, channel_ns) = (vec![], vec![], vec![]);
+        Self { method: method.to_owned(), size: job.size, iterations: job.iterations, link_ns, bare_ns, channel_ns }
+    }
+
     /// Median of the VLink.
     pub fn link(&self) -> f64 {
         median(&self.link_ns)
@@ -78,6 +86,11 @@ impl Report {
     /// Median of the bare line.
     pub fn bare(&self) -> f64 {
         median(&self.bare_ns)
+    }
+
+    /// Median of the driver alone, where it was measured.
+    pub fn channel(&self) -> Option<f64> {
+        (!self.channel_ns.is_empty()).then(|| median(&self.channel_ns))
     }
 
     /// How many bare exchanges a message costs.
@@ -108,6 +121,10 @@ impl fmt::Display for Report {
             self.link_ns.len(),
             self.iterations,
         )?;
+        if let Some(channel) = self.channel() {
+            let (best, more) = (best(&self.channel_ns), self.link() - channel);
+            write!(f, "; the driver alone {channel:.0} ns (best {best:.0}): multiplexing adds {more:.0}")?;
+        }
         if self.is_quiet() { Ok(()) } else { f.write_str("; the machine was busy") }
     }
 }
@@ -183,7 +200,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
     let mut peer = Peer::start(&told)?;
     let mut links = (0..ROUNDS).map(|_| accept(&acceptor)).collect::<Result<Vec<_>, _>>()?;
     links.sort_by_key(|(round, _)| *round);
-    let mut report = Report { method: method.to_owned(), size: job.size, iterations, link_ns: vec![], bare_ns: vec![] };
+    let mut report = Report::of(method, job);
     for (round, (_, link)) in links.iter().enumerate() {
         let line = line(&arena, round)?;
         report.bare_ns.push(job.ask_bare(line, || peer.is_alive())?);

@@ -170,7 +170,7 @@ pub(crate) struct Perf {
 pub(crate) enum PerfOf {
     /// A ping-pong over a VLink between two processes, against two processes sharing one cache line, in the same run
     Vlink(Vlink),
-    /// A ping-pong over a Circuit of two processes, against two processes sharing one cache line, in the same run
+    /// A ping-pong over a Circuit of two processes, against the same driver with nothing above it and one cache line, in the same run
     Circuit(Vlink),
 }
 

@@ -16,6 +16,11 @@ struct Measured<'a> {
     ratio: f64,
     link_rounds_ns: &'a [f64],
     bare_rounds_ns: &'a [f64],
+    /// Of the driver with nothing above it, for a Circuit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel_ns: Option<f64>,
+    #[serde(skip_serializing_if = "<[f64]>::is_empty")]
+    channel_rounds_ns: &'a [f64],
 }
 
 /// Runs the command.
@@ -46,5 +51,7 @@ fn measured(report: &Report) -> Measured<'_> {
         ratio: report.ratio(),
         link_rounds_ns: &report.link_ns,
         bare_rounds_ns: &report.bare_ns,
+        channel_ns: report.channel(),
+        channel_rounds_ns: &report.channel_ns,
     }
 }

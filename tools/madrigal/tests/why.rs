@@ -179,6 +179,12 @@ fn a_measurement_comes_with_its_yardstick() {
     for number in ["link_ns", "bare_ns", "ratio"] {
         assert!(measured[number].as_f64().unwrap() > 0.0, "{stdout}");
     }
+    let (code, stdout, stderr) = run(madrigal().args(["perf", "circuit", "--iterations", "50", "--json"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    let measured: Value = serde_json::from_str(&stdout).unwrap();
+    for number in ["link_ns", "channel_ns", "bare_ns"] {
+        assert!(measured[number].as_f64().unwrap() > 0.0, "{stdout}");
+    }
     let (code, _, stderr) = run(madrigal().args(["perf", "vlink", "--method", "nosuch"]));
     assert_eq!(code, Some(2));
     assert!(stderr.contains("there is no method `nosuch`"), "{stderr}");

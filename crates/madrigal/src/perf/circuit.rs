@@ -1,4 +1,4 @@
-//! The ping-pong over a Circuit of two processes.
+//! The ping-pong over a Circuit of two processes, and over the bare channel of the same driver.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use madrigal_links::circuit::{Packs, Unpacks};
 use madrigal_links::{Circuit, Station};
 use madrigal_sys::{process, time};
 
+use super::channel::Channel;
 use super::{Job, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
 
 /// What a started copy is told begins with this.
@@ -17,17 +18,16 @@ pub(super) const ASKED: &str = "circuit ";
 /// What is asked of the peer's memory at most.
 const LONGEST: usize = 1 << 30;
 
-/// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, and the bare line, in turn. Blocks until done; starts
-/// this program once more meanwhile.
+/// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, over the bare channel of that driver (messages that are
+/// frames of their own), and the bare line, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
     let unfit = || PerfError::Method { method: method.to_owned() };
-    if method == "loopback" || madrigal_drivers::message_driver(method).is_none() {
-        return Err(unfit());
-    }
+    let driver = madrigal_drivers::message_driver(method).filter(|_| method != "loopback").ok_or_else(unfit)?;
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
     let station = crate::station_with(&settings(method))?;
     let endpoint = Circuit::endpoint(&station)?;
     let me = endpoint.address();
+    let mut channel = Channel::open(driver, &settings(method), job.size)?;
     let (arena, fd) = Arena::create().map_err(os)?;
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
@@ -40,14 +40,19 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
         job.iterations.to_string(),
         method.to_owned(),
         hex(&me.encode(NodeAddress::LONG)),
+        hex(&channel.address().encode(NodeAddress::LONG)),
     ];
     let mut peer = Peer::start(&format!("{ASKED}{}", told.join(" ")))?;
     let other = other(&endpoint, &mut peer)?;
     let mut circuit = Circuit::join(endpoint, &[me, other])?;
-    let mut report = Report { method: method.to_owned(), size: job.size, iterations, link_ns: vec![], bare_ns: vec![] };
+    channel.join(None, || peer.is_alive())?;
+    let mut report = Report::of(method, job);
     for round in 0..ROUNDS {
         let line = line(&arena, round)?;
         report.bare_ns.push(job.ask_bare(line, || peer.is_alive())?);
+        if channel.carries() {
+            report.channel_ns.push(job.ask_channel(&mut channel)?);
+        }
         report.link_ns.push(job.ask_circuit(&mut circuit)?);
     }
     Ok(report)
@@ -57,20 +62,27 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
 pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let unclear = || PerfError::Told(told.to_owned());
     let words: Vec<&str> = told.split(' ').collect();
-    let [pid, fd, id, size, iterations, method, to] = words[..] else { return Err(unclear()) };
+    let [pid, fd, id, size, iterations, method, to, channel_to] = words[..] else { return Err(unclear()) };
     let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
     let job = Job { size: (number(size)? as usize).clamp(1, LONGEST), iterations: number(iterations)? as u32 };
     let parent = number(pid)? as u32;
     let arena = Arena::attach_from(parent, number(fd)? as i32, number(id)?).map_err(os)?;
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
-    let to = unhex(to).and_then(|bytes| NodeAddress::decode(&bytes).ok()).ok_or_else(unclear)?;
+    let address = |text| unhex(text).and_then(|bytes| NodeAddress::decode(&bytes).ok()).ok_or_else(unclear);
+    let (to, channel_to) = (address(to)?, address(channel_to)?);
+    let driver = madrigal_drivers::message_driver(method).ok_or_else(unclear)?;
     let station = crate::station_with(&settings(method))?;
     let endpoint = Circuit::endpoint(&station)?;
     let me = endpoint.address();
     introduce(&station, &to, &me)?;
     let mut circuit = Circuit::join(endpoint, &[to, me])?;
+    let mut channel = Channel::open(driver, &settings(method), job.size)?;
+    channel.join(Some(&channel_to), || process::alive(parent, born))?;
     for round in 0..ROUNDS {
         job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
+        if channel.carries() {
+            job.answer_channel(&mut channel)?;
+        }
         job.answer_circuit(&mut circuit)?;
     }
     Ok(())
