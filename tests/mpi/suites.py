@@ -49,7 +49,8 @@ def _run(options: argparse.Namespace, mpi: object) -> int:
     ran = 0
     scene = next(scene for scene in SCENES if scene.name == options.scene)
     with world_of(scene) as world:
-        place = suites.Place(world, mpi, options.provider, tuple(host for host, _ in scene.blocks), options.built, options.patience)
+        place = suites.Place(world, mpi, options.provider, tuple(host for host, _ in scene.blocks), options.built, options.patience,
+                             options.memory)
         for case, run in suites.ALL[options.suite](place, options.only):
             start = time.monotonic()
             result, why = run()
@@ -99,6 +100,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--provider", default=OURS, help="of libfabric (madrigal)")
     parser.add_argument("--built", type=lambda text: Path(text).resolve(), metavar="DIR", help="where the suite was built")
     parser.add_argument("--patience", type=float, default=1, metavar="TIMES", help="longer time limits, for both providers")
+    parser.add_argument("--memory", type=float, default=4, metavar="GB", help="leave out tests that want more (4)")
     parser.add_argument("--record", action="store_true", help="write the results to baseline/")
     return parser.parse_args()
 

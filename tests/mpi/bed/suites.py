@@ -30,6 +30,8 @@ class Place:
     """The folder of a suite that somebody built."""
     patience: float = 1
     """How many times longer than on a quiet machine things may take."""
+    memory: float = 4
+    """Tests that want more gigabytes are left out."""
 
     def spread(self, ranks: int) -> list[tuple[str, int]]:
         """So many ranks in turn over the hosts."""
@@ -85,10 +87,6 @@ def mpi4py(place: Place, wanted: str) -> Iterator[Case]:
             yield path.stem, lambda name=path.stem: one(name)
 
 
-MOST_MEMORY = 4.0
-"""Tests that want more gigabytes are left out."""
-
-
 def mpich(place: Place, wanted: str) -> Iterator[Case]:
     """MPICH's test/mpi, built somewhere for this MPI: what the lists in its folders name."""
     if place.built is None:
@@ -103,7 +101,7 @@ def mpich(place: Place, wanted: str) -> Iterator[Case]:
                 continue
             name = " ".join([f"{part}/{words[0]}", words[1], *arguments, *(f"{key}={value}" for key, value in environment.items())])
             limit = float(options.get("timeLimit", 120))
-            if float(options.get("mem", 0)) > MOST_MEMORY:
+            if float(options.get("mem", 0)) > place.memory:
                 yield name, lambda memory=options["mem"]: ("skipped", f"wants {memory} GB of memory")
                 continue
             yield name, lambda part=part, words=words, arguments=arguments, environment=environment, name=name, limit=limit: _mpich_case(
