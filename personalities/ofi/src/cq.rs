@@ -210,10 +210,33 @@ impl Cq {
         // SAFETY: by the caller.
         let second = unsafe { self.take(&mut state, to) };
         drop(state);
-        if worked == 0 && second == -(EAGAIN as isize) {
-            self.domain.rest();
+        if worked > 0 || second != -(EAGAIN as isize) {
+            return second;
         }
-        second
+        // SAFETY: by the caller.
+        unsafe { self.look_on(to) }
+    }
+
+    /// Nothing is there: looks on where an answer may be near, else lets others run.
+    ///
+    /// # Safety
+    /// As for [`Cq::take`].
+    unsafe fn look_on(&self, to: Reader) -> isize {
+        if let Some(mut looks) = self.domain.station().and_then(|station| station.expects()) {
+            while looks.more() {
+                let mut state = self.domain.lock();
+                let worked = state.turn();
+                // SAFETY: by the caller.
+                let found = unsafe { self.take(&mut state, to) };
+                if worked > 0 || found != -(EAGAIN as isize) {
+                    looks.end(true);
+                    return found;
+                }
+            }
+            looks.end(false);
+        }
+        self.domain.rest();
+        -(EAGAIN as isize)
     }
 
     /// Looks until there is something, the time is over or somebody signals.

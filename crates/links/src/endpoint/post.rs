@@ -19,7 +19,7 @@ impl Core {
     #[inline]
     pub(super) fn route(&mut self, channel: u16, to: PeerId) -> Result<(u32, u16), PostError> {
         // Who sends is at work, though nothing may come: what he looks at next is not to put him to sleep.
-        self.state.idle.busy();
+        self.state.idle.asks();
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let peer = *endpoint.peers.get(to.0 as usize).ok_or(PostError::Invalid)?;
         let node = &self.state.nodes[peer.node as usize];

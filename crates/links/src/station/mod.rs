@@ -10,6 +10,7 @@
 //! A node is linked when something is first sent to it, by the first driver that can; if that fails, by the next. There is no thread:
 //! progress is made by whoever calls. Everything lies behind one lock that is a compare-exchange when nobody else wants it.
 
+mod answers;
 pub(crate) mod ear;
 mod long;
 mod manners;
@@ -33,6 +34,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::arrive::MAX_KEPT;
 use crate::endpoint::credit::Credit;
 use crate::endpoint::state::EndpointState;
+pub use answers::Looks;
 use ear::Ear;
 use state::{Route, State};
 pub(crate) use wait::Idle;

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
+use super::answers::{Answers, Looks};
 use super::manners::Manners;
 use super::state::{Node, Route};
 use super::{Core, Station};
@@ -59,6 +60,7 @@ pub(crate) struct Idle {
     /// How long who yielded was away lately, on the average.
     away: AtomicU64,
     manners: Manners,
+    answers: Answers,
 }
 
 enum Next {
@@ -79,7 +81,15 @@ impl Idle {
         self.since.store(0, Ordering::Relaxed);
         self.sleep.store(0, Ordering::Relaxed);
         self.sought.store(0, Ordering::Relaxed);
+        self.answers.forget();
         self.manners.forget_last();
+    }
+
+    /// Something is sent.
+    #[inline]
+    pub(crate) fn asks(&self) {
+        self.busy();
+        self.answers.expect();
     }
 
     /// Whether whoever is waited for is likely not to run.
@@ -211,6 +221,23 @@ impl Station {
     #[inline]
     pub fn rest(&self) -> bool {
         self.wait_once(true)
+    }
+
+    /// For who looked and found nothing, before he returns to a caller that may do much before he looks again: whether an answer to what
+    /// was just sent is likely to come so soon that looking on is worth it.
+    #[inline]
+    pub fn expects(&self) -> Option<Looks<'_>> {
+        if !self.idle.answers.are_expected() {
+            return None;
+        }
+        if self.policy.was_contended() || self.idle.is_crowded() {
+            // Who never waits for long would never notice that the others are gone.
+            if self.idle.answers.is_time_to_ask() {
+                self.idle.look_at_load(&self.policy, time::now_ns());
+            }
+            return None;
+        }
+        if self.policy.max_spin_ns() > 0 { self.idle.answers.looks() } else { None }
     }
 
     #[inline]
