@@ -264,8 +264,10 @@ struct Job {
 }
 
 impl Job {
-    /// Nanoseconds one way of a round of `exchange`s, which are told whether they are the last.
+    /// Nanoseconds one way of a round of `exchange`s behind the first, which are told whether they are the last.
     fn timed(self, mut exchange: impl FnMut(bool) -> Result<(), PerfError>) -> Result<f64, PerfError> {
+        // The other end may not have come to this round yet.
+        exchange(false)?;
         let begun = time::now_ns();
         let mut done = 0;
         loop {
