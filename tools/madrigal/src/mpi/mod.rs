@@ -81,7 +81,12 @@ fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
         ],
         Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "madrigal")],
-        Kind::Intel => &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "madrigal")],
+        Kind::Intel => &[
+            ("I_MPI_FABRICS", "ofi"),
+            ("I_MPI_OFI_PROVIDER", "madrigal"),
+            // By the provider's one-sided operations, as by any provider's, it tells a wrong size of dynamic windows.
+            ("MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0"),
+        ],
     }
 }
 
