@@ -78,7 +78,7 @@ pub(crate) struct Side {
     /// What was wrong as it was last read, or written to the other end.
     wrong: Option<Errno>,
     /// Bytes that came from it.
-    pub(crate) came: u64,
+    came: u64,
 }
 
 /// Two ends that are joined.

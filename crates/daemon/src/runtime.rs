@@ -91,7 +91,7 @@ impl Runtime {
             _ => {}
         }
         self.judge()?;
-        if crate::socket::dial_unix(&self.socket()).is_ok() {
+        if self.is_up() {
             return Ok(false);
         }
         let text = crate::hosts::without_daemon(grid, me);
@@ -102,8 +102,12 @@ impl Runtime {
     /// The hosts of the grid as programs of this host have them; `None` where no daemon is up.
     pub fn told_hosts(&self) -> Option<ToldHosts> {
         self.judge().ok()?;
-        crate::socket::dial_unix(&self.socket()).ok()?;
-        fs::read_to_string(self.hosts()).ok().map(ToldHosts::new)
+        self.is_up().then(|| fs::read_to_string(self.hosts()).ok().map(ToldHosts::new)).flatten()
+    }
+
+    /// Whether a daemon listens here, if only one that hangs.
+    fn is_up(&self) -> bool {
+        matches!(crate::socket::dial_unix(&self.socket()), Ok(_) | Err(Errno::AGAIN))
     }
 
     /// Writes it, so that whoever reads it reads either what was there or all that is now.
@@ -154,4 +158,26 @@ impl Runtime {
 
 fn io(path: &Path, error: std::io::Error) -> RuntimeError {
     RuntimeError::Io { path: path.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_hangs_is_up_and_holds_nobody_up_for_ever() {
+        let folder = std::env::temp_dir().join(format!("madrigal-hangs-{}", madrigal_sys::process::own_pid()));
+        fs::create_dir(&folder).unwrap();
+        let runtime = Runtime::at(folder.clone());
+        assert!(!runtime.is_up());
+        let daemon = crate::socket::listen_unix(&runtime.socket()).unwrap();
+        rustix::net::listen(&daemon, 0).unwrap();
+        // It takes nobody; one waits in its queue, and there is no more room.
+        let first = crate::socket::dial_unix(&runtime.socket()).unwrap();
+        assert_eq!(crate::socket::dial_unix(&runtime.socket()).unwrap_err(), Errno::AGAIN);
+        assert!(runtime.is_up());
+        drop((first, daemon));
+        assert!(!runtime.is_up());
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

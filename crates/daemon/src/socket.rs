@@ -5,12 +5,13 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt, sockopt::Timeout,
 };
 
 /// What a read or an accept gave.
@@ -26,6 +27,8 @@ pub(crate) enum Got {
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 const BACKLOG: i32 = 1024;
+/// How long a daemon on this host may take to have room in its queue.
+const DIAL: Duration = Duration::from_secs(5);
 /// 1280 bytes without the heads of IPv6 and TCP.
 const SHORT: i32 = 1280 - 40 - 20;
 
@@ -209,10 +212,13 @@ pub(crate) fn listen_unix(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Connects to a path; this socket blocks.
+/// Connects to a path; this socket blocks. `EAGAIN`: the queue there stayed full.
 pub(crate) fn dial_unix(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Where a daemon hangs, its queue may be full.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DIAL))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket)
 }
 
