@@ -86,11 +86,12 @@ impl Channel {
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), PerfError> {
         let link = self.link.ok_or(PerfError::Gone)?;
+        let mut looks = Looks::default();
         loop {
             match self.port.send(link, &[], &[IoSlice::new(bytes)], 0) {
                 Ok(Sent::All) => return Ok(()),
                 // Short frames go whole or not at all.
-                Ok(Sent::Part(_)) => drop(self.port.poll(&mut self.inbox)),
+                Ok(Sent::Part(_)) => self.look(&mut looks)?,
                 Err(_) => return Err(PerfError::Gone),
             }
         }
@@ -98,20 +99,48 @@ impl Channel {
 
     /// Waits for the frame behind the first so many, which is then in the inbox.
     fn receive(&mut self, count: u64) -> Result<(), PerfError> {
-        let mut looks = 0u32;
+        let mut looks = Looks::default();
         while self.inbox.frames <= count {
-            if self.port.poll(&mut self.inbox) == 0 {
-                core::hint::spin_loop();
-                looks += 1;
-                if looks.is_multiple_of(LOOKS) {
-                    std::thread::yield_now();
-                }
-            }
-            if self.inbox.is_down {
-                return Err(PerfError::Gone);
-            }
+            self.look(&mut looks)?;
         }
         Ok(())
+    }
+
+    /// Looks for frames; whoever looked in vain for too long is told that there is nobody any more.
+    #[inline]
+    fn look(&mut self, looks: &mut Looks) -> Result<(), PerfError> {
+        let found = self.port.poll(&mut self.inbox) > 0;
+        if self.inbox.is_down || !(found || looks.more()) {
+            return Err(PerfError::Gone);
+        }
+        Ok(())
+    }
+}
+
+/// Looks in vain.
+#[derive(Default)]
+struct Looks {
+    count: u32,
+    /// When they end; 0: not known yet.
+    until: u64,
+}
+
+impl Looks {
+    /// Whether to look once more.
+    #[inline]
+    fn more(&mut self) -> bool {
+        core::hint::spin_loop();
+        self.count = self.count.wrapping_add(1);
+        if !self.count.is_multiple_of(LOOKS) {
+            return true;
+        }
+        // On a busy machine both may share a processor.
+        std::thread::yield_now();
+        let now = time::now_ns();
+        if self.until == 0 {
+            self.until = now + START_NS;
+        }
+        now < self.until
     }
 }
 
