@@ -66,16 +66,7 @@ class VLinkLatency:
     figures: Sequence[Figure] = (Figure("VLink over shm against a bare cache line", "ns", 1 / 2.5, lower_is_better=True),)
 
     def measure(self, plan: Plan) -> list[Result]:
-        """`madrigal perf vlink` measures both in each of its runs, round by round."""
-        program = builds.TARGET / "release" / "madrigal"
-        if not program.exists():
-            raise Failed("needs `cargo build --release`")
-        bare, ours = [], []
-        for _ in range(plan.runs):
-            found = json.loads(processes.run([str(program), "perf", "vlink", "--json"]))
-            ours.append(found["link_ns"])
-            bare.append(found["bare_ns"])
-        return [Result(self.figures[0], bare, ours, "none")]
+        return [Result(self.figures[0], *_perf(plan, "vlink", "bare_ns"), "none")]
 
 
 @dataclass(frozen=True)
@@ -87,16 +78,16 @@ class Multiplexing:
         Figure("multiplexed against bare channel, shm, 8 B: added", "ns", 100.0, lower_is_better=True, absolute=True),)
 
     def measure(self, plan: Plan) -> list[Result]:
-        """`madrigal perf circuit` measures both in each of its runs, round by round."""
-        program = builds.TARGET / "release" / "madrigal"
-        if not program.exists():
-            raise Failed("needs `cargo build --release`")
-        bare, ours = [], []
-        for _ in range(plan.runs):
-            found = json.loads(processes.run([str(program), "perf", "circuit", "--json"]))
-            ours.append(found["link_ns"])
-            bare.append(found["channel_ns"])
-        return [Result(self.figures[0], bare, ours, "bare channel")]
+        return [Result(self.figures[0], *_perf(plan, "circuit", "channel_ns"), "bare channel")]
+
+
+def _perf(plan: Plan, kind: str, bare: str) -> tuple[list[float], list[float]]:
+    """The bare figure of that name and ours, in nanoseconds; `madrigal perf` measures both in each of its runs, round by round."""
+    program = builds.TARGET / "release" / "madrigal"
+    if not program.exists():
+        raise Failed("needs `cargo build --release`")
+    found = [json.loads(processes.run([str(program), "perf", kind, "--json"])) for _ in range(plan.runs)]
+    return [each[bare] for each in found], [each["link_ns"] for each in found]
 
 
 def _calls_of_1000_reads(wrap: Sequence[str], program: str, log: Path) -> float:
