@@ -1,6 +1,6 @@
-//! The matrix: what can lie between two hosts, and unmodified programs at them, MPIs among these. In each scene every program brings what was sent, links are
-//! TLS between sites, nothing else passes the border, and how long the first connection took is told: with nothing known, and by what a
-//! daemon remembers.
+//! The matrix: what can lie between two hosts, and unmodified programs at them, MPIs among these. In each scene every program brings what
+//! was sent, links are TLS between sites, nothing else passes the border, and how long the first connection took is told: with nothing
+//! known, and by what a daemon remembers.
 //!
 //! Features (docs/features.md): B16, B18, D3.
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use serde_json::Value;
+
 use super::common::bed::until;
 use super::grid::{Grid, has};
 
@@ -97,23 +99,29 @@ pub(crate) fn try_rsync(grid: &mut Grid, from: &str, to: &str) {
     }
 }
 
-/// iperf3, both ways, with two streams. Its server closes its listener after each connection and resets who is in the queue: there is a
-/// fresh one for each test, and nobody calls it to see whether it is up.
+/// iperf3, both ways, with two streams.
 pub(crate) fn try_iperf(grid: &mut Grid, from: &str, to: &str) {
     if !has("iperf3") {
         return;
     }
-    let listeners = ["ss", "-Hltn", "sport = :5201"];
     for more in [&["-P", "2"][..], &["-R"]] {
-        grid.serve(to, &["iperf3", "-s", "-1", "-B", "127.0.0.1"]);
-        until("iperf3 to listen", || (!grid.bed.exec(to, &listeners).1.is_empty()).then_some(()));
-        let base = ["iperf3", "-c", to, "-t", "1", "-J"];
-        let told = super::bed::run(&mut grid.wrap(from, &[&base[..], more].concat()));
-        let answer: serde_json::Value = serde_json::from_str(&told.1).unwrap_or_else(|_| panic!("{told:?}"));
-        let bytes = answer["end"]["sum_received"]["bytes"].as_u64();
-        assert!(told.0 == 0 && bytes.is_some_and(|bytes| bytes > 100_000), "{more:?}: {}", told.1);
-        until("iperf3 to end", || grid.bed.exec(to, &listeners).1.is_empty().then_some(()));
+        let command = [&["iperf3", "-c", to, "-t", "1", "-J"], more].concat();
+        let received = iperf(grid, to, &["-B", "127.0.0.1"], |grid| grid.wrap(from, &command));
+        assert!(received["bytes"].as_u64().is_some_and(|bytes| bytes > 100_000), "{more:?}: {received}");
     }
+}
+
+/// What the server of an iperf3 received from this client. It closes its listener after each connection and resets who is in the queue:
+/// there is a fresh one for each test, and nobody calls it to see whether it is up.
+pub(crate) fn iperf(grid: &mut Grid, to: &str, at: &[&str], client: impl FnOnce(&Grid) -> Command) -> Value {
+    let listeners = ["ss", "-Hltn", "sport = :5201"];
+    grid.serve(to, &[&["iperf3", "-s", "-1"], at].concat());
+    until("iperf3 to listen", || (!grid.bed.exec(to, &listeners).1.is_empty()).then_some(()));
+    let (status, out, err) = super::bed::run(&mut client(grid));
+    assert_eq!(status, 0, "{out}{err}");
+    let told: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    until("iperf3 to end", || grid.bed.exec(to, &listeners).1.is_empty().then_some(()));
+    told["end"]["sum_received"].clone()
 }
 
 /// An omniORB server on `to`, and a client on `from`: text, data there and back, an exception.
