@@ -87,9 +87,10 @@ class Mpi:
             chosen |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": provider}
         elif self.kind == "impi":
             chosen |= {"I_MPI_FABRICS": "ofi", "I_MPI_OFI_PROVIDER": provider}
-            chosen |= {"MPIR_CVAR_CH4_OFI_ENABLE_RMA": "0"} if provider == OURS else {}
         if provider == OURS:
             chosen["FI_PROVIDER_PATH"] = str(provider_folder())
+            if self.kind == "impi":
+                chosen["MPIR_CVAR_CH4_OFI_ENABLE_RMA"] = "0"
             chosen |= _handed_on()
         return chosen
 
