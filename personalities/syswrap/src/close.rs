@@ -86,8 +86,8 @@ fn last_close(s: &Sock, fd: c_int) {
     s.set_flag(flag::CLOSED, true);
 }
 
-/// How long a doorbell under way is waited for.
-const RINGING_NS: u64 = 1_000_000;
+/// How long doorbells under way are waited for. TCP may pace them.
+const RINGING_NS: u64 = 500_000_000;
 
 /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread.
 fn end_session(s: &Sock, fd: c_int, sole: bool) {
@@ -95,8 +95,7 @@ fn end_session(s: &Sock, fd: c_int, sole: bool) {
     if !sole {
         return;
     }
-    let unread = s.session.rx() == phase::RING && View::CONSUMER.waiting(v.inn) > 0;
-    if unread || s.has(flag::LINGER0) {
+    if leaves_unread(&v, fd) || s.has(flag::LINGER0) {
         v.out.w.fate.store(fate::RESET, Ordering::SeqCst);
         let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
         return;
@@ -109,12 +108,36 @@ fn end_session(s: &Sock, fd: c_int, sole: bool) {
         leave::take_back(&v, fd);
     }
     drop(guard);
-    if s.session.rx() == phase::RING
-        && let Some(_lock) = s.rlock.try_lock()
-    {
-        leave::wait_until(RINGING_NS, || v.inn.w.ringing.load(Ordering::SeqCst) == 0);
-        v.swallow_any(fd);
+    if let Some(_lock) = s.rlock.try_lock() {
+        take_doorbells(&v, fd);
     }
+}
+
+/// Whether there is something the program has not read. Doorbells are none of its bytes.
+fn leaves_unread(v: &View<'_>, fd: c_int) -> bool {
+    if reads_ring(v) {
+        return View::CONSUMER.waiting(v.inn) > 0;
+    }
+    raw::ioctl_int(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
+/// Whether what the kernel socket holds are doorbells.
+fn reads_ring(v: &View<'_>) -> bool {
+    v.s.session.rx() == phase::RING || upgrade::is_drained_of_kernel(v)
+}
+
+/// Takes out all the doorbells there will ever be: those that are counted come, and no more are sent to who closes. Under the
+/// receive lock.
+fn take_doorbells(v: &View<'_>, fd: c_int) {
+    if !reads_ring(v) {
+        return;
+    }
+    leave::wait_until(RINGING_NS, || {
+        // Read before the count: a doorbell is counted while it is rung.
+        let last = v.inn.w.ringing.load(Ordering::SeqCst) == 0;
+        v.swallow_any(fd);
+        last && v.bells_due() == 0 || v.ended()
+    });
 }
 
 /// This process ends without closing: every connection is closed by the kernel in a moment, so its peer is told how.

@@ -421,12 +421,14 @@ fn advance_slowly(v: &View<'_>, fd: c_int) {
         phase::KERNEL => {
             ready(v, fd);
         }
-        phase::READY
-            if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL
-                && v.s.session.pos.load(Ordering::Relaxed) == v.inn.w.n_kernel.load(Ordering::Acquire) =>
-        {
-            v.s.session.rx.store(phase::RING, Ordering::SeqCst);
-        }
+        phase::READY if is_drained_of_kernel(v) => v.s.session.rx.store(phase::RING, Ordering::SeqCst),
         _ => {}
     }
+}
+
+/// Whether a side that is READY has read all that the writer sent by the kernel before it switched.
+pub(crate) fn is_drained_of_kernel(v: &View<'_>) -> bool {
+    v.s.session.rx() == phase::READY
+        && v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL
+        && v.s.session.pos.load(Ordering::Relaxed) == v.inn.w.n_kernel.load(Ordering::Acquire)
 }

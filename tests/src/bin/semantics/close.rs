@@ -23,6 +23,7 @@ crate::checks![
     linger_zero_after_data,
     close_with_unread_resets,
     close_with_data_on_its_way,
+    close_before_the_last_doorbell,
     peer_closed_then_send,
     events_after_half_close,
     events_after_both_shut,
@@ -211,6 +212,30 @@ fn close_with_data_on_its_way() {
             assert!(recv_up_to(&s, bytes.len() + 1) == bytes);
         },
     );
+}
+
+/// A reader that freed space for a writer may still have told it so when the writer closes: that is no byte left unread.
+fn close_before_the_last_doorbell() {
+    let p = Pair::warm();
+    // A doorbell goes at once, the next one some 50 ms later.
+    net::set(&p.c, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, 20u32).unwrap();
+    net::set_nonblocking(&p.c, true);
+    net::set_nonblocking(&p.s, true);
+    for _ in 0..3 {
+        net::fill(&p.s, &[7; 10_000]);
+        both(
+            || _ = poll(&p.s, POLLOUT, 10),
+            || {
+                net::nap(5);
+                while read(&p.c, &mut [0; 10_000]).is_ok() {}
+            },
+        );
+    }
+    drop(p.s);
+    await_events(&p.c, POLLRDHUP);
+    net::nap(200);
+    assert_eq!(poll(&p.c, ALL, 0), ALL);
+    assert_eq!(read(&p.c, &mut [0; 4]), Ok(0));
 }
 
 fn peer_closed_then_send() {
