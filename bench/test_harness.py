@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import processes, report, stats
 from harness.measure import Figure, Result
+from rows import all_rows
 
 
 def result(plain: list[float], madrigal: list[float], **figure: object) -> Result:
@@ -38,6 +39,12 @@ class Figures(unittest.TestCase):
         low, high = stats.bounds(values)
         self.assertTrue(0.9 <= low <= 1.0 <= high <= 1.1)
         self.assertEqual(stats.bounds(values), (low, high))
+
+
+class Rows(unittest.TestCase):
+    def test_each_names_its_figures(self) -> None:
+        for name, row in all_rows().items():
+            self.assertTrue(row.figures and all(isinstance(figure, Figure) for figure in row.figures), name)
 
 
 class Reports(unittest.TestCase):

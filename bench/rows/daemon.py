@@ -127,7 +127,12 @@ class Daemons:
     """A measurement of wrapped programs through daemons, each way, and of plain ones without; turn about."""
 
     tool: str
-    figures: Sequence[tuple[Figure, Between]]
+    wanted: Sequence[tuple[Figure, Between]]
+
+    @property
+    def figures(self) -> Sequence[Figure]:
+        """For the list of rows."""
+        return [figure for figure, _ in self.wanted]
 
     def measure(self, plan: Plan) -> list[Result]:
         """Direct TCP is the better of the congestion controls."""
@@ -135,7 +140,7 @@ class Daemons:
         if absent:
             raise Failed(f"needs {', '.join(absent)}")
         ask = _iperf3 if self.tool == "iperf3" else _sockperf
-        lower = self.figures[0][0].lower_is_better
+        lower = self.figures[0].lower_is_better
         with ExitStack() as stack:
             trials, ports = {}, {}
             for space in plan.spaces:
@@ -143,7 +148,7 @@ class Daemons:
                 trials[space.congestion] = [self._direct(space, ports[space.congestion], plan.seconds) for _ in range(max(plan.trials, 1))]
             best = (min if lower else max)(plan.spaces, key=lambda space: median(trials[space.congestion]))
             ways = []
-            for number, (_, between) in enumerate(self.figures):
+            for number, (_, between) in enumerate(self.wanted):
                 bed = Bed(stack, plan.scratch / f"daemons-{self.tool}-{number}", best, between.tls, between.daemons == 3)
                 server = "a1" if between.daemons == 1 else "b1"
                 port = self._serve(stack, plan, best, bed.wrapped(server))
@@ -155,7 +160,7 @@ class Daemons:
                 direct.append(self._direct(best, ports[best.congestion], plan.seconds))
                 for runs, (head, address, port) in zip(seen, ways):
                     runs.append(ask(head, address, port, plan.seconds))
-        return [Result(figure, direct, ours, best.congestion, trials=trials) for (figure, *_), ours in zip(self.figures, seen)]
+        return [Result(figure, direct, ours, best.congestion, trials=trials) for figure, ours in zip(self.figures, seen)]
 
     def _direct(self, space: Namespace, port: int, seconds: float) -> float:
         ask = _iperf3 if self.tool == "iperf3" else _sockperf
