@@ -34,14 +34,18 @@ use crate::{Runtime, StartError};
 
 mod channel;
 mod circuit;
+mod crowd;
 
 pub use circuit::circuit;
+pub use crowd::{Crowd, crowd};
 
 /// How often the whole is repeated; the report gives medians.
 pub const ROUNDS: usize = 25;
 
 /// Tells a started copy what to do.
 const ASKED: &str = "_MADRIGAL_PERF_PEER";
+/// What is asked of its memory at most.
+const LONGEST: usize = 1 << 30;
 /// How long the copy may take to start and connect.
 const START_NS: u64 = 15_000_000_000;
 /// A round ends after this time even if not all its exchanges were done, ...
@@ -101,7 +105,6 @@ impl Report {
     /// Whether both processes had a processor of their own nearly all the time. If not, the figures say how busy the machine was, and
     /// nothing else.
     pub fn is_quiet(&self) -> bool {
-        let steady = |all: &[f64]| median(all) < 2.0 * best(all);
         self.bare() < QUIET_NS && steady(&self.bare_ns) && steady(&self.link_ns)
     }
 }
@@ -151,6 +154,14 @@ pub enum PerfError {
     /// The peer was told something it does not understand.
     #[error("`{0}` tells a peer nothing")]
     Told(String),
+    /// Peers that were to be idle are not linked by TCP.
+    #[error("only {up} of {wanted} idle peers are connected by tcp")]
+    Peers {
+        /// How many are.
+        up: usize,
+        /// How many were to be.
+        wanted: usize,
+    },
     /// No driver of messages could be opened.
     #[error(transparent)]
     Station(#[from] madrigal_links::station::OpenError),
@@ -217,6 +228,12 @@ pub fn peer() -> Result<bool, PerfError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(os)?;
     if let Some(told) = told.strip_prefix(circuit::ASKED) {
         return circuit::peer(told).map(|()| true);
+    }
+    if let Some(told) = told.strip_prefix(crowd::ASKED) {
+        return crowd::peer(told).map(|()| true);
+    }
+    if let Some(told) = told.strip_prefix(crowd::IDLE) {
+        return crowd::idle(told).map(|()| true);
     }
     let unclear = || PerfError::Told(told.clone());
     let words: Vec<&str> = told.split(' ').collect();
@@ -389,6 +406,11 @@ fn median(all: &[f64]) -> f64 {
     let mut sorted = all.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Whether nothing but the program itself took part most of the time.
+fn steady(all: &[f64]) -> bool {
+    median(all) < 2.0 * best(all)
 }
 
 fn best(all: &[f64]) -> f64 {

@@ -171,7 +171,7 @@ pub(crate) enum PerfOf {
     /// A ping-pong over a VLink between two processes, against two processes sharing one cache line, in the same run
     Vlink(Vlink),
     /// A ping-pong over a Circuit of two processes, against the same driver with nothing above it and one cache line, in the same run
-    Circuit(Vlink),
+    Circuit(Circuit),
 }
 
 /// `madrigal perf vlink` and `madrigal perf circuit`.
@@ -189,6 +189,16 @@ pub(crate) struct Vlink {
     /// Print JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `madrigal perf circuit`.
+#[derive(Args)]
+pub(crate) struct Circuit {
+    #[command(flatten)]
+    pub(crate) of: Vlink,
+    /// Instead: two that are connected with N idle peers by TCP, each of them, against two that have none, in the same run
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) peers: Option<u32>,
 }
 
 /// `madrigal completions`.

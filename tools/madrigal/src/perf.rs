@@ -1,6 +1,8 @@
 //! `madrigal perf`: measurements, always against something in the same run.
 
-use madrigal::perf::{self, Report};
+use std::fmt::Display;
+
+use madrigal::perf::{self, Crowd, PerfError, Report};
 use serde::Serialize;
 
 use crate::{cli, out};
@@ -23,17 +25,44 @@ struct Measured<'a> {
     channel_rounds_ns: &'a [f64],
 }
 
+/// The same of those who have idle peers.
+#[derive(Serialize)]
+struct Among<'a> {
+    method: &'a str,
+    size: usize,
+    iterations: u32,
+    /// How many idle peers each of them was connected with by TCP.
+    peers: usize,
+    among_ns: f64,
+    alone_ns: f64,
+    ratio: f64,
+    among_rounds_ns: &'a [f64],
+    alone_rounds_ns: &'a [f64],
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
-    let (what, args, report) = match &args.what {
-        cli::PerfOf::Vlink(args) => ("VLink", args, perf::vlink(&args.method, args.size as usize, args.iterations)),
-        cli::PerfOf::Circuit(args) => {
-            ("Circuit", args, perf::circuit(&args.method, args.size as usize, args.iterations))
+    match &args.what {
+        cli::PerfOf::Vlink(of) => {
+            let report = perf::vlink(&of.method, of.size as usize, of.iterations);
+            tell("VLink", of, report.as_ref().map(|report| (report, measured(report))))
         }
-    };
-    match report {
-        Ok(report) if args.json => out::print_json(&measured(&report)),
-        Ok(report) => {
+        cli::PerfOf::Circuit(cli::Circuit { of, peers: None }) => {
+            let report = perf::circuit(&of.method, of.size as usize, of.iterations);
+            tell("Circuit", of, report.as_ref().map(|report| (report, measured(report))))
+        }
+        cli::PerfOf::Circuit(cli::Circuit { of, peers: Some(peers) }) => {
+            let crowd = perf::crowd(&of.method, of.size as usize, of.iterations, *peers as usize);
+            tell("Circuit", of, crowd.as_ref().map(|crowd| (crowd, among(crowd))))
+        }
+    }
+}
+
+/// Prints what was found, for people or for scripts.
+fn tell(what: &str, args: &cli::Vlink, found: Result<(&impl Display, impl Serialize), &PerfError>) -> i32 {
+    match found {
+        Ok((_, measured)) if args.json => out::print_json(&measured),
+        Ok((report, _)) => {
             out::print(&format!("{report}\n"));
             out::FOUND
         }
@@ -53,5 +82,19 @@ fn measured(report: &Report) -> Measured<'_> {
         bare_rounds_ns: &report.bare_ns,
         channel_ns: report.channel(),
         channel_rounds_ns: &report.channel_ns,
+    }
+}
+
+fn among(crowd: &Crowd) -> Among<'_> {
+    Among {
+        method: &crowd.method,
+        size: crowd.size,
+        iterations: crowd.iterations,
+        peers: crowd.peers,
+        among_ns: crowd.among(),
+        alone_ns: crowd.alone(),
+        ratio: crowd.ratio(),
+        among_rounds_ns: &crowd.among_ns,
+        alone_rounds_ns: &crowd.alone_ns,
     }
 }

@@ -171,6 +171,28 @@ fn completions_and_manual_pages_come_out() {
 }
 
 #[test]
+fn idle_peers_are_connected_while_what_they_cost_is_measured() {
+    let few = ["perf", "circuit", "--peers", "3", "--iterations", "50", "--json"];
+    let (code, stdout, stderr) = run(madrigal().args(few));
+    assert_eq!(code, Some(0), "{stderr}");
+    let measured: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&measured["method"], &measured["peers"]), (&"shm".into(), &3.into()), "{stdout}");
+    for number in ["alone_ns", "among_ns", "ratio"] {
+        assert!(measured[number].as_f64().unwrap() > 0.0, "{stdout}");
+    }
+    let rounds = |of: &str| measured[of].as_array().unwrap().len();
+    assert!(rounds("alone_rounds_ns") > 0 && rounds("alone_rounds_ns") == rounds("among_rounds_ns"), "{stdout}");
+    let (code, _, stderr) = run(madrigal().args(["perf", "circuit", "--peers", "0"]));
+    assert!(code == Some(2) && stderr.contains("--peers"), "{stderr}");
+    // More than the descriptors of one process are good for.
+    let limited =
+        format!("ulimit -n 100; exec {} perf circuit --peers 200 --iterations 50", env!("CARGO_BIN_EXE_madrigal"));
+    let (code, stdout, stderr) = run(std::process::Command::new("sh").args(["-c", &limited]));
+    assert!(code == Some(1) && stdout.is_empty(), "{stdout}{stderr}");
+    assert!(stderr.contains(" of 200 idle peers are connected by tcp"), "{stderr}");
+}
+
+#[test]
 fn a_measurement_comes_with_its_yardstick() {
     let (code, stdout, stderr) = run(madrigal().args(["perf", "vlink", "--iterations", "50", "--json"]));
     assert_eq!(code, Some(0), "{stderr}");

@@ -8,26 +8,24 @@ use madrigal_base::node::NodeAddress;
 use madrigal_drivers::shm::arena::Arena;
 use madrigal_links::circuit::{Packs, Unpacks};
 use madrigal_links::{Circuit, Station};
+use madrigal_netaccess::message::MessageDriver;
 use madrigal_sys::{process, time};
 
 use super::channel::Channel;
-use super::{Job, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
+use super::{Job, LONGEST, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
 
 /// What a started copy is told begins with this.
 pub(super) const ASKED: &str = "circuit ";
-/// What is asked of the peer's memory at most.
-const LONGEST: usize = 1 << 30;
 
 /// Measures a ping-pong of `size` bytes (at least 1) over a Circuit by `method`, over the bare channel of that driver (messages that are
 /// frames of their own), and the bare line, in turn. Blocks until done; starts this program once more meanwhile.
 pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
-    let unfit = || PerfError::Method { method: method.to_owned() };
-    let driver = madrigal_drivers::message_driver(method).filter(|_| method != "loopback").ok_or_else(unfit)?;
+    let driver = driver(method)?;
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
-    let station = crate::station_with(&settings(method))?;
+    let station = crate::station_with(&settings(&[method]))?;
     let endpoint = Circuit::endpoint(&station)?;
     let me = endpoint.address();
-    let mut channel = Channel::open(driver, &settings(method), job.size)?;
+    let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
     let (arena, fd) = Arena::create().map_err(os)?;
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
@@ -68,15 +66,14 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let parent = number(pid)? as u32;
     let arena = Arena::attach_from(parent, number(fd)? as i32, number(id)?).map_err(os)?;
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
-    let address = |text| unhex(text).and_then(|bytes| NodeAddress::decode(&bytes).ok()).ok_or_else(unclear);
     let (to, channel_to) = (address(to)?, address(channel_to)?);
     let driver = madrigal_drivers::message_driver(method).ok_or_else(unclear)?;
-    let station = crate::station_with(&settings(method))?;
+    let station = crate::station_with(&settings(&[method]))?;
     let endpoint = Circuit::endpoint(&station)?;
     let me = endpoint.address();
     introduce(&station, &to, &me)?;
     let mut circuit = Circuit::join(endpoint, &[to, me])?;
-    let mut channel = Channel::open(driver, &settings(method), job.size)?;
+    let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
     channel.join(Some(&channel_to), || process::alive(parent, born))?;
     for round in 0..ROUNDS {
         job.answer_bare(line(&arena, round)?, || process::alive(parent, born))?;
@@ -89,7 +86,7 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
 }
 
 /// Tells the parent our address, by a Circuit of its own: messages of the one that is measured are counted on both sides.
-fn introduce(station: &Arc<Station>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
+pub(super) fn introduce(station: &Arc<Station>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
     let endpoint = Circuit::endpoint(station)?;
     let own = endpoint.address();
     let mut circuit = Circuit::join(endpoint, &[to.clone(), own])?;
@@ -101,7 +98,7 @@ fn introduce(station: &Arc<Station>, to: &NodeAddress, me: &NodeAddress) -> Resu
 }
 
 /// The address of the started copy, which it sends first.
-fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Result<NodeAddress, PerfError> {
+pub(super) fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Result<NodeAddress, PerfError> {
     let until = time::now_ns() + START_NS;
     loop {
         if let Some((_, bytes)) = endpoint.take_plain() {
@@ -114,12 +111,20 @@ fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Result<NodeAdd
     }
 }
 
-fn settings(method: &str) -> Settings {
-    Settings { methods: Methods::Only(vec![method.to_owned()]), ..Settings::default() }
+/// The driver that joins two processes.
+pub(super) fn driver(method: &str) -> Result<&'static dyn MessageDriver, PerfError> {
+    let driver = madrigal_drivers::message_driver(method).filter(|_| method != "loopback");
+    driver.ok_or_else(|| PerfError::Method { method: method.to_owned() })
+}
+
+/// For stations that use these methods only.
+pub(super) fn settings(methods: &[&str]) -> Settings {
+    let methods = methods.iter().map(|&method| method.to_owned()).collect();
+    Settings { methods: Methods::Only(methods), ..Settings::default() }
 }
 
 impl Job {
-    fn ask_circuit(self, circuit: &mut Circuit) -> Result<f64, PerfError> {
+    pub(super) fn ask_circuit(self, circuit: &mut Circuit) -> Result<f64, PerfError> {
         let (mut out, mut back) = (vec![0; self.size], vec![0; self.size]);
         self.timed(|last| {
             out[0] = u8::from(last);
@@ -128,7 +133,7 @@ impl Job {
         })
     }
 
-    fn answer_circuit(self, circuit: &mut Circuit) -> Result<(), PerfError> {
+    pub(super) fn answer_circuit(self, circuit: &mut Circuit) -> Result<(), PerfError> {
         let (out, mut back) = (vec![0; self.size], vec![0; self.size]);
         loop {
             receive(circuit, &mut back)?;
@@ -141,21 +146,27 @@ impl Job {
 }
 
 #[inline]
-fn send(circuit: &mut Circuit, to: usize, bytes: &[u8]) -> Result<(), PerfError> {
+pub(super) fn send(circuit: &mut Circuit, to: usize, bytes: &[u8]) -> Result<(), PerfError> {
     let mut packing = circuit.begin_packing(to)?;
     packing.pack(bytes, Packs::Cheaper);
     Ok(packing.end()?)
 }
 
 #[inline]
-fn receive(circuit: &mut Circuit, bytes: &mut [u8]) -> Result<(), PerfError> {
+pub(super) fn receive(circuit: &mut Circuit, bytes: &mut [u8]) -> Result<(), PerfError> {
     let mut unpacking = circuit.begin_unpacking()?;
     unpacking.unpack(bytes, Unpacks::Cheaper)?;
     Ok(unpacking.end()?)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What [`hex`] made of an address.
+pub(super) fn address(text: &str) -> Result<NodeAddress, PerfError> {
+    let address = unhex(text).and_then(|bytes| NodeAddress::decode(&bytes).ok());
+    address.ok_or_else(|| PerfError::Told(text.to_owned()))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
