@@ -8,7 +8,7 @@ from harness.measure import Figure, Pair, Row
 from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
-from rows.own import Idle, Multiplexing, PassThrough, VLinkLatency
+from rows.own import Idle, IdlePeers, Multiplexing, PassThrough, VLinkLatency
 from rows.redis import Redis
 from rows.services import GoEcho, Memcached, NginxKeepAlive, NginxNewConnections, Pgbench
 
@@ -46,6 +46,7 @@ def all_rows() -> dict[str, Row]:
                            busy=True),
         "vlink": VLinkLatency(),
         "multiplexing": Multiplexing(),
+        "peers": IdlePeers(),
         "hook": PassThrough(),
         "idle": Idle(),
         **daemon.rows(),

@@ -144,7 +144,6 @@ def rows() -> dict[str, Mpi | Circuit | Together]:
                 (_time(f"Allreduce 8 B, {ranks} ranks, {title}", 1.0), "allreduce 8", ("impi19/shm",)),
                 (_time(f"Allreduce 64 KiB, {ranks} ranks, {title}", 1.0), "allreduce 65536", ("impi19/shm",)),
             ])
-    table["mpi-peers"] = Mpi("peers", [(_time("8 B with 100 idle peers against none", 1 / 1.02), "peers idle", ("alone idle",))])
     table["mpi-idle"] = Mpi("idle", [
         (Figure("idle rank in a blocking receive", "% of a CPU", 1.0, lower_is_better=True, absolute=True), "idle idle", ())])
     return table

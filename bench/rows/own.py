@@ -9,7 +9,8 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Sequence
+from statistics import median
+from typing import Iterator, Sequence
 
 from harness import builds, processes
 from harness.measure import Figure, Plan, Result
@@ -66,7 +67,7 @@ class VLinkLatency:
     figures: Sequence[Figure] = (Figure("VLink over shm against a bare cache line", "ns", 1 / 2.5, lower_is_better=True),)
 
     def measure(self, plan: Plan) -> list[Result]:
-        return [Result(self.figures[0], *_perf(plan, "vlink", "bare_ns"), "none")]
+        return [Result(self.figures[0], *_perf(plan, ["vlink"], "bare_ns", "link_ns"), "none")]
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,28 @@ class Multiplexing:
         Figure("multiplexed against bare channel, shm, 8 B: added", "ns", 100.0, lower_is_better=True, absolute=True),)
 
     def measure(self, plan: Plan) -> list[Result]:
-        return [Result(self.figures[0], *_perf(plan, "circuit", "channel_ns"), "bare channel")]
+        return [Result(self.figures[0], *_perf(plan, ["circuit"], "channel_ns", "link_ns"), "bare channel")]
 
 
-def _perf(plan: Plan, kind: str, bare: str) -> tuple[list[float], list[float]]:
-    """The bare figure of that name and ours, in nanoseconds; `madrigal perf` measures both in each of its runs, round by round."""
+@dataclass(frozen=True)
+class IdlePeers:
+    """A message of 8 bytes by a Circuit over shared memory, between two that are each connected with 100 idle peers by TCP, against two that
+    have none: the median of what rounds beside each other say."""
+
+    figures: Sequence[Figure] = (Figure("shm, 8 B, 100 idle TCP peers against none", "", 1 / 1.02, lower_is_better=True),)
+
+    def measure(self, plan: Plan) -> list[Result]:
+        alone, ratios = _perf(plan, ["circuit", "--peers", "100"], "alone_ns", "ratio")
+        return [Result(self.figures[0], [1.0], ratios, "no peers", note=f"{median(alone):.0f} ns with none")]
+
+
+def _perf(plan: Plan, words: Sequence[str], *names: str) -> Iterator[list[float]]:
+    """The figures of those names, of each run of `madrigal perf`, which measures what is compared in turn, round by round."""
     program = builds.TARGET / "release" / "madrigal"
     if not program.exists():
         raise Failed("needs `cargo build --release`")
-    found = [json.loads(processes.run([str(program), "perf", kind, "--json"])) for _ in range(plan.runs)]
-    return [each[bare] for each in found], [each["link_ns"] for each in found]
+    found = [json.loads(processes.run([str(program), "perf", *words, "--json"])) for _ in range(plan.runs)]
+    return ([each[name] for each in found] for name in names)
 
 
 def _calls_of_1000_reads(wrap: Sequence[str], program: str, log: Path) -> float:

@@ -28,7 +28,7 @@ from bed.scenes import SCENES, World, world_of
 SIZES = ("8", "65536", "1048576")
 TIMES = {"pingpong": r"figure pingpong bytes (\d+) median_us ([0-9.]+)", "bandwidth": r"figure bandwidth bytes (\d+) MB/s ([0-9.]+)",
          "allreduce": r"figure allreduce bytes (\d+) ranks \d+ median_us [0-9.]+ mean_us ([0-9.]+)",
-         "peers": r"figure peers (idle) \d+ without_us [0-9.]+ with_us ([0-9.]+)", "idle": r"figure (idle) percent ([0-9.]+)"}
+         "idle": r"figure (idle) percent ([0-9.]+)"}
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,6 @@ class Contest:
     runs: tuple[tuple[str, ...], ...]
     ranks: int = 2
     hosts: int = 1
-    here: int = 0
-    """How many ranks are on the first host, unless they are shared evenly."""
 
 
 def _pairs(*names: str) -> tuple[Contender, ...]:
@@ -74,7 +72,6 @@ CONTESTS = {
     "hosts-openmpi4": Contest(_pairs("openmpi4/madrigal", *THERE), TALK, hosts=2),
     **{f"allreduce{ranks}-{mpi}": Contest(_pairs(f"{mpi}/madrigal", "impi19/shm"), SUMS, ranks=ranks)
        for ranks in (4, 8) for mpi in ("mpich", "openmpi4", "impi19")},
-    "peers": Contest(_pairs("mpich/madrigal"), (("peers", "{ms}"),), ranks=102, hosts=2, here=2),
     "idle": Contest(_pairs("mpich/madrigal"), (("idle", "3"),)),
 }
 
@@ -144,7 +141,7 @@ def _once(world: World, contest: Contest, contender: Contender, words: list[str]
     if mpi.missing:
         raise Unable(mpi.missing)
     hosts = list(world.hosts)
-    first = contest.here or contest.ranks // len(hosts)
+    first = contest.ranks // len(hosts)
     blocks = [(hosts[0], first), *((host, contest.ranks - first) for host in hosts[1:])]
     job = Job([programs.bed(mpi), *words], blocks, contender.way, AGENT, world.folder / "machines",
               {"FI_PROVIDER_PATH": str(contender.folder)} if contender.folder else {})
@@ -156,10 +153,7 @@ def _once(world: World, contest: Contest, contender: Contender, words: list[str]
         raise Unable(f"{contender.label}: {' '.join(words)}: {'not done after 120 s' if code is None else f'ended with {code}'}: {text.strip()[-200:]}")
     if contender.way == OURS and "libmadrigal-fi" not in text:
         raise Unable(f"{contender.label}: our provider was not loaded")
-    found = {f"{words[0]} {size}": float(value) for size, value in re.findall(TIMES[words[0]], text)}
-    if words[0] == "peers":
-        found["alone idle"] = float(re.search(r"without_us ([0-9.]+)", text)[1])
-    return found
+    return {f"{words[0]} {size}": float(value) for size, value in re.findall(TIMES[words[0]], text)}
 
 
 def _parse() -> argparse.Namespace:

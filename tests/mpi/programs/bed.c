@@ -15,9 +15,8 @@ static const struct {
     {"probe", test_probe},         {"cancel", test_cancel},     {"truncate", test_truncate}, {"self", test_self},
     {"threads", test_threads},     {"colls", test_colls},       {"comms", test_comms},       {"allreduce", test_allreduce},
     {"win", test_win},             {"fence", test_fence},       {"pingpong", test_pingpong}, {"bandwidth", test_bandwidth},
-    {"rate", test_rate},           {"idle", test_idle},         {"kill", test_kill},         {"peers", test_peers},
+    {"rate", test_rate},           {"idle", test_idle},         {"kill", test_kill},         {"sockets", test_sockets},
     {"late", test_late},           {"brief", test_brief},       {"why", test_why},           {"jobs", test_jobs},
-    {"sockets", test_sockets},
 };
 
 void fail(const char *format, ...) {

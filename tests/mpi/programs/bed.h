@@ -67,7 +67,6 @@ void test_sockets(int count, char **arguments);
 void test_idle(int count, char **arguments);
 void test_late(int count, char **arguments);
 void test_kill(int count, char **arguments);
-void test_peers(int count, char **arguments);
 void test_why(int count, char **arguments);
 
 #endif

@@ -214,47 +214,6 @@ void test_kill(int count, char **arguments) {
     (void)count;
 }
 
-/* Receives 8 bytes, and looks for them only now and then, so that the processors are left to others. */
-static void receive_asleep(unsigned char *data, int from, int tag) {
-    MPI_Request done;
-    int ready = 0;
-    MPI_Irecv(data, 8, MPI_BYTE, from, tag, MPI_COMM_WORLD, &done);
-    for (MPI_Test(&done, &ready, MPI_STATUS_IGNORE); !ready; MPI_Test(&done, &ready, MPI_STATUS_IGNORE))
-        usleep(300000);
-}
-
-/* peers MILLISECONDS: ranks 0 and 1 ping-pong 8 bytes, then say hello to all others, which only sleep, and ping-pong again. */
-void test_peers(int count, char **arguments) {
-    double seconds = 1e-3 * (double)argument(arguments, 1, 500);
-    unsigned char data[8] = {0};
-    double figures[2][5];
-    for (int turn = 0; turn < 10; turn++) {
-        if (turn == 5 && rank < 2) {
-            for (int peer = 2; peer < ranks; peer++)
-                MPI_Send(data, 8, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
-            for (int peer = 2; peer < ranks; peer++)
-                MPI_Recv(data, 8, MPI_BYTE, peer, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        } else if (turn == 5)
-            for (int peer = 0; peer < 2; peer++) {
-                receive_asleep(data, peer, 1);
-                MPI_Send(data, 8, MPI_BYTE, peer, 1, MPI_COMM_WORLD);
-            }
-        if (rank < 2)
-            figures[turn / 5][turn % 5] = latency(1 - rank, data, 8, seconds / 10);
-    }
-    if (rank == 0)
-        for (int peer = 2; peer < ranks; peer++)
-            MPI_Send(data, 8, MPI_BYTE, peer, 9, MPI_COMM_WORLD);
-    if (rank > 1)
-        receive_asleep(data, 0, 9);
-    if (rank == 0) {
-        for (int part = 0; part < 2; part++)
-            qsort(figures[part], 5, sizeof(double), compare);
-        printf("figure peers idle %d without_us %.3f with_us %.3f\n", ranks - 2, 1e6 * figures[0][2], 1e6 * figures[1][2]);
-    }
-    (void)count;
-}
-
 /* why MADRIGAL: rank 0 runs `MADRIGAL why` about itself, in the middle of the job, after it sent a message to everybody. */
 void test_why(int count, char **arguments) {
     CHECK(count > 1, "no command to run");
