@@ -25,7 +25,7 @@ pub(crate) fn session_sends(s: &Sock) -> bool {
 }
 
 /// Receives by the kernel. `call(extra_flags)` makes the program's own call; `spin` false for calls that must not be cut into
-/// parts (`MSG_WAITALL`). `Err(s)`: the session took over in the same moment; ask again there.
+/// parts (`MSG_WAITALL`, `SO_RCVLOWAT`). `Err(s)`: the session took over in the same moment; ask again there.
 pub(crate) fn receive(
     s: Ref,
     fd: c_int,

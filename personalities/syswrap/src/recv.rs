@@ -87,7 +87,7 @@ pub(crate) fn receive(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Er
             return Outcome::Fail(e);
         }
         let nonblocking = plain::nonblocking(&s, op.flags);
-        let spin = op.flags & libc::MSG_WAITALL == 0;
+        let spin = op.flags & libc::MSG_WAITALL == 0 && !s.has(flag::LOW_WATER);
         match plain::receive(s, op.fd, nonblocking, spin, &call) {
             Ok(outcome) => return outcome,
             Err(back) => s = back,

@@ -68,6 +68,10 @@ pub(crate) mod flag {
     pub(crate) const KILLED: u32 = 128;
     /// `SO_REUSEPORT`: its port may be that of a listener.
     pub(crate) const SHARES_PORT: u32 = 256;
+    /// `SO_RCVLOWAT` is above 1: a receive with `MSG_DONTWAIT` would return less.
+    pub(crate) const LOW_WATER: u32 = 512;
+    /// What a connection has from its listener.
+    pub(crate) const INHERITED: u32 = CORK | LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER;
 }
 
 /// A socket.
@@ -288,6 +292,14 @@ impl Sock {
     pub(crate) fn set_never(&self, reason: Reason) {
         let _ = self.never.compare_exchange(0, reason as u32, Ordering::Relaxed, Ordering::Relaxed);
         self.tell(Path::Tcp, self.never());
+    }
+
+    /// Takes over what the kernel lets an accepted connection have from its listener (socket(7), tcp(7)).
+    pub(crate) fn inherit(&self, listener: &Self) {
+        self.flags.fetch_or(listener.flags.load(Ordering::Relaxed) & flag::INHERITED, Ordering::Relaxed);
+        if let Some(reason @ (Reason::Option | Reason::LowWater)) = listener.never() {
+            self.set_never(reason);
+        }
     }
 
     /// It goes through the daemon, or should have: of these reasons only the last counts. What goes through the daemon may move: its other

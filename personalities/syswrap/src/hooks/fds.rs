@@ -174,6 +174,9 @@ fn accepted(listener: c_int, fd: c_int, nonblocking: bool, forks: u32) {
     count_holders(fd, forks);
     if let Some(s) = sock::enter(fd) {
         s.connected(fd, role::SERVER);
+        if let Some(listener) = sock::enter(listener) {
+            s.inherit(&listener);
+        }
     }
 }
 

@@ -189,6 +189,7 @@ fn after(change: &Change) {
             s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
             session::tell_linger(&s);
         }
+        libc::SO_RCVLOWAT => s.set_flag(flag::LOW_WATER, change.first > 1),
         libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),
         _ => {}
     }

@@ -15,6 +15,7 @@ crate::checks![
     options_stay_over_moves,
     receive_buffer_small,
     timestamps_by_kernel,
+    options_of_the_listener,
     sockopt_errors,
 ];
 
@@ -113,6 +114,25 @@ fn timestamps_by_kernel() {
     // SAFETY: a complete header over our own buffers.
     let n = unsafe { libc::recvmsg(p.s.as_raw_fd(), &raw mut msg, 0) };
     assert_eq!((n, &buf[..7]), (7, &b"stamped"[..]));
+}
+
+fn options_of_the_listener() {
+    let (listener, addr) = net::listener(madrigal_tests::pair::loopback());
+    set(&listener, SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(100)).unwrap();
+    let p = Pair::over(&listener, addr);
+    p.warm_up();
+    p.assert_in_rings();
+    assert_eq!(net::read(&p.s, &mut [0; 4]), Err(libc::EAGAIN), "the time-out is the listener's");
+    net::linger(&listener, 0);
+    let p = Pair::over(&listener, addr);
+    p.warm_up();
+    drop(p.s);
+    net::await_events(&p.c, libc::POLLERR);
+    assert_eq!(net::read(&p.c, &mut [0; 4]), Err(libc::ECONNRESET), "so is a close that resets");
+    set(&listener, SOL_SOCKET, libc::SO_RCVLOWAT, 4).unwrap();
+    let p = Pair::over(&listener, addr);
+    send_all(&p.c, b"12");
+    assert_eq!(net::poll(&p.s, libc::POLLIN, 50), 0, "and the mark below which nothing is readable");
 }
 
 fn sockopt_errors() {
