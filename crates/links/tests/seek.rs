@@ -24,6 +24,8 @@ struct Script {
     armed: usize,
     /// The link cannot be made.
     fails: bool,
+    /// It is no driver for such a node.
+    refuses: bool,
     /// The number of the link.
     link: u32,
 }
@@ -58,7 +60,7 @@ impl Port for Told {
     fn link(&mut self, _to: &NodeAddress) -> Result<Link, String> {
         let mut script = lock(&self.0);
         script.asked += 1;
-        Ok(Link(script.link))
+        if script.refuses { Err("another network".to_owned()) } else { Ok(Link(script.link)) }
     }
 
     fn send(&mut self, _link: Link, _head: &[u8], _body: &[IoSlice<'_>], _skip: usize) -> Result<Sent, LinkError> {
@@ -99,6 +101,27 @@ impl Port for Told {
     }
 }
 
+/// A driver of what is not there.
+struct Missing;
+
+impl MessageDriver for Missing {
+    fn name(&self) -> &'static str {
+        "missing"
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { reach: Reach::Network, one_user: false, takes: "" }
+    }
+
+    fn usable(&self, _place: &Place) -> Result<(), String> {
+        Err("no card".to_owned())
+    }
+
+    fn open(&self, _me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
+        Err("no card".to_owned())
+    }
+}
+
 fn them() -> NodeAddress {
     NodeAddress { port: 1, addresses: vec![[10, 0, 0, 1].into()], ..NodeAddress::bare(NodeId::new(7).expect("not 0")) }
 }
@@ -114,7 +137,7 @@ struct Scene {
 fn scene() -> Scene {
     let script = Arc::new(Mutex::new(Script::default()));
     let driver: &'static dyn MessageDriver = Box::leak(Box::new(Told(Arc::clone(&script))));
-    let options = Options { drivers: &[driver], place: Place::default(), max_spin_ns: 50_000 };
+    let options = Options { drivers: &[driver, &Missing], place: Place::default(), max_spin_ns: 50_000 };
     let station = Station::open(&options).expect("opens");
     let endpoint = station.endpoint(station.space()).expect("a channel");
     let peer = endpoint.peer(&them());
@@ -206,6 +229,18 @@ fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
     let lost = scene.station.lost();
     assert!(matches!(&lost[..], [(to, LinkError::Unreachable { tried, .. })] if *to == them() && tried == "as told"));
     assert!(scene.station.lost().is_empty());
+}
+
+#[test]
+fn a_driver_that_could_not_be_opened_is_named_where_the_others_have_no_way() {
+    let scene = scene();
+    lock(&scene.script).refuses = true;
+    scene.send();
+    let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
+    assert_eq!((done.status, done.token), (Status::Gone, 2));
+    let lost = scene.station.lost();
+    let [(_, LinkError::Unreachable { tried, .. })] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!(tried, "told: another network; missing: no card");
 }
 
 #[test]

@@ -78,7 +78,6 @@ pub struct Station {
     idle: Arc<Idle>,
     policy: WaitPolicy,
     address: NodeAddress,
-    refused: Vec<(String, String)>,
 }
 
 /// What the lock is for.
@@ -86,6 +85,8 @@ pub(crate) struct Core {
     id: NodeId,
     pub(crate) ports: Vec<PortSlot>,
     pub(crate) state: State,
+    /// Drivers that were not opened, and why.
+    refused: Vec<(String, String)>,
     turn: u32,
     next_channel: u16,
 }
@@ -153,20 +154,15 @@ impl Station {
         let mut state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
         let names: Vec<_> = ports.iter().map(|slot| slot.name).collect();
         state.tell_own(&address, &names, &refused);
-        let core = Core { id, ports, state, turn: 0, next_channel: 0 };
+        let core = Core { id, ports, state, refused, turn: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
-        Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address, refused }))
+        Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address }))
     }
 
     /// Who we are, and where we can be reached.
     pub fn address(&self) -> &NodeAddress {
         &self.address
-    }
-
-    /// Drivers that were not opened, and why.
-    pub fn refused(&self) -> &[(String, String)] {
-        &self.refused
     }
 
     /// A new group of regions.
@@ -276,7 +272,9 @@ impl Core {
         }
         let to = &mut self.state.nodes[node as usize];
         Err(to.why.take().unwrap_or_else(|| {
-            let tried: Vec<_> = to.rejected.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+            // No port takes it; one that could not be opened might have.
+            let all = to.rejected.iter().chain(&self.refused);
+            let tried: Vec<_> = all.map(|(name, why)| format!("{name}: {why}")).collect();
             LinkError::Unreachable { node: to.id, tried: tried.join("; ") }
         }))
     }
