@@ -61,6 +61,7 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {
         describe(&file, &env);
+        prepared.extend(mpi::fabrics(&file, &env));
         prepared.iter().for_each(|text| out::say(text));
     }
     let rest = match &args.caller {

@@ -139,6 +139,26 @@ fn options_become_settings_and_verbose_tells_them() {
     assert_eq!(stderr, "");
 }
 
+#[test]
+fn verbose_names_the_fabric_that_ranks_may_use() {
+    let folder = Folder::new("fabric");
+    for part in ["bin", "lib"] {
+        std::fs::create_dir_all(folder.path(part)).unwrap();
+    }
+    let launcher = folder.file("bin/mpiexec", 0o755, "#!/bin/sh\n");
+    folder.file("bin/hydra_pmi_proxy", 0o755, "");
+    folder.file("lib/libmpi.so.12", 0o644, "libfabric.so");
+    let told = |methods| run(exec(&["-v", "--methods", methods, "--", &launcher]).env_remove("FI_PROVIDER")).2;
+    let text = told("shm,fabric:nosuch");
+    assert!(text.contains("madrigal: fabric:nosuch: the libfabric of this host has no way: "), "{text}");
+    assert!(!told("shm,tcp").contains("fabric:"));
+    // As `madrigal info -d` has it.
+    let (_, info, _) = run(madrigal().args(["info", "-d"]).env("MADRIGAL_METHODS", "fabric:tcp"));
+    let works = info.lines().any(|line| line.contains("messages fabric:tcp") && line.contains(" ok "));
+    let text = told("fabric:tcp");
+    assert_eq!(text.contains("fabric:tcp: messages may go by libfabric's tcp"), works, "{text}{info}");
+}
+
 /// Without options of its own before it, a program's options are the program's.
 #[test]
 fn the_programs_options_are_left_alone() {

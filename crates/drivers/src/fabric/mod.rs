@@ -39,6 +39,10 @@ pub(crate) static ANY: Fabric = Fabric { name: NAME, wanted: Wanted::Real };
 
 /// The driver of a name such as `fabric:tcp`; the same one each time.
 pub(crate) fn named(name: &str) -> Option<&'static dyn MessageDriver> {
+    known(name).map(|driver| driver as &dyn MessageDriver)
+}
+
+fn known(name: &str) -> Option<&'static Fabric> {
     static NAMED: Mutex<Vec<&'static Fabric>> = Mutex::new(Vec::new());
     let provider = name.strip_prefix(PREFIX)?;
     let legal = |b: u8| b.is_ascii_alphanumeric() || b"_;-".contains(&b);
@@ -59,6 +63,14 @@ pub(crate) fn named(name: &str) -> Option<&'static dyn MessageDriver> {
 /// Whether this thread is inside a question of ours to libfabric: a provider of ours has to say no meanwhile.
 pub fn is_asking() -> bool {
     ffi::is_asking()
+}
+
+/// What the driver `fabric` or `fabric:NAME` takes here: the provider, such as `tcp;ofi_rxm`, and what it goes through. `Err`: why nothing.
+pub fn chosen(driver: &str) -> Result<(String, String), String> {
+    let driver = if driver == NAME { Some(&ANY) } else { known(driver) };
+    let chosen = driver.ok_or("no such driver")?.wanted.find()?;
+    let offer = chosen.offer().ok_or("libfabric offers nothing")?;
+    Ok((offer.provider(), offer.domain()))
 }
 
 /// The installed libfabric.

@@ -3,6 +3,7 @@
 //! Only variables are set, and none that the user has set: what he types, in the environment or on the command line, wins. An MPI that
 //! was built without libfabric is left as it is; its sockets are looked after like any program's.
 
+mod fabric;
 mod kind;
 
 use std::ffi::{OsStr, OsString};
@@ -12,11 +13,14 @@ use std::path::Path;
 use kind::Kind;
 
 use crate::environment::Environment;
+use crate::settings;
 
 /// Where libfabric looks for providers.
 const PROVIDERS: &str = "FI_PROVIDER_PATH";
 /// What Open MPI takes along to other hosts.
 const TAKEN_ALONG: &str = "OMPI_MCA_mca_base_env_list";
+/// What restricts all of libfabric, also where we use it ourselves.
+const FILTER: &str = "FI_PROVIDER";
 
 /// Prepares the environment for a launcher of MPI. What was done, to be told to who wants to know; nothing for other programs.
 pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
@@ -29,11 +33,14 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     };
     let mut set = Vec::new();
     let mut kept = Vec::new();
-    for (key, value) in settings(found.kind) {
+    let methods = settings::read(&env.0).0.methods;
+    for &(key, value) in wanted(found.kind) {
         match env.get(key) {
             Some(theirs) if !theirs.is_empty() => kept.push(format!("{key}={}", theirs.display())),
             _ => {
-                env.set(key, Some(value.into()));
+                let below = if key == FILTER { fabric::below(&methods) } else { Vec::new() };
+                let value = core::iter::once(value.to_owned()).chain(below).collect::<Vec<_>>().join(",");
+                env.set(key, Some(value.clone().into()));
                 set.push(format!("{key}={value}"));
             }
         }
@@ -44,6 +51,12 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     }
     let kept = if kept.is_empty() { String::new() } else { format!("; kept {}", kept.join(" ")) };
     vec![format!("{}: set {}{kept}", found.kind.name(), set.join(" "))]
+}
+
+/// By which providers of libfabric's the messages of a launcher's ranks go, as far as that is known here.
+pub(crate) fn fabrics(file: &Path, env: &Environment) -> Vec<String> {
+    let able = kind::of(file).is_some_and(|found| found.unable.is_none());
+    if able { fabric::told(&settings::read(&env.0).0.methods) } else { Vec::new() }
 }
 
 /// Where a resource manager started us, launchers have ways of their own to other hosts.
@@ -71,7 +84,7 @@ pub(crate) fn reach_out(file: &Path, remote: Option<&Path>, env: &mut Environmen
 }
 
 /// What makes it use the provider `madrigal`, for messages inside a host too.
-fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
+fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
     match kind {
         Kind::OpenMpi => &[
             ("OMPI_MCA_pml", "cm"),
@@ -80,7 +93,7 @@ fn settings(kind: Kind) -> &'static [(&'static str, &'static str)] {
             // So that a rank knows the others from the start, and can reach out to one that cannot reach it.
             ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
         ],
-        Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "madrigal")],
+        Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), (FILTER, "madrigal")],
         Kind::Intel => &[
             ("I_MPI_FABRICS", "ofi"),
             ("I_MPI_OFI_PROVIDER", "madrigal"),

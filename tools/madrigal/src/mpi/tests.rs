@@ -103,6 +103,27 @@ fn what_the_user_set_stays() {
 }
 
 #[test]
+fn providers_below_us_are_let_through_and_told() {
+    let tree =
+        Tree::new("below", &[("bin/mpiexec", ""), ("bin/hydra_pmi_proxy", ""), ("lib/libmpi.so.12", "libfabric.so")]);
+    let launcher = tree.0.join("bin/mpiexec");
+    let provider = Some(Path::new("/p/lib/libmadrigal-fi.so"));
+    let filter = |methods: &str, theirs: &str| {
+        let mut env = environment(&[("MADRIGAL_METHODS", methods), (FILTER, theirs)]);
+        prepare(&launcher, provider, &mut env);
+        env.get(FILTER).map(OsStr::to_owned)
+    };
+    assert_eq!(filter("shm,tcp", ""), Some("madrigal".into()));
+    assert_eq!(filter("shm,fabric:nosuch;ofi_rxm,tcp", ""), Some("madrigal,nosuch".into()));
+    assert_eq!(filter("fabric:nosuch", "verbs"), Some("verbs".into()));
+    let told = |methods| fabrics(&launcher, &environment(&[("MADRIGAL_METHODS", methods)]));
+    assert_eq!(told("shm,tcp"), [""; 0]);
+    let [text] = &told("fabric:nosuch")[..] else { panic!("{:?}", told("fabric:nosuch")) };
+    assert!(text.starts_with("fabric:nosuch: the libfabric of this host has no way: "), "{text}");
+    assert!(fabrics(Path::new("/bin/sh"), &environment(&[("MADRIGAL_METHODS", "fabric:nosuch")])).is_empty());
+}
+
+#[test]
 fn a_launcher_runs_our_command_for_other_hosts_unless_it_was_told_another() {
     let tree =
         Tree::new("remote", &[("bin/mpiexec", ""), ("bin/hydra_pmi_proxy", ""), ("lib/libmpi.so.12", "libfabric")]);
