@@ -20,9 +20,11 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
-    "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
+    "kill-fabric": (["kill", "8"], 0), "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
 }
 HARD = ("ring", "mixed", "colls")
+FABRIC = {"MADRIGAL_METHODS": "fabric:tcp"}
+"""Settings of tests whose messages go over libfabric's own `tcp`, below ours."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def tests_of(scene: Scene) -> list[str]:
         return ["ring"]
     if scene.hard:
         return list(HARD)
-    return list(TESTS)
+    # Which network libfabric's own provider takes, where there are several, is not ours to say.
+    return [test for test in TESTS if not test.endswith("-fabric") or scene.name in ("one", "two", "three")]
 
 
 def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Work | None = None) -> Outcome:
@@ -85,10 +88,13 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", why)
     if test in ("why", "sockets") and provider != OURS:
         return outcome("skipped", "of our provider only")
+    if test.endswith("-fabric") and (provider != OURS or not mpi.typed or mpi.kind == "impi"):
+        return outcome("skipped", "of our provider under `madrigal exec` only; Intel's MPI loads no other provider besides")
     if test == "jobs" and mpi.kind == "openmpi":
         return outcome("skipped", "jobs of this MPI meet by a server of names only")
     try:
         job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
+        job.settings = FABRIC if test.endswith("-fabric") else {}
     except Unable as why:
         return outcome("skipped", str(why))
     log = world.folder / "log"

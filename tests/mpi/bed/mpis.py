@@ -43,6 +43,8 @@ class Job:
     machines: Path
     """A file that may be written for the launcher."""
     environment: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    """Keys of ours that `madrigal exec` is to find."""
 
     @property
     def ranks(self) -> int:
@@ -102,7 +104,7 @@ class Mpi:
             words = [*_assigned(environment), *build(job, environment)]
             return shlex.join(words + job.program)
         # Nothing is said of the provider; what the program itself is to see is said behind the launcher.
-        words = [*_assigned(dict(self.variables) | _handed_on()), str(command_line()), "exec", "--", *build(job, {})]
+        words = [*_assigned(dict(self.variables) | _handed_on() | job.settings), str(command_line()), "exec", "--", *build(job, {})]
         return shlex.join(words + (_assigned(job.environment) if job.environment else []) + job.program)
 
     def _types(self, job: Job) -> bool:
