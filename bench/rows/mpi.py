@@ -138,7 +138,7 @@ def rows() -> dict[str, Mpi | Circuit | Together]:
             (Figure(f"{title}, bandwidth at 1 MiB, two hosts", "MB/s", 1 / 0.9), "bandwidth 1048576", net),
         ])
     for ranks in (4, 8):
-        for name in ("mpich", "openmpi4", "impi19"):
+        for name in own:
             title = own[name][0]
             table[f"mpi-allreduce{ranks}-{name}"] = Mpi(f"allreduce{ranks}-{name}", [
                 (_time(f"Allreduce 8 B, {ranks} ranks, {title}", 1.0), "allreduce 8", ("impi19/shm",)),

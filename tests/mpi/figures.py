@@ -71,7 +71,7 @@ CONTESTS = {
     "hosts-mpich": Contest(_pairs("mpich/madrigal", *THERE), TALK, hosts=2),
     "hosts-openmpi4": Contest(_pairs("openmpi4/madrigal", *THERE), TALK, hosts=2),
     **{f"allreduce{ranks}-{mpi}": Contest(_pairs(f"{mpi}/madrigal", "impi19/shm"), SUMS, ranks=ranks)
-       for ranks in (4, 8) for mpi in ("mpich", "openmpi4", "impi19")},
+       for ranks in (4, 8) for mpi in ("mpich", "openmpi4", "openmpi5", "impi19")},
     "idle": Contest(_pairs("mpich/madrigal"), (("idle", "3"),)),
 }
 
