@@ -244,6 +244,19 @@ fn a_driver_that_could_not_be_opened_is_named_where_the_others_have_no_way() {
 }
 
 #[test]
+fn who_waits_for_one_that_no_driver_takes_hears_of_it() {
+    let scene = scene();
+    lock(&scene.script).refuses = true;
+    scene.receive(None);
+    scene.until_asked(2);
+    scene.receive(Some(scene.peer));
+    let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
+    assert_eq!((done.status, done.token, done.from), (Status::Gone, 1, Some(scene.peer)));
+    assert_eq!(scene.look(), None, "one for anybody waits on");
+    assert_eq!(scene.station.lost().len(), 1);
+}
+
+#[test]
 fn nobody_looks_for_himself() {
     let scene = scene();
     let me = scene.endpoint.peer(&scene.endpoint.address());

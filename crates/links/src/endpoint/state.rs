@@ -37,6 +37,16 @@ pub(crate) struct Peer {
     pub(crate) channel: u16,
 }
 
+/// Whether a receive waits for a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Awaited {
+    No,
+    /// As for anybody.
+    AsAny,
+    /// For messages of this one alone.
+    Itself,
+}
+
 /// Where a message goes.
 pub(crate) enum Target {
     One { pieces: Pieces, token: u64 },
@@ -122,13 +132,13 @@ impl EndpointState {
     }
 
     /// Tells the nodes a receive waits for: one for messages of theirs alone, or for tagged ones of anybody.
-    pub(crate) fn awaited(&self, tell: &mut impl FnMut(u32)) {
+    pub(crate) fn awaited(&self, tell: &mut impl FnMut(u32, Awaited)) {
         let [plain, with_tags] = &self.matching;
-        let named = plain.awaited().chain(with_tags.awaited()).flatten();
-        named.filter_map(|peer| self.peers.get(peer as usize)).for_each(|peer| tell(peer.node));
         if with_tags.awaited().any(|from| from.is_none()) {
-            self.peers.iter().for_each(|peer| tell(peer.node));
+            self.peers.iter().for_each(|peer| tell(peer.node, Awaited::AsAny));
         }
+        let named = plain.awaited().chain(with_tags.awaited()).flatten();
+        named.filter_map(|peer| self.peers.get(peer as usize)).for_each(|peer| tell(peer.node, Awaited::Itself));
     }
 
     /// Messages that no receive took: whose, and what they cost.

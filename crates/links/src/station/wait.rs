@@ -11,6 +11,7 @@ use super::answers::{Answers, Looks};
 use super::manners::Manners;
 use super::state::{Node, Route};
 use super::{Core, Station};
+use crate::endpoint::state::Awaited;
 
 /// Looks between two looks at the clock, ...
 const LOOKS: u32 = 64;
@@ -327,8 +328,9 @@ impl Station {
 
 impl Core {
     /// Nothing came for long. Those whom a receive waits for may be unable to reach us, so a way to them is looked for from here too;
-    /// only who sends needs one, so it is no failure if there is none. After a long time that holds for `all`: who waits for one that
-    /// is up may in truth wait for another, who waits for us.
+    /// only who sends needs one, so it is no failure if none is found; but where no driver takes a node, nothing comes from there either,
+    /// and who waits for that node alone hears of it. After a long time others are looked for as well (`all`): who waits for one that is
+    /// up may in truth wait for another, who waits for us.
     #[cold]
     fn seek(&mut self, all: bool) {
         let (nodes, me) = (&self.state.nodes, self.id);
@@ -337,21 +339,24 @@ impl Core {
         if !nodes.iter().any(open) {
             return;
         }
-        let mut wanted = vec![false; nodes.len()];
+        let mut wanted = vec![Awaited::No; nodes.len()];
         for endpoint in self.state.endpoints.iter().flatten() {
-            endpoint.awaited(&mut |node| wanted[node as usize] = true);
+            endpoint.awaited(&mut |node, how| wanted[node as usize] = how.max(wanted[node as usize]));
         }
         let mut linked = nodes.iter().filter(|node| node.route != Route::None).count();
         for (node, wanted) in wanted.into_iter().enumerate() {
             let few = all && linked < FEW;
-            if !(wanted || few) || !open(&self.state.nodes[node]) || !self.state.nodes[node].out.is_clear() {
+            let to = &self.state.nodes[node];
+            if wanted == Awaited::No && !few || !open(to) || !to.out.is_clear() {
                 continue;
             }
             linked += 1;
+            let untried = to.tried == 0;
             let tried = self.link(node as u32);
             let to = &mut self.state.nodes[node];
             match tried {
                 Ok(()) => to.sought = matches!(to.route, Route::Linking { .. }),
+                Err(why) if untried && wanted == Awaited::Itself => self.state.fail(node as u32, why),
                 Err(_) => to.try_anew(),
             }
         }
