@@ -22,10 +22,11 @@ from bed.scenes import SCENES, Scene, world_of
 
 LIGHT_MPIS = ("mpich", "openmpi4")
 LIGHT_SCENES = ("one", "two", "docker0", "firewall-in", "firewall-out", "blocked", "no-ptrace")
-LIGHT_TESTS = ("ring", "storm", "mixed", "probe", "truncate", "colls", "allreduce", "win", "kill", "kill-fabric", "why", "jobs", "sockets")
+LIGHT_TESTS = ("ring", "storm", "mixed", "probe", "truncate", "colls", "allreduce", "win", "kill", "kill-fabric", "no-driver", "why", "jobs",
+               "sockets")
 # What takes seconds by its nature is not done everywhere.
-LIGHT_ONLY = {"kill": ("one", "two"), "kill-fabric": ("one", "two"), "why": ("two", "no-ptrace"), "jobs": ("one", "two"), "sockets": ("two",),
-              "mixed": ("one", "two", "docker0", "firewall-in", "no-ptrace")}
+LIGHT_ONLY = {"kill": ("one", "two"), "kill-fabric": ("one", "two"), "no-driver": ("two",), "why": ("two", "no-ptrace"), "jobs": ("one", "two"),
+              "sockets": ("two",), "mixed": ("one", "two", "docker0", "firewall-in", "no-ptrace")}
 
 
 def main() -> int:

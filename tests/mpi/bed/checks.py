@@ -20,11 +20,11 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "allreduce": (["allreduce", "8", "300"], 0), "allreduce8": (["allreduce", "65536", "30"], 8), "win": (["win"], 0),
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
-    "kill-fabric": (["kill", "8"], 0), "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
+    "kill-fabric": (["kill", "8"], 0), "no-driver": (["ring", "3"], 0), "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
 }
 HARD = ("ring", "mixed", "colls")
-FABRIC = {"MADRIGAL_METHODS": "fabric:tcp"}
-"""Settings of tests whose messages go over libfabric's own `tcp`, below ours."""
+METHODS = {"kill-fabric": "fabric:tcp", "no-driver": "shm"}
+"""Tests whose messages go by these drivers alone: over libfabric's own `tcp`, below ours; and where none reaches the other host."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ def tests_of(scene: Scene) -> list[str]:
     if scene.hard:
         return list(HARD)
     # Which network libfabric's own provider takes, where there are several, is not ours to say.
-    return [test for test in TESTS if not test.endswith("-fabric") or scene.name in ("one", "two", "three")]
+    plain = scene.name in ("one", "two", "three")
+    return [test for test in TESTS if test not in METHODS or plain and (test != "no-driver" or len(scene.blocks) > 1)]
 
 
 def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Work | None = None) -> Outcome:
@@ -88,13 +89,15 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", why)
     if test in ("why", "sockets") and provider != OURS:
         return outcome("skipped", "of our provider only")
-    if test.endswith("-fabric") and (provider != OURS or not mpi.typed or mpi.kind == "impi"):
-        return outcome("skipped", "of our provider under `madrigal exec` only; Intel's MPI loads no other provider besides")
+    if test in METHODS and (provider != OURS or not mpi.typed):
+        return outcome("skipped", "of our provider under `madrigal exec` only")
+    if test == "kill-fabric" and mpi.name == "impi16":
+        return outcome("skipped", "this MPI loads no other provider besides ours")
     if test == "jobs" and mpi.kind == "openmpi":
         return outcome("skipped", "jobs of this MPI meet by a server of names only")
     try:
         job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
-        job.settings = FABRIC if test.endswith("-fabric") else {}
+        job.settings = {"MADRIGAL_METHODS": METHODS[test]} if test in METHODS else {}
     except Unable as why:
         return outcome("skipped", str(why))
     log = world.folder / "log"
@@ -152,6 +155,9 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
         if code == 0:
             return "no error"
         return _judge_blocked(text) if provider == OURS else ""
+    if test == "no-driver":
+        told = re.search(r"cannot reach node .*shm: no such node on this host", text)
+        return "" if code != 0 and told else f"ended with {code} without the reason: {_told(text)}"
     if test.startswith("kill"):
         return _judge_kill(mpi, job, code, text, seconds)
     if skipped := re.search(r"^skipped \S+ (.*)$", text, re.MULTILINE):
