@@ -1,6 +1,7 @@
 //! `madrigal info -d`: by which drivers the processes of a parallel job reach each other here, and why not by others.
 
-use std::process::{Command, Stdio};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
 
 use madrigal_sys::raw::{self, Piece};
 use serde::Serialize;
@@ -86,12 +87,20 @@ fn place() -> madrigal::message::Place {
 fn single_copy() -> Result<String, String> {
     let unable = |what: &str, error: std::io::Error| format!("could not be tried: {what}: {error}");
     let mut target = Command::new("cat");
-    let target = target.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let target = target.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut target = target.map_err(|error| unable("cat", error))?;
-    let tried = try_copy(target.id()).map_err(|error| unable("madrigal peek", error));
+    let tried = hear(&mut target).map_err(|error| unable("cat", error));
+    let tried = tried.and_then(|()| try_copy(target.id()).map_err(|error| unable("madrigal peek", error)));
     let _ = target.kill();
     let _ = target.wait();
     tried?
+}
+
+/// Has `cat` say something: it may have been started, and exec(2) still be about to map it.
+fn hear(cat: &mut Child) -> std::io::Result<()> {
+    let (Some(input), Some(output)) = (&mut cat.stdin, &mut cat.stdout) else { return Ok(()) };
+    input.write_all(b"\n")?;
+    output.read_exact(&mut [0])
 }
 
 fn try_copy(pid: u32) -> std::io::Result<Result<String, String>> {
