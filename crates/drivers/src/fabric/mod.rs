@@ -30,9 +30,10 @@ pub(crate) struct Fabric {
     wanted: Wanted,
 }
 
-/// Its name, and what those of one provider's begin with.
-const NAME: &str = "fabric";
-const PREFIX: &str = "fabric:";
+/// The driver of a fabric that is really there.
+pub const NAME: &str = "fabric";
+/// What the names of drivers begin with that take one provider.
+pub const PREFIX: &str = "fabric:";
 
 /// Any fabric that is really there.
 pub(crate) static ANY: Fabric = Fabric { name: NAME, wanted: Wanted::Real };

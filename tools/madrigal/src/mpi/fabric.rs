@@ -1,17 +1,13 @@
 //! Providers of libfabric's below us: which the methods ask for, and what there is of them.
 
 use madrigal::config::Methods;
-use madrigal::fabric;
-
-/// What the driver of any fabric is called, and what those of one provider begin with.
-const ANY: &str = "fabric";
-const ONE: &str = "fabric:";
+use madrigal::fabric::{self, NAME, PREFIX};
 
 /// The providers that must be let through where an MPI restricts libfabric to ours: those named, and that of a fabric that is there.
 pub(super) fn below(methods: &Methods) -> Vec<String> {
     let found = |driver: &str| fabric::chosen(driver).ok().map(|(provider, _)| provider);
-    let named = methods.listed().iter().filter_map(|name| name.strip_prefix(ONE)).map(str::to_owned);
-    let any = methods.allows(ANY).then(|| found(ANY)).flatten();
+    let named = methods.listed().iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned);
+    let any = methods.allows(NAME).then(|| found(NAME)).flatten();
     let mut all: Vec<String> = named.chain(any).map(core_of).collect();
     all.sort_unstable();
     all.dedup();
@@ -20,8 +16,8 @@ pub(super) fn below(methods: &Methods) -> Vec<String> {
 
 /// What messages take of the fabrics that the methods allow: those named, and one that is there.
 pub(super) fn told(methods: &Methods) -> Vec<String> {
-    let any = methods.allows(ANY).then_some(ANY).filter(|any| fabric::chosen(any).is_ok());
-    let named = methods.listed().iter().map(String::as_str).filter(|name| name.starts_with(ONE));
+    let any = methods.allows(NAME).then_some(NAME).filter(|any| fabric::chosen(any).is_ok());
+    let named = methods.listed().iter().map(String::as_str).filter(|name| name.starts_with(PREFIX));
     let tell = |driver: &str| match fabric::chosen(driver) {
         Ok((provider, domain)) => format!("{driver}: messages may go by libfabric's {provider} through {domain}"),
         Err(why) => format!("{driver}: the libfabric of this host has no way: {why}"),
