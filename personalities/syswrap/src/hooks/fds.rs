@@ -150,6 +150,7 @@ fn before_accept(fd: c_int) -> u32 {
         if is_tcp(fd) {
             fork::watch();
             sock::track(fd, role::LISTENER, false);
+            super::options::learn(fd);
         } else {
             table::set(fd, Word::new(Kind::Foreign, 0, 0));
         }

@@ -149,7 +149,7 @@ struct Change {
 fn before(change: &Change) -> bool {
     let Some(s) = sock::enter(change.fd) else { return false };
     let reason = match (change.level, change.name) {
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if change.first > 1 => Reason::LowWater,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if is_low_water(change.first) => Reason::LowWater,
         (libc::SOL_SOCKET, name) if KERNEL_SOCKET.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
@@ -189,9 +189,33 @@ fn after(change: &Change) {
             s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
             session::tell_linger(&s);
         }
-        libc::SO_RCVLOWAT => s.set_flag(flag::LOW_WATER, change.first > 1),
+        libc::SO_RCVLOWAT => s.set_flag(flag::LOW_WATER, is_low_water(change.first)),
         libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),
         _ => {}
+    }
+}
+
+/// Whether a receive waits for more than one byte; less than none means as many as can be.
+fn is_low_water(value: c_int) -> bool {
+    !matches!(value, 0 | 1)
+}
+
+/// Gets to know what was set on a listener before we saw it: its connections have that, too.
+pub(super) fn learn(fd: c_int) {
+    let Some(s) = sock::enter(fd) else { return };
+    let limited = |name| {
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        raw::sockopt(fd, libc::SOL_SOCKET, name, &mut time).is_ok() && (time.tv_sec, time.tv_usec) != (0, 0)
+    };
+    s.set_flag(flag::RCVTIMEO, limited(libc::SO_RCVTIMEO));
+    s.set_flag(flag::SNDTIMEO, limited(libc::SO_SNDTIMEO));
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let known = raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger).is_ok();
+    s.set_flag(flag::LINGER0, known && linger.l_onoff != 0 && linger.l_linger == 0);
+    s.set_flag(flag::CORK, raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_ok_and(|on| on != 0));
+    if raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(is_low_water) {
+        s.set_flag(flag::LOW_WATER, true);
+        s.set_never(Reason::LowWater);
     }
 }
 

@@ -21,6 +21,7 @@ crate::checks![
     fork_then_earned_again,
     prefork_accept,
     exec_inherits,
+    exec_inherits_a_listener,
     vfork_exec,
     spawn_with_dup2,
     cat_on_the_socket,
@@ -230,11 +231,16 @@ fn prefork_accept() {
     }
 }
 
-/// `semantics --child FD`: answers on an inherited socket.
+/// `semantics --child FD`: answers on an inherited socket, or as a server where it is a listener.
 pub(crate) fn exec_child(args: &[String]) {
     let fd: i32 = args[0].parse().expect("a number");
     // SAFETY: whoever started us gave us this descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if net::get(&fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1) {
+        let fd = net::accept(&fd, 0).unwrap();
+        pair::warm_server(&fd);
+        return assert_eq!(read(&fd, &mut [0; 4]), Err(libc::EAGAIN), "the time-out is the listener's");
+    }
     let message = recv_exact(&fd, 5);
     send_all(&fd, &message.iter().rev().copied().collect::<Vec<u8>>());
     net::shutdown(&fd, libc::SHUT_WR).unwrap();
@@ -279,6 +285,18 @@ fn exec_inherits() {
         // SAFETY: a null-terminated list of strings.
         net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) })
     });
+}
+
+fn exec_inherits_a_listener() {
+    let (listener, addr) = net::listener(pair::loopback());
+    net::set(&listener, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(2000)).unwrap();
+    net::fcntl(&listener, libc::F_SETFD, 0).unwrap();
+    let args = arguments(listener.as_raw_fd());
+    // SAFETY: a null-terminated list of strings.
+    let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
+    let c = net::client(addr);
+    pair::warm_client(&c);
+    assert_eq!(net::wait(pid), 0);
 }
 
 fn vfork_exec() {
