@@ -11,7 +11,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal::config::Settings;
 use madrigal::error::WriteError;
 use madrigal::ids::Reach;
-use madrigal::shm::arena::{Arena, LARGEST, UNIT};
+use madrigal::shm::arena::{Arena, LARGEST, Tag, UNIT};
 use madrigal::shm::layout::want;
 use madrigal::shm::ring::{Consumer, Producer, Sleeper, Trouble};
 use madrigal::{Runtime, VLink};
@@ -141,6 +141,7 @@ mod ring {
         let arena = Arena::attach_from(pid, fd, id).expect("the arena");
         let (direction, memory) = (&arena.slot(0).expect("is there").dir[0], arena.memory());
         let producer = Producer::default();
+        let session = Tag::fresh(id);
         producer.open(direction, arena.small_block(0, 0));
         let (mut bells, mut space) = (std::io::stdout(), std::io::stdin());
         let mut ring = move || bells.write_all(&[1]).and_then(|()| bells.flush()).expect("the reader lives");
@@ -157,8 +158,8 @@ mod ring {
                     continue;
                 }
                 let old = producer.block(&memory).expect("ours");
-                producer.move_to(direction, arena.take_block(size).expect("room"));
-                arena.give_block(old);
+                producer.move_to(direction, arena.take_block(size, session, 0).expect("room"));
+                arena.give_block(old, session, 0).expect("lent to us");
                 blocks.pop();
             }
             if rest.is_empty() {

@@ -47,6 +47,18 @@ pub const KEYS: &[Key] = &[
         help: "The longest time a waiter looks again and again before it sleeps; 0 never spins.",
     },
     Key {
+        name: "MADRIGAL_EAGER",
+        default: "",
+        unit: "",
+        help: "For tests: `first` moves a connection at its first byte, `random` or `random:SEED` leaves the ring now and then, too.",
+    },
+    Key {
+        name: "MADRIGAL_CHECK",
+        default: "0",
+        unit: "",
+        help: "1 keeps sums of what travels in rings, where both ends do, and resets a connection whose bytes differ.",
+    },
+    Key {
         name: "MADRIGAL_PORTS",
         default: "",
         unit: "",
@@ -138,6 +150,10 @@ pub struct Settings {
     pub dir: String,
     /// `MADRIGAL_SPIN_US`.
     pub spin_us: u32,
+    /// `MADRIGAL_EAGER`.
+    pub eager: String,
+    /// `MADRIGAL_CHECK`.
+    pub check: bool,
     /// `MADRIGAL_PORTS`, `MADRIGAL_NET`, `MADRIGAL_CONNECT_TIMEOUT`.
     pub network: Network,
     /// `MADRIGAL_ADDR_LEN`; `None`: what the MPI can carry.
@@ -157,6 +173,8 @@ impl Default for Settings {
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
+            eager: String::new(),
+            check: false,
             network: Network::default(),
             address_len: None,
             config_dir: "~/.config/madrigal".to_owned(),
@@ -210,6 +228,19 @@ impl Settings {
             "MADRIGAL_DAEMON" => {
                 let plain = value.is_empty() || value == "none";
                 self.daemon = plain.then(|| value.to_owned()).or_else(|| absolute(value)).ok_or_else(|| bad(DAEMON))?;
+            }
+            "MADRIGAL_EAGER" => {
+                let seed =
+                    |rest: &str| rest.is_empty() || rest.strip_prefix(':').is_some_and(|n| n.parse::<u64>().is_ok());
+                let legal = matches!(value, "" | "first") || value.strip_prefix("random").is_some_and(seed);
+                self.eager = legal.then(|| value.to_owned()).ok_or_else(|| bad("first, random or random:SEED"))?;
+            }
+            "MADRIGAL_CHECK" => {
+                self.check = match value {
+                    "" | "0" => false,
+                    "1" => true,
+                    _ => return Err(bad("0 or 1")),
+                }
             }
             "MADRIGAL_AGENT" => self.agent = value.to_owned(),
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,

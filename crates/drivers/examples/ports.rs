@@ -163,7 +163,7 @@ fn ask(driver: &str, size: usize, single: bool) {
     let body = vec![7u8; size];
     let (mut bare, mut port, mut stream, mut count) = (vec![], vec![], vec![], 0);
     for slot in &lines {
-        let line = &arena.slot(*slot).expect("a slot").stage;
+        let line = &arena.slot(*slot).expect("a slot").side[0].cookie;
         bare.push(timed(BARE, |i| exchange(line, 2 * i + 1, 2 * i + 2)));
         port.push(timed(iterations, |_| {
             count += 1;
@@ -206,7 +206,7 @@ fn answer(told: &str) {
     let iterations = (100_000 / (200 + size / 5)).max(4) as u64;
     let mut count = 0;
     for round in 0..ROUNDS {
-        let line = &arena.slot(round as u32).expect("a slot").stage;
+        let line = &arena.slot(round as u32).expect("a slot").side[0].cookie;
         for i in 0..BARE {
             exchange_back(line, 2 * i + 1, 2 * i + 2);
         }

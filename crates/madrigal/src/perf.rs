@@ -270,7 +270,7 @@ fn connect(runtime: &Runtime, to: &Locator, round: u8) -> Result<VLink, PerfErro
 
 /// The bare line of a round.
 fn line(arena: &Arena, round: usize) -> Result<&AtomicU64, PerfError> {
-    Ok(&arena.slot(round as u32).ok_or(PerfError::Gone)?.stage)
+    Ok(&arena.slot(round as u32).ok_or(PerfError::Gone)?.side[0].cookie)
 }
 
 /// What both sides do in a round. The side that asks ends it, early on a machine that is too busy.

@@ -4,24 +4,22 @@
 use core::ffi::CStr;
 use core::fmt::Write as _;
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
-use madrigal_sys::mem::SharedMap;
-use madrigal_sys::process::StackPath;
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RawDir};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::process::{self, StackPath};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use crate::table::{BYTES, MAGIC, Table};
-use crate::users::{Seen, USER_BYTES, USERS, namespace};
+use crate::register::{Holder, Register, lock_briefly, reason};
+use crate::table::Table;
 
-/// Every table's name begins with this; the network namespace follows.
+/// Every register's name begins with this; the network namespace follows.
 const PREFIX: &str = "offers-";
 /// A name on which the `shm` driver listens ends with this.
 const LISTENER: &str = ".sock";
-const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How often a file that others remove in the same moment is made again.
 const TRIES: u32 = 20;
 
@@ -30,32 +28,20 @@ pub struct Directory {
     path: StackPath,
 }
 
-/// A table, mapped, and this process's entry in its list of users.
+/// A table, mapped for the life of the process, and this process's part in it.
 pub struct Opened {
-    /// Lies in `map`; given out for no longer than that lives.
-    table: &'static Table,
-    map: SharedMap,
-    /// `None`: the list was full.
+    /// The table.
+    pub table: &'static Table,
+    /// The descriptor by which others find it; while it is open this process may stand in the register.
+    pub fd: Fd,
+    /// This process's entry in the table's list of users. `None`: the list was full.
     pub entry: Option<u32>,
 }
 
-impl Opened {
-    /// The table.
-    pub fn table(&self) -> &Table {
-        self.table
-    }
-
-    /// Keeps the mapping for the life of the process.
-    pub fn leak(self) -> (&'static Table, Option<u32>) {
-        core::mem::forget(self.map);
-        (self.table, self.entry)
-    }
-}
-
-/// A table's file, as [`Directory::tables`] finds it.
+/// A table, as [`Directory::tables`] finds it.
 #[derive(Clone, Debug)]
 pub struct TableFile {
-    /// Its name in the directory.
+    /// The register's name in the directory.
     pub name: String,
     /// The living processes using it. Pids of other pid namespaces among them mean nothing here.
     pub users: Vec<u32>,
@@ -83,24 +69,58 @@ impl Directory {
 
     /// The table of network namespace `netns`, made if there is none, with this process among its users.
     pub fn open(&self, netns: u64) -> Result<Opened, Reason> {
+        let register = self.register(netns)?;
+        let shared = match register.find(netns) {
+            Some(shared) => shared,
+            None => register.create(netns)?,
+        };
+        let fd = shared.fd.as_raw_fd() as u32;
+        register.add(own(fd))?;
+        let (table, fd) = shared.leak().ok_or(Reason::NoMemory)?;
+        let entry = table.enlist(fd.as_raw_fd() as u32);
+        Ok(Opened { table, fd, entry })
+    }
+
+    /// A child made by fork(2), which has its parent's table by descriptor `fd`, enters the register, too. `Some`: the register knows
+    /// another table by now, and this is it.
+    pub fn reenter(&self, netns: u64, table: &Table, fd: i32) -> Result<Option<Opened>, Reason> {
+        let register = self.register(netns)?;
+        let other = register.find(netns).is_some_and(|shared| !shared.is(table));
+        if !other {
+            register.add(own(fd as u32))?;
+            return Ok(None);
+        }
+        drop(register);
+        self.open(netns).map(Some)
+    }
+
+    fn register(&self, netns: u64) -> Result<Register, Reason> {
         self.make()?;
         self.judge()?;
         let file = self.file(format_args!("{PREFIX}{netns:x}"));
         for _ in 0..TRIES {
-            if let Some(opened) = open_file(&file, netns)? {
-                return Ok(opened);
+            if let Some(register) = Register::open(&file)? {
+                return Ok(register);
             }
         }
         Err(Reason::DirMissing)
     }
 
-    /// This process stops using `table`; the last one to do so removes the file. `entry` is its entry, if it has one.
+    /// This process stops using `table`; another user stands in the register from now on, and the last one removes it. `entry` is its
+    /// entry, if it has one.
     pub fn leave(&self, table: &Table, entry: Option<u32>) {
         if let Some(entry) = entry {
             table.strike(entry);
         }
-        if !table.in_use() {
-            remove_unused(&self.file(format_args!("{PREFIX}{:x}", table.netns())), namespace());
+        let file = self.file(format_args!("{PREFIX}{:x}", table.netns()));
+        let Some(register) = Register::existing(&file) else { return };
+        register.strike(process::own_pid());
+        if register.living().next().is_some() {
+            return;
+        }
+        let kept = table.heir(process::own_pid()).is_some_and(|heir| register.add(heir).is_ok());
+        if !kept && !table.living().any(|_| true) {
+            let _ = rustix::fs::unlink(file.as_c_str());
         }
     }
 
@@ -116,11 +136,11 @@ impl Directory {
 
     /// Removes what dead processes left: tables none of whose users lives, and names of listeners that are gone; returns how many.
     pub fn tidy(&self) -> usize {
-        let (mut removed, here) = (0, namespace());
+        let mut removed = 0;
         self.each(|dir, name| {
             let file = self.file(format_args!("{name}"));
             removed += usize::from(match () {
-                () if name.starts_with(PREFIX) => remove_unused(&file, here),
+                () if name.starts_with(PREFIX) => remove_unused(&file),
                 () => name.ends_with(LISTENER) && remove_deaf(dir, &file),
             });
         });
@@ -129,17 +149,18 @@ impl Directory {
 
     /// The tables there are, with their living users.
     pub fn tables(&self) -> Vec<TableFile> {
-        let (mut tables, here) = (Vec::new(), namespace());
+        let mut tables = Vec::new();
         self.each(|_, name| {
-            if !name.starts_with(PREFIX) {
+            let netns = name.strip_prefix(PREFIX).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            let Some(register) = netns.and_then(|_| Register::existing(&self.file(format_args!("{name}")))) else {
                 return;
+            };
+            let mut users: Vec<u32> = register.living().map(|holder| holder.pid).collect();
+            if let Some(shared) = register.find(netns.unwrap_or(0)) {
+                users.extend(shared.users());
             }
-            let Ok(fd) = open_existing(&self.file(format_args!("{name}"))) else { return };
-            let mut users = Vec::new();
-            each_user(&fd, |user| {
-                users.extend(user.live(here));
-                true
-            });
+            users.sort_unstable();
+            users.dedup();
             tables.push(TableFile { name: name.to_owned(), users });
         });
         tables
@@ -162,15 +183,15 @@ impl Directory {
         if private && own { Ok(()) } else { Err(Reason::DirUnsafe) }
     }
 
-    /// Whether the table exists, or there is room for it.
+    /// Whether the register exists, or there is room for it.
     fn try_room(&self, netns: u64) -> Result<(), Reason> {
         let file = self.file(format_args!("{PREFIX}{netns:x}"));
-        if open_existing(&file).and_then(|fd| rustix::fs::fstat(&fd)).is_ok_and(|stat| is_whole(&stat)) {
+        if rustix::fs::access(file.as_c_str(), rustix::fs::Access::WRITE_OK).is_ok() {
             return Ok(());
         }
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        match rustix::fs::open(self.path(), flags, OWNER_ONLY) {
-            Ok(fd) => rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, BYTES as u64).map_err(reason),
+        match rustix::fs::open(self.path(), flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => rustix::io::pwrite(Fd::from(fd), &[0; 32], 0).map(drop).map_err(reason),
             // A file system without nameless files.
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
                 let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
@@ -206,61 +227,15 @@ impl Directory {
     }
 }
 
-/// One try; `None` when another process removed the file in the same moment, or holds it a little longer.
-fn open_file(file: &StackPath, netns: u64) -> Result<Option<Opened>, Reason> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let fd = rustix::fs::open(file.as_c_str(), flags, OWNER_ONLY).map_err(reason)?;
-    if !lock_briefly(&fd) {
-        return Ok(None);
-    }
-    let stat = rustix::fs::fstat(&fd).map_err(reason)?;
-    if stat.st_nlink == 0 {
-        return Ok(None);
-    }
-    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
-        return Err(Reason::DirUnsafe);
-    }
-    if !is_whole(&stat) {
-        // Every page is made real now: a full file system is an error here, and can never be a SIGBUS later.
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, BYTES as u64).map_err(|e| {
-            let _ = rustix::fs::unlink(file.as_c_str());
-            reason(e)
-        })?;
-    }
-    let map = SharedMap::map(&fd, BYTES, true).map_err(|_| Reason::NoMemory)?;
-    // SAFETY: atomics only; `Opened` keeps the reference beside its map and gives it out for no longer.
-    let table = unsafe { map.shared::<Table>(0) }.ok_or(Reason::NoMemory)?;
-    table.netns.store(netns, Ordering::Relaxed);
-    table.magic.store(MAGIC, Ordering::Relaxed);
-    let entry = table.enlist();
-    // The mapping keeps the open file, and with it the lock, alive. Opened only now: nobody takes the file for an unused one.
-    let _ = rustix::fs::flock(&fd, FlockOperation::Unlock);
-    Ok(Some(Opened { table, map, entry }))
+fn own(fd: u32) -> Holder {
+    let pid = process::own_pid();
+    Holder::new(pid, process::start_time(pid).unwrap_or(0), fd)
 }
 
-fn open_existing(file: &StackPath) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(
-        file.as_c_str(),
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK,
-        Mode::empty(),
-    )
-}
-
-fn is_whole(stat: &rustix::fs::Stat) -> bool {
-    stat.st_size == BYTES as i64 && stat.st_blocks * 512 >= BYTES as i64
-}
-
-/// Removes a table's file if no user of it lives; a fresh file that nobody finished making counts as such.
-fn remove_unused(file: &StackPath, here: u32) -> bool {
-    let Ok(fd) = open_existing(file) else { return false };
-    if !lock_briefly(&fd) || !rustix::fs::fstat(&fd).is_ok_and(|s| s.st_nlink > 0) {
-        return false;
-    }
-    let mut used = false;
-    each_user(&fd, |user| {
-        used = user.live(here).is_some();
-        !used
-    });
+/// Removes a register if no process in it lives; a fresh one into which nobody has written counts as such.
+fn remove_unused(file: &StackPath) -> bool {
+    let Some(register) = Register::existing(file) else { return false };
+    let used = register.living().next().is_some();
     !used && rustix::fs::unlink(file.as_c_str()).is_ok()
 }
 
@@ -279,42 +254,5 @@ fn remove_deaf(dir: &OwnedFd, file: &StackPath) -> bool {
     removed
 }
 
-/// Shows every user that stands in a table's file, until `see` has seen enough. Read in small pieces: the stack may be that of a
-/// signal handler.
-fn each_user(fd: &OwnedFd, mut see: impl FnMut(Seen) -> bool) {
-    let mut at = core::mem::offset_of!(Table, users);
-    let end = at + USERS * USER_BYTES;
-    let mut buf = [0u8; 32 * USER_BYTES];
-    while at < end {
-        let Ok(n @ 1..) = rustix::io::pread(fd, &mut buf[..], at as u64) else { return };
-        let (users, _) = buf[..n.min(end - at)].as_chunks::<USER_BYTES>();
-        if !users.iter().filter_map(|u| Seen::read(u)).all(&mut see) {
-            return;
-        }
-        at += n;
-    }
-}
-
-fn reason(e: Errno) -> Reason {
-    match e {
-        Errno::ROFS | Errno::ACCESS | Errno::PERM => Reason::DirReadOnly,
-        Errno::NOSPC | Errno::DQUOT => Reason::DirFull,
-        _ => Reason::DirMissing,
-    }
-}
-
-/// The file's lock, which others hold only for microseconds; a stopped process must not stop us.
-fn lock_briefly(fd: &OwnedFd) -> bool {
-    let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000 };
-    for i in 0..90 {
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return true,
-            Err(_) if i < 50 => rustix::thread::sched_yield(),
-            Err(_) => _ = rustix::thread::nanosleep(&moment),
-        }
-    }
-    false
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

@@ -1,150 +1,255 @@
 //! The table itself: which ports wrapped programs listen on, and the offers.
+//!
+//! The life of a place where an offer stands; the word that says so counts how often the place was used (`turn`), and every step is a
+//! compare-exchange of the whole word, so that whoever comes late to a place that has become another's changes nothing:
+//!
+//! ```text
+//!   FREE --post--> WRITING --post--> POSTED --find--> TAKEN --answer--> ACCEPTED | OTHER_ARENA | REFUSED | FREE
+//!     ^                                |                |                  |
+//!     +----- free (by who posted) -----+----------------+------------------+
+//! ```
+//! A place that nobody freed for ten seconds belongs to somebody who died, and may be claimed as a free one; but for one that is being
+//! written: its writer may only be stopped, and would go on into what is another's by then.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use madrigal_base::sync::{AtomicU32, AtomicU64};
 use madrigal_sys::{process, time};
 
 use crate::tuple::Tuple;
 use crate::users::{USERS, User};
 
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mdr-off\x01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mdr-off\x02");
 const ENTRIES: usize = 1024;
 /// Places an offer may stand, from the one its hash names.
 const PROBES: usize = 8;
 /// An offer older than this is nobody's.
 const STALE_NS: u64 = 10_000_000_000;
+/// Where the turn begins in the word of a place.
+const TURN_AT: u32 = 8;
 
-/// Stages of an offer.
-pub mod stage {
-    /// Nobody's.
-    pub const FREE: u32 = 0;
-    /// Being written.
-    pub const WRITING: u32 = 1;
-    /// Waiting for the accepting end.
-    pub const POSTED: u32 = 2;
-    /// The accepting end is at it.
-    pub const TAKEN: u32 = 3;
-    /// The accepting end attached: see the slot.
-    pub const ACCEPTED: u32 = 4;
+/// Stages of an offer, the low byte of its word.
+mod stage {
+    pub(super) const FREE: u64 = 0;
+    pub(super) const WRITING: u64 = 1;
+    pub(super) const POSTED: u64 = 2;
+    pub(super) const TAKEN: u64 = 3;
+    pub(super) const ACCEPTED: u64 = 4;
+    pub(super) const OTHER_ARENA: u64 = 5;
+    pub(super) const REFUSED: u64 = 6;
+    pub(super) const MASK: u64 = 0xff;
+}
+
+/// What the accepting end says to an offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It attached: see the slot.
+    Accepted,
     /// It does not have this arena and cannot get it: offer another.
-    pub const OTHER_ARENA: u32 = 5;
-    /// It may not look into this process.
-    pub const REFUSED: u32 = 6;
+    OtherArena,
+    /// It may not look into the connecting process.
+    Refused,
+    /// It does not want to, now.
+    No,
+}
+
+/// How far an offer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Nobody has answered yet.
+    Waiting,
+    /// This was the answer.
+    Answered(Answer),
+}
+
+/// One use of a place, as who posted or took an offer remembers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    index: u32,
+    turn: u64,
+}
+
+impl Place {
+    /// Both numbers, for a caller that keeps them in words of its own.
+    pub fn to_parts(self) -> (u32, u64) {
+        (self.index, self.turn)
+    }
+
+    /// What [`Place::to_parts`] gave.
+    pub fn from_parts(index: u32, turn: u64) -> Self {
+        Self { index, turn }
+    }
 }
 
 /// One offer.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct Offer {
-    /// See [`stage`].
-    pub stage: AtomicU32,
+    word: AtomicU64,
+    posted_at: AtomicU64,
+    /// The slot's generation.
+    pub generation: AtomicU64,
+    /// The arena's id.
+    pub arena: AtomicU64,
+    /// The session's number.
+    pub session: AtomicU64,
+    /// The accepting process's id, with [`Answer::OtherArena`].
+    pub answer: AtomicU64,
     /// The connecting process.
     pub pid: AtomicU32,
     /// The descriptor of the arena in it, plus one; 0 when the peer must know the arena already.
     pub arena_fd: AtomicU32,
     /// The connection's slot in the arena.
     pub slot: AtomicU32,
-    /// The slot's generation.
-    pub generation: AtomicU64,
-    /// The arena's id.
-    pub arena: AtomicU64,
-    /// The connecting end's nonce.
-    pub nonce: AtomicU64,
-    /// The accepting process's id, with `OTHER_ARENA`; the reason's code with `REFUSED`.
-    pub answer: AtomicU64,
-    posted_at: AtomicU64,
     tuple: Tuple,
 }
 
-/// What the file holds. Atomics only: any bytes are valid, and others write it at any time.
+/// What the shared memory holds. Atomics only: any bytes are valid, and others write it at any time.
 #[repr(C)]
 pub struct Table {
     pub(crate) magic: AtomicU64,
     pub(crate) netns: AtomicU64,
+    pub(crate) id: AtomicU64,
     /// Counts posts: an accepting end that saw this value has nothing new to find.
     posts: AtomicU32,
-    _pad: [u32; 11],
+    _pad: [u32; 9],
     ports: [AtomicU64; 1024],
     pub(crate) users: [User; USERS],
     offers: [Offer; ENTRIES],
 }
 
-/// Size of the file.
+/// Size of the memory.
 pub(crate) const BYTES: usize = size_of::<Table>().next_multiple_of(4096);
 
 impl Table {
     /// Says that a wrapped program listens on `port`.
     pub fn mark(&self, port: u16) {
-        self.ports[port as usize / 64].fetch_or(1 << (port % 64), Ordering::Relaxed);
+        self.ports[port as usize / 64].fetch_or(1 << (port % 64), Relaxed);
     }
 
     /// Whether a wrapped program listens, or has listened, on `port`.
     pub fn is_marked(&self, port: u16) -> bool {
-        self.ports[port as usize / 64].load(Ordering::Relaxed) >> (port % 64) & 1 != 0
+        self.ports[port as usize / 64].load(Relaxed) >> (port % 64) & 1 != 0
     }
 
     /// The network namespace whose connections it names (see [`madrigal_sys::tcp::netns_cookie`]).
     pub fn netns(&self) -> u64 {
-        self.netns.load(Ordering::Relaxed)
+        self.netns.load(Relaxed)
+    }
+
+    /// A random number, by which two mappings are known to be of the same table.
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Relaxed)
     }
 
     /// How many offers were ever posted.
     #[inline]
     pub fn posts(&self) -> u32 {
-        self.posts.load(Ordering::Acquire)
+        self.posts.load(Acquire)
     }
 
     /// Posts an offer for `tuple`; `fill` writes what it says. `None`: no free place near its hash.
-    pub fn post(&self, tuple: &Tuple, fill: impl FnOnce(&Offer)) -> Option<&Offer> {
+    pub fn post(&self, tuple: &Tuple, fill: impl FnOnce(&Offer)) -> Option<Place> {
         let now = time::now_ns();
-        for offer in self.places(tuple) {
-            if !claim(offer, now) {
-                continue;
-            }
-            tuple.copy_to(&offer.tuple);
-            offer.posted_at.store(now, Ordering::Relaxed);
-            offer.pid.store(process::own_pid(), Ordering::Relaxed);
-            fill(offer);
-            // SYNC: Release pairs with the Acquire exchange in `find`: what was filled in is seen by who takes the offer.
-            offer.stage.store(stage::POSTED, Ordering::Release);
-            self.posts.fetch_add(1, Ordering::Release);
-            return Some(offer);
-        }
-        None
+        let (index, offer, turn) = places(tuple).find_map(|index| {
+            let offer = self.offers.get(index)?;
+            Some((index, offer, claim(offer, now)?))
+        })?;
+        tuple.copy_to(&offer.tuple);
+        offer.posted_at.store(now, Relaxed);
+        offer.pid.store(process::own_pid(), Relaxed);
+        fill(offer);
+        // SYNC: Release pairs with the Acquire exchange in `find`: what was filled in is seen by who takes the offer. It fails where we
+        // were so slow that the place was taken for a dead one's.
+        step(offer, turn, stage::WRITING, stage::POSTED).then_some(())?;
+        self.posts.fetch_add(1, Release);
+        Some(Place { index: index as u32, turn })
     }
 
-    /// Takes the offer posted for `tuple`, if there is one. The caller answers by storing another stage.
-    pub fn find(&self, tuple: &Tuple) -> Option<&Offer> {
-        self.places(tuple).find(|offer| {
-            offer.stage.load(Ordering::Acquire) == stage::POSTED
-                && offer.tuple.same(tuple)
-                && offer
-                    .stage
-                    .compare_exchange(stage::POSTED, stage::TAKEN, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+    /// Takes the offer posted for `tuple`, if there is one. The caller answers it.
+    pub fn find(&self, tuple: &Tuple) -> Option<(Place, &Offer)> {
+        places(tuple).find_map(|index| {
+            let offer = self.offers.get(index)?;
+            let word = offer.word.load(Acquire);
+            let turn = word >> TURN_AT;
+            let ours = word & stage::MASK == stage::POSTED && offer.tuple.same(tuple);
+            (ours && step(offer, turn, stage::POSTED, stage::TAKEN))
+                .then_some((Place { index: index as u32, turn }, offer))
         })
     }
 
-    /// The offer with this index.
-    pub fn offer_at(&self, index: u32) -> Option<&Offer> {
-        self.offers.get(index as usize)
+    /// Answers an offer that was taken. Without effect if who posted it waits no more.
+    pub fn answer(&self, place: Place, answer: Answer) {
+        let Some(offer) = self.offers.get(place.index as usize) else { return };
+        let said = match answer {
+            Answer::Accepted => stage::ACCEPTED,
+            Answer::OtherArena => stage::OTHER_ARENA,
+            Answer::Refused => stage::REFUSED,
+            Answer::No => stage::FREE,
+        };
+        step(offer, place.turn, stage::TAKEN, said);
     }
 
-    /// The index of an offer of this table.
-    pub fn index_of(&self, offer: &Offer) -> u32 {
-        let distance = core::ptr::from_ref(offer).addr().wrapping_sub(self.offers.as_ptr().addr());
-        (distance / size_of::<Offer>()) as u32
+    /// How far an offer is, and what it says; for who posted it.
+    pub fn standing(&self, place: Place) -> Standing {
+        let word = self.offers.get(place.index as usize).map_or(0, |offer| offer.word.load(Acquire));
+        if word >> TURN_AT != place.turn {
+            return Standing::Answered(Answer::No);
+        }
+        match word & stage::MASK {
+            stage::POSTED | stage::TAKEN => Standing::Waiting,
+            stage::ACCEPTED => Standing::Answered(Answer::Accepted),
+            stage::OTHER_ARENA => Standing::Answered(Answer::OtherArena),
+            stage::REFUSED => Standing::Answered(Answer::Refused),
+            _ => Standing::Answered(Answer::No),
+        }
     }
 
-    fn places(&self, tuple: &Tuple) -> impl Iterator<Item = &Offer> {
-        let first = tuple.hash() % ENTRIES;
-        (0..PROBES).map(move |i| &self.offers[(first + i) % ENTRIES])
+    /// The accepting process's id, behind [`Answer::OtherArena`].
+    pub fn answerer(&self, place: Place) -> u64 {
+        self.offers.get(place.index as usize).map_or(0, |offer| offer.answer.load(Relaxed))
+    }
+
+    /// Who posted an offer is done with it.
+    pub fn free(&self, place: Place) {
+        let Some(offer) = self.offers.get(place.index as usize) else { return };
+        for from in [stage::POSTED, stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
+            if step(offer, place.turn, from, stage::FREE) {
+                return;
+            }
+        }
+        // Taken between two looks.
+        for from in [stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
+            step(offer, place.turn, from, stage::FREE);
+        }
     }
 }
 
-fn claim(offer: &Offer, now: u64) -> bool {
-    let seen = offer.stage.load(Ordering::Acquire);
-    let stale = now.saturating_sub(offer.posted_at.load(Ordering::Relaxed)) > STALE_NS;
-    (seen == stage::FREE || stale)
-        && offer.stage.compare_exchange(seen, stage::WRITING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+fn places(tuple: &Tuple) -> impl Iterator<Item = usize> {
+    let first = tuple.hash() % ENTRIES;
+    (0..PROBES).map(move |i| (first + i) % ENTRIES)
 }
+
+/// Claims a place that is free, or whose owner is dead; its turn.
+fn claim(offer: &Offer, now: u64) -> Option<u64> {
+    let seen = offer.word.load(Acquire);
+    let stale = || now.saturating_sub(offer.posted_at.load(Relaxed)) > STALE_NS;
+    let turn = (seen >> TURN_AT).wrapping_add(1) & (u64::MAX >> TURN_AT);
+    let free = match seen & stage::MASK {
+        stage::FREE => true,
+        // Whoever writes may go on at any time.
+        stage::WRITING => false,
+        _ => stale(),
+    };
+    let mine = turn << TURN_AT | stage::WRITING;
+    (free && offer.word.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok()).then_some(turn)
+}
+
+fn step(offer: &Offer, turn: u64, from: u64, to: u64) -> bool {
+    let word = turn << TURN_AT;
+    // SYNC: Acquire: what the other side wrote before its step is seen. Release: what we wrote before ours will be.
+    offer.word.compare_exchange(word | from, word | to, AcqRel, Relaxed).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
+use madrigal_base::sync::AtomicU64;
 use madrigal_sys::{Errno, raw};
 
 /// Both addresses of a connection, connecting end first; IPv4 in its mapped form. All zeros: not known yet.
@@ -28,6 +29,11 @@ impl Tuple {
         let peer = name(&raw::socket_name(fd, true)?)?;
         self.set(if connecting { (own, peer) } else { (peer, own) });
         Ok(())
+    }
+
+    /// Its words, to be compared with another's.
+    pub fn words(&self) -> [u64; 5] {
+        self.0.each_ref().map(|cell| cell.load(Ordering::Relaxed))
     }
 
     /// The accepting end's port.
@@ -69,6 +75,14 @@ impl Tuple {
 /// The port `fd` is bound to. `EAFNOSUPPORT` for what is not IP.
 pub fn port_of(fd: c_int) -> Result<u16, Errno> {
     name(&raw::socket_name(fd, false)?).map(|(_, port)| port)
+}
+
+#[cfg(test)]
+impl Tuple {
+    /// Some connection to this port.
+    pub(crate) fn set_for_test(&self, port: u16) {
+        self.set((([1; 16], 1), ([2; 16], port)));
+    }
 }
 
 type Name = ([u8; 16], u16);

@@ -1,9 +1,11 @@
-//! The processes using a table: as long as one of them lives, its file stays.
+//! The processes using a table: as long as one of them lives, the register names one that has it.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
+use madrigal_base::sync::{AtomicU32, AtomicU64};
 use madrigal_sys::process;
 
+use crate::register::Holder;
 use crate::table::Table;
 
 pub(crate) const USERS: usize = 512;
@@ -11,7 +13,7 @@ pub(crate) const USERS: usize = 512;
 /// Marks an entry that a parent made for a child about to be born.
 const UNBORN: u32 = 1 << 31;
 
-/// A process using the table, as it stands in the file.
+/// A process using the table.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct User {
@@ -20,10 +22,10 @@ pub(crate) struct User {
     namespace: AtomicU32,
     /// When it started; 0 while the entry is being written.
     start: AtomicU64,
+    /// The descriptor of the table in it.
+    fd: AtomicU32,
+    _pad: u32,
 }
-
-/// Bytes of an entry.
-pub(crate) const USER_BYTES: usize = size_of::<User>();
 
 /// An entry, read at one moment.
 #[derive(Clone, Copy)]
@@ -31,16 +33,14 @@ pub(crate) struct Seen {
     pid: u32,
     namespace: u32,
     start: u64,
+    fd: u32,
 }
 
 impl Seen {
-    /// Reads an entry as it lies in the file.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        Some(Self {
-            pid: u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?),
-            namespace: u32::from_ne_bytes(bytes.get(4..8)?.try_into().ok()?),
-            start: u64::from_ne_bytes(bytes.get(8..16)?.try_into().ok()?),
-        })
+    /// The process, if it lives, is known by now, and is one of pid namespace `here`.
+    fn holder(self, here: u32) -> Option<Holder> {
+        let born = self.pid & UNBORN == 0 && self.start != 0 && self.namespace == here;
+        (born && self.live(here).is_some()).then(|| Holder::new(self.pid, self.start, self.fd))
     }
 
     /// The process, if it lives. Those of another pid namespace (`here` is ours) are believed to: their pids mean nothing to us.
@@ -62,6 +62,7 @@ impl User {
             pid: self.pid.load(Ordering::Acquire),
             namespace: self.namespace.load(Ordering::Relaxed),
             start: self.start.load(Ordering::Relaxed),
+            fd: self.fd.load(Ordering::Relaxed),
         }
     }
 
@@ -69,7 +70,8 @@ impl User {
         self.pid.compare_exchange(seen, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    fn sign(&self, pid: u32) {
+    fn sign(&self, pid: u32, fd: u32) {
+        self.fd.store(fd, Ordering::Relaxed);
         self.namespace.store(namespace(), Ordering::Relaxed);
         self.start.store(process::start_time(pid).unwrap_or(0), Ordering::Relaxed);
     }
@@ -81,9 +83,9 @@ pub(crate) fn namespace() -> u32 {
 }
 
 impl Table {
-    /// Enters this process among the users; `None` for lack of room. Then the file may be removed under it: connections set up so
-    /// far go on, later ones stay with TCP.
-    pub fn enlist(&self) -> Option<u32> {
+    /// Enters this process among the users, with the table's descriptor in it; `None` for lack of room. Then the register may be removed
+    /// under it: connections set up so far go on, later ones stay with TCP.
+    pub fn enlist(&self, fd: u32) -> Option<u32> {
         let (pid, here) = (process::own_pid(), namespace());
         for (i, user) in self.users.iter().enumerate() {
             let seen = user.seen();
@@ -91,7 +93,7 @@ impl Table {
                 continue;
             }
             if user.claim(seen.pid, pid) {
-                user.sign(pid);
+                user.sign(pid, fd);
                 return Some(i as u32);
             }
         }
@@ -107,15 +109,15 @@ impl Table {
     }
 
     /// The child after fork takes the place its parent made. As [`Table::enlist`].
-    pub fn enlist_child(&self, parent: u32) -> Option<u32> {
+    pub fn enlist_child(&self, parent: u32, fd: u32) -> Option<u32> {
         let pid = process::own_pid();
         let own = self.users.iter().position(|u| u.claim(parent | UNBORN, pid));
         match own {
             Some(i) => {
-                self.users[i].sign(pid);
+                self.users[i].sign(pid, fd);
                 Some(i as u32)
             }
-            None => self.enlist(),
+            None => self.enlist(fd),
         }
     }
 
@@ -127,18 +129,28 @@ impl Table {
         }
     }
 
-    /// Whether a living process uses the table.
-    pub fn in_use(&self) -> bool {
+    /// The living users. Pids of other pid namespaces among them mean nothing here.
+    pub fn living(&self) -> impl Iterator<Item = u32> {
         let here = namespace();
-        self.users.iter().any(|u| u.seen().live(here).is_some())
+        self.users.iter().filter_map(move |user| user.seen().live(here))
+    }
+
+    /// A living user other than `pid`, to stand in the register.
+    pub(crate) fn heir(&self, pid: u32) -> Option<Holder> {
+        let here = namespace();
+        self.users.iter().filter_map(|user| user.seen().holder(here)).find(|holder| holder.pid != pid)
     }
 }
 
 #[cfg(test)]
 impl User {
     /// Makes the entry that of another process.
-    pub(crate) fn become_of(&self, pid: u32) {
+    pub(crate) fn become_of(&self, pid: u32, fd: u32) {
         self.pid.store(pid, Ordering::Relaxed);
-        self.sign(pid);
+        self.sign(pid, fd);
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.pid.load(Ordering::Relaxed) == 0
     }
 }

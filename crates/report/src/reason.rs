@@ -104,6 +104,10 @@ reasons! {
     Refused = 36, "refused", "not connected: the network between is not trusted, and no daemon is up that could encipher: `madrigal up`, or plain = true in grid.toml";
     /// It hangs, and nothing else is possible.
     DaemonHangs = 37, "daemon-hangs", "not connected: the daemon of this host does not answer: `madrigal status`";
+    /// Memory of ours says what cannot be.
+    Contradiction = 39, "contradiction", "something impossible was found in shared memory: nothing moves in this process any more; please report it";
+    /// A test left the session.
+    Tested = 40, "tested", "the session was left at random, for MADRIGAL_EAGER=random is set; it is earned again";
     /// It is the alias of a host, and there is no daemon.
     NoAlias = 38, "no-alias", "not connected: that address is the name of a host for the daemon, and none is up or it refused: `madrigal status`";
 }

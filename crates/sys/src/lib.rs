@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod cpu;
+pub mod fault;
 pub mod fd;
 pub mod lock;
 pub mod mem;
@@ -13,6 +14,7 @@ pub mod namespace;
 pub mod piece;
 pub mod process;
 pub mod raw;
+pub mod signals;
 pub mod tcp;
 pub mod time;
 pub mod turn;

@@ -51,6 +51,16 @@ impl Lock {
         }
     }
 
+    /// Opens the lock on behalf of a guard that was forgotten on purpose.
+    pub fn release(&self) {
+        drop(Guard { lock: self, nested: false });
+    }
+
+    /// The child after fork(2) goes on with what this thread held in the parent.
+    pub fn inherit(&self) {
+        self.0.store(thread_id(), Ordering::Relaxed);
+    }
+
     /// Opens the lock whoever held it. Only for the child after fork(2), where the holder does not exist.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

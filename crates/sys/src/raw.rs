@@ -91,10 +91,19 @@ pub fn ioctl_value(fd: c_int, request: libc::c_ulong, value: usize) -> Result<()
 
 /// rt_sigprocmask(2): blocks exactly the signals of `mask`; returns those that were blocked.
 pub fn signal_mask(mask: u64) -> Result<u64, Errno> {
+    change_mask(libc::SIG_SETMASK, mask)
+}
+
+/// rt_sigprocmask(2): blocks the signals of `mask` besides those that are; returns those that were blocked.
+pub fn block_signals(mask: u64) -> Result<u64, Errno> {
+    change_mask(libc::SIG_BLOCK, mask)
+}
+
+fn change_mask(how: c_int, mask: u64) -> Result<u64, Errno> {
     let mut old = 0u64;
     let (new, old_at) = (&raw const mask as usize, &raw mut old as usize);
     // SAFETY: both masks are our own, of the size that is told.
-    check(unsafe { syscall6(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, new, old_at, SIGSET, 0, 0]) })?;
+    check(unsafe { syscall6(libc::SYS_rt_sigprocmask, [how as usize, new, old_at, SIGSET, 0, 0]) })?;
     Ok(old)
 }
 
@@ -187,6 +196,12 @@ pub fn peek(fd: c_int, flags: c_int) -> Result<usize, Errno> {
 pub fn send_bytes(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     // SAFETY: the slice is readable for its length.
     unsafe { send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }
+}
+
+/// Sends one urgent byte, as [`send_bytes`].
+pub fn send_urgent(fd: c_int, byte: u8) -> Result<(), Errno> {
+    // SAFETY: one byte of our own.
+    unsafe { send(fd, (&raw const byte).cast(), 1, libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(drop)
 }
 
 /// ppoll(2). `timeout` of `None` waits for ever; `mask` may be null. Never writes the remaining time back.

@@ -6,6 +6,11 @@ use crate::{Errno, raw};
 
 /// `TCP_ESTABLISHED` of `tcpi_state`.
 const ESTABLISHED: u8 = 1;
+const TIME_WAIT: u8 = 6;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
+const CLOSING: u8 = 11;
 
 /// `TCP_SYN_SENT` of `tcpi_state`: it connects.
 pub const SYN_SENT: u8 = 2;
@@ -69,17 +74,54 @@ pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
 }
 
 /// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two
-/// values it is made of are read until the queue held still between them.
-pub fn bytes_read(fd: c_int) -> Result<u64, Errno> {
-    let mut before = raw::ioctl_int(fd, libc::FIONREAD)?;
+/// values it is made of are read until the queue held still between them. `was_cut`: whether a closed connection ended
+/// without the peer's FIN, of which the kernel tells once, by an error. `urgent`: there may be urgent data among what is not read.
+pub fn bytes_read(fd: c_int, urgent: bool, was_cut: impl Fn() -> bool) -> Result<u64, Errno> {
+    let unread = if urgent { unread_past_mark } else { unread };
+    let mut before = unread(fd)?;
     loop {
-        let received = info(fd)?.bytes_received;
-        let after = raw::ioctl_int(fd, libc::FIONREAD)?;
-        if before == after {
-            return Ok(received.wrapping_sub(after as u64));
+        let counted = info(fd)?;
+        let after = unread(fd)?;
+        // The kernel reads the state before it locks the socket for the counts: a FIN between the two is in one only.
+        let info = info(fd)?;
+        if before == after && counted.bytes_received == info.bytes_received {
+            // The peer's FIN counts as a byte that was received, and as none that can be read.
+            let fin = match info.state {
+                TIME_WAIT | CLOSE_WAIT | LAST_ACK | CLOSING => true,
+                CLOSE => !was_cut(),
+                _ => false,
+            };
+            return Ok(info.bytes_received.wrapping_sub(after as u64 + u64::from(fin)));
         }
         before = after;
     }
+}
+
+fn unread(fd: c_int) -> Result<c_int, Errno> {
+    raw::ioctl_int(fd, libc::FIONREAD)
+}
+
+/// `FIONREAD` counts up to the urgent mark, unless urgent data are in line (tcp(7)).
+fn unread_past_mark(fd: c_int) -> Result<c_int, Errno> {
+    if raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE)? != 0 {
+        return unread(fd);
+    }
+    raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &1)?;
+    let all = unread(fd);
+    raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, &0)?;
+    all
+}
+
+/// The urgent byte, if the next one to be read is behind it (sockatmark(3)) and it has not been received.
+pub fn urgent_here(fd: c_int) -> Option<u8> {
+    const SIOCATMARK: libc::c_ulong = 0x8905;
+    if raw::ioctl_int(fd, SIOCATMARK).ok()? == 0 {
+        return None;
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte of our own.
+    let got = unsafe { raw::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_OOB | libc::MSG_DONTWAIT) };
+    (got == Ok(1)).then_some(byte)
 }
 
 /// `TCP_MAXSEG`, before a socket is connected: neither end sends more in one packet.

@@ -4,6 +4,8 @@ use core::ffi::c_int;
 
 use madrigal_sys::Errno;
 
+use crate::state::sock::Parked;
+
 /// What the hook does after its logic.
 #[derive(Clone, Copy)]
 pub(crate) enum Outcome {
@@ -13,31 +15,33 @@ pub(crate) enum Outcome {
     Fail(Errno),
     /// Call the next function in line as if we were not there.
     Pass,
-    /// The same, for a call that may sleep long; then tell [`crate::plain::after_sleep`].
+    /// The same, for a call that may sleep long, or for the rest of one; then tell [`crate::io::plain::after_sleep`].
     Sleep(Ticket),
     /// Sleep in the C library, where a thread can be cancelled, until the socket has something to tell; then
-    /// [`crate::recv::woken`], and the logic again.
+    /// [`crate::io::recv::woken`] or [`crate::io::send::woken`], and the logic again.
     Await(Nap),
     /// A point where a thread can be cancelled; then the logic again.
     Again,
 }
 
-/// A receive about to sleep for a ring.
+/// A call about to sleep until the kernel socket has something to tell.
 #[derive(Clone, Copy)]
 pub(crate) struct Nap {
-    /// The socket, held until the thread is back.
-    pub(crate) sock: u32,
+    /// The socket.
+    pub(crate) sock: Parked,
     /// When the wait began.
     pub(crate) since: u64,
-    /// Nanoseconds it may last, 0 for ever.
-    pub(crate) left: u64,
+    /// Nanoseconds it may last; `None` for ever.
+    pub(crate) left: Option<u64>,
+    /// By poll(2), for these events; otherwise by a receive that leaves what it finds.
+    pub(crate) poll: Option<i16>,
 }
 
 /// A blocking call handed to the C library.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket {
-    /// The socket, held until the call returns.
-    pub(crate) sock: u32,
+    /// The socket.
+    pub(crate) sock: Parked,
     /// True for a receive, false for a send.
     pub(crate) receiving: bool,
     /// When the wait began.

@@ -13,7 +13,7 @@ mod hosts;
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write as _;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use madrigal_proto::hosts::How;
@@ -22,67 +22,22 @@ use madrigal_sys::process::StackPath;
 use madrigal_sys::{Errno, raw, tcp};
 
 use crate::outcome::{errno, set_errno};
-use crate::sock::{self, Sock, flag, role};
-use crate::{process, table};
+use crate::state::routed::{Asked, Routed, stage};
+use crate::state::sock::{self, Sock, flag, role};
+use crate::state::{process, table};
 
-pub(crate) use hosts::{after_fork, configure, is_on};
+pub(crate) use hosts::{after_fork, configure, go_on, hold_still, is_on};
 
 /// `TCP_CLOSE` of `tcpi_state` (linux/tcp.h): it is no connection any more.
 const CLOSED: u8 = 7;
 /// The ports of the daemon's walls as it told them last, of IPv4 and of IPv6: a connect there is refused.
 static WALLS: AtomicU64 = AtomicU64::new(0);
 
-/// How a socket goes through the daemon. All-zero: it does not.
-#[derive(Default)]
-pub(crate) struct Routed {
-    stage: AtomicU32,
-    /// What the program asked for: family, port, scope, address.
-    family: AtomicU32,
-    port: AtomicU32,
-    scope: AtomicU32,
-    address: [AtomicU32; 4],
-}
-
-mod stage {
-    pub(super) const NONE: u32 = 0;
-    /// The program does not know what became of its connect.
-    pub(super) const PENDING: u32 = 1;
-    pub(super) const DONE: u32 = 2;
-}
-
 impl Routed {
-    pub(crate) fn clear(&self) {
-        self.stage.store(stage::NONE, Ordering::Relaxed);
-    }
-
-    fn stage(&self) -> u32 {
-        self.stage.load(Ordering::Acquire)
-    }
-
-    /// [`Reason::Daemon`] if it goes through the daemon.
-    pub(crate) fn way(&self) -> Option<Reason> {
-        (self.stage() != stage::NONE).then_some(Reason::Daemon)
-    }
-
-    fn begin(&self, to: &Target) {
-        self.family.store(to.family as u32, Ordering::Relaxed);
-        self.port.store(u32::from(to.at.port()), Ordering::Relaxed);
-        self.scope.store(to.scope, Ordering::Relaxed);
-        for (cell, part) in self.address.iter().zip(words(to.raw)) {
-            cell.store(part, Ordering::Relaxed);
-        }
-        self.stage.store(stage::PENDING, Ordering::Release);
-    }
-
-    fn words(&self) -> [u32; 4] {
-        self.address.each_ref().map(|cell| cell.load(Ordering::Relaxed))
-    }
-
     /// What was asked for, as the program wrote it.
-    fn asked(&self) -> Name {
-        let raw = Ipv6Addr::from(u128_of(self.words()));
-        let (port, scope) = (self.port.load(Ordering::Relaxed) as u16, self.scope.load(Ordering::Relaxed));
-        Name::new(self.family.load(Ordering::Relaxed) as c_int, raw, port, scope)
+    fn name(&self) -> Name {
+        let asked = self.asked();
+        Name::new(asked.family, Ipv6Addr::from(u128_of(asked.address)), asked.port, asked.scope)
     }
 }
 
@@ -241,7 +196,8 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     match ask::route(fd, host.name(), to.at, manner) {
         Ok(ports) => {
             WALLS.store(u64::from(ports.walls[0]) | u64::from(ports.walls[1]) << 16, Ordering::Relaxed);
-            s.routed.begin(&to);
+            let Target { family, scope, raw, at } = to;
+            s.routed.begin(Asked { family, port: at.port(), scope, address: words(raw) });
             s.set_way(Reason::Daemon);
             Some(Turn::To(loopback(to.family, to.at.is_ipv4(), ports.quays[0], ports.quays[1])))
         }
@@ -273,7 +229,7 @@ fn blocks(s: &Sock) -> bool {
 
 /// Whether a socket was to be connected to an IPv4 address.
 fn is_four(s: &Sock) -> bool {
-    Ipv6Addr::from(u128_of(s.routed.words())).to_ipv4_mapped().is_some()
+    Ipv6Addr::from(u128_of(s.routed.asked().address)).to_ipv4_mapped().is_some()
 }
 
 /// A port of the loopback address, for a socket of this family.
@@ -291,14 +247,14 @@ pub(crate) fn after(fd: c_int, result: c_int) -> c_int {
     let Some(s) = sock::enter(fd) else { return result };
     let told = errno();
     match (result, told) {
-        (-1, libc::EISCONN) => s.routed.stage.store(stage::DONE, Ordering::Release),
+        (-1, libc::EISCONN) => s.routed.set_done(),
         (-1, libc::EALREADY) => {}
         (0, _) | (-1, libc::EINPROGRESS | libc::EINTR) => {
             if s.role() == role::FRESH {
                 s.connected(fd, role::CLIENT);
             }
             if result == 0 {
-                s.routed.stage.store(stage::DONE, Ordering::Release);
+                s.routed.set_done();
             }
         }
         _ => {
@@ -315,7 +271,7 @@ pub(crate) fn after(fd: c_int, result: c_int) -> c_int {
 fn failed(s: &Sock, fd: c_int, told: c_int) -> Errno {
     s.routed.clear();
     if s.role() == role::CLIENT {
-        s.role.store(role::FRESH, Ordering::Relaxed);
+        s.set_role(role::FRESH);
     }
     // What a blocking connect was woken by; the program hears of it once.
     let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
@@ -330,7 +286,7 @@ pub(crate) fn error(fd: c_int) -> Option<c_int> {
     let s = sock::enter(fd).filter(|s| s.routed.stage() == stage::PENDING && !process::is_plain())?;
     let verdict = ask::verdict(fd, blocks(&s))?;
     s.routed.clear();
-    s.role.store(role::FRESH, Ordering::Relaxed);
+    s.set_role(role::FRESH);
     Some(verdict.raw_os_error())
 }
 
@@ -342,7 +298,7 @@ pub(crate) fn error(fd: c_int) -> Option<c_int> {
 pub(crate) unsafe fn rename(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, room: socklen_t) {
     let Some(s) = sock::enter(fd).filter(|s| s.routed.stage() != stage::NONE) else { return };
     let name = if peer {
-        s.routed.asked()
+        s.routed.name()
     } else if process::is_plain() {
         // What this host is called would have to be read.
         return;

@@ -17,6 +17,8 @@ use madrigal_sys::{Errno, process};
 
 use super::layout::{Block, SLOT_BYTES, Slot, small_ring};
 use super::ring::Memory;
+use super::slot::Contradiction;
+pub use super::units::Tag;
 use super::units::Units;
 
 /// Bytes of an arena; sparse.
@@ -34,7 +36,7 @@ const SLOTS: usize = (BLOCKS_AT - HEADER) / SLOT_BYTES;
 const SLOT_STEP: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"madrigal");
 /// Version of everything in [`super::layout`] and of the header below.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const NAME: &CStr = c"madrigal-arena";
 
 #[repr(C)]
@@ -45,7 +47,7 @@ struct Header {
     bound: AtomicU64,
     version: AtomicU32,
     _pad: AtomicU32,
-    units: Units<{ UNITS / 64 }>,
+    units: Units<{ UNITS / 64 }, UNITS>,
     /// Event sets asleep, of the connecting and of the accepting process.
     asleep: [[SleepWord; SLEEP_WORDS]; 2],
 }
@@ -57,12 +59,19 @@ struct SleepWord(AtomicU32);
 /// Event sets of a process that have a word.
 pub const SLEEP_WORDS: usize = 64;
 
+/// One bit a slot.
+type Bits = [AtomicU64; SLOTS.div_ceil(64)];
+
 /// One mapped arena. Slots and memory obtained from it are valid until it is dropped.
 pub struct Arena {
     map: SharedMap,
     id: u64,
-    /// Slots handed out; only meaningful in the process that created the arena.
-    slots: [AtomicU64; SLOTS.div_ceil(64)],
+    /// Slots handed out; this and what follows only means something in the process that created the arena.
+    slots: Bits,
+    /// Those of them that we have left and the other side has not.
+    lingering: Bits,
+    /// How many these are.
+    lingerers: AtomicU32,
     real_slots: AtomicU32,
 }
 
@@ -97,7 +106,9 @@ impl Arena {
     }
 
     fn from_map(map: SharedMap, id: u64) -> Self {
-        Self { map, id, slots: [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)], real_slots: AtomicU32::new(0) }
+        let none = || [const { AtomicU64::new(0) }; SLOTS.div_ceil(64)];
+        let count = || AtomicU32::new(0);
+        Self { map, id, slots: none(), lingering: none(), lingerers: count(), real_slots: count() }
     }
 
     /// The random number this arena is known by.
@@ -148,6 +159,7 @@ impl Arena {
 
     /// Takes a free slot (creator only). `ENOSPC`: all are in use, or the machine has no memory for one more page.
     pub fn take_slot(&self) -> Result<u32, Errno> {
+        self.sweep();
         for (w, word) in self.slots.iter().enumerate() {
             let mut seen = word.load(Ordering::Relaxed);
             while seen != u64::MAX {
@@ -156,7 +168,8 @@ impl Arena {
                 if index >= SLOTS {
                     return Err(Errno::NOSPC);
                 }
-                match word.compare_exchange(seen, seen | 1 << bit, Ordering::Relaxed, Ordering::Relaxed) {
+                // SYNC: Acquire pairs with `give_slot`.
+                match word.compare_exchange(seen, seen | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => return self.make_real(index).inspect_err(|_| self.give_slot(index as u32)),
                     Err(now) => seen = now,
                 }
@@ -175,46 +188,86 @@ impl Arena {
         Ok(index as u32)
     }
 
-    /// Gives a slot back (creator only), once neither side uses it.
+    /// Gives a slot back that was never offered (creator only).
     pub fn give_slot(&self, index: u32) {
         if let Some(word) = self.slots.get(index as usize / 64) {
-            word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+            word.fetch_and(!(1 << (index % 64)), Ordering::Release);
         }
     }
 
-    /// Calls `f` for every slot handed out (creator only).
-    pub fn for_each_slot(&self, mut f: impl FnMut(u32, &Slot)) {
-        for (w, word) in self.slots.iter().enumerate() {
+    /// The creator is done with a slot that it offered: it is free at once, or as soon as the other side has left, too.
+    pub fn let_go(&self, index: u32) {
+        if self.recycle(index) {
+            return;
+        }
+        if let Some(word) = self.lingering.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+            self.lingerers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes slots free that the other side has left in the meantime.
+    fn sweep(&self) {
+        if self.lingerers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (w, word) in self.lingering.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while bits != 0 {
-                let index = (w * 64) as u32 + bits.trailing_zeros();
-                bits &= bits - 1;
-                if let Some(slot) = self.slot(index) {
-                    f(index, slot);
+                let bit = bits & bits.wrapping_neg();
+                bits ^= bit;
+                // One thread takes the bit, and then the slot; a slot that is still in use gets its bit back.
+                if word.fetch_and(!bit, Ordering::Relaxed) & bit == 0 {
+                    continue;
+                }
+                if self.recycle((w * 64) as u32 + bit.trailing_zeros()) {
+                    self.lingerers.fetch_sub(1, Ordering::Relaxed);
+                } else {
+                    word.fetch_or(bit, Ordering::Relaxed);
                 }
             }
         }
     }
 
-    /// Borrows a block of `size` bytes ([`UNIT`] or [`LARGEST`]); its pages are real. `None`: no room, stay with what there is.
-    pub fn take_block(&self, size: usize) -> Option<Block> {
+    fn recycle(&self, index: u32) -> bool {
+        let over = self.slot(index).is_some_and(|slot| slot.life.recycle());
+        if over {
+            // Last: from here on another thread may take it.
+            self.give_slot(index);
+        }
+        over
+    }
+
+    /// Borrows a block of `size` bytes ([`UNIT`] or [`LARGEST`]) for a direction of a session; its pages are real. `None`: no room, stay
+    /// with what there is.
+    pub fn take_block(&self, size: usize, session: Tag, dir: usize) -> Option<Block> {
         let units = &self.header().units;
-        let first = units.take(size / UNIT)?;
+        let first = units.take(size / UNIT, session, dir)?;
         let block = Block { offset: BLOCKS_AT + first * UNIT, size };
         if self.map.reserve(block.offset, size).is_err() {
-            units.give(first, size / UNIT);
+            let _ = units.give(first, size / UNIT, session, dir);
             return None;
         }
         Some(block)
     }
 
-    /// Gives a borrowed block back and its memory to the system. Blocks that are small rings are ignored.
-    pub fn give_block(&self, block: Block) {
+    /// Whether a block is lent to that direction of that session. The small rings of a slot are nobody else's.
+    pub fn is_lent(&self, block: Block, session: Tag, dir: usize) -> bool {
+        block.offset < BLOCKS_AT || self.header().units.are_lent(unit_of(block), block.size / UNIT, session, dir)
+    }
+
+    /// Gives a borrowed block back and its memory to the system. Small rings stay with their slot. An error: the block is not lent to
+    /// that direction of that session, and nothing was changed.
+    pub fn give_block(&self, block: Block, session: Tag, dir: usize) -> Result<(), Contradiction> {
         if block.offset < BLOCKS_AT {
-            return;
+            return Ok(());
+        }
+        if !self.is_lent(block, session, dir) {
+            return Err(Contradiction);
         }
         self.map.give_back(block.offset, block.size);
-        self.header().units.give((block.offset - BLOCKS_AT) / UNIT, block.size / UNIT);
+        let given = self.header().units.give(unit_of(block), block.size / UNIT, session, dir);
+        if given { Ok(()) } else { Err(Contradiction) }
     }
 
     fn header(&self) -> &Header {
@@ -223,8 +276,13 @@ impl Arena {
     }
 }
 
+fn unit_of(block: Block) -> usize {
+    (block.offset - BLOCKS_AT) / UNIT
+}
+
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use super::super::slot::Left;
     use super::*;
 
     #[test]
@@ -235,12 +293,31 @@ mod tests {
         assert_ne!(a, b);
         arena.give_slot(a);
         assert_eq!(arena.take_slot().unwrap(), a);
-        let x = arena.take_block(UNIT).unwrap();
-        let y = arena.take_block(LARGEST).unwrap();
-        let z = arena.take_block(UNIT).unwrap();
+        let tag = Tag::fresh(1 << 20);
+        let x = arena.take_block(UNIT, tag, 0).unwrap();
+        let y = arena.take_block(LARGEST, tag, 1).unwrap();
+        let z = arena.take_block(UNIT, tag, 0).unwrap();
         assert!(x.offset != z.offset && (z.offset + z.size <= y.offset || z.offset >= y.offset + y.size));
-        arena.give_block(y);
-        assert_eq!(arena.take_block(LARGEST).unwrap(), y);
+        assert_eq!(arena.give_block(y, tag, 0), Err(Contradiction), "it is the other direction's");
+        arena.give_block(y, tag, 1).unwrap();
+        assert_eq!(arena.give_block(y, tag, 1), Err(Contradiction), "it was given back before");
+        assert_eq!(arena.take_block(LARGEST, tag, 1).unwrap(), y);
+    }
+
+    #[test]
+    fn a_slot_is_free_when_both_sides_have_left() {
+        let (arena, _fd) = Arena::create().unwrap();
+        let index = arena.take_slot().unwrap();
+        let life = &arena.slot(index).unwrap().life;
+        let lent = life.offer(Tag::fresh(1 << 20));
+        assert!(life.claim(lent) && life.attach(lent));
+        assert_eq!(life.leave(0, lent, || panic!("the other side is there")), Ok(Left::First));
+        arena.let_go(index);
+        assert_ne!(arena.take_slot().unwrap(), index);
+        let freed = core::cell::Cell::new(false);
+        assert_eq!(life.leave(1, lent, || freed.set(true)), Ok(Left::Last));
+        assert!(freed.get());
+        assert_eq!(arena.take_slot().unwrap(), index);
     }
 
     #[test]
@@ -251,8 +328,8 @@ mod tests {
         assert!(!peer.bind(8), "two accepting processes would share the words of their event sets");
         assert_eq!(arena.bound_to(), 7);
         assert_eq!(Arena::attach(&fd, arena.id() ^ 1).err(), Some(Errno::INVAL));
-        let mine = arena.take_block(UNIT).unwrap();
-        assert_ne!(peer.take_block(UNIT).unwrap(), mine);
+        let mine = arena.take_block(UNIT, Tag::fresh(1 << 20), 0).unwrap();
+        assert_ne!(peer.take_block(UNIT, Tag::fresh(1 << 21), 1).unwrap(), mine);
         assert!(arena.slot(SLOTS as u32).is_none() && arena.slot(0).is_some());
     }
 

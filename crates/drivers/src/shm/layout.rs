@@ -6,6 +6,7 @@
 use madrigal_base::sync::{AtomicU32, AtomicU64};
 
 use super::express::Express;
+use super::slot::Life;
 
 /// Bit of `tail`: no byte will be added to this direction any more; set by either side.
 pub const SEALED: u64 = 1 << 63;
@@ -54,6 +55,10 @@ pub struct WriterLine {
     pub fate: AtomicU32,
     /// 1: should this side die without a word, its peer sees a reset (`SO_LINGER` with time 0), not an end of stream.
     pub resets: AtomicU32,
+    /// 1: unread bytes are on their way from the ring to the kernel.
+    pub taking: AtomicU32,
+    /// 1: urgent data follow, or have followed, by the kernel.
+    pub urgent: AtomicU32,
 }
 
 /// Written by the reader of a direction.
@@ -62,10 +67,18 @@ pub struct WriterLine {
 pub struct ReaderLine {
     /// Position after the last consumed byte.
     pub head: AtomicU64,
-    /// The writer's nonce, once the reader handles doorbells on its kernel socket.
+    /// The session's number, once the reader handles doorbells on its kernel socket.
     pub ready: AtomicU64,
     /// Processor this side last ran on, plus one; 0 for unknown.
     pub cpu: AtomicU32,
+    /// 1: the reader has everything that came by the ring, and every doorbell; it needs nothing of the writer any more.
+    pub drained: AtomicU32,
+    /// 1: the program has shut its receiving direction; nothing may be sent to it by the kernel but what the program sends.
+    pub deaf: AtomicU32,
+    /// The process that takes bytes right now, where a fork left them to several; 0 for none.
+    pub family: AtomicU32,
+    /// 1: it has unread bytes in its own memory alone, and is about to put them back.
+    pub handing: AtomicU32,
 }
 
 /// Taken by one side, set by the other.
@@ -76,20 +89,19 @@ pub struct WakeLine {
     pub armed: AtomicU32,
     /// Set by the writer before it sleeps for space ([`want`]); the reader takes it and owes a doorbell.
     pub want: AtomicU32,
-    /// One of [`flush`]: the reader is putting unread ring bytes back into its kernel socket.
-    pub flush: AtomicU32,
+    /// Who may send by the kernel behind a direction that has ended: see [`gate`].
+    pub gate: AtomicU32,
 }
 
-/// Stages of handing unread bytes back to the kernel, in `WakeLine::flush`.
-pub mod flush {
-    /// Nobody does.
-    pub const NONE: u32 = 0;
-    /// Under way: the writer must not send by the kernel yet.
-    pub const BUSY: u32 = 1;
-    /// Done.
-    pub const DONE: u32 = 2;
-    /// The reader may not do it itself: the writer has to take its bytes back and send them by the kernel.
-    pub const WANTED: u32 = 3;
+/// `WakeLine::gate`: the writer's threads count themselves while they send by the kernel; the reader closes it while it puts unread
+/// bytes back into its own kernel socket.
+pub mod gate {
+    /// The reader puts bytes back: nobody may send.
+    pub const CLOSED: u32 = 1 << 31;
+    /// The reader may not do it itself: the writer is to take its bytes back and send them by the kernel.
+    pub const WANTED: u32 = 1 << 30;
+    /// The writer's threads inside a kernel send.
+    pub const SENDERS: u32 = WANTED - 1;
 }
 
 /// What a writer without space waits for, in `WakeLine::want`.
@@ -114,32 +126,32 @@ pub struct Direction {
     pub wake: WakeLine,
 }
 
-/// Who is who on a connection, written once per use of a slot.
+/// Who is who on a connection, written once per use of a slot; `fd` again whenever the program moves its socket.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct SideLine {
-    /// Fresh for every connection; echoed by the peer.
-    pub nonce: AtomicU64,
     /// `SO_COOKIE` of this side's socket.
     pub cookie: AtomicU64,
     /// Process of this side.
     pub pid: AtomicU32,
     /// A descriptor of the socket in that process.
     pub fd: AtomicU32,
+    /// Which connection it is, as this side's kernel names it: the accepting side compares.
+    pub tuple: [AtomicU64; 5],
+    /// 1: this side keeps and compares sums of what travels ([`Sums`]).
+    pub checks: AtomicU32,
 }
 
-/// Stages of a slot, the low byte of `Slot::stage` (the rest is the generation).
-pub mod stage {
-    /// Nobody's.
-    pub const FREE: u64 = 0;
-    /// The connecting side waits for its peer.
-    pub const OFFERED: u64 = 1;
-    /// Both sides hold it.
-    pub const ATTACHED: u64 = 2;
-    /// The connecting side took the offer back.
-    pub const WITHDRAWN: u64 = 3;
-    /// Mask of the stage inside the word.
-    pub const MASK: u64 = 0xff;
+/// Sums that a slot has room for, in each direction.
+pub const SUMS: usize = 64;
+
+/// Where pieces end in a direction, and a sum of all bytes up to there: a word each, position (low half) and CRC-32 (high half).
+#[repr(C, align(64))]
+pub struct Sums {
+    /// How many pieces were published.
+    pub count: AtomicU64,
+    /// The last of them, each at its number modulo [`SUMS`].
+    pub piece: [AtomicU64; SUMS],
 }
 
 /// Bytes of the small ring inside a slot.
@@ -150,20 +162,38 @@ pub const SLOT_BYTES: usize = 4096;
 /// All of one connection that is not in a large block.
 #[repr(C, align(4096))]
 pub struct Slot {
-    /// Generation and stage: the one word both sides compete for while a connection is set up.
-    pub stage: AtomicU64,
-    /// How many sides have left for good; the second one gives the blocks back, and then the slot is free.
-    pub left: AtomicU32,
-    _line: [u32; 13],
+    /// Who may use it.
+    pub life: Life,
+    _line: [u32; 12],
     /// Connecting side, accepting side.
     pub side: [SideLine; 2],
     /// `dir[0]`: connecting to accepting side; `dir[1]`: back.
     pub dir: [Direction; 2],
     /// Messages of a few bytes, both ways on one line.
     pub express: Express,
-    _space: [u8; SLOT_BYTES - 2 * SMALL_RING - 64 * 10],
+    /// For those who check: see [`Sums`].
+    pub sums: [Sums; 2],
+    _space: [u8; SLOT_BYTES - 2 * SMALL_RING - 64 * 10 - 2 * 576],
     /// The two small rings, addressed by offset and never as Rust memory.
     _rings: [[u8; SMALL_RING]; 2],
+}
+
+#[cfg(feature = "shuttle")]
+impl Slot {
+    /// One in memory of a model, where atomics are larger than they are.
+    pub fn of_model() -> Self {
+        let sums = || Sums { count: AtomicU64::new(0), piece: [const { AtomicU64::new(0) }; SUMS] };
+        Self {
+            life: Life::default(),
+            _line: [0; 12],
+            side: Default::default(),
+            dir: Default::default(),
+            express: Express::default(),
+            sums: [sums(), sums()],
+            _space: [0; SLOT_BYTES - 2 * SMALL_RING - 64 * 10 - 2 * 576],
+            _rings: [[0; SMALL_RING]; 2],
+        }
+    }
 }
 
 /// Offset of small ring `i` inside its slot.
@@ -190,7 +220,15 @@ impl Direction {
         for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready] {
             word.store(0, Relaxed);
         }
-        for word in [&self.w.state, &self.w.ringing, &self.w.fate, &self.w.resets, &self.wake.want, &self.wake.flush] {
+        let halves = [&self.w.state, &self.w.ringing, &self.w.fate, &self.w.resets, &self.w.taking, &self.w.urgent];
+        for word in halves.into_iter().chain([
+            &self.r.drained,
+            &self.r.deaf,
+            &self.r.family,
+            &self.r.handing,
+            &self.wake.want,
+            &self.wake.gate,
+        ]) {
             word.store(0, Relaxed);
         }
         // A writer that switches first must ring: nobody looks at the ring yet.

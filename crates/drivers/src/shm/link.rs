@@ -4,66 +4,51 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use madrigal_sys::fd::Fd;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use madrigal_base::locator::Locator;
 use madrigal_netaccess::driver::Signal;
-use madrigal_sys::Errno;
+use madrigal_sys::{Errno, process};
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::arena::Arena;
+use super::arena::{ARENA_BYTES, Arena, Tag};
 use super::express::Lane;
-use super::layout::{Block, Direction, SMALL_RING, Slot, fate};
+use super::layout::{Block, Direction, Slot, fate};
 use super::ring::Memory;
+use super::slot::Lent;
 
 /// An arena and what this process knows about its use.
 pub(super) struct Shared {
     pub(super) arena: Arena,
     /// The descriptor a peer maps it by; only in the process that made it.
     pub(super) fd: Option<Fd>,
-    /// Slots whose connecting side (we) left first: free once the other side left too.
-    leaving: Mutex<Vec<u32>>,
 }
 
 impl Shared {
     /// An arena of our own, to be handed to a peer.
     pub(super) fn create() -> Result<Self, Errno> {
         let (arena, fd) = Arena::create()?;
-        Ok(Self { arena, fd: Some(fd.into()), leaving: Mutex::default() })
+        Ok(Self { arena, fd: Some(fd.into()) })
     }
 
     /// A peer's arena.
     pub(super) fn attach(fd: impl AsFd, id: u64) -> Result<Self, Errno> {
-        Ok(Self { arena: Arena::attach(fd, id)?, fd: None, leaving: Mutex::default() })
+        Ok(Self { arena: Arena::attach(fd, id)?, fd: None })
     }
 
     /// A slot for a new connection, made fresh (creator only).
     pub(super) fn take_slot(&self) -> Result<u32, Errno> {
-        self.leaving().retain(|&index| {
-            // SYNC: Acquire pairs with the AcqRel of `Side::drop` on the other side.
-            let used = self.arena.slot(index).is_some_and(|slot| slot.left.load(Ordering::Acquire) < BOTH);
-            if !used {
-                self.arena.give_slot(index);
-            }
-            used
-        });
         let index = self.arena.take_slot()?;
         let slot = self.arena.slot(index).ok_or(Errno::NOSPC)?;
         for (i, direction) in slot.dir.iter().enumerate() {
             direction.reset();
             slot.express.lane(i).reset();
         }
-        slot.left.store(0, Ordering::Relaxed);
+        slot.life.offer(Tag::fresh(process::random()));
         Ok(index)
-    }
-
-    fn leaving(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Both sides have left a slot.
-const BOTH: u32 = 2;
 /// What a doorbell is made of.
 const DING: [u8; 1] = [1];
 
@@ -72,6 +57,8 @@ pub(super) struct Side {
     shared: Arc<Shared>,
     slot: NonNull<Slot>,
     index: u32,
+    /// Which use of the slot it is.
+    lent: Lent,
     /// 0: we connected; 1: we accepted.
     side: usize,
     socket: Fd,
@@ -88,11 +75,16 @@ unsafe impl Send for Side {}
 unsafe impl Sync for Side {}
 
 impl Side {
-    /// The side that takes part in slot `index`. `None`: there is no such slot.
+    /// The side that takes part in slot `index`. `None`: there is no such slot, or nobody offers it.
     pub(super) fn new(shared: Arc<Shared>, index: u32, side: usize, socket: Fd, peer: Locator) -> Option<Self> {
-        let slot = NonNull::from(shared.arena.slot(index)?);
+        let slot = shared.arena.slot(index)?;
+        let lent = slot.life.offered()?;
+        if side == 1 && !(slot.life.claim(lent) && slot.life.attach(lent)) {
+            return None;
+        }
+        let slot = NonNull::from(slot);
         let (gone, asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        Some(Self { shared, slot, index, side, socket, gone, asked, peer })
+        Some(Self { shared, slot, index, lent, side, socket, gone, asked, peer })
     }
 
     #[inline]
@@ -137,13 +129,21 @@ impl Side {
 
     /// A larger block for our direction, if there is one.
     pub(super) fn take_block(&self, size: usize) -> Option<Block> {
-        self.shared.arena.take_block(size)
+        self.shared.arena.take_block(size, self.lent.session, self.side)
     }
 
     /// Gives back a block our direction moved away from.
     pub(super) fn give_block(&self, block: Block) {
-        if block.size > SMALL_RING {
-            self.shared.arena.give_block(block);
+        // What is not lent to us is not ours to give: a peer wrote where it has no business.
+        let _ = self.shared.arena.give_block(block, self.lent.session, self.side);
+    }
+
+    /// Gives back what both directions have borrowed. Only by the last side.
+    fn free(&self) {
+        for (dir, direction) in self.slot().dir.iter().enumerate() {
+            if let Some(block) = Block::unpack(direction.w.block.load(Ordering::Relaxed), ARENA_BYTES) {
+                let _ = self.shared.arena.give_block(block, self.lent.session, dir);
+            }
         }
     }
 
@@ -206,18 +206,17 @@ impl Drop for Side {
         self.leave();
         // Bells may hide the end of the socket: it is what tells a dead peer from one that will leave later.
         self.woken();
-        let slot = self.slot();
-        let blocks =
-            slot.dir.each_ref().map(|d| Block::unpack(d.w.block.load(Ordering::Relaxed), super::arena::ARENA_BYTES));
-        // SYNC: AcqRel: the second to leave sees everything the first did.
-        let last = slot.left.fetch_add(1, Ordering::AcqRel) + 1 >= BOTH || self.is_gone();
-        if last {
-            blocks.into_iter().flatten().for_each(|block| self.give_block(block));
-        }
-        match (self.side, last) {
-            (0, true) => self.shared.arena.give_slot(self.index),
-            (0, false) => self.shared.leaving().push(self.index),
-            _ => {}
+        let life = &self.slot().life;
+        let never_met = self.side == 0 && (life.withdraw(self.lent) || life.leave_early(self.lent));
+        // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
+        let _ = match () {
+            () if never_met => Ok(()),
+            // The peer left before its socket ended, or it is dead and never will.
+            () if self.is_gone() => life.abandon(self.side, self.lent, || self.free()),
+            () => life.leave(self.side, self.lent, || self.free()).map(drop),
+        };
+        if self.side == 0 {
+            self.shared.arena.let_go(self.index);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The `shm` driver, and the shared-memory rings it is made of: two processes of one user on one host.
 //!
-//! * [`layout`], [`arena`]: what lies where in shared memory, and who may use it;
+//! * [`layout`], [`arena`], [`slot`]: what lies where in shared memory, and who may use it;
 //! * [`ring`], [`express`]: how bytes pass, many or few;
 //! * `driver`: connections made of these, found through a Unix socket;
 //! * `inbox`: messages between many processes.
@@ -20,4 +20,5 @@ pub(crate) mod inbox;
 pub mod layout;
 mod link;
 pub mod ring;
+pub mod slot;
 mod units;

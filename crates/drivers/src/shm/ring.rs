@@ -43,6 +43,11 @@ impl Memory {
         Self { base, len }
     }
 
+    /// Where it begins, for a caller that keeps it in words of its own.
+    pub fn address(&self) -> usize {
+        self.base.expose_provenance()
+    }
+
     /// Bytes of this memory.
     pub fn size(&self) -> usize {
         self.len
@@ -130,6 +135,25 @@ impl Span {
         self.len() == 0
     }
 
+    /// The first `n` bytes of it, or all if it has no more.
+    #[must_use]
+    pub fn first(&self, n: usize) -> Self {
+        let [(a, x), (b, y)] = self.pieces;
+        Self { at: self.at, pieces: [(a, x.min(n)), (b, y.min(n - x.min(n)))] }
+    }
+
+    /// CRC-32 of `len` bytes from `offset` on, behind bytes whose sum is `sum`.
+    #[must_use]
+    pub fn sum(&self, sum: u32, offset: usize, len: usize) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(sum);
+        self.walk(offset, len, |ptr, _, n| {
+            // SAFETY: `walk` gives ranges inside the pieces, which lie in the ring's memory. A peer that writes meanwhile spoils the sum,
+            // which is what it is for.
+            hasher.update(unsafe { core::slice::from_raw_parts(ptr, n) });
+        });
+        hasher.finalize()
+    }
+
     /// The pieces, for callers that hand them to the kernel.
     pub fn pieces(&self) -> [(*mut u8, usize); 2] {
         self.pieces
@@ -154,20 +178,51 @@ impl Span {
         self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(ptr, dst.add(done), n) })
     }
 
-    fn walk(&self, mut offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize)) -> usize {
+    /// [`Span::copy_in`] by a function that may copy less than it should, and says how much: then no more is copied.
+    ///
+    /// # Safety
+    /// As for `copy(to, from, n)`, of pieces of the span and parts of `src`.
+    pub unsafe fn copy_in_by(&self, offset: usize, src: *const u8, len: usize, copy: Copier) -> usize {
+        // SAFETY: the caller's contract.
+        self.walk_by(offset, len, |ptr, done, n| unsafe { copy(ptr, src.wrapping_add(done), n) })
+    }
+
+    /// The same for [`Span::copy_out`].
+    ///
+    /// # Safety
+    /// As for `copy(to, from, n)`, of parts of `dst` and pieces of the span.
+    pub unsafe fn copy_out_by(&self, offset: usize, dst: *mut u8, len: usize, copy: Copier) -> usize {
+        // SAFETY: the caller's contract.
+        self.walk_by(offset, len, |ptr, done, n| unsafe { copy(dst.wrapping_add(done), ptr, n) })
+    }
+
+    fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize)) -> usize {
+        self.walk_by(offset, len, |ptr, done, n| {
+            f(ptr, done, n);
+            n
+        })
+    }
+
+    fn walk_by(&self, mut offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize) -> usize) -> usize {
         let mut done = 0;
         for (ptr, piece) in self.pieces {
             let skip = offset.min(piece);
             offset -= skip;
             let n = (piece - skip).min(len - done);
             if n > 0 {
-                f(ptr.wrapping_add(skip), done, n);
-                done += n;
+                let copied = f(ptr.wrapping_add(skip), done, n);
+                done += copied;
+                if copied < n {
+                    break;
+                }
             }
         }
         done
     }
 }
+
+/// A function that copies `n` bytes `(to, from, n)`, and says how many it could.
+pub type Copier = unsafe fn(*mut u8, *const u8, usize) -> usize;
 
 /// The writing end of a direction: this process's private memory of it. Zeroed memory is a producer that was never opened.
 #[derive(Default)]
@@ -297,6 +352,29 @@ impl Producer {
         self.has_room(dir, mem, what)
     }
 
+    /// How many bytes the reader has not consumed yet, at the most: without a look at its line.
+    pub fn unread_at_most(&self) -> usize {
+        self.tail.load(Ordering::Relaxed).wrapping_sub(self.head.load(Ordering::Relaxed)) as usize
+    }
+
+    /// Copies what is unread to a larger block and moves on there. The old block stays as it is until the reader has read all that is
+    /// published now: it may be in the middle of a copy.
+    pub fn move_over(&self, dir: &Direction, mem: &Memory, block: Block) -> Result<(), Trouble> {
+        let (from, from_size) = mem.block(self.block.load(Ordering::Relaxed))?;
+        let (to, to_size) = mem.block(block.pack())?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        let unread = self.look_at_head(dir, tail, from_size)?;
+        if unread > to_size {
+            return Err(Trouble::Corrupt);
+        }
+        for at in tail - unread as u64..tail {
+            // SAFETY: both places lie in blocks that `Memory` has checked; the peer may spoil bytes, for itself alone.
+            unsafe { to.add(at as usize % to_size).write(from.add(at as usize % from_size).read()) };
+        }
+        self.move_to(dir, block);
+        Ok(())
+    }
+
     /// Moves on to another block. Only while the ring is empty: the reader looks at `block` after it has seen bytes.
     pub fn move_to(&self, dir: &Direction, block: Block) {
         self.block.store(block.pack(), Ordering::Relaxed);
@@ -347,7 +425,8 @@ impl Consumer {
             }
             return Ok(Span { at: head, pieces: [(core::ptr::null_mut(), 0); 2] });
         }
-        let (base, size) = mem.block(dir.w.block.load(Ordering::Relaxed))?;
+        // SYNC: Acquire pairs with `move_to`: a block that was moved to while bytes were unread has them.
+        let (base, size) = mem.block(dir.w.block.load(Ordering::Acquire))?;
         if used > size as u64 {
             return Err(Trouble::Corrupt);
         }

@@ -1,9 +1,9 @@
 //! The life of a table's file, with real processes as users.
 
 use super::*;
-use crate::stage;
-use crate::tuple::Tuple;
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -46,54 +46,97 @@ fn uid_in_a_name_is_replaced_and_a_long_name_names_nothing() {
 }
 
 #[test]
-fn an_offer_is_found_once_and_by_its_tuple_only() {
-    let place = Place::new("offer");
-    let opened = place.directory().open(7).unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (tuple, reverse) = (Tuple::default(), Tuple::default());
-    tuple.learn(client.as_raw_fd(), true).unwrap();
-    reverse.learn(client.as_raw_fd(), false).unwrap();
-    let table = opened.table();
-    let posted = table.post(&tuple, |offer| offer.slot.store(5, Ordering::Relaxed)).unwrap();
-    assert!(table.find(&reverse).is_none());
-    let found = table.find(&tuple).unwrap();
-    assert_eq!((table.index_of(found), found.slot.load(Ordering::Relaxed)), (table.index_of(posted), 5));
-    assert!(table.find(&tuple).is_none());
-    assert_eq!((posted.stage.load(Ordering::Relaxed), table.posts()), (stage::TAKEN, 1));
-    assert!(!table.is_marked(8080));
-    table.mark(8080);
-    assert!(table.is_marked(8080) && !table.is_marked(8081));
-    place.directory().leave(table, opened.entry);
-}
-
-#[test]
-fn the_last_user_removes_the_file() {
+fn the_last_user_removes_the_register() {
     let place = Place::new("last");
     let directory = place.directory();
     let (first, second) = (directory.open(1).unwrap(), directory.open(2).unwrap());
     assert_eq!(directory.tables().len(), 2);
     assert!(directory.tables().iter().all(|t| t.users == [std::process::id()]));
     assert_eq!(directory.tidy(), 0);
-    directory.leave(first.table(), first.entry);
+    directory.leave(first.table, first.entry);
     assert_eq!(place.files(), 1);
-    directory.leave(second.table(), second.entry);
+    directory.leave(second.table, second.entry);
     assert_eq!(place.files(), 0);
 }
 
 #[test]
-fn a_table_whose_users_are_dead_is_tidied_and_one_with_a_living_user_is_not() {
+fn all_processes_find_one_table() {
+    let place = Place::new("one");
+    let directory = place.directory();
+    let (first, second) = (directory.open(1).unwrap(), directory.open(1).unwrap());
+    first.table.mark(80);
+    assert!(second.table.is_marked(80) && !core::ptr::eq(first.table, second.table));
+    assert!(directory.reenter(1, first.table, first.fd.as_raw_fd()).unwrap().is_none());
+    directory.leave(first.table, first.entry);
+    directory.leave(second.table, second.entry);
+}
+
+/// A process that only has the table's descriptor, as a forked child has.
+fn holder(table: &Opened) -> std::process::Child {
+    rustix::io::fcntl_setfd(&table.fd, rustix::io::FdFlags::empty()).unwrap();
+    let child = Command::new("sleep").arg("600").spawn().unwrap();
+    while std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
+        std::thread::yield_now();
+    }
+    child
+}
+
+#[test]
+fn who_leaves_names_another_that_has_the_table() {
+    let place = Place::new("heir");
+    let directory = place.directory();
+    let opened = directory.open(1).unwrap();
+    opened.table.mark(80);
+    let mut child = holder(&opened);
+    let entry = opened.table.users.iter().position(|user| user.is_free()).unwrap();
+    opened.table.users[entry].become_of(child.id(), opened.fd.as_raw_fd() as u32);
+    directory.leave(opened.table, opened.entry);
+    assert_eq!((directory.tables()[0].users.clone(), place.files()), (vec![child.id()], 1));
+    drop(opened.fd);
+    let found = directory.open(1).unwrap();
+    assert!(found.table.is_marked(80));
+    // As `kill -9` leaves it: nobody strikes the entry.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(directory.tidy(), 0);
+    directory.leave(found.table, found.entry);
+}
+
+#[test]
+fn a_register_that_names_only_the_dead_is_tidied() {
     let place = Place::new("dead");
     let directory = place.directory();
     let opened = directory.open(1).unwrap();
-    let mut other = Command::new("sleep").arg("600").spawn().unwrap();
-    opened.table().users[opened.entry.unwrap() as usize].become_of(other.id());
-    assert_eq!(directory.tables()[0].users, [other.id()]);
-    assert_eq!((directory.tidy(), place.files()), (0, 1));
-    // As `kill -9` leaves it: nobody strikes the entry.
-    other.kill().unwrap();
-    other.wait().unwrap();
+    let file = place.0.join("offers-1");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let mut dead = Command::new("true").spawn().unwrap();
+    bytes[..4].copy_from_slice(&dead.id().to_le_bytes());
+    dead.wait().unwrap();
+    std::fs::write(&file, &bytes).unwrap();
     assert_eq!((directory.tidy(), place.files()), (1, 0));
+    drop(opened);
+}
+
+#[test]
+fn a_register_that_is_cut_short_or_full_of_nonsense_harms_nobody() {
+    let place = Place::new("cut");
+    let directory = place.directory();
+    let opened = directory.open(1).unwrap();
+    for nonsense in [vec![], vec![0xff; 4096], vec![1; 17]] {
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(place.0.join("offers-1"));
+        file.unwrap().write_all(&nonsense).unwrap();
+        opened.table.mark(81);
+        let other = directory.open(1).unwrap();
+        assert!(opened.table.is_marked(81) && !other.table.is_marked(81), "another table was found or made");
+        directory.leave(other.table, other.entry);
+    }
+    directory.leave(opened.table, opened.entry);
+    let _ = std::fs::remove_file(place.0.join("offers-1"));
 }
 
 #[test]
@@ -125,9 +168,14 @@ fn a_removed_file_of_the_same_name_is_not_mistaken_for_ours() {
     let lost = directory.open(1).unwrap();
     std::fs::remove_file(place.0.join("offers-1")).unwrap();
     let twin = directory.open(1).unwrap();
-    directory.leave(lost.table(), lost.entry);
-    assert_eq!(place.files(), 1);
-    directory.leave(twin.table(), twin.entry);
+    assert!(!core::ptr::eq(lost.table, twin.table));
+    assert!(
+        directory.reenter(1, lost.table, lost.fd.as_raw_fd()).unwrap().is_some(),
+        "the register knows another table"
+    );
+    directory.leave(twin.table, twin.entry);
+    assert_eq!(place.files(), 0);
+    directory.leave(lost.table, lost.entry);
 }
 
 #[test]

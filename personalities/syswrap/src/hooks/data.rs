@@ -1,40 +1,24 @@
 //! Bytes in and out: read(2), recv(2), write(2), send(2) and their relatives.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{iovec, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use madrigal_report::Reason;
-use madrigal_sys::{Errno, raw};
+use madrigal_sys::{Errno, fault, raw, time};
 
-use super::{finish, guarded, guarded_or, is_socket};
-use crate::buffers::Buffers;
-use crate::outcome::{Nap, Outcome};
-use crate::recv::{self, Receive};
-use crate::send::{self, Send};
-use crate::{close, fork, leave, real, sock, table};
-
-/// `msg_flags` value that no kernel writes: tells a receive from a ring, which leaves it, from one that asked the kernel.
-const UNTOUCHED: c_int = c_int::MIN;
-
-#[inline]
-unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
-    let piece = [iovec { iov_base: buf, iov_len: n }];
-    let op = Receive::new(fd, Buffers::of(&piece), flags);
-    // SAFETY: the program vouches for its buffer.
-    received(&op, |extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
-}
-
-#[inline]
-unsafe fn transmit(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
-    let piece = [iovec { iov_base: buf.cast_mut(), iov_len: n }];
-    let op = Send::new(fd, Buffers::of(&piece), flags);
-    // SAFETY: the program vouches for its buffer.
-    sent(&op, || unsafe { raw::send(fd, buf, n, flags) })
-}
+use super::{cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told};
+use crate::io::buffers::{Buffers, message};
+use crate::io::plain::after_sleep;
+use crate::io::recv::{self, Receive};
+use crate::io::send::{self, Send};
+use crate::lifecycle::close;
+use crate::outcome::{Nap, Outcome, Ticket};
+use crate::real;
+use crate::state::table;
 
 /// A receive, with its sleeps where a thread can be cancelled: outside the panic guard, through which nothing may unwind.
-fn received(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| recv::receive(op, &call)) {
             Outcome::Await(nap) => {
@@ -43,35 +27,98 @@ fn received(op: &Receive<'_>, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
                     return outcome;
                 }
             }
+            // A part came by the ring: the program's own call would ask for all of it.
+            Outcome::Sleep(ticket) if op.done() > 0 => match receive_rest(op, ticket) {
+                Ok(true) => {}
+                Ok(false) => return op.end(Ok(0)),
+                Err(e) => return op.end(Err(e)),
+            },
             outcome => return outcome,
         }
     }
 }
 
-/// Sleeps in the C library until `fd` has a byte, an end or an error.
-fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
+/// Receives what is left by the kernel; whether more may come.
+fn receive_rest(op: &Receive, ticket: Ticket) -> Result<bool, Errno> {
+    let mut pieces = Receive::pieces();
+    let mut msg = op.rest(&mut pieces);
+    // SAFETY: parts of the program's buffers, for which it vouches.
+    let got = unsafe { real::recvmsg()(op.fd(), &raw mut msg, op.rest_flags()) };
+    after_sleep(ticket, got);
+    let n = told(got)?;
+    let all = n == length(&msg);
+    Ok(!op.add(n) && all)
+}
+
+/// Bytes in the pieces of a message of ours.
+fn length(msg: &msghdr) -> usize {
+    // SAFETY: `message` made it of a slice that still lives.
+    unsafe { core::slice::from_raw_parts(msg.msg_iov, msg.msg_iovlen) }.iter().map(|piece| piece.iov_len).sum()
+}
+
+/// Sleeps in the C library until `fd` has something to tell.
+pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
     let mut byte = 0u8;
-    let got = if nap.left == 0 {
+    let got = match nap.poll {
         // SAFETY: one byte of our own.
-        unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) }
-    } else {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 };
-        let left = madrigal_sys::time::timespec(nap.left);
-        // SAFETY: one entry and a time of our own, no mask.
-        unsafe { real::ppoll()(&raw mut poll, 1, &raw const left, ptr::null()) as ssize_t }
+        None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
+        Some(events) => {
+            let mut poll = libc::pollfd { fd, events, revents: 0 };
+            let left = nap.left.map(time::timespec);
+            let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+            // SAFETY: one entry and a time of our own, no mask.
+            unsafe { real::ppoll()(&raw mut poll, 1, left, ptr::null()) as ssize_t }
+        }
     };
-    usize::try_from(got).map_err(|_| Errno::from_raw_os_error(crate::outcome::errno()))
+    told(got)
 }
 
 /// A send; between its sleeps a thread can be cancelled.
-fn sent(op: &Send<'_>, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| send::send(op, &call)) {
-            Outcome::Again => super::cancellation_point(),
+            Outcome::Again => cancellation_point(),
+            Outcome::Await(nap) => {
+                let result = sleep(op.fd(), nap);
+                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, nap, result)) {
+                    return outcome;
+                }
+            }
+            Outcome::Sleep(ticket) if op.done() > 0 => {
+                if !send_rest(op, ticket) {
+                    return Outcome::Done(op.done());
+                }
+            }
             outcome => return outcome,
         }
     }
 }
+
+/// Sends what is left by the kernel; true: there is more.
+fn send_rest(op: &Send, ticket: Ticket) -> bool {
+    let mut pieces = Send::pieces();
+    let msg = op.rest(&mut pieces);
+    // SAFETY: parts of the program's buffers, for which it vouches.
+    let sent = unsafe { real::sendmsg()(op.fd(), &raw const msg, op.rest_flags()) };
+    after_sleep(ticket, sent);
+    told(sent).is_ok_and(|n| !op.add(n) && n == length(&msg))
+}
+
+#[inline]
+unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
+    let op = Receive::new(fd, Buffers::one(buf, n), flags);
+    // SAFETY: the program vouches for its buffer.
+    received(&op, |extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
+}
+
+#[inline]
+unsafe fn transmit(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
+    let op = Send::new(fd, Buffers::one(buf.cast_mut(), n), flags);
+    // SAFETY: the program vouches for its buffer.
+    sent(&op, || unsafe { raw::send(fd, buf, n, flags) })
+}
+
+// --- in ---------------------------------------------------------------------------------------------------------------------------
 
 /// read(2)
 #[unsafe(no_mangle)]
@@ -82,7 +129,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> 
         return real();
     }
     // SAFETY: as above.
-    finish(unsafe { receive(fd, buf, n, 0) }, real)
+    finish(fd, unsafe { receive(fd, buf, n, 0) }, real)
 }
 
 /// `read` with a checked buffer size (`_FORTIFY_SOURCE`).
@@ -105,7 +152,7 @@ pub unsafe extern "C-unwind" fn recv(fd: c_int, buf: *mut c_void, n: size_t, fla
         return real();
     }
     // SAFETY: see `read`.
-    finish(unsafe { receive(fd, buf, n, flags) }, real)
+    finish(fd, unsafe { receive(fd, buf, n, flags) }, real)
 }
 
 /// `recv` with a checked buffer size.
@@ -142,12 +189,14 @@ pub unsafe extern "C-unwind" fn recvfrom(
     }
     // SAFETY: see `read`.
     let outcome = unsafe { receive(fd, buf, n, flags) };
-    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() && !len.is_null() {
+    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() {
         // TCP names no sender: the kernel writes length 0.
-        // SAFETY: the program's own length.
-        unsafe { *len = 0 };
+        // SAFETY: the program's own length, if anything.
+        if !unsafe { fault::write(len, 0) } {
+            return fail(Errno::FAULT) as ssize_t;
+        }
     }
-    finish(outcome, real)
+    finish(fd, outcome, real)
 }
 
 /// `recvfrom` with a checked buffer size.
@@ -174,108 +223,92 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::readv()(fd, iov, count) };
-    // SAFETY: the program's own array.
-    let Some(buffers) = (unsafe { Buffers::from_raw(iov, count.max(0) as usize) }) else { return real() };
-    if !is_socket(fd) || count <= 0 || buffers.total() == 0 {
-        return real();
-    }
-    let op = Receive::new(fd, buffers, 0);
-    let call = |extra| {
-        let mut msg = message(iov, count as usize);
-        // SAFETY: see `read`.
-        unsafe { raw::recvmsg(fd, &mut msg, extra) }
-    };
-    finish(received(&op, call), real)
+    // SAFETY: see `read`.
+    unsafe { receive_many(fd, (iov, count), 0) }.map_or_else(real, |outcome| finish(fd, outcome, real))
 }
 
-fn message(iov: *const iovec, count: usize) -> msghdr {
-    // SAFETY: an all-zero msghdr is valid.
-    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+/// Receives into many pieces. `None`: the kernel judges the call.
+///
+/// # Safety
+/// As for readv(2), but for addresses that are bad.
+unsafe fn receive_many(fd: c_int, (iov, count): (*const iovec, c_int), flags: c_int) -> Option<Outcome> {
+    let count = usize::try_from(count).ok().filter(|_| is_socket(fd))?;
+    // SAFETY: the caller's contract.
+    let buffers = unsafe { Buffers::many(iov, count) }.filter(|buffers| buffers.total() > 0)?;
+    let op = Receive::new(fd, buffers, flags);
+    let call = |extra| {
+        let mut msg = of_pieces(iov, count);
+        // SAFETY: the caller's contract.
+        unsafe { raw::recvmsg(fd, &mut msg, flags | extra) }
+    };
+    Some(received(&op, call))
+}
+
+fn of_pieces(iov: *const iovec, count: usize) -> msghdr {
+    let mut msg = message(&mut []);
     msg.msg_iov = iov.cast_mut();
     msg.msg_iovlen = count;
     msg
 }
 
-/// recvmsg(2)
+/// preadv2(2): on a socket, where there is no offset, readv(2) with flags.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    at: off64_t,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: see `read`.
-    let real = move || unsafe { real::recvmsg()(fd, msg, flags) };
-    if msg.is_null() || !is_socket(fd) {
-        let got = real();
-        if got >= 0 && !msg.is_null() {
-            // SAFETY: the kernel just filled it.
-            for_each_right(unsafe { &*msg }, fds_received);
-        }
-        return got;
-    }
-    // SAFETY: the program's own header.
-    let header = unsafe { &mut *msg };
-    // SAFETY: the program's own array.
-    let Some(buffers) = (unsafe { Buffers::from_raw(header.msg_iov, header.msg_iovlen) }) else { return real() };
-    let kept = core::mem::replace(&mut header.msg_flags, UNTOUCHED);
-    let op = Receive::new(fd, buffers, flags);
+    let real = || unsafe { real::preadv2()(fd, iov, count, at, flags) };
+    let Some(wait) = without_offset(fd, at, flags) else { return real() };
     // SAFETY: see `read`.
-    let outcome = received(&op, |extra| unsafe { raw::recvmsg(fd, msg, flags | extra) });
-    if header.msg_flags == UNTOUCHED {
-        header.msg_flags = kept;
-        if matches!(outcome, Outcome::Done(_)) {
-            (header.msg_flags, header.msg_controllen, header.msg_namelen) = (0, 0, 0);
-        }
-    }
-    finish(outcome, real)
+    unsafe { receive_many(fd, (iov, count), wait) }.map_or_else(real, |outcome| finish(fd, outcome, real))
 }
 
-/// recvmmsg(2)
+/// preadv2(2) by its other name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmmsg(
+pub unsafe extern "C-unwind" fn preadv64v2(
     fd: c_int,
-    msgs: *mut mmsghdr,
-    n: c_uint,
+    iov: *const iovec,
+    count: c_int,
+    at: off64_t,
     flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    if !is_socket(fd) || msgs.is_null() {
-        // SAFETY: see `read`.
-        return unsafe { real::recvmmsg()(fd, msgs, n, flags, timeout) };
-    }
-    let first_only = flags & libc::MSG_WAITFORONE != 0;
-    let mut flags = flags & !libc::MSG_WAITFORONE;
-    let one = |i: usize, flags: c_int| {
-        // SAFETY: the program vouches for `n` headers.
-        let entry = unsafe { &mut *msgs.add(i) };
-        // SAFETY: see `read`.
-        let got = unsafe { recvmsg(fd, &mut entry.msg_hdr, flags) };
-        entry.msg_len = got.max(0) as c_uint;
-        got
-    };
-    let mut done = 0;
-    while done < n as usize {
-        let got = one(done, flags);
-        if got < 0 || got == 0 && done > 0 {
-            break;
-        }
-        done += 1;
-        if first_only {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        if got == 0 {
-            break;
-        }
-    }
-    if done == 0 && n > 0 { -1 } else { done as c_int }
+) -> ssize_t {
+    // SAFETY: see `read`.
+    unsafe { preadv2(fd, iov, count, at, flags) }
 }
+
+/// The flags of recv(2) or send(2) that preadv2(2) or pwritev2(2) of a socket means. `None`: the kernel judges the call; of a socket,
+/// whose bytes are the kernel's then.
+fn without_offset(fd: c_int, at: off64_t, flags: c_int) -> Option<c_int> {
+    if !is_socket(fd) || at != -1 {
+        return None;
+    }
+    match flags {
+        0 | libc::RWF_HIPRI => Some(0),
+        libc::RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => {
+            kernel_only(fd, Reason::Option);
+            None
+        }
+    }
+}
+
+// --- out --------------------------------------------------------------------------------------------------------------------------
 
 /// write(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::write()(fd, buf, n) };
+    // Of no bytes the socket does not even hear.
     if !is_socket(fd) || n == 0 {
         return real();
     }
     // SAFETY: see `read`.
-    finish(unsafe { transmit(fd, buf, n, 0) }, real)
+    finish(fd, unsafe { transmit(fd, buf, n, 0) }, real)
 }
 
 /// send(2)
@@ -283,14 +316,14 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, n: size_t) 
 pub unsafe extern "C-unwind" fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::send()(fd, buf, n, flags) };
-    if !is_socket(fd) || n == 0 {
+    if !is_socket(fd) {
         return real();
     }
     // SAFETY: see `read`.
-    finish(unsafe { transmit(fd, buf, n, flags) }, real)
+    finish(fd, unsafe { transmit(fd, buf, n, flags) }, real)
 }
 
-/// sendto(2)
+/// sendto(2). On a connected stream the address is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendto(
     fd: c_int,
@@ -302,11 +335,11 @@ pub unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::sendto()(fd, buf, n, flags, addr, len) };
-    if !is_socket(fd) || n == 0 || !addr.is_null() && flags & libc::MSG_FASTOPEN != 0 {
+    if !is_socket(fd) || !addr.is_null() && flags & libc::MSG_FASTOPEN != 0 {
         return real();
     }
     // SAFETY: see `read`.
-    finish(unsafe { transmit(fd, buf, n, flags) }, real)
+    finish(fd, unsafe { transmit(fd, buf, n, flags) }, real)
 }
 
 /// writev(2)
@@ -314,111 +347,60 @@ pub unsafe extern "C-unwind" fn sendto(
 pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::writev()(fd, iov, count) };
-    // SAFETY: the program's own array.
-    let Some(buffers) = (unsafe { Buffers::from_raw(iov, count.max(0) as usize) }) else { return real() };
-    if !is_socket(fd) || count <= 0 || buffers.total() == 0 {
-        return real();
-    }
-    let op = Send::new(fd, buffers, 0);
     // SAFETY: see `read`.
-    let call = || unsafe { raw::sendmsg(fd, &message(iov, count as usize), 0) };
-    finish(sent(&op, call), real)
+    unsafe { transmit_many(fd, (iov, count), 0) }.map_or_else(real, |outcome| finish(fd, outcome, real))
 }
 
-/// sendmsg(2). A message that carries descriptors away makes plain sockets of them first.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: see `read`.
-    let real = || unsafe { real::sendmsg()(fd, msg, flags) };
-    if msg.is_null() {
-        return real();
-    }
-    // SAFETY: the program's own header.
-    let header = unsafe { &*msg };
-    if !is_socket(fd) {
-        for_each_right(header, |sent| guarded_or((), || fork::give_away(sent)));
-        return real();
-    }
-    // SAFETY: the program's own array.
-    let Some(buffers) = (unsafe { Buffers::from_raw(header.msg_iov, header.msg_iovlen) }) else { return real() };
-    if buffers.total() == 0 {
-        return real();
-    }
-    if header.msg_controllen > 0 {
-        // Control messages on TCP set options for these bytes: the kernel's business.
-        guarded_or((), || kernel_only(fd));
-        return real();
-    }
+/// Sends many pieces. `None`: the kernel judges the call.
+///
+/// # Safety
+/// As for writev(2), but for addresses that are bad.
+unsafe fn transmit_many(fd: c_int, (iov, count): (*const iovec, c_int), flags: c_int) -> Option<Outcome> {
+    let count = usize::try_from(count).ok().filter(|_| is_socket(fd))?;
+    // SAFETY: the caller's contract.
+    let buffers = unsafe { Buffers::many(iov, count) }.filter(|buffers| buffers.total() > 0)?;
     let op = Send::new(fd, buffers, flags);
-    // SAFETY: see `read`.
-    finish(sent(&op, || unsafe { raw::sendmsg(fd, msg, flags) }), real)
+    // SAFETY: the caller's contract.
+    Some(sent(&op, || unsafe { raw::sendmsg(fd, &of_pieces(iov, count), flags) }))
 }
 
-fn kernel_only(fd: c_int) {
-    if let Some(s) = sock::enter(fd) {
-        leave::leave_for_good(&s, fd, Reason::Option, false);
-    }
-}
-
-/// sendmmsg(2)
+/// pwritev2(2): on a socket, where there is no offset, writev(2) with flags.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
-    if !is_socket(fd) || msgs.is_null() {
-        // SAFETY: see `read`.
-        return unsafe { real::sendmmsg()(fd, msgs, n, flags) };
-    }
-    let mut done = 0;
-    while done < n as usize {
-        // SAFETY: the program vouches for `n` headers.
-        let entry = unsafe { &mut *msgs.add(done) };
-        // SAFETY: see `read`.
-        let sent = unsafe { sendmsg(fd, &entry.msg_hdr, flags) };
-        if sent < 0 {
-            break;
-        }
-        entry.msg_len = sent as c_uint;
-        done += 1;
-    }
-    if done == 0 && n > 0 { -1 } else { done as c_int }
+pub unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    at: off64_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see `read`.
+    let real = || unsafe { real::pwritev2()(fd, iov, count, at, flags) };
+    let Some(wait) = without_offset(fd, at, flags) else { return real() };
+    // SAFETY: see `read`.
+    unsafe { transmit_many(fd, (iov, count), wait) }.map_or_else(real, |outcome| finish(fd, outcome, real))
 }
 
-/// Calls `f` for every descriptor an `SCM_RIGHTS` message carries (unix(7), cmsg(3)).
-fn for_each_right(msg: &msghdr, f: impl Fn(c_int)) {
-    if msg.msg_control.is_null() || msg.msg_controllen < size_of::<libc::cmsghdr>() {
-        return;
-    }
-    // SAFETY: the header describes a control buffer the program (or the kernel) has filled; the macros stay inside it.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(msg) };
-    while !next.is_null() {
-        // SAFETY: as above.
-        let cmsg = unsafe { &*next };
-        if cmsg.cmsg_level == libc::SOL_SOCKET && cmsg.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: as above.
-            let data = unsafe { libc::CMSG_DATA(next) };
-            // SAFETY: only arithmetic.
-            let bytes = cmsg.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
-            for i in 0..bytes / size_of::<c_int>() {
-                // SAFETY: inside the message; it may be unaligned.
-                f(unsafe { data.cast::<c_int>().add(i).read_unaligned() });
-            }
-        }
-        // SAFETY: as above.
-        next = unsafe { libc::CMSG_NXTHDR(ptr::from_ref(msg).cast_mut(), next) };
-    }
-}
-
-/// A descriptor that arrived from another process: if it is a TCP connection its holders cannot be counted, but it may spin.
-fn fds_received(fd: c_int) {
-    guarded_or((), || super::fds::adopt_connection(fd));
+/// pwritev2(2) by its other name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pwritev64v2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    at: off64_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: see `read`.
+    unsafe { pwritev2(fd, iov, count, at, flags) }
 }
 
 /// close(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if table::get(fd).is_some() {
+    if table::is_hidden(fd) {
+        return fail(Errno::BADF);
+    }
+    if is_known(fd) {
         guarded_or((), || close::forget(fd));
-    } else if fd >= 0 && fd == crate::process::report_fd() {
-        return super::fail(madrigal_sys::Errno::BADF);
     }
     // SAFETY: see `read`.
     unsafe { real::close()(fd) }

@@ -4,33 +4,73 @@ use core::ffi::{c_int, c_long, c_uint};
 
 use libc::{sockaddr, socklen_t};
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{Errno, raw};
 
-use super::guarded_or;
-use crate::sock::{flag, role};
-use crate::table::{self, Kind, Word};
-use crate::{close, epoll, fork, holders, leave, offers, process, real, route, sock};
+use super::{aside, fail, guarded_or, is_known};
+use crate::lifecycle::leave::{Back, leave_for_good};
+use crate::lifecycle::{close, fork};
+use crate::outcome::errno;
+use crate::state::sock::{self, Sock, flag, role};
+use crate::state::socket::view;
+use crate::state::table::{self, Kind, Word};
+use crate::state::{arenas, offers, process, sets};
+use crate::{io, real, route};
 
 const SOCK_TYPE_MASK: c_int = 0xf;
+
+/// Descriptors that were made while a child was: it may have a copy of each that nobody counted.
+#[derive(Clone, Copy)]
+struct Children {
+    closes_on_exec: bool,
+    before: Option<u32>,
+}
+
+impl Children {
+    /// Before a descriptor is made.
+    fn before(closes_on_exec: bool) -> Self {
+        Self { closes_on_exec, before: process::children(closes_on_exec) }
+    }
+
+    /// It is made.
+    fn count(self, fd: c_int) {
+        if self.before.is_none() || process::children(self.closes_on_exec) != self.before {
+            if let Some(s) = sock::enter(fd) {
+                s.lose_count();
+            } else if let Some(set) = sets::enter(fd) {
+                set.lose_count();
+            }
+        }
+    }
+}
+
+/// Begins to know a socket that the kernel has just made.
+fn track(fd: c_int, role: u32, nonblocking: bool, children: Children) {
+    super::signals::arm();
+    fork::watch();
+    close::forget(fd);
+    sock::track(fd, role, nonblocking);
+    children.count(fd);
+    if close::is_standard(fd)
+        && let Some(s) = sock::enter(fd)
+    {
+        s.set_never(Reason::Stdio);
+    }
+}
 
 /// socket(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let forks = process::fork_count();
+    let children = Children::before(kind & libc::SOCK_CLOEXEC != 0);
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let fd = with_descriptors(|| unsafe { real::socket()(domain, kind, protocol) });
     let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
         && kind & SOCK_TYPE_MASK == libc::SOCK_STREAM
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if fd >= 0 && tcp {
-        guarded_or((), || {
-            fork::watch();
-            sock::track(fd, role::FRESH, kind & libc::SOCK_NONBLOCK != 0);
-            count_holders(fd, forks);
-        });
-    } else if fd >= 0 && table::get(fd).is_some() {
+    if fd >= 0 && tcp && !process::is_plain() {
+        aside(|| track(fd, role::FRESH, kind & libc::SOCK_NONBLOCK != 0, children));
+    } else if fd >= 0 && is_known(fd) {
         // The number was closed behind our back.
-        guarded_or((), || close::forget(fd));
+        aside(|| close::forget(fd));
     }
     fd
 }
@@ -38,20 +78,11 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
 /// A call that makes a descriptor: if the process has no number left, those we hold are given up first.
 fn with_descriptors(call: impl Fn() -> c_int) -> c_int {
     let fd = call();
-    if fd >= 0 || crate::outcome::errno() != libc::EMFILE {
+    if fd >= 0 || errno() != libc::EMFILE {
         return fd;
     }
-    let freed = guarded_or(false, || process::give_up_report_fd() | crate::arenas::give_up_fds());
-    if freed { call() } else { fd }
-}
-
-/// A descriptor made while a fork was under way may have a copy in the child that nobody counted.
-fn count_holders(fd: c_int, forks_before: u32) {
-    if (forks_before & 1 != 0 || process::fork_count() != forks_before)
-        && let Some(s) = sock::enter(fd)
-    {
-        holders::lose_count(&s.holders);
-    }
+    let give_up = || process::give_up_report_fd() | arenas::give_up_fds() | offers::give_up_fd();
+    if guarded_or(false, give_up) { call() } else { fd }
 }
 
 /// listen(2): the port is marked as one where a wrapped program accepts.
@@ -59,10 +90,10 @@ fn count_holders(fd: c_int, forks_before: u32) {
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: see `socket`.
     let result = unsafe { real::listen()(fd, backlog) };
-    if result == 0 {
-        guarded_or((), || {
+    if result == 0 && is_known(fd) {
+        aside(|| {
             if let Some(s) = sock::enter(fd) {
-                s.role.store(role::LISTENER, core::sync::atomic::Ordering::Relaxed);
+                s.set_role(role::LISTENER);
                 mark(&s, fd);
             }
         });
@@ -70,7 +101,7 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     result
 }
 
-fn mark(s: &sock::Sock, fd: c_int) {
+fn mark(s: &Sock, fd: c_int) {
     if process::off().is_none() && !s.has(flag::MARKED) && offers::mark(fd).is_ok() {
         s.set_flag(flag::MARKED, true);
     }
@@ -79,11 +110,11 @@ fn mark(s: &sock::Sock, fd: c_int) {
 /// connect(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    if route::is_on() && table::get(fd).is_some() {
+    if route::is_on() && is_known(fd) {
         // SAFETY: see `socket`.
         match guarded_or(None, || unsafe { route::turn(fd, addr, len) }) {
             None => {}
-            Some(route::Turn::Fail(e)) => return super::fail(e),
+            Some(route::Turn::Fail(e)) => return fail(e),
             Some(route::Turn::To(name)) => {
                 let (addr, len) = name.pointer();
                 // SAFETY: an address of our own, alive through the call.
@@ -94,16 +125,14 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     }
     // SAFETY: see `socket`.
     let result = unsafe { real::connect()(fd, addr, len) };
-    if table::get(fd).is_some() && (result == 0 || crate::outcome::errno() == libc::EINPROGRESS) {
-        let saved = crate::outcome::errno();
-        guarded_or((), || {
+    if is_known(fd) && (result == 0 || errno() == libc::EINPROGRESS) {
+        aside(|| {
             if let Some(s) = sock::enter(fd).filter(|s| s.role() == role::FRESH) {
                 // SAFETY: see `socket`.
                 let answers = unsafe { answers(&s, fd, addr, len) };
                 s.connected(fd, if answers { role::SERVER } else { role::CLIENT });
             }
         });
-        crate::outcome::restore_errno(saved);
     }
     result
 }
@@ -113,7 +142,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
 ///
 /// # Safety
 /// `addr` is readable for `len` bytes, as for connect(2).
-unsafe fn answers(s: &sock::Sock, fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
+unsafe fn answers(s: &Sock, fd: c_int, addr: *const sockaddr, len: socklen_t) -> bool {
     s.has(flag::SHARES_PORT)
         && offers::is_from_marked(fd)
         // SAFETY: the caller's contract.
@@ -123,11 +152,11 @@ unsafe fn answers(s: &sock::Sock, fd: c_int, addr: *const sockaddr, len: socklen
 /// accept(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    let forks = guarded_or(1, || before_accept(fd));
+    let children = before_accept(fd, false);
     // SAFETY: see `socket`.
     let new = with_descriptors(|| unsafe { real::accept()(fd, addr, len) });
-    if new >= 0 {
-        guarded_or((), || accepted(fd, new, false, forks));
+    if new >= 0 && !process::is_plain() {
+        aside(|| accepted(fd, new, false, children));
     }
     new
 }
@@ -135,30 +164,47 @@ pub unsafe extern "C-unwind" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut
 /// accept4(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    let forks = guarded_or(1, || before_accept(fd));
+    let children = before_accept(fd, flags & libc::SOCK_CLOEXEC != 0);
     // SAFETY: see `socket`.
     let new = with_descriptors(|| unsafe { real::accept4()(fd, addr, len, flags) });
-    if new >= 0 {
-        guarded_or((), || accepted(fd, new, flags & libc::SOCK_NONBLOCK != 0, forks));
+    if new >= 0 && !process::is_plain() {
+        aside(|| accepted(fd, new, flags & libc::SOCK_NONBLOCK != 0, children));
     }
     new
 }
 
 /// Gets to know a listener that was inherited, once.
-fn before_accept(fd: c_int) -> u32 {
-    if table::get(fd).is_none() && !process::is_plain() && fd >= 0 {
+fn before_accept(fd: c_int, closes_on_exec: bool) -> Children {
+    if !process::is_plain() && fd >= 0 {
+        guarded_or((), || get_to_know(fd));
+    }
+    Children::before(closes_on_exec)
+}
+
+fn get_to_know(fd: c_int) {
+    if table::get(fd).is_none() {
         if is_tcp(fd) {
-            fork::watch();
-            sock::track(fd, role::LISTENER, false);
+            track(fd, role::LISTENER, false, Children::before(true));
             super::options::learn(fd);
         } else {
             table::set(fd, Word::new(Kind::Foreign, 0, 0));
         }
     }
+    if offers::register_child() {
+        // There is another table by now: our listeners are to be found in that one.
+        for (fd, s) in listeners() {
+            s.set_flag(flag::MARKED, false);
+            mark(&s, fd);
+        }
+    }
     if let Some(s) = sock::enter(fd).filter(|s| !s.has(flag::MARKED)) {
         mark(&s, fd);
     }
-    process::fork_count()
+}
+
+fn listeners() -> impl Iterator<Item = (c_int, sock::Ref)> {
+    let known = table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::Socket);
+    known.filter_map(|(fd, _)| Some((fd, sock::enter(fd).filter(|s| s.role() == role::LISTENER)?)))
 }
 
 fn is_tcp(fd: c_int) -> bool {
@@ -167,17 +213,12 @@ fn is_tcp(fd: c_int) -> bool {
         && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
 }
 
-fn accepted(listener: c_int, fd: c_int, nonblocking: bool, forks: u32) {
-    if table::get(listener).is_none_or(|w| w.kind() != Kind::Socket) {
-        return close::forget(fd);
-    }
-    sock::track(fd, role::FRESH, nonblocking);
-    count_holders(fd, forks);
+fn accepted(listener: c_int, fd: c_int, nonblocking: bool, children: Children) {
+    let Some(listener) = sock::enter(listener) else { return close::forget(fd) };
+    track(fd, role::FRESH, nonblocking, children);
     if let Some(s) = sock::enter(fd) {
         s.connected(fd, role::SERVER);
-        if let Some(listener) = sock::enter(listener) {
-            s.inherit(&listener);
-        }
+        s.inherit(&listener);
     }
 }
 
@@ -187,30 +228,31 @@ pub(super) fn adopt_connection(fd: c_int) {
     if process::is_plain() || !is_tcp(fd) || raw::socket_name(fd, true).is_err() {
         return;
     }
-    fork::watch();
     let nonblocking = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
-    sock::track(fd, role::FRESH, nonblocking);
+    track(fd, role::FRESH, nonblocking, Children { closes_on_exec: true, before: None });
     if let Some(s) = sock::enter(fd) {
         s.connected(fd, role::SERVER);
         s.set_never(Reason::SharedUnknown);
-        holders::lose_count(&s.holders);
     }
 }
 
 /// dup(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    let children = Children::before(false);
     // SAFETY: see `socket`.
     let new = with_descriptors(|| unsafe { real::dup()(old) });
-    duplicated(old, new);
+    duplicated(old, new, children);
     new
 }
 
-fn duplicated(old: c_int, new: c_int) {
-    if new >= 0 {
-        guarded_or((), || {
+/// The kernel has made `new` another descriptor of `old`.
+fn duplicated(old: c_int, new: c_int, children: Children) {
+    if new >= 0 && (is_known(old) || is_known(new)) {
+        aside(|| {
             close::forget(new);
             close::duplicate(old, new);
+            children.count(new);
         });
     }
 }
@@ -218,61 +260,68 @@ fn duplicated(old: c_int, new: c_int) {
 /// dup2(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    make_way(old, new);
     // SAFETY: see `socket`.
-    let result = unsafe { real::dup2()(old, new) };
-    if result >= 0 && old != new {
-        guarded_or((), || close::duplicate(old, new));
-    }
-    result
+    onto(old, new, false, || unsafe { real::dup2()(old, new) })
 }
 
 /// dup3(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    make_way(old, new);
     // SAFETY: see `socket`.
-    let result = unsafe { real::dup3()(old, new, flags) };
+    onto(old, new, flags & libc::O_CLOEXEC != 0, || unsafe { real::dup3()(old, new, flags) })
+}
+
+/// Duplicates onto a number, which is closed thereby if it was open.
+fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_int) -> c_int {
+    if table::is_hidden(old) {
+        return fail(Errno::BADF);
+    }
+    if old == new || !is_known(old) && !is_known(new) {
+        return real();
+    }
+    if raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
+        guarded_or((), || {
+            if table::is_hidden(new) {
+                let _ = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
+            } else {
+                close::forget(new);
+            }
+        });
+    }
+    let children = Children::before(closes_on_exec);
+    let result = real();
     if result >= 0 {
-        guarded_or((), || close::duplicate(old, new));
+        aside(|| {
+            close::duplicate(old, new);
+            children.count(new);
+        });
     }
     result
 }
 
-/// `new` is about to be closed by a duplication onto it, if `old` is open.
-fn make_way(old: c_int, new: c_int) {
-    if old == new {
-        return;
-    }
-    if table::get(new).is_some() && raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
-        guarded_or((), || close::forget(new));
-    } else if new >= 0 && new == process::report_fd() {
-        guarded_or((), process::yield_report_fd);
-    }
-}
-
-/// close_range(2)
+/// close_range(2), around the descriptors of ours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
+    // Only the process's other threads keep the old table then.
+    const UNSHARE: c_int = 2;
     // SAFETY: see `socket`.
     let real = |first, last| unsafe { real::close_range()(first, last, flags) };
-    let ours = process::report_fd();
-    if flags & CLOEXEC != 0 || first > last {
+    if flags & !UNSHARE != 0 || first > last || process::is_plain() {
         return real(first, last);
     }
     guarded_or((), || close::forget_range(first, last));
-    let inside = ours >= 0 && (first..=last).contains(&(ours as c_uint));
-    if !inside {
-        return real(first, last);
+    let mut from = Some(first);
+    for (hidden, _) in table::range(first, last).filter(|(_, word)| word.kind() == Kind::Hidden) {
+        let hidden = hidden as c_uint;
+        if let Some(from) = from.filter(|&from| from < hidden) {
+            let result = real(from, hidden - 1);
+            if result != 0 {
+                return result;
+            }
+        }
+        from = hidden.checked_add(1).filter(|&next| next <= last);
     }
-    // Around the descriptor of our report.
-    let ours = ours as c_uint;
-    let below = if first < ours { real(first, ours - 1) } else { 0 };
-    if below != 0 || ours == last {
-        return below;
-    }
-    real(ours + 1, last)
+    from.map_or(0, |from| real(from, last))
 }
 
 /// closefrom(3)
@@ -280,6 +329,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 pub unsafe extern "C-unwind" fn closefrom(lowest: c_int) {
     // SAFETY: see `socket`.
     if unsafe { close_range(lowest.max(0) as c_uint, c_uint::MAX, 0) } != 0 {
+        // A kernel without that call. What was ours is forgotten, and our own descriptors only serve to be found.
         // SAFETY: see `socket`.
         unsafe { real::closefrom()(lowest) };
     }
@@ -299,68 +349,93 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c
     control(fd, cmd, arg, || unsafe { real::fcntl64()(fd, cmd, arg) })
 }
 
-fn control(fd: c_int, cmd: c_int, arg: c_long, real: impl FnOnce() -> c_int) -> c_int {
-    if !matches!(cmd, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL) || table::get(fd).is_none() {
+fn control(fd: c_int, cmd: c_int, arg: c_long, real: impl Fn() -> c_int) -> c_int {
+    if !is_known(fd) {
         return real();
     }
-    if cmd == libc::F_SETFL && arg as c_int & libc::O_ASYNC != 0 {
-        guarded_or((), || kernel_only(fd, Reason::AsyncIo));
+    match cmd {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let children = Children::before(cmd == libc::F_DUPFD_CLOEXEC);
+            let new = with_descriptors(real);
+            duplicated(fd, new, children);
+            new
+        }
+        libc::F_SETFL => {
+            if arg as c_int & libc::O_ASYNC != 0 {
+                super::kernel_soon(fd, Reason::AsyncIo);
+            }
+            let result = real();
+            if result == 0 {
+                set_nonblocking(fd, arg as c_int & libc::O_NONBLOCK != 0);
+            }
+            result
+        }
+        _ => real(),
     }
-    let result = real();
-    if cmd == libc::F_SETFL && result == 0 {
-        set_nonblocking(fd, arg as c_int & libc::O_NONBLOCK != 0);
-    } else if cmd != libc::F_SETFL {
-        duplicated(fd, result);
-    }
-    result
 }
 
 /// The program changed `O_NONBLOCK`.
 pub(super) fn set_nonblocking(fd: c_int, on: bool) {
-    if let Some(s) = sock::enter(fd) {
-        s.set_flag(flag::NONBLOCK, on);
-    }
-}
-
-/// From now on only the kernel carries this socket's bytes; nothing stays in a ring.
-pub(super) fn kernel_only(fd: c_int, reason: Reason) {
-    if let Some(s) = sock::enter(fd) {
-        leave::leave_for_good(&s, fd, reason, true);
-    }
+    aside(|| {
+        if let Some(s) = sock::enter(fd) {
+            s.set_flag(flag::NONBLOCK, on);
+        }
+    });
 }
 
 /// epoll_create(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: see `socket`.
-    let fd = unsafe { real::epoll_create()(size) };
-    if fd >= 0 {
-        guarded_or((), || epoll::track(fd));
-    }
-    fd
+    event_set(false, || unsafe { real::epoll_create()(size) })
 }
 
 /// epoll_create1(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: see `socket`.
-    let fd = unsafe { real::epoll_create1()(flags) };
-    if fd >= 0 {
-        guarded_or((), || epoll::track(fd));
+    event_set(flags & libc::EPOLL_CLOEXEC != 0, || unsafe { real::epoll_create1()(flags) })
+}
+
+fn event_set(closes_on_exec: bool, real: impl Fn() -> c_int) -> c_int {
+    let children = Children::before(closes_on_exec);
+    let fd = with_descriptors(real);
+    if fd >= 0 && !process::is_plain() {
+        aside(|| {
+            super::signals::arm();
+            fork::watch();
+            close::forget(fd);
+            sets::track(fd);
+            children.count(fd);
+        });
     }
     fd
 }
 
-/// shutdown(2): what was sent is drained from the ring, the rest goes by TCP.
+/// shutdown(2): what is in the ring stays there for its reader, the rest goes by TCP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if table::get(fd).is_some() {
-        guarded_or((), || {
-            if let Some(s) = sock::enter(fd) {
-                leave::leave_for_good(&s, fd, Reason::HalfClosed, how != libc::SHUT_WR);
-            }
-        });
-    }
     // SAFETY: see `socket`.
-    unsafe { real::shutdown()(fd, how) }
+    let real = || unsafe { real::shutdown()(fd, how) };
+    let legal = matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR);
+    if !legal || !super::is_socket(fd) {
+        return real();
+    }
+    let result = core::cell::Cell::new(None);
+    guarded_or((), || {
+        let Some(s) = sock::enter(fd).filter(|s| s.may_carry()) else { return };
+        if how != libc::SHUT_WR
+            && let Some(v) = view(&s, fd)
+        {
+            v.be_deaf();
+        }
+        leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
+        // The end of the stream comes behind what the peer may just be putting back into its queue.
+        io::send::in_order(&s, fd, || result.set(Some(real())));
+        let shut = result.get() == Some(-1) && errno() == libc::ENOTCONN && how != libc::SHUT_RD;
+        if shut && s.session.takes_shutdown() {
+            result.set(Some(0));
+        }
+    });
+    result.get().unwrap_or_else(real)
 }

@@ -1,70 +1,124 @@
 //! Files into sockets: sendfile(2) and splice(2).
 
 use core::ffi::{c_int, c_uint};
+use core::ptr;
 
 use libc::{off_t, off64_t, size_t, ssize_t};
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{fault, raw};
 
-use super::{finish, guarded, guarded_or, is_socket};
+use super::{
+    cancellation_point, fail, finish, get, guarded, guarded_or, is_socket, kernel_only, sends_by_kernel, told,
+};
+use crate::io::file::{Transfer, transfer};
+use crate::io::progress::Progress;
+use crate::io::send;
 use crate::outcome::Outcome;
-use crate::{leave, plain, real, send, sock};
+use crate::real;
+use crate::state::sock;
+
+/// What the kernel moves in one call at the most (sendfile(2), NOTES).
+const MOST: usize = 0x7fff_f000;
+/// What it moves at once behind a session: so long the peer may have to wait.
+const PART: usize = 256 << 10;
 
 /// sendfile(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
-    // SAFETY: see `read`.
-    let real = || unsafe { real::sendfile()(out, file, offset, n) };
-    // SAFETY: see `read`.
-    if is_socket(out) { finish(guarded(|| unsafe { send_file(out, file, offset, n) }), real) } else { real() }
+    // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
+    let real = |n| unsafe { real::sendfile()(out, file, offset, n) };
+    // SAFETY: see above.
+    unsafe { send_file((out, file), offset, n, real) }
 }
 
 /// sendfile(2) with 64-bit offsets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile64(out: c_int, file: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
-    // SAFETY: see `read`.
-    let real = || unsafe { real::sendfile64()(out, file, offset, n) };
-    // SAFETY: see `read`.
-    if is_socket(out) { finish(guarded(|| unsafe { send_file(out, file, offset, n) }), real) } else { real() }
+    // SAFETY: see `sendfile`.
+    let real = |n| unsafe { real::sendfile64()(out, file, offset, n) };
+    // SAFETY: see `sendfile`.
+    unsafe { send_file((out, file), offset, n, real) }
+}
+
+/// # Safety
+/// `offset` is null or, if it is mapped, points to the program's offset.
+unsafe fn send_file(
+    (out, file): (c_int, c_int),
+    offset: *mut off64_t,
+    n: usize,
+    real: impl Fn(usize) -> ssize_t,
+) -> ssize_t {
+    if !is_socket(out) {
+        return real(n);
+    }
+    // SAFETY: the caller's contract.
+    match unsafe { by_ring(out, file, offset, n) } {
+        Outcome::Pass => in_order(out, n, real),
+        outcome => finish(out, outcome, || real(n)),
+    }
+}
+
+/// The kernel sends up to `n` bytes, behind what the peer may just be putting back into its queue; then a part at a time.
+fn in_order(out: c_int, n: usize, real: impl Fn(usize) -> ssize_t) -> ssize_t {
+    let mut result = None;
+    guarded_or((), || {
+        if let Some(s) = sock::enter(out) {
+            let n = if send::is_bound(&s, out) { n.min(PART) } else { n };
+            let call = || send::at_kernel(&s, || told(real(n)));
+            result = Some(send::in_order(&s, out, call));
+        }
+    });
+    match result {
+        Some(Ok(n)) => n as ssize_t,
+        Some(Err(e)) => fail(e) as ssize_t,
+        None => real(n),
+    }
 }
 
 /// Reads the file straight into the ring. Its offset moves by what was published, never by what was only read.
 ///
 /// # Safety
-/// `offset` is null or points to the program's offset.
-unsafe fn send_file(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> Outcome {
-    let Some(mut s) = sock::enter(out) else { return Outcome::Pass };
-    crate::upgrade::step(&s, out);
+/// As for [`send_file`].
+unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> Outcome {
+    let at = if offset.is_null() {
+        raw::seek(file, 0, libc::SEEK_CUR).ok()
+    } else {
+        // SAFETY: the caller's contract.
+        unsafe { get(offset) }
+    };
+    // Without a place in the file, or with a bad address, the kernel says what is wrong.
+    let Some(at) = at.filter(|&at| at >= 0) else {
+        sends_by_kernel(out, Reason::Splice);
+        return Outcome::Pass;
+    };
+    let op = Transfer { out, file, at, n: n.min(MOST), progress: Progress::default() };
     loop {
-        if s.mode() == sock::mode::SESSION {
-            // SAFETY: the caller's contract.
-            let at = if offset.is_null() { raw::seek(file, 0, libc::SEEK_CUR) } else { Ok(unsafe { *offset }) };
-            let Ok(at) = at else { return Outcome::Pass };
-            // SAFETY: `send::file` gives free ring space.
-            let read =
-                |ptr: *mut u8, len: usize, from: usize| unsafe { raw::pread(file, ptr, len, at + from as off64_t) };
-            // 2 GiB less a page is what the kernel moves in one call.
-            if let Some(outcome) = send::file(&s, out, read, n.min(0x7fff_f000)) {
-                if let Outcome::Done(sent) = outcome {
-                    move_offset(file, offset, at + sent as off64_t);
-                }
-                return outcome;
+        match guarded(|| transfer(&op)) {
+            Outcome::Again => cancellation_point(),
+            Outcome::Done(sent) => {
+                // SAFETY: the caller's contract.
+                unsafe { move_offset(file, offset, at + sent as off64_t) };
+                return Outcome::Done(sent);
             }
-        }
-        match plain::send(s, out, false, || Ok(0)) {
-            Ok(outcome) => return outcome,
-            Err(back) => s = back,
+            outcome => return outcome,
         }
     }
 }
 
-fn move_offset(file: c_int, offset: *mut off64_t, at: off64_t) {
+/// # Safety
+/// As for [`send_file`].
+unsafe fn move_offset(file: c_int, offset: *mut off64_t, at: off64_t) {
     if offset.is_null() {
         let _ = raw::seek(file, at, libc::SEEK_SET);
     } else {
-        // SAFETY: the program's offset, by the contract of sendfile(2).
-        unsafe { *offset = at };
+        // SAFETY: the caller's contract.
+        unsafe { fault::write(offset, at) };
     }
+}
+
+/// Whether it is open for reading: one that is not never has anything.
+fn is_readable(fd: c_int) -> bool {
+    raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ACCMODE != libc::O_WRONLY)
 }
 
 /// splice(2): a socket in it is a plain one from now on.
@@ -77,13 +131,19 @@ pub unsafe extern "C-unwind" fn splice(
     n: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    guarded_or((), || {
-        for fd in [from, to] {
-            if let Some(s) = sock::enter(fd) {
-                leave::leave_for_good(&s, fd, Reason::Splice, true);
-            }
-        }
-    });
-    // SAFETY: see `read`.
-    unsafe { real::splice()(from, from_at, to, to_at, n, flags) }
+    kernel_only(from, Reason::Splice);
+    sends_by_kernel(to, Reason::Splice);
+    // SAFETY: see `sendfile`.
+    let real = |n| unsafe { real::splice()(from, from_at, to, to_at, n, flags) };
+    if !is_socket(to) {
+        return real(n);
+    }
+    let bound = sock::enter(to).is_some_and(|s| send::is_bound(&s, to));
+    if bound && flags & libc::SPLICE_F_NONBLOCK == 0 && is_readable(from) {
+        // Outside the gate: what comes into the pipe may depend on the peer.
+        let mut poll = libc::pollfd { fd: from, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry of our own, no time, no mask.
+        unsafe { real::ppoll()(&raw mut poll, 1, ptr::null(), ptr::null()) };
+    }
+    in_order(to, n, real)
 }

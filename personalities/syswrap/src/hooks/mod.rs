@@ -1,16 +1,19 @@
 //! The exported names. Each hook gathers its arguments, calls the logic behind a panic guard, and ends as an [`Outcome`] says.
 //!
 //! To add one: a line in [`crate::real`], a function here in the file of its kind, and a check in `tests/`. Hooks use the
-//! `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds through them.
+//! `C-unwind` ABI so that a thread cancelled inside the C library's own call unwinds through them: their frames hold plain memory only.
 // Exported to the dynamic linker, which rustc does not count as reachable.
 #![allow(unreachable_pub)]
 
+mod aio;
 mod data;
 mod fds;
 mod files;
+mod messages;
 mod names;
 mod options;
 mod processes;
+mod signals;
 mod stdio;
 mod syscall;
 mod waits;
@@ -18,11 +21,14 @@ mod waits;
 use core::ffi::c_int;
 
 use libc::ssize_t;
-use madrigal_sys::Errno;
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, fault};
 
-use crate::outcome::{Outcome, set_errno};
-use crate::table::{self, Kind};
-use crate::{plain, process};
+use crate::io::{plain, recv};
+use crate::lifecycle::leave::{Back, leave_for_good};
+use crate::outcome::{Outcome, errno, set_errno};
+use crate::state::table::{self, Kind};
+use crate::state::{process, sock};
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
@@ -32,6 +38,18 @@ unsafe extern "C-unwind" {
 #[inline]
 fn is_socket(fd: c_int) -> bool {
     table::get(fd).is_some_and(|w| w.kind() == Kind::Socket) && !process::is_plain()
+}
+
+/// Whether `fd` is anything we know.
+#[inline]
+fn is_known(fd: c_int) -> bool {
+    table::get(fd).is_some() && !process::is_plain()
+}
+
+/// Whether anything may be known: if not, every call is the C library's.
+#[inline]
+fn is_awake() -> bool {
+    signals::is_armed() && !process::is_plain()
 }
 
 /// Runs a hook's logic; should it panic, the program's call goes to the C library as if we were not there.
@@ -46,9 +64,17 @@ fn guarded_or<T>(otherwise: T, logic: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(logic)).unwrap_or(otherwise)
 }
 
+/// The same, around the program's own call: errno stays as that left it.
+#[inline]
+fn aside(logic: impl FnOnce()) {
+    let saved = errno();
+    guarded_or((), logic);
+    crate::outcome::restore_errno(saved);
+}
+
 /// Ends a data call; `real` makes the program's call on the C library.
 #[inline]
-fn finish(outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_t {
+fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_t {
     match outcome {
         Outcome::Done(n) => n as ssize_t,
         Outcome::Fail(e) => fail(e) as ssize_t,
@@ -56,8 +82,18 @@ fn finish(outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_t {
         Outcome::Sleep(ticket) => {
             let ret = real();
             plain::after_sleep(ticket, ret);
-            ret
+            if ret < 0 && ticket.receiving && errno() == libc::ECONNRESET { judged(fd, ret) } else { ret }
         }
+    }
+}
+
+/// A receive was told of a reset: is it one that the peer meant?
+#[cold]
+fn judged(fd: c_int, told: ssize_t) -> ssize_t {
+    match guarded(|| recv::judged(fd, Outcome::Fail(Errno::CONNRESET))) {
+        Outcome::Done(n) => n as ssize_t,
+        Outcome::Fail(e) => fail(e) as ssize_t,
+        _ => told,
     }
 }
 
@@ -75,4 +111,54 @@ fn fail(e: Errno) -> c_int {
     }
     set_errno(e);
     -1
+}
+
+/// What a call of the C library's says.
+fn told(result: ssize_t) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| Errno::from_raw_os_error(errno()))
+}
+
+/// Reads one of the program's values. `None`: its address is bad, which the kernel will say.
+///
+/// # Safety
+/// If it is mapped, the program vouches for it.
+unsafe fn get<T: Copy>(from: *const T) -> Option<T> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's contract; what the C library's calls take are plain structures.
+    unsafe { fault::read(from) }
+}
+
+/// Before a call that has to find every byte in the kernel, and leaves no trace in rings: the socket is a plain one from now on.
+fn kernel_only(fd: c_int, reason: Reason) {
+    if is_known(fd) {
+        guarded_or((), || {
+            if let Some(s) = sock::enter(fd) {
+                leave_for_good(&s, fd, reason, Back::IntoKernel);
+            }
+        });
+    }
+}
+
+/// Before a call behind which our hooks read on: what is unread stays where it is, if it cannot be had in the kernel at once.
+fn kernel_soon(fd: c_int, reason: Reason) {
+    if is_known(fd) {
+        guarded_or((), || {
+            if let Some(s) = sock::enter(fd) {
+                leave_for_good(&s, fd, reason, Back::IfPossible);
+            }
+        });
+    }
+}
+
+/// The same before a call that only sends: what is unread stays where it is.
+fn sends_by_kernel(fd: c_int, reason: Reason) {
+    if is_known(fd) {
+        guarded_or((), || {
+            if let Some(s) = sock::enter(fd) {
+                leave_for_good(&s, fd, reason, Back::Lazily);
+            }
+        });
+    }
 }

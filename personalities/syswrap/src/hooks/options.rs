@@ -1,16 +1,19 @@
 //! Options: getsockopt(2), setsockopt(2), ioctl(2).
 
 use core::ffi::{c_int, c_long, c_ulong, c_void};
-use core::sync::atomic::Ordering;
 
 use libc::socklen_t;
+use madrigal_base::sync::Ordering;
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{Errno, fault, raw};
 
-use super::fds::{kernel_only, set_nonblocking};
-use super::{guarded_or, is_socket};
-use crate::sock::{flag, mode};
-use crate::{plain, real, recv, route, send, session, sock};
+use super::fds::set_nonblocking;
+use super::{get, guarded_or, is_socket, kernel_only, kernel_soon};
+use crate::io::recv;
+use crate::lifecycle::earn;
+use crate::state::session::phase;
+use crate::state::sock::{self, Sock, flag, mode};
+use crate::{real, route};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
 const KERNEL_SOCKET: &[c_int] = &[
@@ -21,6 +24,10 @@ const KERNEL_SOCKET: &[c_int] = &[
     libc::SO_TIMESTAMPING,
     libc::SO_ZEROCOPY,
     libc::SO_MARK,
+    libc::SO_PEEK_OFF,
+    libc::SO_SELECT_ERR_QUEUE,
+    libc::SO_MAX_PACING_RATE,
+    libc::SO_TXTIME,
     SO_TIMESTAMP_NEW,
     SO_TIMESTAMPNS_NEW,
     SO_TIMESTAMPING_NEW,
@@ -29,13 +36,17 @@ const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 /// The same of level `IPPROTO_TCP` (linux/tcp.h).
-const KERNEL_TCP: &[c_int] = &[libc::TCP_REPAIR, libc::TCP_ULP, TCP_INQ, libc::TCP_MD5SIG, TCP_FASTOPEN_CONNECT];
+const KERNEL_TCP: &[c_int] =
+    &[libc::TCP_REPAIR, libc::TCP_ULP, TCP_INQ, libc::TCP_MD5SIG, TCP_FASTOPEN_CONNECT, TCP_AO_ADD_KEY];
 /// ioctl of sockatmark(3) (asm-generic/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
 /// getpeername(2) by another name (asm-generic/socket.h).
 const SO_PEERNAME: c_int = 28;
 const TCP_INQ: c_int = 36;
 const TCP_FASTOPEN_CONNECT: c_int = 30;
+const TCP_AO_ADD_KEY: c_int = 38;
+/// A getsockopt(2) that receives.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
 /// getsockopt(2): options we hold on the program's behalf during a session are answered as the program set them.
 #[unsafe(no_mangle)]
@@ -50,53 +61,65 @@ pub unsafe extern "C-unwind" fn getsockopt(
         // SAFETY: as for getpeername(2), which it is.
         return unsafe { super::names::getpeername(fd, value.cast(), len) };
     }
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+        kernel_only(fd, Reason::Option);
+    }
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let result = unsafe { real::getsockopt()(fd, level, name, value, len) };
-    if result == 0 && level == libc::SOL_SOCKET && name == libc::SO_ERROR && is_socket(fd) {
-        // SAFETY: the kernel has just written an int there; it may be unaligned.
-        unsafe { tell_error(fd, value.cast()) };
-    }
-    if result == 0 && level == libc::IPPROTO_TCP && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) && is_socket(fd)
-    {
-        let kept = guarded_or(None, || {
-            let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
-            Some(if name == libc::TCP_CORK {
-                u32::from(s.has(flag::CORK))
-            } else {
-                s.session.nodelay.load(Ordering::Relaxed)
-            })
-        });
-        if let Some(kept) = kept
-            // SAFETY: the kernel has just written an int of this length there.
-            && unsafe { *len } as usize >= size_of::<c_int>()
-        {
-            // SAFETY: as above; it may be unaligned.
-            unsafe { value.cast::<c_int>().write_unaligned(kept as c_int) };
+    if result == 0 && is_socket(fd) {
+        // SAFETY: the kernel has just written the value.
+        if let Some(told) = guarded_or(None, || unsafe { instead(fd, (level, name), value) }) {
+            // SAFETY: as above: so many bytes of an int.
+            unsafe { tell(told, value, len) };
         }
     }
     result
 }
 
-/// `SO_ERROR` of an error that a look of ours has taken from the kernel.
+/// What the program is told instead of what the kernel said.
 ///
 /// # Safety
-/// `value` points to an int.
-unsafe fn tell_error(fd: c_int, value: *mut c_int) {
-    // SAFETY: the caller's contract.
-    let told = unsafe { value.read_unaligned() };
-    if told != 0 {
-        if route::is_on()
-            && let Some(code) = guarded_or(None, || route::error(fd))
-        {
+/// As for getsockopt(2), but for addresses that are bad.
+unsafe fn instead(fd: c_int, option: (c_int, c_int), value: *const c_void) -> Option<c_int> {
+    match option {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => {
             // SAFETY: the caller's contract.
-            unsafe { value.write_unaligned(code) };
+            let told = unsafe { get(value.cast::<c_int>()) }?;
+            owed_error(fd, told)
         }
-        return;
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+            let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
+            Some(s.nodelay.load(core::sync::atomic::Ordering::Relaxed) as c_int)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+            let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
+            Some(s.session.corked.load(Ordering::Relaxed) as c_int)
+        }
+        _ => None,
     }
-    if let Some(e) = guarded_or(None, || sock::enter(fd)?.owed_error()) {
-        // SAFETY: the caller's contract.
-        unsafe { value.write_unaligned(e.raw_os_error() as c_int) };
+}
+
+/// `SO_ERROR` of an error that a look of ours has taken from the kernel, or of one that the daemon knows better.
+fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
+    if told != 0 {
+        if let Some(s) = sock::enter(fd) {
+            s.session.note_error(Errno::from_raw_os_error(told));
+        }
+        return if route::is_on() { route::error(fd) } else { None };
     }
+    sock::enter(fd)?.session.pending_error().map(Errno::raw_os_error)
+}
+
+/// Writes an int where getsockopt(2) has written one.
+///
+/// # Safety
+/// As for getsockopt(2), but for addresses that are bad.
+unsafe fn tell(told: c_int, value: *mut c_void, len: *const socklen_t) {
+    // SAFETY: the caller's contract.
+    let room = unsafe { get(len) }.unwrap_or(0) as usize;
+    let bytes = told.to_ne_bytes();
+    // SAFETY: as above; the source is our own.
+    unsafe { fault::copy(value.cast(), bytes.as_ptr(), room.min(bytes.len())) };
 }
 
 /// setsockopt(2)
@@ -114,17 +137,13 @@ pub unsafe extern "C-unwind" fn setsockopt(
         return real();
     }
     let word = |at: usize| {
-        if len as usize >= at + size_of::<c_int>() {
-            // SAFETY: the program vouches for `len` bytes; they may be unaligned.
-            unsafe { value.cast::<u8>().add(at).cast::<c_int>().read_unaligned() }
-        } else {
-            0
-        }
+        let inside = len as usize >= at + size_of::<c_int>();
+        // SAFETY: the program vouches for `len` bytes, if they are mapped.
+        inside.then(|| unsafe { get(value.cast::<u8>().wrapping_add(at).cast::<c_int>()) }).flatten()
     };
-    if (len as usize) < size_of::<c_int>() {
-        return real();
-    }
-    let change = Change { fd, level, name, first: word(0), second: word(4), third: word(8) };
+    // Too short, or with a bad address: the kernel says what is wrong.
+    let Some(first) = word(0) else { return real() };
+    let change = Change { fd, level, name, first, second: word(4).unwrap_or(0), third: word(8).unwrap_or(0) };
     if guarded_or(true, || before(&change)) {
         return 0;
     }
@@ -155,22 +174,23 @@ fn before(change: &Change) -> bool {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
         _ => return false,
     };
-    kernel_only(change.fd, reason);
+    kernel_soon(change.fd, reason);
     false
 }
 
 /// `TCP_NODELAY` and `TCP_CORK`. Ring bytes go at once, which both permit; in the kernel they would hold doorbells back, so it hears of
 /// them only while it carries what the program sends. True: it has heard what it may.
-fn hold_back(s: &sock::Sock, change: &Change) -> bool {
+fn hold_back(s: &Sock, change: &Change) -> bool {
+    // So that neither a session begins nor the direction moves in between.
+    let _guard = s.session.wlock.lock();
     let in_session = s.mode() == mode::SESSION;
-    // So that the direction does not move in between.
-    let _guard = in_session.then(|| s.wlock.lock());
+    let on = u32::from(change.first != 0);
     if change.name == libc::TCP_CORK {
-        s.set_flag(flag::CORK, change.first != 0);
+        s.session.corked.store(on, Ordering::Relaxed);
     } else if in_session {
-        s.session.nodelay.store(u32::from(change.first != 0), Ordering::Relaxed);
+        s.nodelay.store(on, core::sync::atomic::Ordering::Relaxed);
     }
-    if in_session && !plain::session_sends(s) {
+    if in_session && !s.session.sends() {
         let _ = raw::set_sockopt(change.fd, change.level, change.name, &change.first);
     }
     in_session
@@ -187,7 +207,7 @@ fn after(change: &Change) {
         libc::SO_SNDTIMEO => s.set_flag(flag::SNDTIMEO, seconds || micros),
         libc::SO_LINGER => {
             s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
-            session::tell_linger(&s);
+            earn::tell_linger(&s);
         }
         libc::SO_RCVLOWAT => s.set_flag(flag::LOW_WATER, is_low_water(change.first)),
         libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),
@@ -212,7 +232,8 @@ pub(super) fn learn(fd: c_int) {
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
     let known = raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger).is_ok();
     s.set_flag(flag::LINGER0, known && linger.l_onoff != 0 && linger.l_linger == 0);
-    s.set_flag(flag::CORK, raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_ok_and(|on| on != 0));
+    let corked = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_ok_and(|on| on != 0);
+    s.session.corked.store(u32::from(corked), Ordering::Relaxed);
     if raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(is_low_water) {
         s.set_flag(flag::LOW_WATER, true);
         s.set_never(Reason::LowWater);
@@ -227,39 +248,45 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: c_long) 
     if !is_socket(fd) {
         return real();
     }
-    let answer = |n: Option<usize>| {
-        // SAFETY: these requests write an int where the program says.
-        n.map(|n| unsafe { (arg as *mut c_int).write_unaligned(n.min(c_int::MAX as usize) as c_int) })
+    let counted = match request {
+        libc::FIONREAD => session_of(fd, |s| recv::readable(s, fd)),
+        // What the peer can reach is as good as acknowledged; the kernel's own count has doorbells in it.
+        libc::TIOCOUTQ => session_of(fd, |s| (s.session.tx() == phase::RING).then_some(0)),
+        _ => None,
     };
-    // SAFETY: these requests read an int where the program says.
-    let given = || unsafe { (arg as *const c_int).read_unaligned() };
+    if let Some(n) = counted {
+        let n = n.min(c_int::MAX as usize) as c_int;
+        // SAFETY: these requests write an int where the program says, if it is mapped.
+        return if unsafe { fault::write(arg as *mut c_int, n) } { 0 } else { super::fail(Errno::FAULT) };
+    }
     match request {
-        libc::FIONREAD if answer(session_of(fd, |s| recv::readable(s, fd))).is_some() => 0,
-        libc::TIOCOUTQ if answer(session_of(fd, |s| Some(send::unread(s)? + kernel_unsent(fd)))).is_some() => 0,
         SIOCATMARK => {
             // Doorbells before the mark are no bytes of the program's.
-            guarded_or((), || _ = session_of(fd, |s| recv::clear_bells(s, fd)));
+            let _ = session_of(fd, |s| {
+                recv::clear_bells(s, fd);
+                None
+            });
             real()
         }
         libc::FIONBIO => {
+            // SAFETY: it reads an int where the program says.
+            let on = unsafe { get(arg as *const c_int) };
             let result = real();
-            if result == 0 {
-                guarded_or((), || set_nonblocking(fd, given() != 0));
+            if result == 0
+                && let Some(on) = on
+            {
+                set_nonblocking(fd, on != 0);
             }
             result
         }
         libc::FIOASYNC => {
-            guarded_or((), || kernel_only(fd, Reason::AsyncIo));
+            kernel_soon(fd, Reason::AsyncIo);
             real()
         }
         _ => real(),
     }
 }
 
-fn kernel_unsent(fd: c_int) -> usize {
-    raw::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0).max(0) as usize
-}
-
-fn session_of(fd: c_int, f: impl FnOnce(&sock::Sock) -> Option<usize>) -> Option<usize> {
+fn session_of(fd: c_int, f: impl FnOnce(&Sock) -> Option<usize>) -> Option<usize> {
     guarded_or(None, || sock::enter(fd).filter(|s| s.mode() == mode::SESSION).and_then(|s| f(&s)))
 }

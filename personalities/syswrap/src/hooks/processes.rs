@@ -1,14 +1,20 @@
 //! Processes: fork(2) in its forms, exec, spawn, exit, and sandboxes.
 //!
-//! fork(3) itself needs no hook: pthread_atfork(3) handlers see it ([`crate::fork`]).
+//! fork(3) itself needs no hook: pthread_atfork(3) handlers see it ([`crate::lifecycle::fork`]).
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
+use std::os::fd::IntoRawFd;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use madrigal_report::Reason;
+use madrigal_sys::{Errno, raw};
+use rustix::fs::{Mode, OFlags};
 
-use super::guarded_or;
-use crate::{fork, process, real, sock, table};
+use super::{aside, fail, fds, guarded_or, is_known};
+use crate::lifecycle::fork;
+use crate::lifecycle::leave::{Back, leave_for_good};
+use crate::real;
+use crate::state::{process, sock, table};
 
 /// vfork(2), as a fork: a child that closes or duplicates descriptors must not do so in the parent's tables.
 #[unsafe(no_mangle)]
@@ -32,6 +38,47 @@ pub(super) fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     pid
 }
 
+/// daemon(3): the C library's makes calls that no hook sees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn daemon(stays: c_int, keeps: c_int) -> c_int {
+    // SAFETY: no arguments.
+    match unsafe { real::fork()() } {
+        -1 => return -1,
+        0 => {}
+        // SAFETY: the program asked for it.
+        _ => unsafe { _exit(0) },
+    }
+    if let Err(e) = rustix::process::setsid() {
+        return fail(e);
+    }
+    if stays == 0
+        && let Err(e) = rustix::process::chdir(c"/")
+    {
+        return fail(e);
+    }
+    if keeps == 0
+        && let Err(e) = read_and_write_nothing()
+    {
+        return fail(e);
+    }
+    0
+}
+
+/// /dev/null is all that the standard descriptors are.
+fn read_and_write_nothing() -> Result<(), Errno> {
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty())?.into_raw_fd();
+    for standard in 0..3 {
+        // SAFETY: numbers only.
+        if null != standard && unsafe { fds::dup2(null, standard) } < 0 {
+            return Err(Errno::from_raw_os_error(crate::outcome::errno()));
+        }
+    }
+    if null > 2 {
+        raw::close(null);
+    }
+    Ok(())
+}
+
 /// posix_spawn(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_spawn(
@@ -42,9 +89,8 @@ pub unsafe extern "C-unwind" fn posix_spawn(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    guarded_or((), fork::before_spawn);
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
-    unsafe { real::posix_spawn()(pid, path, actions, attributes, argv, envp) }
+    spawning(|| unsafe { real::posix_spawn()(pid, path, actions, attributes, argv, envp) })
 }
 
 /// posix_spawnp(3)
@@ -57,9 +103,8 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     argv: *const *mut c_char,
     envp: *const *mut c_char,
 ) -> c_int {
-    guarded_or((), fork::before_spawn);
     // SAFETY: see `posix_spawn`.
-    unsafe { real::posix_spawnp()(pid, file, actions, attributes, argv, envp) }
+    spawning(|| unsafe { real::posix_spawnp()(pid, file, actions, attributes, argv, envp) })
 }
 
 /// posix_spawn_file_actions_adddup2(3): the child will have this descriptor whatever its close-on-exec flag says.
@@ -69,7 +114,7 @@ pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     new: c_int,
 ) -> c_int {
-    if table::get(fd).is_some() {
+    if is_known(fd) {
         guarded_or((), || fork::give_away(fd));
     }
     // SAFETY: see `posix_spawn`.
@@ -79,25 +124,29 @@ pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
 /// system(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    guarded_or((), fork::before_spawn);
     // SAFETY: see `posix_spawn`.
-    unsafe { real::system()(command) }
+    spawning(|| unsafe { real::system()(command) })
 }
 
 /// popen(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    guarded_or((), fork::before_spawn);
     // SAFETY: see `posix_spawn`.
-    unsafe { real::popen()(command, mode) }
+    spawning(|| unsafe { real::popen()(command, mode) })
+}
+
+/// Runs a call that makes a child which execs at once.
+fn spawning<T>(spawn: impl FnOnce() -> T) -> T {
+    guarded_or((), fork::before_spawn);
+    let result = spawn();
+    aside(fork::after_spawn);
+    result
 }
 
 fn exec(real: impl FnOnce() -> c_int) -> c_int {
     guarded_or((), fork::before_exec);
     let failed = real();
-    let saved = crate::outcome::errno();
-    guarded_or((), fork::exec_failed);
-    crate::outcome::restore_errno(saved);
+    aside(fork::exec_failed);
     failed
 }
 
@@ -193,10 +242,13 @@ pub(super) fn enter_sandbox() {
 
 /// No connection of this process moves any more.
 pub(super) fn leave_all(reason: Reason) {
+    if process::is_plain() {
+        return;
+    }
     process::turn_off(reason);
     for (fd, _) in table::range(0, u32::MAX) {
         if let Some(s) = sock::enter(fd) {
-            crate::leave::leave_for_good(&s, fd, reason, true);
+            leave_for_good(&s, fd, reason, Back::IntoKernel);
         }
     }
 }

@@ -8,16 +8,14 @@ use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
 
-use super::fds::kernel_only;
-use super::guarded_or;
-use crate::{close, fork, leave, real, sock, table};
+use super::{guarded_or, is_known, kernel_only, sends_by_kernel};
+use crate::lifecycle::{close, fork};
+use crate::real;
 
 /// fdopen(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    if table::get(fd).is_some() {
-        guarded_or((), || kernel_only(fd, Reason::Stdio));
-    }
+    kernel_only(fd, Reason::Stdio);
     // SAFETY: the program's arguments, passed on unchanged.
     unsafe { real::fdopen()(fd, mode) }
 }
@@ -28,7 +26,7 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
     if !file.is_null() {
         // SAFETY: the program's open FILE.
         let fd = unsafe { real::fileno()(file) };
-        if table::get(fd).is_some() {
+        if is_known(fd) {
             guarded_or((), || close::forget(fd));
         }
     }
@@ -38,13 +36,7 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
 
 /// The C library is about to write to `fd` by itself.
 fn before_printf(fd: c_int) {
-    if table::get(fd).is_some() {
-        guarded_or((), || {
-            if let Some(s) = sock::enter(fd) {
-                leave::leave_for_good(&s, fd, Reason::Stdio, false);
-            }
-        });
-    }
+    sends_by_kernel(fd, Reason::Stdio);
 }
 
 macro_rules! go_on {

@@ -2,10 +2,9 @@
 
 use core::ffi::{c_int, c_long};
 
-use madrigal_report::Reason;
-
-use super::{data, fds, files, guarded_or, names, options, processes, waits};
-use crate::{process, real};
+use super::{aio, data, fds, files, get, is_awake, messages, names, options, processes, waits};
+use crate::real;
+use crate::state::process;
 
 /// syscall(2)
 #[unsafe(no_mangle)]
@@ -44,8 +43,13 @@ unsafe fn data_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lon
             libc::SYS_writev => data::writev(fd, b as _, c as _) as c_long,
             libc::SYS_recvfrom => data::recvfrom(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_sendto => data::sendto(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
-            libc::SYS_recvmsg => data::recvmsg(fd, b as _, c as _) as c_long,
-            libc::SYS_sendmsg => data::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_recvmsg => messages::recvmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendmsg => messages::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_recvmmsg => c_long::from(messages::recvmmsg(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_sendmmsg => c_long::from(messages::sendmmsg(fd, b as _, c as _, d as _)),
+            // The offset comes in two words, of which the second is empty (syscall(2)).
+            libc::SYS_preadv2 => data::preadv2(fd, b as _, c as _, d as _, f as _) as c_long,
+            libc::SYS_pwritev2 => data::pwritev2(fd, b as _, c as _, d as _, f as _) as c_long,
             libc::SYS_sendfile => files::sendfile(fd, b as _, c as _, d as _) as c_long,
             libc::SYS_splice => files::splice(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_close => c_long::from(data::close(fd)),
@@ -65,6 +69,8 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
             libc::SYS_accept4 => fds::accept4(fd, b as _, c as _, d as _),
             libc::SYS_connect => fds::connect(fd, b as _, c as _),
             libc::SYS_getpeername => names::getpeername(fd, b as _, c as _),
+            libc::SYS_listen => fds::listen(fd, b as _),
+            libc::SYS_epoll_create1 => fds::epoll_create1(fd),
             libc::SYS_getsockname => names::getsockname(fd, b as _, c as _),
             libc::SYS_shutdown => fds::shutdown(fd, b as _),
             libc::SYS_dup => fds::dup(fd),
@@ -76,6 +82,11 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
             libc::SYS_epoll_ctl => waits::epoll_ctl(fd, b as _, c as _, d as _),
             libc::SYS_epoll_pwait => waits::epoll_pwait(fd, b as _, c as _, d as _, e as _),
             libc::SYS_epoll_pwait2 => waits::epoll_pwait2(fd, b as _, c as _, d as _, e as _),
+            libc::SYS_ppoll if is_awake() => waits::ppoll(a as _, b as _, c as _, d as _),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select if is_awake() && (e == 0 || get(e as *const libc::timeval).is_some()) => {
+                waits::select(fd, b as _, c as _, d as _, e as _)
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => waits::poll(a as _, b as _, c as _),
             #[cfg(target_arch = "x86_64")]
@@ -95,9 +106,12 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
                 processes::enter_sandbox();
                 return None;
             }
+            libc::SYS_io_submit => {
+                aio::before_submit(b, c as _);
+                return None;
+            }
             libc::SYS_io_uring_setup => {
-                // Its reads and writes cannot be seen.
-                guarded_or((), || processes::leave_all(Reason::IoUring));
+                aio::before_uring();
                 return None;
             }
             _ => return None,

@@ -3,13 +3,15 @@
 use core::ffi::c_int;
 use core::ptr;
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use madrigal_sys::{Errno, time};
+use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
+use madrigal_sys::{Errno, fault, time};
 
-use super::{fail, guarded_or};
-use crate::epoll::{self, Limits, Waited};
-use crate::poll::{self, Polled, Sets};
-use crate::{process, real, table};
+use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, told};
+use crate::io::epoll::{self, Limits, Waited};
+use crate::io::poll::{self, Fds, Polled, Sets, select};
+use crate::real;
+
+// --- how long ---------------------------------------------------------------------------------------------------------------------
 
 /// When a wait of `timeout` milliseconds ends.
 fn end_of_ms(timeout: c_int) -> Option<u64> {
@@ -20,24 +22,28 @@ fn end_of_ms(timeout: c_int) -> Option<u64> {
     }
 }
 
-/// When a wait of this long ends. An illegal time is the C library's to refuse.
+/// When a wait of this long ends. An illegal time is the kernel's to refuse.
+fn end_of(t: timespec) -> Result<u64, ()> {
+    match (t.tv_sec, t.tv_nsec) {
+        (0, 0) => Ok(0),
+        (s, n) if s >= 0 && (0..1_000_000_000).contains(&n) => {
+            let ns = (s as u64).saturating_mul(1_000_000_000).saturating_add(n as u64);
+            Ok(time::now_ns().saturating_add(ns))
+        }
+        _ => Err(()),
+    }
+}
+
+/// The same for a time that may be null: for ever.
 ///
 /// # Safety
-/// `timeout` is null or points to a time.
-unsafe fn end_of(timeout: *const timespec) -> Result<Option<u64>, ()> {
+/// As for [`get`].
+unsafe fn end_at(timeout: *const timespec) -> Result<Option<u64>, ()> {
     if timeout.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's contract.
-    let t = unsafe { *timeout };
-    match (t.tv_sec, t.tv_nsec) {
-        (0, 0) => Ok(Some(0)),
-        (s, n) if s >= 0 && (0..1_000_000_000).contains(&n) => {
-            let ns = (s as u64).saturating_mul(1_000_000_000).saturating_add(n as u64);
-            Ok(Some(time::now_ns().saturating_add(ns)))
-        }
-        _ => Err(()),
-    }
+    unsafe { get(timeout) }.ok_or(()).and_then(end_of).map(Some)
 }
 
 fn answer(result: Result<usize, Errno>) -> c_int {
@@ -47,43 +53,44 @@ fn answer(result: Result<usize, Errno>) -> c_int {
     }
 }
 
-/// Whether only the kernel may be asked.
-fn idle() -> bool {
-    process::is_plain()
-}
+// --- poll -------------------------------------------------------------------------------------------------------------------------
 
-/// Whether a poll(2) has something of ours among its descriptors.
-///
-/// # Safety
-/// `fds` points to `n` entries.
-#[inline]
-unsafe fn concerns_us(fds: *mut pollfd, n: nfds_t) -> bool {
-    if idle() || fds.is_null() || n == 0 || n > 1 << 20 {
-        return false;
-    }
-    // SAFETY: the caller's contract.
-    unsafe { core::slice::from_raw_parts(fds, n as usize) }.iter().any(|p| poll::is_ours(p.fd))
-}
-
-/// Runs our poll; `None`: the C library's.
-///
-/// # Safety
-/// `fds` points to `n` entries; the mask in `limits` is null or points to a signal set.
-unsafe fn run(fds: *mut pollfd, n: nfds_t, limits: Limits) -> Option<Result<usize, Errno>> {
-    // SAFETY: the caller's contract.
-    let fds = unsafe { core::slice::from_raw_parts_mut(fds, n as usize) };
-    again(|| poll::poll(fds, limits))
-}
-
-/// Polls until it is over; between its sleeps a thread can be cancelled.
-fn again(mut poll: impl FnMut() -> Polled) -> Option<Result<usize, Errno>> {
+/// Polls a copy until it is over; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
+fn run(fds: &mut Fds, limits: Limits) -> Option<Result<usize, Errno>> {
     loop {
-        match guarded_or(Polled::Pass, &mut poll) {
+        match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
             Polled::Pass => return None,
             Polled::Done(result) => return Some(result),
-            Polled::Again => super::cancellation_point(),
+            Polled::Again => cancellation_point(),
+            Polled::Sleep(asleep) => {
+                let got = sleep(fds.of(), limits);
+                let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
+                if !moved || got.is_err() {
+                    return Some(got);
+                }
+            }
         }
     }
+}
+
+/// Sleeps in the C library.
+fn sleep(fds: &mut [pollfd], limits: Limits) -> Result<usize, Errno> {
+    let left = limits.left().map(time::timespec);
+    let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: descriptors and a time of our own; the mask is the program's.
+    told(unsafe { real::ppoll()(fds.as_mut_ptr(), fds.len() as nfds_t, left, limits.mask) } as ssize_t)
+}
+
+/// # Safety
+/// As for ppoll(2), but for addresses that are bad.
+unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, limits: Limits) -> Option<c_int> {
+    // SAFETY: the caller's contract.
+    let mut copy = unsafe { Fds::copy(fds, n) }?;
+    let result = run(&mut copy, limits);
+    // SAFETY: as above.
+    let told = !matches!(result, Some(Ok(_))) || unsafe { copy.tell(fds) };
+    copy.free();
+    result.map(|result| answer(if told { result } else { Err(Errno::FAULT) }))
 }
 
 /// poll(2)
@@ -91,28 +98,12 @@ fn again(mut poll: impl FnMut() -> Polled) -> Option<Result<usize, Errno>> {
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let real = || unsafe { real::poll()(fds, n, timeout) };
-    // SAFETY: see above.
-    if !unsafe { concerns_us(fds, n) } {
+    if !is_awake() {
         return real();
     }
     let limits = Limits { end: end_of_ms(timeout), mask: ptr::null() };
     // SAFETY: see above.
-    if let Some(result) = unsafe { run(fds, n, limits) } {
-        return answer(result);
-    }
-    let since = time::now_ns();
-    let result = real();
-    learn(timeout != 0, since);
-    result
-}
-
-/// Lets the thread's waiter learn from a sleep in the C library.
-fn learn(slept: bool, since: u64) {
-    if slept && !idle() {
-        let saved = crate::outcome::errno();
-        poll::after_sleep(since);
-        crate::outcome::restore_errno(saved);
-    }
+    unsafe { poll_within(fds, n, limits) }.unwrap_or_else(real)
 }
 
 /// `poll` with a checked array size.
@@ -135,16 +126,14 @@ pub unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: see `poll`.
-    if unsafe { concerns_us(fds, n) }
-        // SAFETY: see `poll`.
-        && let Ok(end) = unsafe { end_of(timeout) }
-        // SAFETY: see `poll`.
-        && let Some(result) = unsafe { run(fds, n, Limits { end, mask }) }
-    {
-        return answer(result);
+    let real = || unsafe { real::ppoll()(fds, n, timeout, mask) };
+    if !is_awake() {
+        return real();
     }
     // SAFETY: see `poll`.
-    unsafe { real::ppoll()(fds, n, timeout, mask) }
+    let Ok(end) = (unsafe { end_at(timeout) }) else { return real() };
+    // SAFETY: see `poll`.
+    unsafe { poll_within(fds, n, Limits { end, mask }) }.unwrap_or_else(real)
 }
 
 /// `ppoll` with a checked array size.
@@ -164,6 +153,39 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(fds, n, timeout, mask) }
 }
 
+// --- select -----------------------------------------------------------------------------------------------------------------------
+
+/// # Safety
+/// As for pselect(2), but for addresses that are bad.
+unsafe fn select_within(n: c_int, sets: Sets, limits: Limits) -> Option<Result<usize, Errno>> {
+    // SAFETY: the caller's contract.
+    let mut copy = unsafe { sets.fds(n) }?;
+    let mut muted = false;
+    let result = loop {
+        let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
+        let polled = run(&mut copy, Limits { end, ..limits });
+        let heard = matches!(polled, Some(Ok(n)) if n > 0);
+        if heard && !select::tells(copy.of()) && limits.left() != Some(0) {
+            // What poll(2) tells in any case, and select(2) only who asked.
+            select::mute(copy.of());
+            muted = true;
+        } else if muted && matches!(polled, Some(Ok(0))) && limits.left() != Some(0) {
+            select::unmute(copy.of());
+            muted = false;
+        } else {
+            break polled;
+        }
+    };
+    select::unmute(copy.of());
+    // SAFETY: as above.
+    let result = result.map(|polled| polled.and_then(|_| unsafe { sets.tell(n, copy.of()) }));
+    copy.free();
+    result
+}
+
+/// How long a select(2) looks away from descriptors with an error or a hang-up that it does not tell.
+const MUTED_NS: u64 = 20_000_000;
+
 /// select(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn select(
@@ -173,30 +195,34 @@ pub unsafe extern "C-unwind" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    let sets = Sets { read, write, except };
-    let mut spec = timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut time_ptr: *const timespec = ptr::null();
-    if !timeout.is_null() {
-        // SAFETY: see `poll`.
-        let t = unsafe { *timeout };
-        spec = timespec { tv_sec: t.tv_sec + t.tv_usec / 1_000_000, tv_nsec: t.tv_usec % 1_000_000 * 1000 };
-        time_ptr = &raw const spec;
-    }
-    // SAFETY: our own copy of the time.
-    if let Ok(end) = unsafe { end_of(time_ptr) } {
-        let limits = Limits { end, mask: ptr::null() };
-        // SAFETY: see `poll`.
-        if let Some(result) = unsafe { run_select(n, sets, limits) } {
-            if result.is_ok() && !timeout.is_null() {
-                // SAFETY: see `poll`.
-                unsafe { *timeout = poll::left_of(limits) };
-            }
-            return answer(result);
-        }
-    }
-    let _ = spec;
     // SAFETY: see `poll`.
-    unsafe { real::select()(n, read, write, except, timeout) }
+    let real = || unsafe { real::select()(n, read, write, except, timeout) };
+    if !is_awake() {
+        return real();
+    }
+    // SAFETY: see `poll`.
+    let Ok(end) = (unsafe { end_of_select(timeout) }) else { return real() };
+    let limits = Limits { end, mask: ptr::null() };
+    // SAFETY: see `poll`.
+    let Some(result) = (unsafe { select_within(n, Sets { read, write, except }, limits) }) else { return real() };
+    if let Some(left) = limits.left() {
+        let left = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left % 1_000_000_000 / 1000) as i64 };
+        // SAFETY: see `poll`.
+        unsafe { fault::write(timeout, left) };
+    }
+    answer(result)
+}
+
+/// # Safety
+/// As for [`get`].
+unsafe fn end_of_select(timeout: *const timeval) -> Result<Option<u64>, ()> {
+    if timeout.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's contract.
+    let t = unsafe { get(timeout) }.ok_or(())?;
+    let (s, us) = (t.tv_sec.checked_add(t.tv_usec / 1_000_000).ok_or(())?, t.tv_usec % 1_000_000);
+    end_of(timespec { tv_sec: s, tv_nsec: us * 1000 }).map(Some)
 }
 
 /// pselect(2)
@@ -210,45 +236,42 @@ pub unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: see `poll`.
-    if let Ok(end) = unsafe { end_of(timeout) }
-        // SAFETY: see `poll`.
-        && let Some(result) = unsafe { run_select(n, Sets { read, write, except }, Limits { end, mask }) }
-    {
-        return answer(result);
+    let real = || unsafe { real::pselect()(n, read, write, except, timeout, mask) };
+    if !is_awake() {
+        return real();
     }
     // SAFETY: see `poll`.
-    unsafe { real::pselect()(n, read, write, except, timeout, mask) }
+    let Ok(end) = (unsafe { end_at(timeout) }) else { return real() };
+    // SAFETY: see `poll`.
+    unsafe { select_within(n, Sets { read, write, except }, Limits { end, mask }) }.map_or_else(real, answer)
 }
 
-/// # Safety
-/// As for select(2) and [`Limits`].
-unsafe fn run_select(n: c_int, sets: Sets, limits: Limits) -> Option<Result<usize, Errno>> {
-    if idle() || n <= 0 || n > 1 << 20 {
-        return None;
-    }
-    // SAFETY: the caller's contract.
-    again(|| unsafe { poll::select(n as usize, sets, limits) })
-}
+// --- epoll ------------------------------------------------------------------------------------------------------------------------
 
 /// epoll_ctl(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: see `poll`.
-    let call = || unsafe { real::epoll_ctl()(epfd, op, fd, event) };
-    if table::get(fd).is_none() || idle() {
-        return call();
+    let real = || unsafe { real::epoll_ctl()(epfd, op, fd, event) };
+    if !is_known(fd) {
+        return real();
     }
     // SAFETY: see `poll`.
-    let given = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
-    let result = guarded_or(None, || Some(epoll::control(epfd, op, fd, given, call)));
-    result.unwrap_or_else(call)
+    let given = unsafe { get(event) };
+    let call = || told(real() as ssize_t).map(|_| ());
+    match guarded_or(None, || Some(epoll::control(epfd, op, fd, given, call))) {
+        Some(Ok(())) => 0,
+        Some(Err(e)) => fail(e),
+        None => real(),
+    }
 }
 
 /// epoll_wait(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+    let limits = || Limits { end: end_of_ms(timeout), mask: ptr::null() };
     // SAFETY: see `poll`.
-    unsafe { wait_ms(epfd, events, max, timeout, ptr::null(), |t| real::epoll_wait()(epfd, events, max, t)) }
+    unsafe { wait_ms((epfd, events, max, timeout), limits, |t| real::epoll_wait()(epfd, events, max, t)) }
 }
 
 /// epoll_pwait(2)
@@ -260,8 +283,9 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    let limits = || Limits { end: end_of_ms(timeout), mask };
     // SAFETY: see `poll`.
-    unsafe { wait_ms(epfd, events, max, timeout, mask, |t| real::epoll_pwait()(epfd, events, max, t, mask)) }
+    unsafe { wait_ms((epfd, events, max, timeout), limits, |t| real::epoll_pwait()(epfd, events, max, t, mask)) }
 }
 
 /// The millisecond waits; `real(timeout)` is the C library's.
@@ -269,31 +293,16 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 /// # Safety
 /// As for epoll_pwait(2).
 unsafe fn wait_ms(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
+    (epfd, events, max, timeout): (c_int, *mut epoll_event, c_int, c_int),
+    limits: impl FnOnce() -> Limits,
     real: impl Fn(c_int) -> c_int,
 ) -> c_int {
-    if table::get(epfd).is_none() || idle() {
+    if !is_known(epfd) {
         return real(timeout);
     }
-    let limits = Limits { end: end_of_ms(timeout), mask };
-    loop {
-        match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
-            Waited::Pass => return real(timeout),
-            Waited::Done(result) => return answer(result),
-            Waited::Again => super::cancellation_point(),
-            Waited::Sleep(since) => {
-                let left = limits.left().map_or(-1, |ns| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX));
-                let got = real(left);
-                if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(epfd, events, got, since)) {
-                    return n;
-                }
-            }
-        }
-    }
+    let milliseconds = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+    let sleep = |left: Option<u64>| real(left.map_or(-1, milliseconds));
+    wait((epfd, events, max), limits(), sleep).unwrap_or_else(|| real(timeout))
 }
 
 /// epoll_pwait2(2)
@@ -307,22 +316,33 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 ) -> c_int {
     // SAFETY: see `poll`.
     let real = |t: *const timespec| unsafe { real::epoll_pwait2()(epfd, events, max, t, mask) };
-    // SAFETY: see `poll`.
-    let Ok(end) = (unsafe { end_of(timeout) }) else { return real(timeout) };
-    if table::get(epfd).is_none() || idle() {
+    if !is_known(epfd) {
         return real(timeout);
     }
-    let limits = Limits { end, mask };
+    // SAFETY: see `poll`.
+    let Ok(end) = (unsafe { end_at(timeout) }) else { return real(timeout) };
+    let sleep = |left: Option<u64>| {
+        let left = left.map(time::timespec);
+        real(left.as_ref().map_or(ptr::null(), ptr::from_ref))
+    };
+    wait((epfd, events, max), Limits { end, mask }, sleep).unwrap_or_else(|| real(timeout))
+}
+
+/// Waits; `sleep(left)` is the C library's wait. `None`: the whole call is.
+fn wait(
+    (epfd, events, max): (c_int, *mut epoll_event, c_int),
+    limits: Limits,
+    sleep: impl Fn(Option<u64>) -> c_int,
+) -> Option<c_int> {
     loop {
         match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
-            Waited::Pass => return real(timeout),
-            Waited::Done(result) => return answer(result),
-            Waited::Again => super::cancellation_point(),
-            Waited::Sleep(since) => {
-                let left = limits.left().map(time::timespec);
-                let got = real(left.as_ref().map_or(ptr::null(), ptr::from_ref));
-                if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(epfd, events, got, since)) {
-                    return n;
+            Waited::Pass => return None,
+            Waited::Done(result) => return Some(answer(result)),
+            Waited::Again => cancellation_point(),
+            Waited::Sleep(asleep) => {
+                let got = sleep(limits.left());
+                if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
+                    return Some(n);
                 }
             }
         }

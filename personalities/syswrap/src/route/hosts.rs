@@ -7,12 +7,13 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 
 use madrigal_proto::hosts::{self, Entry, How, LONGEST, LONGEST_NAME};
 use madrigal_sys::fd::Fd;
-use madrigal_sys::lock::Lock;
 use madrigal_sys::process::StackPath;
 use madrigal_sys::time;
 use rustix::fs::{Mode, OFlags, Stat};
 
-use crate::slab::zeroed_pages;
+use crate::state::lock::Lock;
+use crate::state::slab::zeroed_pages;
+use crate::state::{process, still};
 
 /// How long what was read is believed.
 const BELIEVED_NS: u64 = 1_000_000_000;
@@ -38,8 +39,15 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// The daemon has this directory. Called once, before any hook of this library runs.
-pub(crate) fn configure(directory: &str) {
+/// Reads from the environment where the daemon is, if there is one to be used. Called once, before any hook of this library runs.
+pub(crate) fn configure() {
+    if let Some(directory) = process::env(c"MADRIGAL_DAEMON").filter(|_| process::allows("daemon")) {
+        begin(directory);
+    }
+}
+
+/// The daemon has this directory.
+fn begin(directory: &str) {
     if !directory.starts_with('/') || directory.len() > LONGEST_DIRECTORY {
         return;
     }
@@ -52,9 +60,19 @@ pub(crate) fn configure(directory: &str) {
     ON.store(true, Ordering::Release);
 }
 
-/// The child after fork(2): a lock held by another thread of the parent is nobody's.
+/// Before a fork: the text is neither read nor replaced.
+pub(crate) fn hold_still() {
+    still::hold(&LOCK);
+}
+
+/// In the parent: undoes [`hold_still`].
+pub(crate) fn go_on() {
+    still::let_go(&LOCK);
+}
+
+/// The child after fork(2).
 pub(crate) fn after_fork() {
-    LOCK.reset();
+    still::reset(&LOCK);
 }
 
 /// The path of a file in the daemon's directory.

@@ -80,8 +80,11 @@ fn receive(fd: &OwnedFd) -> (u64, &'static str) {
     loop {
         match net::read(fd, &mut buf) {
             Ok(n) if n > 0 => {
-                let good = buf[..n].iter().enumerate().all(|(k, b)| *b == byte(at + k as u64));
-                assert!(good, "wrong bytes between {at} and {}", at + n as u64);
+                let bad = |k: &usize| buf[*k] != byte(at + *k as u64);
+                let (first, count) = ((0..n).find(bad), (0..n).filter(bad).count());
+                let shown = first.map_or(&buf[..0], |k| &buf[k..n.min(k + 16)]);
+                let end = at + n as u64;
+                assert!(first.is_none(), "{count} wrong bytes between {at} and {end}, from {first:?}: {shown:?}");
                 at += n as u64;
             }
             end => return (at, ending(end)),

@@ -382,7 +382,7 @@ mod hostile {
 
     fn scribble(dir: &Direction, at: usize, value: u64) {
         let words = [&dir.w.tail, &dir.w.block, &dir.w.n_kernel, &dir.w.bells, &dir.r.head, &dir.r.ready];
-        let halves = [&dir.w.state, &dir.w.ringing, &dir.w.fate, &dir.wake.armed, &dir.wake.want, &dir.wake.flush];
+        let halves = [&dir.w.state, &dir.w.ringing, &dir.w.fate, &dir.wake.armed, &dir.wake.want, &dir.wake.gate];
         match at % 12 {
             at @ 0..6 => words[at].store(value, Ordering::SeqCst),
             at => halves[at - 6].store(value as u32, Ordering::SeqCst),

@@ -1,0 +1,39 @@
+//! epoll_ctl(2).
+
+use core::ffi::c_int;
+
+use libc::{EPOLL_CTL_DEL, epoll_event};
+use madrigal_report::Reason;
+use madrigal_sys::Errno;
+
+use crate::lifecycle::leave::{Back, leave_for_good};
+use crate::state::sock;
+use crate::state::{registration, sets};
+
+/// epoll_ctl(2); `call` is the kernel's.
+pub(crate) fn control(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let set = sets::enter(epfd);
+    if let Some(s) = sock::enter(fd) {
+        let known = set.and_then(|set| registration::control((&set, epfd), (&s, fd), op, event, &call));
+        return known.unwrap_or_else(|| {
+            // A set nobody told us about, or one too many, would show doorbells.
+            leave_for_good(&s, fd, Reason::EventSet, Back::IntoKernel);
+            call()
+        });
+    }
+    let inner = sets::enter(fd);
+    if let Some(inner) = &inner {
+        registration::watch(inner);
+    }
+    call()?;
+    if let (Some(outer), Some(inner)) = (set, inner) {
+        outer.nest(inner.index(), event.filter(|_| op != EPOLL_CTL_DEL));
+    }
+    Ok(())
+}

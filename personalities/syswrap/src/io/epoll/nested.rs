@@ -1,0 +1,111 @@
+//! Sets inside sets, and sets inside a poll(2): they are ready when one of their rings is.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{EPOLLET, EPOLLRDHUP, epoll_event};
+
+use super::ready::kernel_readiness;
+use super::sleep::{Sleepers, any_ready};
+use super::{ENDED, READABLE};
+use crate::state::member::{Member, bit};
+use crate::state::registration::{members_of, watch};
+use crate::state::session::Me;
+use crate::state::sets::{self, Set, SetRef};
+use crate::state::sock::Ref;
+use crate::state::socket::view;
+
+/// Reports sets nested in this one whose rings are ready.
+pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event]) -> usize {
+    let mut n = 0;
+    for (nested, inner) in set.inner() {
+        let wanted = nested.events.load(Ordering::Relaxed);
+        if n == out.len() || wanted & READABLE == 0 || !any_ready(&inner) {
+            continue;
+        }
+        let count = inner.activations.load(Ordering::Relaxed);
+        let new = nested.seen.swap(count, Ordering::Relaxed) != count;
+        if wanted & EPOLLET as u32 != 0 && !new {
+            continue;
+        }
+        out[n] = epoll_event { events: READABLE & wanted, u64: nested.data.load(Ordering::Relaxed) };
+        n += 1;
+    }
+    n
+}
+
+/// Whether the kernel's report of a nested set, with this data, is about something the program would find there.
+pub(super) fn is_meant(outer: &Set, data: u64) -> bool {
+    let reported = outer.inner().find(|(nested, _)| nested.data.load(Ordering::Relaxed) == data);
+    reported.is_none_or(|(_, inner)| inner.is_plain() || is_ready(&inner))
+}
+
+/// Whether epoll_wait(2) on a set would return something.
+///
+/// The kernel's own list may hold reports of our registrations, which only epoll_wait(2) consumes: doorbells are taken out, which
+/// makes them void, and what remains is a real event or costs the program one fruitless epoll_wait(2).
+fn is_ready(set: &Set) -> bool {
+    if any_ready(set) {
+        return true;
+    }
+    let Some(fd) = set.descriptor().filter(|&fd| kernel_readiness(fd, READABLE) != 0) else { return false };
+    each_of_ours(set, |s, m, member| {
+        if let Some(v) = view(s, member.fd.load(Ordering::Relaxed)).filter(|v| v.bells_due() > 0)
+            && let Some(_lock) = v.try_reading()
+        {
+            v.swallow(Me::Awake);
+        }
+        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        set.activate(sets::id(s, m), member);
+    });
+    if kernel_readiness(fd, READABLE) == 0 {
+        return any_ready(set);
+    }
+    each_of_ours(set, |s, _, member| {
+        let events = kernel_readiness(member.fd.load(Ordering::Relaxed), READABLE | EPOLLRDHUP as u32);
+        s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
+    });
+    true
+}
+
+/// The members of a set whose registration is ours.
+fn each_of_ours(set: &Set, mut f: impl FnMut(&Ref, usize, &Member)) {
+    for s in members_of(set) {
+        for (m, member) in s.members.iter().enumerate() {
+            if member.is_in(set.index()) && member.has(bit::OURS) {
+                f(&s, m, member);
+            }
+        }
+    }
+}
+
+/// An epoll descriptor inside a poll(2).
+pub(crate) struct Polled {
+    set: SetRef,
+    asleep: Option<Sleepers>,
+}
+
+/// The epoll descriptor `fd`, if its rings must be looked at.
+pub(crate) fn polled(fd: c_int) -> Option<Polled> {
+    let set = sets::enter(fd).filter(|set| set.tcp.load(Ordering::Relaxed) > 0)?;
+    watch(&set);
+    Some(Polled { set, asleep: None })
+}
+
+impl Polled {
+    /// Whether epoll_wait(2) on it would return something.
+    pub(crate) fn ready(&self) -> bool {
+        is_ready(&self.set)
+    }
+
+    /// Counts a thread about to sleep; true if it must not.
+    pub(crate) fn begin_sleep(&mut self) -> bool {
+        let asleep = self.asleep.insert(Sleepers::inside(&self.set));
+        asleep.inner_ready || any_ready(&self.set)
+    }
+
+    /// The thread is back.
+    pub(crate) fn end_sleep(&mut self) {
+        self.asleep = None;
+    }
+}

@@ -1,0 +1,178 @@
+//! What epoll(7) and poll(2) would say of a socket, and what of it is news.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
+use madrigal_drivers::shm::layout::{SEALED, state};
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, raw, time};
+
+use super::{ENDED, READABLE, URGENT, WRITABLE};
+use crate::lifecycle::leave::finish_sending;
+use crate::state::member::{Member, bit};
+use crate::state::session::{View, phase};
+use crate::state::sock::Sock;
+use crate::state::socket::{Socket, view};
+
+/// What the program is told of a member now, by its trigger mode.
+pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
+    let wanted = member.events.load(Ordering::Relaxed);
+    let fd = member.fd.load(Ordering::Relaxed);
+    // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
+    let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
+    let ready = look(s, Some(member), fd, wanted) & (wanted | (EPOLLERR | EPOLLHUP) as u32);
+    if ready == 0 || stamps.is_some_and(|stamps| !is_news(member, ready, stamps)) {
+        return None;
+    }
+    if wanted & EPOLLONESHOT as u32 != 0 {
+        member.set_bit(bit::SPENT, true);
+    }
+    Some(epoll_event { events: ready, u64: member.data.load(Ordering::Relaxed) })
+}
+
+/// Whether a report would come now, without making it.
+pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
+    let (seen_in, seen_out) = (member.seen_in.load(Ordering::Relaxed), member.seen_out.load(Ordering::Relaxed));
+    let spent = member.has(bit::SPENT);
+    let ready = report_of(s, member).is_some();
+    member.seen_in.store(seen_in, Ordering::Relaxed);
+    member.seen_out.store(seen_out, Ordering::Relaxed);
+    member.set_bit(bit::SPENT, spent);
+    ready
+}
+
+/// How far either direction has come: a change is an edge.
+fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
+    let ended = u64::from(s.session.kernel_events.load(Ordering::Relaxed) & ENDED) << 48;
+    let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
+    let tail = view(s, fd).map_or(SEALED, |v| v.inn.w.tail.load(Ordering::Acquire));
+    let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
+    let into = if ring { tail & ((1 << 47) - 1) } else { by_kernel(&s.kernel_moves) };
+    let out = if s.session.tx() == phase::RING {
+        u64::from(s.session.refusals.load(Ordering::Relaxed))
+    } else {
+        by_kernel(&s.kernel_room)
+    };
+    (into | ended, out)
+}
+
+fn is_news(member: &Member, ready: u32, (into, out): (u64, u64)) -> bool {
+    let news_in = ready & (READABLE | ENDED | URGENT) != 0 && member.seen_in.swap(into, Ordering::Relaxed) != into;
+    let news_out = ready & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
+    news_in || news_out
+}
+
+/// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.
+pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
+    look(s, None, fd, wanted)
+}
+
+/// [`readiness`]; with a member whose registration is ours, the kernel is not asked again before it has told something new.
+fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
+    let Some(v) = view(s, fd) else { return kernel_readiness(fd, wanted) };
+    let asked = READABLE | EPOLLRDHUP as u32 | wanted & URGENT;
+    let mut ready = match s.session.rx() {
+        phase::RING => ring_readiness(&v, told, asked),
+        phase::READY if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL => switched_readiness(&v, told, asked),
+        _ => ask_once(told, bit::QUIET_IN, fd, asked),
+    };
+    learn_end(&v);
+    let ended = v.end_events();
+    if s.session.is_gone() {
+        ready &= !ENDED;
+    }
+    if ended != 0 {
+        ready |= ended | READABLE | EPOLLRDHUP as u32;
+    }
+    if wanted & WRITABLE != 0 {
+        ready |= writable(&v, told);
+    }
+    ready
+}
+
+/// An event set, or poll(2), has told of an error: of which?
+fn learn_end(v: &View<'_, Socket<'_>>) {
+    let broken = v.s.kernel_events.load(Ordering::Relaxed) & EPOLLERR as u32 != 0;
+    if broken
+        && !v.end_is_known()
+        && let Ok(code @ 1..) = raw::sockopt_int(v.wire.fd, libc::SOL_SOCKET, libc::SO_ERROR)
+    {
+        v.saw_error(Errno::from_raw_os_error(code));
+    }
+}
+
+fn ring_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32) -> u32 {
+    match () {
+        () if View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0 => READABLE,
+        () if v.is_sealed_in() => sealed_readiness(v, told, asked),
+        () => 0,
+    }
+}
+
+/// Sealed and drained: the kernel carries bytes once the last doorbell is out.
+fn sealed_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32) -> u32 {
+    // The other end may wait for what we have in the ring.
+    if v.s.tx() != phase::DONE
+        && let Some(guard) = v.s.wlock.try_lock()
+        && !guard.nested()
+    {
+        finish_sending(v, Reason::PeerLeft);
+    }
+    if let Some(_lock) = v.try_reading() {
+        v.finish_receiving();
+    }
+    match v.s.rx() {
+        phase::DONE => ask_once(told, bit::QUIET_IN, v.wire.fd, asked),
+        // Another thread is at it, or the last doorbell is on its way.
+        _ => 0,
+    }
+}
+
+/// The writer has switched, and the reader has not come to the end of the kernel's bytes yet: in front of doorbells there may be data.
+fn switched_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32) -> u32 {
+    match v.try_reading().map(|_lock| v.reach_ring()) {
+        Some(true) => ring_readiness(v, told, asked),
+        Some(false) => ask_once(told, bit::QUIET_IN, v.wire.fd, asked),
+        None if v.inbound() > 0 => READABLE,
+        None => 0,
+    }
+}
+
+fn writable(v: &View<'_, Socket<'_>>, told: Option<&Member>) -> u32 {
+    if v.s.tx() != phase::RING {
+        return ask_once(told, bit::QUIET_OUT, v.wire.fd, WRITABLE);
+    }
+    // The second look leaves word: the reader rings once there is space.
+    if v.s.producer.is_sealed(v.out) || v.ended() || v.has_some_room() || v.want() {
+        return WRITABLE;
+    }
+    // Who asks for edges may have nothing to send; anybody else waits.
+    if told.is_none_or(|member| member.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0) {
+        v.note_wait();
+    }
+    0
+}
+
+fn ask_once(told: Option<&Member>, quiet: u32, fd: c_int, wanted: u32) -> u32 {
+    let Some(member) = told else { return kernel_readiness(fd, wanted) };
+    if member.has(quiet) {
+        return 0;
+    }
+    // SYNC: SeqCst, before the look: an event in between finds the bit set and clears it (`wait::note`).
+    member.set_bit(quiet, true);
+    let ready = kernel_readiness(fd, wanted);
+    if ready != 0 {
+        member.set_bit(quiet, false);
+    }
+    ready
+}
+
+pub(super) fn kernel_readiness(fd: c_int, wanted: u32) -> u32 {
+    let mut poll = [libc::pollfd { fd, events: wanted as i16, revents: 0 }];
+    // SAFETY: no mask.
+    match unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) } {
+        Ok(n) if n > 0 => poll[0].revents as u16 as u32,
+        _ => 0,
+    }
+}

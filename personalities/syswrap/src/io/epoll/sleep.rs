@@ -1,0 +1,126 @@
+//! Before a thread sleeps on a set: everything active in it, and in sets nested in it, is armed.
+//!
+//! Token rule: who takes a doorbell out of the kernel, or finds one reported, arms the direction again at once if anybody else may
+//! be asleep on the socket ([`View::others_may_sleep`]); only a set without sleepers goes unarmed while it is at work.
+
+use core::sync::atomic::Ordering;
+
+use madrigal_drivers::shm::arena::SLEEP_WORDS;
+use madrigal_drivers::shm::ring::Sleeper;
+
+use super::ready;
+use crate::io::send;
+use crate::state::member::bit;
+use crate::state::process::report;
+use crate::state::session::{View, phase};
+use crate::state::sets::{self, Set, SetRef};
+use crate::state::sock::Sock;
+use crate::state::socket::{Socket, view};
+
+/// A sleep is cut after this long, and the rings looked at: the net below the token rule.
+pub(super) const CUT_NS: u64 = 1_000_000_000;
+/// Sets nested in one that a sleep follows; with more, it is short.
+const DEEP: usize = 16;
+const SHORT_NS: u64 = 1_000_000;
+
+/// A thread about to sleep on a set: counted in it and in every set nested in it, and everything active there armed.
+pub(crate) struct Sleepers {
+    counted: [Option<SetRef>; DEEP],
+    n: usize,
+    /// Something in a nested set is ready.
+    pub(super) inner_ready: bool,
+    /// How long it may sleep, if a sender in the set waits for space.
+    pub(super) limit: Option<u64>,
+}
+
+impl Sleepers {
+    /// A thread that sleeps by epoll_wait(2).
+    pub(super) fn on(set: &Set) -> Self {
+        Self::begin(set, true)
+    }
+
+    /// One that sleeps by a set outside this one, or a poll(2).
+    pub(super) fn inside(set: &Set) -> Self {
+        Self::begin(set, false)
+    }
+
+    fn begin(set: &Set, outermost: bool) -> Self {
+        let mut this = Self { counted: [const { None }; DEEP], n: 0, inner_ready: false, limit: None };
+        this.add(set, outermost);
+        this
+    }
+
+    fn add(&mut self, set: &Set, outermost: bool) {
+        let (Some(place), Some(held)) = (self.counted.get_mut(self.n), sets::by_index(set.index())) else {
+            return self.limit_to(SHORT_NS);
+        };
+        // SYNC: SeqCst, before anything is armed; pairs with the looks at `sleepers` in `wait::note` and `state::registration`.
+        let others = set.sleepers.fetch_add(1, Ordering::SeqCst);
+        *place = Some(held);
+        self.n += 1;
+        arm_all(set, others == 0 && outermost).into_iter().for_each(|ns| self.limit_to(ns));
+        for (_, inner) in set.inner() {
+            self.add(&inner, false);
+            self.inner_ready |= any_ready(&inner);
+        }
+    }
+
+    fn limit_to(&mut self, ns: u64) {
+        self.limit = Some(self.limit.map_or(ns, |limit| limit.min(ns)));
+    }
+}
+
+impl Drop for Sleepers {
+    fn drop(&mut self) {
+        for set in self.counted.iter().flatten() {
+            set.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Arms every active member of a set; tells how long to sleep at most if senders among them wait for space. A thread that is the only one
+/// asleep there, and looks at everything when it wakes, needs one doorbell from each process it hears of.
+fn arm_all(set: &Set, alone: bool) -> Option<u64> {
+    let _lock = set.lock.lock();
+    let mut limit = None;
+    let one_bell = alone && (set.index() as usize) < SLEEP_WORDS && set.watched.load(Ordering::Relaxed) == 0;
+    for (_, s, member) in set.active().filter(|(_, _, member)| member.has(bit::OURS)) {
+        let Some(v) = view(s, member.fd.load(Ordering::Relaxed)) else { continue };
+        if s.session.rx() == phase::RING {
+            let sleeper = if one_bell { sleeper(s, set.index()) } else { Sleeper::Own };
+            let _ = View::<Socket<'_>>::CONSUMER.arm_for(v.inn, sleeper);
+            v.pay_space();
+        }
+        limit = limit.into_iter().chain(send::longest_sleep(s)).min();
+    }
+    limit
+}
+
+/// Who sleeps behind a member of set `index`: the set, unless others wait for the same socket in their own way.
+fn sleeper(s: &Sock, index: u32) -> Sleeper {
+    let shared = s.session.has_sleepers() || s.members.iter().filter(|member| member.is_used()).count() > 1;
+    let Some(lease) = s.lease().filter(|_| !shared) else { return Sleeper::Own };
+    let word = lease.arena().sleep_word(s.session.side(), index);
+    if word.load(Ordering::SeqCst) == 0 {
+        // SYNC: SeqCst, before anything is armed with it; pairs with `View::wake`.
+        word.store(1, Ordering::SeqCst);
+    }
+    Sleeper::Set(index)
+}
+
+/// Whether epoll_wait(2) on this set would return something, without consuming it: for a set polled or nested in another.
+pub(super) fn any_ready(set: &Set) -> bool {
+    let here = {
+        let _lock = set.lock.lock();
+        set.active()
+            .any(|(_, s, member)| member.is_in(set.index()) && member.is_live() && ready::would_report(s, member))
+    };
+    here || set.inner().any(|(_, inner)| any_ready(&inner))
+}
+
+/// A sleep ended by the safety cut with something to read: a wake-up was lost.
+pub(crate) fn note_missed() {
+    if let Some(report) = report() {
+        report.missed_bells().fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,363 @@
+//! epoll_wait(2): look at rings and kernel, spin as the wait policy allows, sleep in the kernel.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{EPOLLIN, EPOLLOUT, EPOLLPRI, epoll_event};
+use madrigal_sys::{Errno, fault, raw, time};
+
+use super::collect::{collect, peer};
+use super::nested::{collect_nested, is_meant};
+use super::ready::kernel_readiness;
+use super::sleep::{CUT_NS, Sleepers, note_missed};
+use super::{ENDED, READABLE};
+use crate::state::member::bit;
+use crate::state::process::POLICY;
+use crate::state::session::{Me, View, phase};
+use crate::state::sets::{self, ParkedSet, SetRef};
+use crate::state::sock::{Ref, mode};
+use crate::state::socket::{Socket, nap, view};
+
+/// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
+const KERNEL_NS: u64 = 50_000;
+const KERNEL_ANSWERS: u32 = 64;
+/// The kernel is asked this often while nothing answers.
+const KERNEL_IDLE_NS: u64 = 10_000;
+/// Doorbells that may lie unread in a socket. Nobody acknowledges small segments at once unless they are read, and a sender with ten
+/// of them on their way (its first congestion window; four while BBR probes) waits for the acknowledgement timer: 40 ms.
+const BELLS: u64 = 3;
+/// Events told at once, at the most.
+const MOST: usize = 128;
+
+/// How long a wait may last, and the program's signal mask while it sleeps.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Nanoseconds since boot; `None` for ever, 0 not at all.
+    pub(crate) end: Option<u64>,
+    pub(crate) mask: *const libc::sigset_t,
+}
+
+impl Limits {
+    /// What is left of the time; `None` for ever.
+    pub(crate) fn left(&self) -> Option<u64> {
+        self.end.map(|end| end.saturating_sub(time::now_ns()))
+    }
+
+    pub(crate) fn at_once(&self) -> bool {
+        self.end == Some(0)
+    }
+}
+
+/// How far [`wait`] got.
+pub(crate) enum Waited {
+    /// No set of ours, or nothing to be told into: the call is the C library's.
+    Pass,
+    Done(Result<usize, Errno>),
+    /// A point where a thread can be cancelled; then wait again.
+    Again,
+    /// The kernel's set tells everything: the C library waits; then [`after_sleep`].
+    Sleep(Asleep),
+}
+
+/// A thread in the C library's epoll_wait(2).
+#[derive(Clone, Copy)]
+pub(crate) struct Asleep {
+    set: ParkedSet,
+    since: u64,
+    counted: bool,
+}
+
+/// epoll_wait(2) and its kin.
+pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits) -> Waited {
+    let Some(set) = sets::enter(epfd).filter(|_| max > 0) else { return Waited::Pass };
+    if set.is_plain() && (limits.at_once() || set.tcp.load(Ordering::Relaxed) == 0) {
+        return begin_sleep(set, 0, !limits.at_once()).unwrap_or(Waited::Again);
+    }
+    let mut told = [epoll_event { events: 0, u64: 0 }; MOST];
+    let room = MOST.min(max as usize);
+    match Waiting::new(epfd, set, limits).run(&mut told[..room]) {
+        Waited::Done(Ok(n)) => Waited::Done(tell(&told[..n], events)),
+        other => other,
+    }
+}
+
+/// Writes events where the program wants them.
+fn tell(told: &[epoll_event], events: *mut epoll_event) -> Result<usize, Errno> {
+    // SAFETY: what is mapped there is the program's, which vouches for it as for epoll_wait(2); the source is our own.
+    let n = unsafe { fault::copy(events.cast(), told.as_ptr().cast(), size_of_val(told)) };
+    match n / size_of::<epoll_event>() {
+        0 if !told.is_empty() => Err(Errno::FAULT),
+        n => Ok(n),
+    }
+}
+
+/// Hands the wait to the C library, while the kernel's set tells everything. `None`: it does no more.
+fn begin_sleep(set: SetRef, since: u64, counted: bool) -> Option<Waited> {
+    if counted {
+        // SYNC: SeqCst with `state::registration`: who makes a registration ours wakes those that are counted.
+        set.sleepers.fetch_add(1, Ordering::SeqCst);
+        if !set.is_plain() {
+            set.sleepers.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+    }
+    Some(Waited::Sleep(Asleep { set: set.park(), since, counted }))
+}
+
+/// After the C library's epoll_wait(2) returned `got` events: those of registrations that became ours meanwhile are translated.
+/// `None`: nothing is left of them, wait again.
+pub(crate) fn after_sleep(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> {
+    let saved = crate::outcome::errno();
+    let result = woken(asleep, events, got);
+    crate::outcome::restore_errno(saved);
+    result
+}
+
+fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> {
+    let Some(set) = asleep.set.unpark() else { return Some(got) };
+    if asleep.counted {
+        set.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+    if asleep.since != 0 {
+        POLICY.slept(&set.waiter, asleep.since);
+    }
+    if got <= 0 || !sets::has_keys() {
+        return Some(got);
+    }
+    // SAFETY: the kernel just filled `got` events there.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
+    let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
+    match waiting.translate(out, got as usize) {
+        0 => None,
+        n => Some(n as c_int),
+    }
+}
+
+struct Waiting {
+    epfd: c_int,
+    set: SetRef,
+    limits: Limits,
+    round: u32,
+}
+
+impl Waiting {
+    fn new(epfd: c_int, set: SetRef, limits: Limits) -> Self {
+        let round = set.rounds.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        Self { epfd, set, limits, round }
+    }
+
+    fn run(self, out: &mut [epoll_event]) -> Waited {
+        if !self.set.is_plain() {
+            let n = self.first_look(out);
+            if n != Ok(0) || self.limits.at_once() {
+                return Waited::Done(n);
+            }
+        }
+        self.spin_then_sleep(out)
+    }
+
+    fn collect(&self, out: &mut [epoll_event]) -> usize {
+        collect(&self.set, out, self.round)
+    }
+
+    /// The rings, and the kernel if it is its turn: always for a wait that may not last, and where it told of other descriptors
+    /// the last time; otherwise spinning comes first.
+    fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let n = self.collect(out);
+        let turn = if n > 0 {
+            self.kernel_due(n)
+        } else {
+            self.limits.at_once() || self.set.mixed.load(Ordering::Relaxed) != 0
+        };
+        if !turn || n == out.len() {
+            return Ok(n);
+        }
+        match self.ask_both(&mut out[n..]) {
+            // What was found is found.
+            Err(_) if n > 0 => Ok(n),
+            more => more.map(|more| n + more),
+        }
+    }
+
+    /// The kernel's answer now, or that of nested sets.
+    fn ask_both(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let n = self.ask_kernel(out, Some(0))?;
+        if n > 0 { Ok(n) } else { Ok(collect_nested(&self.set, out)) }
+    }
+
+    fn kernel_due(&self, answers: usize) -> bool {
+        let seen = self.set.answers.fetch_add(answers as u32, Ordering::Relaxed);
+        seen >= KERNEL_ANSWERS || time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
+    }
+
+    /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says.
+    fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
+        self.set.answers.store(0, Ordering::Relaxed);
+        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
+        // SAFETY: `out` has room for its length; the mask is the program's.
+        let got = unsafe { kernel_wait(self.epfd, out, timeout, mask) }?;
+        if !self.set.is_plain() {
+            self.set.kernel_at.store(time::now_ns(), Ordering::Relaxed);
+        }
+        Ok(self.translate(out, got))
+    }
+
+    /// Keeps the kernel's events of other descriptors, and turns those of our registrations into activity of their members.
+    fn translate(&self, out: &mut [epoll_event], got: usize) -> usize {
+        let mut kept = 0;
+        for i in 0..got {
+            let event = out[i];
+            match sets::by_key(event.u64) {
+                None if is_meant(&self.set, event.u64) => {
+                    out[kept] = event;
+                    kept += 1;
+                }
+                None => {}
+                Some(Some((s, m))) => self.note(&s, m, event.events),
+                Some(None) => {}
+            }
+        }
+        if got > 0 || kept > 0 {
+            self.set.mixed.store(u32::from(kept > 0), Ordering::Relaxed);
+        }
+        if kept < got { kept + self.collect(&mut out[kept..]) } else { kept }
+    }
+
+    /// The kernel reported something of a member whose registration is ours.
+    fn note(&self, s: &Ref, m: usize, events: u32) {
+        let member = &s.members[m];
+        if !member.is_in(self.set.index()) {
+            return;
+        }
+        if events & (EPOLLIN | EPOLLPRI) as u32 != 0 {
+            s.kernel_moves.fetch_add(1, Ordering::Relaxed);
+        }
+        if events & EPOLLOUT as u32 != 0 {
+            s.kernel_room.fetch_add(1, Ordering::Relaxed);
+        }
+        if events & ENDED != 0 {
+            s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
+        }
+        // SYNC: SeqCst with `ready::ask_once`.
+        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        if member.is_live() {
+            self.set.activate(sets::id(s, m), member);
+        }
+        let fd = member.fd.load(Ordering::Relaxed);
+        let in_ring = s.mode() == mode::SESSION && s.session.rx() == phase::RING;
+        let Some(v) = view(s, fd).filter(|_| in_ring) else { return };
+        let shared = self.set.sleepers.load(Ordering::SeqCst) > 0
+            || s.session.has_sleepers()
+            || s.members.iter().filter(|m| m.is_used()).count() > 1;
+        if shared {
+            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);
+        }
+        if v.bells_due() >= BELLS
+            && let Some(_lock) = v.try_reading()
+        {
+            v.swallow(Me::Awake);
+        }
+    }
+
+    fn spin_then_sleep(self, out: &mut [epoll_event]) -> Waited {
+        let since = match self.spin(out) {
+            Ok(n) => return Waited::Done(n),
+            Err(since) => since,
+        };
+        if self.set.is_plain() {
+            return begin_sleep(self.set, since, true).unwrap_or(Waited::Again);
+        }
+        let result = self.sleep(out);
+        POLICY.slept(&self.set.waiter, since);
+        match result {
+            Ok(0) if self.limits.left() != Some(0) => Waited::Again,
+            other => Waited::Done(other),
+        }
+    }
+
+    /// Looks again and again until the policy says to sleep (`Err`: since when). Rings are looked at every time, the kernel as
+    /// often as a system call is worth.
+    fn spin(&self, out: &mut [epoll_event]) -> Result<Result<usize, Errno>, u64> {
+        let rings = !self.set.is_plain();
+        let mut wait = POLICY.begin(&self.set.waiter, rings);
+        let mut asked = 0;
+        let mut looks = 0u32;
+        while wait.again(|| peer(&self.set)) {
+            looks += 1;
+            let mut kernel = !rings;
+            if rings && looks.is_multiple_of(8) {
+                let now = time::now_ns();
+                kernel = asked != 0 && now > asked + KERNEL_IDLE_NS;
+                asked = if kernel || asked == 0 { now } else { asked };
+                if self.limits.end.is_some_and(|end| now >= end) {
+                    return Ok(self.ask_both(out));
+                }
+            }
+            let n = match self.collect(out) {
+                0 if kernel => self.ask_both(out),
+                n => Ok(n),
+            };
+            if n != Ok(0) {
+                wait.paid();
+                return Ok(n);
+            }
+        }
+        Err(wait.since())
+    }
+
+    /// Arms every active member (of nested sets too) and sleeps in the kernel, at most until the cut.
+    fn sleep(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let left = self.limits.left().unwrap_or(u64::MAX);
+        let sleepers = Sleepers::on(&self.set);
+        let n = self.collect(out);
+        if n > 0 {
+            return Ok(n);
+        }
+        if sleepers.inner_ready {
+            return self.ask_both(out);
+        }
+        let cut = left.min(sleepers.limit.unwrap_or(CUT_NS));
+        let slept_at = time::now_ns();
+        let n = self.ask_kernel(out, Some(cut.max(1)))?;
+        if n > 0 || time::now_ns() < slept_at + cut {
+            return Ok(n);
+        }
+        let n = self.collect(out);
+        if n > 0 && sleepers.limit.is_none() && !self.bell_comes() {
+            note_missed();
+        }
+        Ok(n)
+    }
+
+    /// Whether the doorbell of what was found after a sleep that ended by itself is on its way.
+    fn bell_comes(&self) -> bool {
+        (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !nap(100_000))
+    }
+}
+
+/// epoll_pwait(2) in the form the time-out asks for.
+///
+/// # Safety
+/// `mask` is null or points to a signal set.
+unsafe fn kernel_wait(
+    epfd: c_int,
+    out: &mut [epoll_event],
+    timeout: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    let Some(ns) = timeout.filter(|&ns| ns > 0) else {
+        // SAFETY: `out` has room for `max` events; the mask is the caller's.
+        return unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, if timeout.is_none() { -1 } else { 0 }, mask) };
+    };
+    // SAFETY: as above.
+    match unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) } {
+        // Before Linux 5.11: milliseconds, rounded up.
+        Err(Errno::NOSYS) => {
+            let ms = c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+            // SAFETY: as above.
+            unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) }
+        }
+        done => done,
+    }
+}

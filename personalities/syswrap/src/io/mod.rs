@@ -1,0 +1,18 @@
+//! What the program's calls on its sockets do: bytes in and out, and waits.
+//!
+//! | module | calls |
+//! |---|---|
+//! | [`send`], [`recv`], [`file`] | data calls: through the session while there is one |
+//! | [`plain`] | on the kernel socket, looking on by the wait policy before they sleep |
+//! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
+//! | [`buffers`], [`progress`], [`near`] | the program's memory; how far a call is; two that take turns where every processor is taken |
+
+pub(crate) mod buffers;
+pub(crate) mod epoll;
+pub(crate) mod file;
+pub(crate) mod near;
+pub(crate) mod plain;
+pub(crate) mod poll;
+pub(crate) mod progress;
+pub(crate) mod recv;
+pub(crate) mod send;

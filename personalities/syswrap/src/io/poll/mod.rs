@@ -1,0 +1,488 @@
+//! poll(2), select(2) and their kin over sets that mix ring sockets with anything else.
+//!
+//! For a ring socket the kernel is asked for doorbells and the end only; what the program is told comes from [`epoll::readiness`].
+//! All other descriptors are the kernel's business, in the same call. Where no ring is among them the C library waits, where a thread can
+//! be cancelled; the sockets count it among their sleepers, and what the kernel told is computed anew if one of them moved meanwhile.
+
+mod fds;
+pub(crate) mod select;
+
+use core::cell::Cell;
+use core::ffi::c_int;
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use madrigal_base::sync::Ordering;
+use madrigal_netaccess::wait::{Peer, Waiter};
+use madrigal_sys::{Errno, raw, time};
+
+pub(crate) use fds::Fds;
+pub(crate) use select::Sets;
+
+use super::epoll::{self, Limits};
+use super::{plain, send};
+use crate::lifecycle::leave::relieve;
+use crate::state::process::POLICY;
+use crate::state::session::{Me, Session, View, phase};
+use crate::state::sock::{self, Parked, Ref, Sock, mode};
+use crate::state::socket::{Socket, nap, view};
+use crate::state::table::{self, Kind};
+use fds::{SMALL, Scratch};
+
+/// A sleep with rings in it is cut after this long; see [`epoll`].
+const CUT_NS: u64 = 1_000_000_000;
+/// The kernel is asked this often while spinning on rings.
+const KERNEL_NS: u64 = 10_000;
+/// Between looks where no doorbell can tell.
+const NAP_NS: u64 = 100_000;
+
+/// Ring answers after which the kernel is asked all the same, and after how long.
+const KERNEL_ANSWERS: u32 = 64;
+const KERNEL_LATE_NS: u64 = 50_000;
+
+/// What a thread's polls remember.
+struct Memory {
+    waiter: Waiter,
+    answers: Cell<u32>,
+    kernel_at: Cell<u64>,
+}
+
+impl Memory {
+    /// Whether the kernel has to be asked, though rings alone could answer.
+    fn kernel_due(&self) -> bool {
+        self.answers.set(self.answers.get() + 1);
+        self.answers.get() > KERNEL_ANSWERS || time::now_ns() > self.kernel_at.get() + KERNEL_LATE_NS
+    }
+
+    fn kernel_asked(&self) {
+        self.answers.set(0);
+        self.kernel_at.set(time::now_ns());
+    }
+}
+
+std::thread_local! {
+    static MEMORY: Memory =
+        const { Memory { waiter: Waiter::new(), answers: Cell::new(0), kernel_at: Cell::new(0) } };
+}
+
+/// How a poll(2) ended. On the stack, where there is nothing to be boxed in: no memory of malloc's.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Polled {
+    Done(Result<usize, Errno>),
+    /// A point where a thread can be cancelled; then poll again.
+    Again,
+    /// No ring: the C library waits; then [`after_sleep`].
+    Sleep(Asleep),
+    /// There is no memory to follow it: the call is the C library's.
+    Pass,
+}
+
+/// The two names of each wish (poll(2)); some programs use only the second.
+const READABLE: i16 = POLLIN | POLLRDNORM;
+const WRITABLE: i16 = POLLOUT | POLLWRNORM;
+
+/// Whether `fd` is something whose waits are ours.
+#[inline]
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    table::get(fd).is_some_and(|w| matches!(w.kind(), Kind::Socket | Kind::EventSet))
+}
+
+/// poll(2) with something of ours among the descriptors.
+pub(crate) fn poll(fds: &mut [pollfd], limits: Limits) -> Polled {
+    if !has_ring(fds) {
+        return MEMORY.with(|memory| wait_plainly(fds, limits, &memory.waiter));
+    }
+    let mut small = [const { None }; SMALL];
+    let Some(mut places) = Scratch::new(&mut small, fds.len(), || None) else { return Polled::Pass };
+    MEMORY.with(|memory| Poll { fds, limits, memory }.run(places.of()))
+}
+
+/// Whether what the kernel tells of one of them may not be what the program is told.
+fn has_ring(fds: &[pollfd]) -> bool {
+    fds.iter().any(|p| match table::get(p.fd).map(|w| w.kind()) {
+        Some(Kind::Socket) => sock::enter(p.fd).is_some_and(|s| is_in_ring(&s)),
+        Some(Kind::EventSet) => epoll::polled(p.fd).is_some(),
+        _ => false,
+    })
+}
+
+fn is_in_ring(s: &Sock) -> bool {
+    // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
+    s.mode() == mode::SESSION
+}
+
+// --- without rings ----------------------------------------------------------------------------------------------------------------
+
+/// A thread in the C library's poll(2). Plain memory: a thread that is cancelled leaves it behind.
+pub(crate) struct Asleep {
+    since: u64,
+    small: [Counted; SMALL],
+    large: *mut Counted,
+    n: usize,
+}
+
+/// A socket that counts the thread among its sleepers.
+#[derive(Clone, Copy)]
+struct Counted {
+    sock: Option<Parked>,
+    events: i16,
+}
+
+const UNCOUNTED: Counted = Counted { sock: None, events: 0 };
+
+fn wait_plainly(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Polled {
+    let since = match spin_plainly(fds, limits, waiter) {
+        Ok(done) => return Polled::Done(done),
+        Err(since) => since,
+    };
+    let Some(mut asleep) = Asleep::new(since, fds.len()) else { return Polled::Pass };
+    for (p, counted) in fds.iter().zip(asleep.counted()) {
+        if let Some(s) = sock::enter(p.fd) {
+            s.session.count_sleeper(p.events);
+            *counted = Counted { sock: Some(s.park()), events: p.events };
+        }
+    }
+    // SYNC: behind the counts, which are SeqCst: whoever moves a socket from now on finds them.
+    if has_ring(fds) {
+        asleep.end();
+        return Polled::Again;
+    }
+    Polled::Sleep(asleep)
+}
+
+/// Looks again by system call, as the policy allows; `Err`: since when, and the C library may sleep.
+fn spin_plainly(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Result<Result<usize, Errno>, u64> {
+    if limits.at_once() || !limits.mask.is_null() {
+        return Err(0);
+    }
+    let mut wait = POLICY.begin(waiter, false);
+    while wait.again(|| first_sender(fds)) {
+        // SAFETY: no mask.
+        match unsafe { raw::ppoll(fds, Some(time::timespec(0)), core::ptr::null()) } {
+            Ok(0) if limits.left() == Some(0) => return Ok(Ok(0)),
+            Ok(0) => {}
+            done => {
+                wait.paid();
+                return Ok(done);
+            }
+        }
+    }
+    Err(wait.since())
+}
+
+fn first_sender(fds: &[pollfd]) -> Peer {
+    let tcp = fds.iter().find(|p| table::get(p.fd).is_some_and(|w| w.kind() == Kind::Socket));
+    tcp.map_or(Peer::Unknown, |p| plain::sender_of(p.fd))
+}
+
+/// The C library's poll(2) is over. True: a socket has moved meanwhile, and what it told may not be so; poll again.
+pub(crate) fn after_sleep(asleep: Asleep, fds: &[pollfd]) -> bool {
+    let saved = crate::outcome::errno();
+    if asleep.since != 0 {
+        MEMORY.with(|memory| POLICY.slept(&memory.waiter, asleep.since));
+    }
+    asleep.end();
+    let moved = has_ring(fds);
+    crate::outcome::restore_errno(saved);
+    moved
+}
+
+impl Asleep {
+    fn new(since: u64, n: usize) -> Option<Self> {
+        let large = fds::many(n, UNCOUNTED)?;
+        Some(Self { since, small: [UNCOUNTED; SMALL], large, n })
+    }
+
+    fn counted(&mut self) -> &mut [Counted] {
+        fds::either(&mut self.small, self.large, self.n)
+    }
+
+    fn end(mut self) {
+        for &mut Counted { sock, events } in self.counted() {
+            if let Some(s) = sock.and_then(Parked::unpark) {
+                s.session.uncount_sleeper(events);
+            }
+        }
+        fds::free(self.large, self.n);
+    }
+}
+
+impl Session {
+    /// A thread sleeps in a poll(2) until one of these events.
+    fn count_sleeper(&self, events: i16) {
+        if events & READABLE != 0 {
+            self.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        if events & WRITABLE != 0 {
+            self.tx_sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn uncount_sleeper(&self, events: i16) {
+        if events & READABLE != 0 {
+            self.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        if events & WRITABLE != 0 {
+            self.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+// --- with rings -------------------------------------------------------------------------------------------------------------------
+
+/// What stands behind a descriptor of the set, held for the time of the call.
+enum Place {
+    Sock(Ref),
+    Set(epoll::Polled),
+}
+
+struct Poll<'a> {
+    fds: &'a mut [pollfd],
+    limits: Limits,
+    memory: &'a Memory,
+}
+
+impl Poll<'_> {
+    fn run(&mut self, places: &mut [Option<Place>]) -> Polled {
+        for (p, place) in self.fds.iter().zip(places.iter_mut()) {
+            *place = match table::get(p.fd).map(|w| w.kind()) {
+                Some(Kind::Socket) => sock::enter(p.fd).map(Place::Sock),
+                Some(Kind::EventSet) => epoll::polled(p.fd).map(Place::Set),
+                _ => None,
+            };
+        }
+        let since = match self.spin(places) {
+            Ok((0, since)) if self.limits.left() != Some(0) => since,
+            other => return Polled::Done(other.map(|(n, _)| n)),
+        };
+        let result = self.sleep(places);
+        POLICY.slept(&self.memory.waiter, since);
+        match result {
+            Ok(0) if self.limits.left() != Some(0) => Polled::Again,
+            other => Polled::Done(other),
+        }
+    }
+
+    /// Looks until something is ready or the policy says to sleep; also says since when it looked.
+    fn spin(&mut self, places: &[Option<Place>]) -> Result<(usize, u64), Errno> {
+        let n = self.ask_rings(places);
+        if n > 0 && !self.memory.kernel_due() {
+            return Ok((n, 0));
+        }
+        // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
+        if self.limits.at_once() || !places.iter().all(|place| moves_in_ring(place.as_ref())) {
+            let n = self.look(places, Some(0))?;
+            if n > 0 || self.limits.at_once() {
+                return Ok((n, 0));
+            }
+        }
+        let mut wait = POLICY.begin(&self.memory.waiter, true);
+        let (mut asked, mut looks) = (0, 0u32);
+        while wait.again(|| peer(places)) {
+            looks += 1;
+            let mut n = self.ask_rings(places);
+            if n == 0 && looks.is_multiple_of(8) {
+                let now = time::now_ns();
+                if asked != 0 && now > asked + KERNEL_NS {
+                    n = self.look(places, Some(0))?;
+                }
+                asked = if asked == 0 || now > asked + KERNEL_NS { now } else { asked };
+            }
+            if n > 0 || looks.is_multiple_of(64) && self.limits.left() == Some(0) {
+                wait.paid();
+                return Ok((n, 0));
+            }
+        }
+        Ok((0, wait.since()))
+    }
+
+    /// What the rings alone answer, without a system call.
+    fn ask_rings(&mut self, places: &[Option<Place>]) -> usize {
+        let mut n = 0;
+        for (p, place) in self.fds.iter_mut().zip(places) {
+            p.revents = match place {
+                Some(Place::Sock(s)) if moves_in_ring(place.as_ref()) => {
+                    epoll::readiness(s, p.fd, p.events as u16 as u32) as i16 & (p.events | POLLERR | POLLHUP)
+                }
+                _ => 0,
+            };
+            n += usize::from(p.revents != 0);
+        }
+        n
+    }
+
+    /// One answer: the kernel's (asked for up to `timeout`) joined with the rings'.
+    fn look(&mut self, places: &[Option<Place>], timeout: Option<u64>) -> Result<usize, Errno> {
+        for (p, place) in self.fds.iter().zip(places) {
+            if let Some(Place::Sock(s)) = place {
+                relieve(s, p.fd);
+            }
+        }
+        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
+        let mut small = [0; SMALL];
+        let mut scratch = Scratch::new(&mut small, self.fds.len(), || 0).ok_or(Errno::NOMEM)?;
+        let wanted = scratch.of();
+        for ((p, place), keep) in self.fds.iter_mut().zip(places).zip(wanted.iter_mut()) {
+            *keep = p.events;
+            p.revents = 0;
+            p.events = match place {
+                Some(Place::Sock(s)) => kernel_events(s, p.events),
+                _ => p.events,
+            };
+        }
+        // SAFETY: the mask is the program's.
+        let asked = unsafe { raw::ppoll(self.fds, timeout.map(time::timespec), mask) };
+        self.memory.kernel_asked();
+        let mut ready = 0;
+        for ((p, place), keep) in self.fds.iter_mut().zip(places).zip(wanted.iter()) {
+            p.events = *keep;
+            if asked.is_ok() {
+                join(p, place.as_ref());
+            }
+            ready += usize::from(p.revents != 0);
+        }
+        asked.map(|_| ready)
+    }
+
+    fn sleep(&mut self, places: &mut [Option<Place>]) -> Result<usize, Errno> {
+        let stop = begin_sleep(self.fds, places);
+        let cut = self.limits.left().unwrap_or(u64::MAX).min(longest_sleep(places).unwrap_or(CUT_NS));
+        let before = time::now_ns();
+        let result = self.look(places, Some(if stop { 0 } else { cut }));
+        end_sleep(self.fds, places);
+        if cut == CUT_NS && !stop && time::now_ns() >= before + CUT_NS && self.rings_ready(places) {
+            epoll::note_missed();
+        }
+        result
+    }
+
+    /// Whether a ring is among what the last look found.
+    fn rings_ready(&self, places: &[Option<Place>]) -> bool {
+        let ring = |s: &Ref| s.session.tx() == phase::RING || s.session.rx() == phase::RING;
+        self.fds.iter().zip(places).any(|(p, place)| p.revents != 0 && matches!(place, Some(Place::Sock(s)) if ring(s)))
+    }
+}
+
+/// The session of a socket of the set.
+fn session(s: &Ref, fd: c_int) -> Option<View<'_, Socket<'_>>> {
+    view(s, fd).filter(|_| s.mode() == mode::SESSION)
+}
+
+/// Where the peer of the first ring among them was last seen.
+fn peer(places: &[Option<Place>]) -> Peer {
+    let rings = places.iter().find_map(|place| match place {
+        Some(Place::Sock(s)) => session(s, s.fd()),
+        _ => None,
+    });
+    rings.map_or(Peer::Unknown, |v| v.writer_is())
+}
+
+/// Whether both directions of a socket go by the ring.
+fn moves_in_ring(place: Option<&Place>) -> bool {
+    let both = |s: &Ref| s.session.rx() == phase::RING && s.session.tx() == phase::RING;
+    matches!(place, Some(Place::Sock(s)) if s.mode() == mode::SESSION && both(s))
+}
+
+/// What the kernel is asked for on behalf of a socket.
+fn kernel_events(s: &Ref, wanted: i16) -> i16 {
+    if !is_in_ring(s) {
+        return wanted;
+    }
+    let out = if s.session.tx() == phase::RING { 0 } else { wanted & WRITABLE };
+    let told = if wanted & (READABLE | WRITABLE) != 0 { POLLIN | POLLRDHUP } else { 0 };
+    match s.session.rx() {
+        // Doorbells come for space too.
+        phase::RING => told | out | wanted & (POLLRDHUP | POLLPRI),
+        // Kernel bytes not read yet would wake a caller that did not ask for them.
+        _ => wanted & (READABLE | POLLRDHUP | POLLPRI) | out,
+    }
+}
+
+/// Turns the kernel's answer for `p` into the program's.
+fn join(p: &mut pollfd, place: Option<&Place>) {
+    match place {
+        None => {}
+        Some(Place::Set(set)) => {
+            let ready = p.events & READABLE != 0 && set.ready();
+            p.revents = p.revents & (POLLNVAL | POLLERR) | if ready { p.events & READABLE } else { 0 };
+        }
+        Some(Place::Sock(s)) => {
+            if p.revents & POLLNVAL != 0 || !is_in_ring(s) {
+                return;
+            }
+            let ended = p.revents & (POLLRDHUP | POLLHUP | POLLERR);
+            s.session.kernel_events.fetch_or(ended as u16 as u32, Ordering::Relaxed);
+            let ready = epoll::readiness(s, p.fd, p.events as u16 as u32) as i16;
+            if ready & READABLE == 0
+                && p.revents & READABLE != 0
+                && let Some(v) = session(s, p.fd)
+            {
+                v.check_strays();
+            }
+            p.revents = (ready | p.revents & POLLPRI) & (p.events | POLLERR | POLLHUP);
+        }
+    }
+}
+
+/// Counts the thread, and arms every ring in the set; true if something is ready already.
+fn begin_sleep(fds: &[pollfd], places: &mut [Option<Place>]) -> bool {
+    let mut stop = false;
+    for (p, place) in fds.iter().zip(places) {
+        match place {
+            Some(Place::Sock(s)) => {
+                s.session.count_sleeper(p.events);
+                if let Some(v) = session(s, p.fd).filter(|v| v.s.rx() == phase::RING) {
+                    stop |= arm(&v, p.events);
+                } else {
+                    // It may have moved just now.
+                    stop |= is_in_ring(s) && epoll::readiness(s, p.fd, p.events as u16 as u32) as i16 & p.events != 0;
+                }
+            }
+            Some(Place::Set(set)) => stop |= set.begin_sleep(),
+            None => {}
+        }
+    }
+    stop
+}
+
+/// Takes old doorbells out of one ring and arms it; true if the thread has to look again.
+fn arm(v: &View<'_, Socket<'_>>, events: i16) -> bool {
+    let me = match (events & READABLE != 0, events & WRITABLE != 0) {
+        (true, true) => Me::Both,
+        (true, false) => Me::Reader,
+        (false, true) => Me::Writer,
+        // Only the end of the connection counts, which the kernel tells.
+        (false, false) => return false,
+    };
+    if let Some(_lock) = v.try_reading()
+        && !v.swallow(me)
+    {
+        // The doorbell is for another thread, which is about to run.
+        nap(NAP_NS);
+        return true;
+    }
+    let stirred = View::<Socket<'_>>::CONSUMER.arm(v.inn) && View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0;
+    // Asked for again: the answer may have been among the doorbells just taken out.
+    let writable = || epoll::readiness(v.wire.s, v.wire.fd, WRITABLE as u32) & WRITABLE as u32 != 0;
+    let stop = events & READABLE != 0 && stirred || events & WRITABLE != 0 && writable();
+    v.pay_space();
+    stop
+}
+
+fn end_sleep(fds: &[pollfd], places: &mut [Option<Place>]) {
+    for (p, place) in fds.iter().zip(places) {
+        match place {
+            Some(Place::Sock(s)) => s.session.uncount_sleeper(p.events),
+            Some(Place::Set(set)) => set.end_sleep(),
+            None => {}
+        }
+    }
+}
+
+/// How long a sleep may last on behalf of senders that found their ring full, if there are any.
+fn longest_sleep(places: &[Option<Place>]) -> Option<u64> {
+    let socks = places.iter().flatten().filter_map(|place| match place {
+        Place::Sock(s) => send::longest_sleep(s),
+        Place::Set(_) => None,
+    });
+    socks.min()
+}

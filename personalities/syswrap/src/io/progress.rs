@@ -1,0 +1,63 @@
+//! How far a call is that may wait several times.
+
+use core::cell::Cell;
+use core::ffi::c_int;
+
+use madrigal_sys::Errno;
+
+use super::plain;
+use crate::outcome::Outcome;
+use crate::state::sock::{Sock, flag};
+
+/// Bytes moved so far, when the call's time ends, and whether it waits at all.
+#[derive(Default)]
+pub(crate) struct Progress {
+    done: Cell<usize>,
+    /// When a time-out of the socket ends the call, once it waits; 0 before.
+    deadline: Cell<u64>,
+    /// As it was when the call began.
+    waits: Cell<Option<bool>>,
+}
+
+impl Progress {
+    pub(crate) fn done(&self) -> usize {
+        self.done.get()
+    }
+
+    pub(crate) fn add(&self, n: usize) {
+        self.done.set(self.done.get() + n);
+    }
+
+    /// The end of the call: what it has moved, or else this.
+    pub(crate) fn end(&self, otherwise: Result<usize, Errno>) -> Outcome {
+        if self.done() > 0 { Outcome::Done(self.done()) } else { otherwise.into() }
+    }
+
+    /// Whether the call returns at once instead of waiting.
+    pub(crate) fn nonblocking(&self, s: &Sock, flags: c_int) -> bool {
+        let waits = self.waits.get().unwrap_or_else(|| !plain::nonblocking(s, flags));
+        self.waits.set(Some(waits));
+        !waits
+    }
+
+    /// When a call that began to wait at `since` ends by a time-out of its socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); very late without one.
+    pub(crate) fn deadline(&self, s: &Sock, fd: c_int, receiving: bool, since: u64) -> u64 {
+        let (limited, option) =
+            if receiving { (flag::RCVTIMEO, libc::SO_RCVTIMEO) } else { (flag::SNDTIMEO, libc::SO_SNDTIMEO) };
+        if !s.has(limited) {
+            return u64::MAX;
+        }
+        if self.deadline.get() == 0 {
+            self.deadline.set(since.saturating_add(timeout(fd, option)));
+        }
+        self.deadline.get()
+    }
+}
+
+/// A socket time-out in nanoseconds; very long when none is set.
+fn timeout(fd: c_int, name: c_int) -> u64 {
+    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let set =
+        madrigal_sys::raw::sockopt(fd, libc::SOL_SOCKET, name, &mut tv).is_ok() && (tv.tv_sec, tv.tv_usec) != (0, 0);
+    if set { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 } else { u64::MAX / 4 }
+}

@@ -1,0 +1,361 @@
+//! Receiving: kernel bytes up to the switch, then the ring, then kernel bytes again; a call takes from all of them.
+
+use core::ffi::c_int;
+
+use libc::iovec;
+use madrigal_drivers::shm::ring::Span;
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, raw, time};
+
+use super::buffers::{Buffers, NOWHERE, message};
+use super::plain::{self, Wait};
+use super::progress::Progress;
+use crate::lifecycle::earn;
+use crate::lifecycle::leave::{Back, leave};
+use crate::outcome::Outcome;
+use crate::state::session::{Me, Source, Taker, Took, View, phase};
+use crate::state::slab::zeroed_pages;
+use crate::state::sock::{self, Ref, Sock, flag, mode};
+use crate::state::socket::{Socket, nap, view};
+use crate::state::{process, registration, settle};
+
+mod sleep;
+pub(crate) use sleep::woken;
+
+/// One receive, whichever function the program called.
+pub(crate) struct Receive {
+    fd: c_int,
+    buffers: Buffers,
+    flags: c_int,
+    progress: Progress,
+}
+
+/// Pieces that one look at the kernel takes.
+const PIECES: usize = 64;
+
+impl Receive {
+    pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
+        Self { fd, buffers, flags, progress: Progress::default() }
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// Bytes received so far.
+    pub(crate) fn done(&self) -> usize {
+        self.progress.done()
+    }
+
+    /// The end of the call: what it has, or else this.
+    pub(crate) fn end(&self, otherwise: Result<usize, Errno>) -> Outcome {
+        self.progress.end(otherwise)
+    }
+
+    fn is_peek(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    /// Whether it waits for all it asked for.
+    fn is_whole(&self) -> bool {
+        self.flags & libc::MSG_WAITALL != 0
+    }
+
+    fn nonblocking(&self, s: &Sock) -> bool {
+        self.progress.nonblocking(s, self.flags)
+    }
+
+    /// The kernel got `n` more bytes; true: the call is over.
+    pub(crate) fn add(&self, n: usize) -> bool {
+        self.progress.add(n);
+        n == 0 || self.done() >= self.buffers.total() || !self.is_whole()
+    }
+
+    /// A message for what is left of the buffers; lives as long as `pieces`.
+    pub(crate) fn rest(&self, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
+        let used = self.buffers.rest(self.done(), usize::MAX, pieces);
+        message(&mut pieces[..used])
+    }
+
+    /// Room for [`Receive::rest`].
+    pub(crate) fn pieces() -> [iovec; PIECES] {
+        [NOWHERE; PIECES]
+    }
+
+    /// The flags of a call for the rest.
+    pub(crate) fn rest_flags(&self) -> c_int {
+        self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC)
+    }
+}
+
+/// Flags that ask the kernel for something no ring has.
+const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+/// Between looks where no doorbell can tell.
+const PEEK_NAP_NS: u64 = 100_000;
+
+/// Receives; `call(extra_flags)` makes the program's own call on the kernel socket.
+pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+    let Some(mut s) = sock::enter(op.fd) else { return Outcome::Pass };
+    if op.flags & KERNEL_FLAGS != 0 {
+        return Outcome::Pass;
+    }
+    if !op.is_peek() {
+        earn::step(&s, op.fd);
+        leave_at_random(&s, op.fd);
+    }
+    loop {
+        if s.mode() == mode::SESSION
+            && let Some(outcome) = in_session(&s, op)
+        {
+            return match outcome {
+                Step::Ends(outcome) => outcome,
+                Step::Sleeps(nap) => nap.of(s),
+            };
+        }
+        if op.done() == 0 && s.session.owes_error() {
+            match rest_before_error(s, op, &call) {
+                Ok(outcome) => return outcome,
+                Err(back) => {
+                    s = back;
+                    continue;
+                }
+            }
+        }
+        let nonblocking = op.nonblocking(&s);
+        if op.done() > 0 && (nonblocking || !op.is_whole()) {
+            // The session ended while the call waited, or has given all it has.
+            return op.end(Ok(0));
+        }
+        let wait = match () {
+            () if nonblocking => Wait::No,
+            () if op.is_whole() || s.has(flag::LOW_WATER) || op.done() > 0 => Wait::Whole,
+            () => Wait::Looking,
+        };
+        match plain::receive(s, op.fd, wait, &call) {
+            Ok(outcome) => return judged(op.fd, outcome),
+            Err(back) => s = back,
+        }
+    }
+}
+
+/// A reset that the kernel told a receive of a session may be one that nobody meant.
+pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
+    if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
+        return outcome;
+    }
+    let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
+    let Some(v) = view(&s, fd) else { return outcome };
+    v.saw_error(Errno::CONNRESET);
+    v.ending().into()
+}
+
+/// The bytes that came before an error, and then the error.
+#[cold]
+fn rest_before_error(s: Ref, op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Result<Outcome, Ref> {
+    let outcome = plain::receive(s, op.fd, Wait::No, |extra| call(extra | libc::MSG_DONTWAIT))?;
+    let Some(s) = sock::enter(op.fd) else { return Ok(outcome) };
+    let nothing = matches!(outcome, Outcome::Done(0) | Outcome::Fail(Errno::AGAIN | Errno::NOTCONN));
+    let nothing = nothing && op.buffers.total() > 0;
+    let error = if nothing { s.session.owed_error() } else { None };
+    Ok(error.map_or(outcome, Outcome::Fail))
+}
+
+/// For tests: leaves a session at random.
+#[inline]
+pub(crate) fn leave_at_random(s: &Sock, fd: c_int) {
+    if s.mode() == mode::SESSION && process::leaves_at_random() {
+        leave(s, fd, Reason::Tested, Back::Lazily);
+        s.earn_again();
+    }
+}
+
+/// How a receive in session mode goes on.
+enum Step {
+    Ends(Outcome),
+    Sleeps(sleep::Sleep),
+}
+
+/// Receives in session mode; `None` when the kernel socket carries everything.
+fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
+    let v = view(s, op.fd)?;
+    if op.buffers.is_outside() {
+        return Some(Step::Ends(op.end(Err(Errno::FAULT))));
+    }
+    let total = op.buffers.total();
+    loop {
+        let took = {
+            let _lock = v.reading();
+            match () {
+                () if total == 0 => is_there(&v),
+                () if op.is_peek() => look(&v, op),
+                () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(s)),
+            }
+        };
+        settle::note(s);
+        match took {
+            Took::Bytes(n) if op.is_peek() => {
+                let enough = n == total || !op.is_whole() || op.nonblocking(s);
+                if enough || !await_more(&v, op, n) {
+                    return Some(Step::Ends(Outcome::Done(n)));
+                }
+            }
+            Took::Bytes(n) => {
+                v.pay_space();
+                s.take_turn(false);
+                op.progress.add(n);
+                if op.done() == total || !op.is_whole() || n == 0 {
+                    return Some(Step::Ends(op.end(Ok(0))));
+                }
+            }
+            Took::Plain => return None,
+            Took::End => return Some(Step::Ends(op.end(v.ending()))),
+            Took::Failed(e) => return Some(Step::Ends(op.end(Err(e)))),
+            Took::Empty if op.nonblocking(s) => return Some(Step::Ends(op.end(Err(Errno::AGAIN)))),
+            Took::Empty => {
+                if let Some(step) = sleep::await_data(&v, op) {
+                    return Some(step);
+                }
+            }
+        }
+    }
+}
+
+/// What a receive of no bytes waits for, as any other does.
+fn is_there(v: &View<'_, Socket<'_>>) -> Took {
+    match v.source(|| registration::adopt(v.wire.s)) {
+        Source::Kernel(_) | Source::Ring(_) => Took::Bytes(0),
+        Source::Plain => Took::Plain,
+        Source::Empty => Took::Empty,
+        Source::End => Took::End,
+    }
+}
+
+/// Waits until more than `n` bytes can be peeked at; false when that cannot be.
+fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
+    let s = v.wire.s;
+    let end = op.progress.deadline(s, op.fd, true, time::now_ns());
+    while readable(s, op.fd).is_some_and(|there| there <= n) {
+        if let Some(_lock) = v.try_reading()
+            && v.s.rx() == phase::RING
+        {
+            v.check_open(false);
+        }
+        if v.ended() || s.is_closed() || time::now_ns() > end || !nap(PEEK_NAP_NS) {
+            return false;
+        }
+    }
+    true
+}
+
+/// How a receive copies.
+struct Hands<'a> {
+    v: View<'a, Socket<'a>>,
+    op: &'a Receive,
+}
+
+impl Taker for Hands<'_> {
+    fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
+        let mut pieces = Receive::pieces();
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let used = self.op.buffers.rest(self.op.done() + done, limit, &mut pieces);
+        let mut msg = message(&mut pieces[..used]);
+        let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        // SAFETY: parts of the program's buffers, for which it vouches.
+        let n = unsafe { raw::recvmsg(self.op.fd, &mut msg, flags) }?;
+        self.v.wire.s.count_kernel(n, false);
+        Ok(n)
+    }
+
+    fn copy(&self, done: usize, span: &Span) -> Result<usize, Errno> {
+        let n = if self.op.flags & libc::MSG_TRUNC != 0 {
+            span.len()
+        } else {
+            self.op.buffers.fill(self.op.done() + done, span, &self.v.wire.s.large_at)?
+        };
+        if !self.op.is_peek() {
+            self.v.wire.s.count_ring(n, false);
+        }
+        Ok(n)
+    }
+}
+
+/// Looks at what there is, and leaves it. Under the receive lock.
+fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
+    let skip = |done: usize, hidden: u64, limit: u64| {
+        let mut pieces = [NOWHERE; PIECES + 1];
+        let bin = Bin::new(hidden)?;
+        pieces[0] = bin.piece();
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let used = op.buffers.rest(done, limit, &mut pieces[1..]);
+        let from = usize::from(hidden == 0);
+        let mut msg = message(&mut pieces[from..=used]);
+        let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
+        let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
+        n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)
+    };
+    v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
+}
+
+/// Memory for bytes that nobody wants to see.
+struct Bin(Option<(*mut u8, usize)>);
+
+impl Bin {
+    fn new(bytes: u64) -> Result<Self, Errno> {
+        let size = usize::try_from(bytes).ok().filter(|&size| size <= 64 << 20).ok_or(Errno::NOMEM)?;
+        if size == 0 {
+            return Ok(Self(None));
+        }
+        zeroed_pages(size).map(|memory| Self(Some((memory, size)))).ok_or(Errno::NOMEM)
+    }
+
+    fn piece(&self) -> iovec {
+        self.0.map_or(NOWHERE, |(memory, size)| iovec { iov_base: memory.cast(), iov_len: size })
+    }
+}
+
+impl Drop for Bin {
+    fn drop(&mut self) {
+        if let Some((memory, size)) = self.0 {
+            // SAFETY: our own mapping, which nobody uses any more.
+            let _ = unsafe { rustix::mm::munmap(memory.cast(), size) };
+        }
+    }
+}
+
+/// Bytes a receive would find now: `FIONREAD` across kernel and ring. `None`: the kernel knows.
+pub(crate) fn readable(s: &Sock, fd: c_int) -> Option<usize> {
+    if s.mode() != mode::SESSION || !s.session.receives() {
+        return None;
+    }
+    usize::try_from(view(s, fd)?.inbound()).ok()
+}
+
+/// What recvmmsg(2) tells before it looks for bytes: an error of the socket's.
+pub(crate) fn told_first(fd: c_int) -> Option<Errno> {
+    let s = sock::enter(fd)?;
+    let code = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    if code == 0 {
+        return s.session.pending_error();
+    }
+    let e = Errno::from_raw_os_error(code);
+    if s.mode() != mode::SESSION {
+        s.session.note_error(e);
+        return Some(e);
+    }
+    view(&s, fd)?.saw_error(e);
+    s.session.pending_error()
+}
+
+/// Takes out the doorbells in front of whatever the kernel socket holds, if the ring is drained: the urgent mark lies behind them.
+pub(crate) fn clear_bells(s: &Sock, fd: c_int) {
+    if let Some(v) = view(s, fd).filter(|v| v.s.receives())
+        && let Some(_lock) = v.try_reading()
+    {
+        if v.is_sealed_in() {
+            v.finish_receiving();
+        } else if v.s.rx() == phase::RING {
+            v.swallow(Me::Awake);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The wait of a receive that found nothing: looking on as the policy allows, arming the ring, and what a wake-up says.
+
+use core::ffi::c_int;
+
+use madrigal_base::sync::Ordering;
+use madrigal_drivers::shm::layout::state;
+use madrigal_sys::{Errno, raw, time};
+
+use super::{PEEK_NAP_NS, Receive, Step};
+use crate::io::near;
+use crate::outcome::{Nap, Outcome};
+use crate::state::process::POLICY;
+use crate::state::session::{Me, View, phase};
+use crate::state::sock::{Ref, flag};
+use crate::state::socket::{Socket, nap, view};
+
+/// A sleep that is about to begin.
+pub(super) struct Sleep {
+    since: u64,
+    left: Option<u64>,
+    poll: Option<i16>,
+}
+
+impl Sleep {
+    /// The thread sleeps on this socket.
+    pub(super) fn of(self, s: Ref) -> Outcome {
+        let Self { since, left, poll } = self;
+        Outcome::Await(Nap { sock: s.park(), since, left, poll })
+    }
+}
+
+/// Waits until a look is worth it (`None`), or says how the call sleeps or ends.
+pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step> {
+    let s = v.wire.s;
+    let mut wait = POLICY.begin(&s.rx_wait, v.s.rx() == phase::RING);
+    loop {
+        v.pay_space();
+        if stirred(v, op.fd) {
+            wait.paid();
+            return None;
+        }
+        if s.is_closed() {
+            return Some(Step::Ends(op.end(Err(Errno::INTR))));
+        }
+        if !wait.again(|| v.writer_is()) {
+            break;
+        }
+    }
+    let since = wait.since();
+    let end = op.progress.deadline(s, op.fd, true, since);
+    let left = (end != u64::MAX).then(|| end.saturating_sub(time::now_ns()));
+    if left == Some(0) {
+        return Some(Step::Ends(op.end(Err(Errno::AGAIN))));
+    }
+    near::join(v);
+    v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    if prepare_sleep(v) {
+        v.s.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    // A receive on a socket that was made non-blocking meanwhile would return at once.
+    let polls = left.is_some() || s.has(flag::NONBLOCK);
+    let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
+    Some(Step::Sleeps(Sleep { since, left, poll }))
+}
+
+/// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
+/// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
+pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
+    let s = nap.sock.unpark()?;
+    s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+    POLICY.slept(&s.rx_wait, nap.since);
+    if op.buffers.total() == 0 {
+        // Whatever ended the sleep, there is nothing to take (tcp_recvmsg of no bytes).
+        return Some(Outcome::Done(0));
+    }
+    match (result, nap.poll) {
+        // The time is over.
+        (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
+        (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),
+        (Err(Errno::AGAIN), None) => {}
+        (result, polled) => {
+            let v = view(&s, op.fd)?;
+            match result {
+                Ok(0) => v.saw_end(),
+                Ok(_) => {
+                    if polled.is_some()
+                        && let Some(_lock) = v.try_reading()
+                        && v.s.rx() == phase::RING
+                    {
+                        v.check_open(true);
+                    }
+                    v.check_strays();
+                }
+                Err(e) => v.saw_error(e),
+            }
+        }
+    }
+    None
+}
+
+/// Whether there may be something to take.
+fn stirred(v: &View<'_, Socket<'_>>, fd: c_int) -> bool {
+    match v.s.rx() {
+        phase::RING => View::<Socket<'_>>::CONSUMER.stirred(v.inn) && !waits_for_last_bell(v),
+        phase::READY => {
+            v.inn.w.state.load(Ordering::Acquire) != state::KERNEL
+                || raw::peek(fd, libc::MSG_DONTWAIT) != Err(Errno::AGAIN)
+        }
+        _ => true,
+    }
+}
+
+/// Sealed and drained, but the writer is just about to ring once more: only the kernel can tell when.
+fn waits_for_last_bell(v: &View<'_, Socket<'_>>) -> bool {
+    View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 && (!v.has_rung_last() || v.bells_due() > 0)
+}
+
+/// Takes old doorbells out and puts the token back; true if there is something to look at instead of sleeping.
+fn prepare_sleep(v: &View<'_, Socket<'_>>) -> bool {
+    if v.s.rx() != phase::RING {
+        return v.s.rx() != phase::READY;
+    }
+    if let Some(_lock) = v.try_reading()
+        && !v.swallow(Me::Reader)
+    {
+        // The doorbell is for another thread, which is about to run.
+        return nap(PEEK_NAP_NS);
+    }
+    if View::<Socket<'_>>::CONSUMER.arm(v.inn) && !waits_for_last_bell(v) {
+        return true;
+    }
+    v.pay_space();
+    false
+}

@@ -1,0 +1,352 @@
+//! Sending: into the kernel until the switch, then into the ring, growing it as the traffic earns, then into the kernel again.
+
+mod behind;
+mod space;
+
+use core::ffi::c_int;
+
+use libc::iovec;
+use madrigal_base::sync::Ordering;
+use madrigal_drivers::shm::ring::{Sleeper, Span};
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, raw};
+
+use super::buffers::{Buffers, NOWHERE, message};
+use super::progress::Progress;
+use super::{plain, recv};
+use crate::lifecycle::earn;
+use crate::lifecycle::leave::{Back, finish_sending, leave_for_good};
+use crate::outcome::Outcome;
+use crate::state::session::{Put, View, phase};
+use crate::state::sock::{self, Ref, Sock, mode};
+use crate::state::socket::{Socket, view};
+use crate::state::{registration, settle};
+use behind::{Behind, behind_session};
+
+pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, woken};
+pub(crate) use space::longest_sleep;
+pub(super) use space::{Waited, await_space};
+
+/// One send, whichever function the program called.
+pub(crate) struct Send {
+    fd: c_int,
+    buffers: Buffers,
+    flags: c_int,
+    progress: Progress,
+}
+
+/// Pieces that one call of the kernel's takes.
+const PIECES: usize = 64;
+
+impl Send {
+    pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
+        Self { fd, buffers, flags, progress: Progress::default() }
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    /// Bytes sent so far.
+    pub(crate) fn done(&self) -> usize {
+        self.progress.done()
+    }
+
+    /// `n` more bytes are sent; true: the call is over.
+    pub(crate) fn add(&self, n: usize) -> bool {
+        self.progress.add(n);
+        self.left() == 0
+    }
+
+    fn left(&self) -> usize {
+        self.buffers.total() - self.done()
+    }
+
+    /// The end of the call: what it has sent, or else this error.
+    fn end(&self, otherwise: Errno) -> Outcome {
+        self.progress.end(Err(otherwise))
+    }
+
+    fn nonblocking(&self, s: &Sock) -> bool {
+        self.progress.nonblocking(s, self.flags)
+    }
+
+    /// A message for what is left of the buffers; lives as long as `pieces`.
+    pub(crate) fn rest(&self, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
+        self.some(usize::MAX, pieces)
+    }
+
+    fn some(&self, limit: usize, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
+        let used = self.buffers.rest(self.done(), limit, pieces);
+        message(&mut pieces[..used])
+    }
+
+    /// Room for [`Send::rest`].
+    pub(crate) fn pieces() -> [iovec; PIECES] {
+        [NOWHERE; PIECES]
+    }
+
+    /// The flags of a call for the rest: one that has sent something does not raise `SIGPIPE`.
+    pub(crate) fn rest_flags(&self) -> c_int {
+        self.flags | libc::MSG_NOSIGNAL
+    }
+}
+
+/// Sends; `call()` makes the program's own call on the kernel socket.
+pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+    let Some(mut s) = sock::enter(op.fd) else { return Outcome::Pass };
+    if op.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        let reason = if op.flags & libc::MSG_OOB != 0 {
+            s.session.announce_urgent();
+            Reason::Urgent
+        } else {
+            Reason::Option
+        };
+        leave_for_good(&s, op.fd, reason, Back::Lazily);
+    }
+    if op.buffers.total() == 0 {
+        // Nothing to carry; it may be told of an error.
+        return at_kernel(&s, call).map_or_else(|e| judged(op, Outcome::Fail(e)), Outcome::Done);
+    }
+    earn::step(&s, op.fd);
+    recv::leave_at_random(&s, op.fd);
+    loop {
+        flush_deferred(&s, op.fd);
+        if s.mode() == mode::SESSION
+            && let Some(outcome) = in_session(&s, op)
+        {
+            flush_deferred(&s, op.fd);
+            return outcome;
+        }
+        if op.done() == 0 {
+            if let Some(e) = s.session.owed_error() {
+                return Outcome::Fail(e);
+            }
+            if s.session.takes_one_send() {
+                return Outcome::Done(op.buffers.total());
+            }
+            if s.session.tells_pipe() {
+                return broken(op.flags);
+            }
+        }
+        let nonblocking = op.nonblocking(&s);
+        if s.mode() == mode::SESSION && s.session.tx() == phase::DONE {
+            match behind_session(s, op) {
+                Behind::Ends(outcome) => return judged(op, outcome),
+                Behind::Over(back) => s = back,
+            }
+        }
+        if op.done() > 0 && nonblocking {
+            return send_rest(&s, op);
+        }
+        match plain::send(s, op.fd, nonblocking, &call) {
+            Ok(outcome) => return judged(op, outcome),
+            Err(back) => s = back,
+        }
+    }
+}
+
+/// A reset that the kernel told a send of a session may be one that nobody meant.
+fn judged(op: &Send, outcome: Outcome) -> Outcome {
+    if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
+        return outcome;
+    }
+    let Some(s) = sock::enter(op.fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
+    let Some(v) = view(&s, op.fd) else { return outcome };
+    v.saw_error(Errno::CONNRESET);
+    match s.session.owed_error() {
+        Some(e) => Outcome::Fail(e),
+        None if s.session.takes_one_send() => Outcome::Done(op.buffers.total()),
+        None => broken(op.flags),
+    }
+}
+
+/// The session ended behind a part of a request: the kernel takes what it can.
+fn send_rest(s: &Sock, op: &Send) -> Outcome {
+    let mut pieces = Send::pieces();
+    let msg = op.rest(&mut pieces);
+    // SAFETY: parts of the program's buffers, for which it vouches.
+    match at_kernel(s, || unsafe { raw::sendmsg(op.fd, &msg, op.rest_flags() | libc::MSG_DONTWAIT) }) {
+        Ok(n) => {
+            s.count_kernel(n, true);
+            op.add(n);
+        }
+        Err(Errno::AGAIN | Errno::INTR | Errno::PIPE) => {}
+        // The kernel tells it once.
+        Err(e) => s.session.error.store(e.raw_os_error() as u32, Ordering::Relaxed),
+    }
+    Outcome::Done(op.done())
+}
+
+/// Sends in session mode; `None` when the kernel carries everything.
+fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
+    let v = view(s, op.fd)?;
+    if op.buffers.is_outside() {
+        return Some(op.end(Errno::FAULT));
+    }
+    loop {
+        let put = {
+            let guard = v.s.wlock.lock();
+            if guard.nested() {
+                // We are a signal handler on top of a send of the same thread.
+                return Some(match s.deferred.keep(|to, limit| op.buffers.copy_to(to, limit)) {
+                    Ok(0) => Outcome::Fail(Errno::AGAIN),
+                    Ok(n) => Outcome::Done(n),
+                    Err(e) => Outcome::Fail(e),
+                });
+            }
+            put(&v, op.left(), |span, from| op.buffers.drain(op.done() + from, span))
+        };
+        match put {
+            Put::Bytes(n, sleeper) => {
+                s.count_ring(n, true);
+                s.take_turn(true);
+                wake(&v, sleeper);
+                if op.add(n) || !s.deferred.is_empty() {
+                    return Some(Outcome::Done(op.done()));
+                }
+            }
+            Put::Plain | Put::Over => {
+                settle::note(s);
+                return None;
+            }
+            Put::Broken => {
+                v.spoil();
+                return Some(if op.done() > 0 { Outcome::Done(op.done()) } else { broken(op.flags) });
+            }
+            Put::Failed(e) => return Some(op.end(e)),
+            Put::Full if op.nonblocking(s) => {
+                v.note_full();
+                // Leave word, so that the reader rings for the space.
+                if !v.want() {
+                    return Some(op.end(Errno::AGAIN));
+                }
+            }
+            Put::Full => match await_space(&v, &op.progress) {
+                Ok(Waited::Looked) => {}
+                Ok(Waited::Slept) => return Some(Outcome::Again),
+                Err(e) => return Some(op.end(e)),
+            },
+        }
+    }
+}
+
+/// The peer is gone: what a send on such a TCP socket gives.
+fn broken(flags: c_int) -> Outcome {
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        raw::raise(libc::SIGPIPE);
+    }
+    Outcome::Fail(Errno::PIPE)
+}
+
+/// Puts up to `left` bytes into the ring, making the switch first if it is time, and ends the direction if it is over. Under the send
+/// lock.
+pub(super) fn put(
+    v: &View<'_, Socket<'_>>,
+    left: usize,
+    copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
+) -> Put {
+    if !matches!(v.s.rx(), phase::RING | phase::DONE) {
+        // A program that only sends gets no further by its receives, and the peer is to be able to ring for space.
+        advance(v);
+    }
+    if v.s.tx() == phase::KERNEL && v.switch() {
+        v.pay_space();
+    }
+    if v.is_asked_back() {
+        finish_sending(v, Reason::PeerLeft);
+        return Put::Plain;
+    }
+    match v.put(left, &v.wire, copy) {
+        Put::Over => {
+            over(v);
+            Put::Plain
+        }
+        put => put,
+    }
+}
+
+#[cold]
+fn advance(v: &View<'_, Socket<'_>>) {
+    if let Some(guard) = v.try_reading()
+        && !guard.nested()
+    {
+        if v.s.rx() == phase::KERNEL {
+            v.ready(|| registration::adopt(v.wire.s));
+        }
+        v.reach_ring();
+    }
+}
+
+/// The direction is sealed, by the peer or by us, or the reader is gone.
+fn over(v: &View<'_, Socket<'_>>) {
+    if v.ended()
+        && !v.end_is_known()
+        && let Some(_lock) = v.try_reading()
+        && v.s.rx() == phase::RING
+    {
+        // The kernel may hold a reset that this send must not show.
+        v.check_open(true);
+    }
+    let sealed = v.s.producer.is_sealed(v.out);
+    finish_sending(v, if sealed { Reason::PeerLeft } else { Reason::HalfClosed });
+}
+
+/// Wakes whoever a publication found armed.
+pub(crate) fn wake(v: &View<'_, Socket<'_>>, sleeper: Sleeper) {
+    v.wake(sleeper, |index| {
+        let Some(lease) = v.wire.s.lease() else { return true };
+        let word = lease.arena().sleep_word(1 - v.s.side(), index);
+        // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
+        word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    });
+}
+
+// --- what a signal handler sent ------------------------------------------------------------------------------------------------
+
+/// Sends what a signal handler left while its thread was sending. What finds no room now goes in front of the next send.
+pub(super) fn flush_deferred(s: &Sock, fd: c_int) {
+    if !s.deferred.is_empty() {
+        flush_now(s, fd);
+    }
+}
+
+#[cold]
+fn flush_now(s: &Sock, fd: c_int) {
+    loop {
+        // Until they are counted as sent: another handler would send them again.
+        let guard = s.session.wlock.lock();
+        if guard.nested() {
+            return;
+        }
+        let Some((ptr, n)) = s.deferred.waiting() else { return };
+        if !flush_some(s, fd, (ptr, n)) {
+            return;
+        }
+    }
+}
+
+/// Sends some of these bytes; false: there is no room. Under the send lock.
+fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
+    let bytes = Buffers::one(ptr.cast(), n);
+    let session = view(s, fd).filter(|_| s.mode() == mode::SESSION);
+    match session.map_or(Put::Plain, |v| put(&v, n, |span, from| bytes.drain(from, span))) {
+        Put::Bytes(n, sleeper) => {
+            s.deferred.sent(n);
+            if let Some(v) = session {
+                wake(&v, sleeper);
+            }
+        }
+        Put::Plain | Put::Over => match behind_gate(s, fd, || {
+            // SAFETY: bytes of our own page.
+            unsafe { raw::send(fd, ptr.cast(), n, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+        }) {
+            Err(Errno::AGAIN | Errno::INTR | Errno::BUSY) => return false,
+            // On an error the connection is gone, and the program hears of it from its own calls.
+            sent => s.deferred.sent(sent.unwrap_or(n)),
+        },
+        Put::Full => return false,
+        Put::Broken | Put::Failed(_) => s.deferred.sent(n),
+    }
+    true
+}

@@ -1,0 +1,124 @@
+//! Sends by the kernel behind the end of a session: at the gate, for the peer may still put its unread bytes back in front of them; and
+//! whatever else a socket of a session sends by the kernel.
+
+use core::ffi::c_int;
+
+use madrigal_base::sync::Ordering;
+use madrigal_sys::{Errno, raw, time};
+
+use super::Send;
+use super::space::{PATIENCE_NS, handlers_restart};
+use crate::outcome::{Nap, Outcome};
+use crate::state::session::Passage;
+use crate::state::settle;
+use crate::state::sock::{Ref, Sock, mode};
+use crate::state::socket::{nap, view};
+
+/// What goes through the gate at once, behind a session: so long the peer may have to wait.
+const THROUGH_GATE: usize = 256 << 10;
+/// The peer has the gate closed for less than this.
+const GATE_NS: u64 = 20_000_000_000;
+
+/// How a send behind the end of a session goes on.
+pub(super) enum Behind {
+    Ends(Outcome),
+    /// The peer needs nothing of us any more: the kernel socket is an ordinary one.
+    Over(Ref),
+}
+
+/// Sends by the kernel, at the gate. `EBUSY`: the peer has closed it.
+pub(crate) fn behind_gate(s: &Sock, fd: c_int, call: impl Fn() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    let Some(v) = view(s, fd).filter(|_| is_bound(s, fd)) else { return call() };
+    match v.pass() {
+        Passage::Open(_sender) => at_kernel(s, call),
+        Passage::Closed => Err(Errno::BUSY),
+    }
+}
+
+/// Makes a call on the kernel's socket, counted as such.
+pub(crate) fn at_kernel(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
+    s.session.in_send.fetch_add(1, Ordering::SeqCst);
+    let result = call();
+    if let Err(e) = result {
+        s.session.note_error(e);
+    }
+    s.session.in_send.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// Whether the peer may still ask for its unread bytes, behind the end of the session.
+pub(crate) fn is_bound(s: &Sock, fd: c_int) -> bool {
+    s.mode() == mode::SESSION && view(s, fd).is_some_and(|v| v.is_needed())
+}
+
+/// Makes a call by which the kernel sends, behind what the peer may just be putting back into its queue. What is called may wait for room
+/// there: the peer makes it.
+pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
+    let end = time::now_ns() + GATE_NS;
+    if let Some(v) = view(s, fd).filter(|_| is_bound(s, fd)) {
+        while time::now_ns() < end {
+            if let Passage::Open(_sender) = v.pass() {
+                return call();
+            }
+            nap(PATIENCE_NS / 5);
+        }
+    }
+    call()
+}
+
+/// Behind the end of the session, while the peer may still ask for its unread bytes: the kernel takes a part at a time.
+pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
+    let since = time::now_ns();
+    loop {
+        if !is_bound(&s, op.fd) {
+            settle::note(&s);
+            return Behind::Over(s);
+        }
+        let mut pieces = Send::pieces();
+        let msg = op.some(THROUGH_GATE, &mut pieces);
+        let flags = if op.done() > 0 { op.rest_flags() } else { op.flags };
+        // SAFETY: parts of the program's buffers, for which it vouches.
+        let sent = behind_gate(&s, op.fd, || unsafe { raw::sendmsg(op.fd, &msg, flags | libc::MSG_DONTWAIT) });
+        let outcome = match sent {
+            Ok(n) => {
+                s.count_kernel(n, true);
+                if !op.add(n) && n > 0 {
+                    continue;
+                }
+                Some(Outcome::Done(op.done()))
+            }
+            // What the peer does takes some microseconds; a program that is told to wait would not hear of its end.
+            Err(Errno::BUSY) => {
+                nap(PATIENCE_NS / 5);
+                if time::now_ns() < since + GATE_NS { continue } else { Some(op.end(Errno::AGAIN)) }
+            }
+            Err(Errno::AGAIN) if op.nonblocking(&s) => Some(op.end(Errno::AGAIN)),
+            Err(Errno::AGAIN) => None,
+            Err(e) => Some(op.end(e)),
+        };
+        return Behind::Ends(match outcome {
+            Some(outcome) => outcome,
+            None => {
+                let now = time::now_ns();
+                let end = op.progress.deadline(&s, op.fd, false, now);
+                let left = (end != u64::MAX).then(|| end.saturating_sub(now));
+                if left == Some(0) {
+                    op.end(Errno::AGAIN)
+                } else {
+                    Outcome::Await(Nap { sock: s.park(), since: now, left, poll: Some(libc::POLLOUT) })
+                }
+            }
+        });
+    }
+}
+
+/// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
+pub(crate) fn woken(op: &Send, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
+    drop(nap.sock.unpark()?);
+    match result {
+        Ok(0) => Some(op.end(Errno::AGAIN)),
+        Err(Errno::INTR) if op.done() == 0 && nap.left.is_none() && handlers_restart() => None,
+        Err(Errno::INTR) => Some(op.end(Errno::INTR)),
+        _ => None,
+    }
+}

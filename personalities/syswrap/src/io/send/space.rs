@@ -1,0 +1,110 @@
+//! Waiting for space in a ring.
+
+use core::ffi::c_int;
+
+use madrigal_base::sync::Ordering;
+use madrigal_sys::{Errno, raw, time};
+
+use crate::io::progress::Progress;
+use crate::lifecycle::leave::relieve;
+use crate::state::process::POLICY;
+use crate::state::session::{Me, STALL_NS, View, phase};
+use crate::state::sock::{Sock, mode};
+use crate::state::socket::{Socket, view};
+
+/// How long a full ring is left alone between looks when no doorbell can come.
+pub(super) const PATIENCE_NS: u64 = 100_000;
+/// The same for sleeps that cost a look at every member of an event set.
+const NAP_NS: u64 = 1_000_000;
+
+/// How long a sleep may last on behalf of a sender that found the ring full; `None` for any other. While the peer's kernel bytes are
+/// not all read, the doorbell for space may be stuck behind them.
+pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
+    let full = s.mode() == mode::SESSION && view(s, s.fd()).is_some_and(|v| v.was_full());
+    full.then(|| if s.session.rx() == phase::RING { STALL_NS } else { NAP_NS })
+}
+
+/// How a wait for space went.
+#[derive(PartialEq, Eq)]
+pub(in crate::io) enum Waited {
+    Looked,
+    Slept,
+}
+
+/// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal, unless the call is one to be restarted: as send(2), one
+/// that has not sent anything yet and has no time-out.
+pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) -> Result<Waited, Errno> {
+    let s = v.wire.s;
+    let mut wait = POLICY.begin(&s.tx_wait, true);
+    let ready = || v.has_room() || v.s.producer.is_sealed(v.out) || v.ended();
+    loop {
+        if ready() {
+            wait.paid();
+            return Ok(Waited::Looked);
+        }
+        if s.is_closed() {
+            return Err(Errno::BADF);
+        }
+        if !wait.again(|| v.reader_is()) {
+            break;
+        }
+    }
+    let since = wait.since();
+    let end = progress.deadline(s, v.wire.fd, false, since);
+    v.note_wait();
+    let result = sleep_for_space(v, end);
+    POLICY.slept(&s.tx_wait, since);
+    match result {
+        Err(Errno::INTR) if progress.done() == 0 && end == u64::MAX && handlers_restart() => Ok(Waited::Slept),
+        result => result.map(|()| Waited::Slept),
+    }
+}
+
+/// Whether every signal handler of the program was installed with `SA_RESTART`. Which of them ran nobody can say afterwards.
+#[cold]
+pub(super) fn handlers_restart() -> bool {
+    // Not sent from outside, or the C library's own.
+    const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal)).all(|signal| {
+        // SAFETY: all-zero is a valid sigaction, and with a null pointer nothing is changed.
+        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let known = unsafe { crate::real::sigaction()(signal, core::ptr::null(), &raw mut now) } == 0;
+        let handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction);
+        !handled || now.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
+    v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let result = sleep_counted(v, end);
+    v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
+    // Old doorbells go first: one that comes after the request below must be found by the sleep.
+    let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
+    if v.want() || v.s.producer.is_sealed(v.out) {
+        return Ok(());
+    }
+    let now = time::now_ns();
+    if now >= end {
+        return Err(Errno::AGAIN);
+    }
+    if v.is_stalled() {
+        // The lock is ours to take: we are outside it.
+        relieve(v.wire.s, v.wire.fd);
+        return Ok(());
+    }
+    // Kernel bytes not read yet, or a doorbell left for another thread, would make POLLIN true for ever.
+    let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
+    let patience = if heard { STALL_NS } else { PATIENCE_NS };
+    let mut poll = [libc::pollfd { fd: v.wire.fd, events, revents: 0 }];
+    // SAFETY: no mask.
+    let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), core::ptr::null()) }?;
+    if n > 0 && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+        v.saw_end();
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! The end of a descriptor: close(2), dup2(2) over it, or a range of them; and another descriptor of the same socket.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use madrigal_report::Reason;
+
+use super::earn;
+use super::leave::{Back, leave_for_good};
+use crate::state::session::Wire;
+use crate::state::sock::{self, SOCKS, Sock, flag, mode};
+use crate::state::socket::{Socket, view};
+use crate::state::table::{self, Kind, Word};
+use crate::state::{arenas, registration, sets, settle};
+
+/// Forgets `fd`, just before the kernel closes it.
+pub(crate) fn forget(fd: c_int) {
+    // The hold comes first: a thread that still works on the socket must not free it under us.
+    let held = sock::enter(fd);
+    if let Some(s) = &held {
+        before_close(s, fd);
+    }
+    match table::take(fd) {
+        Some(word) if word.kind() == Kind::Socket => {
+            if let Some(s) = held {
+                closed(&s, fd, word);
+            }
+        }
+        Some(word) if word.kind() == Kind::EventSet => sets::drop_descriptor(word.index()),
+        _ => {}
+    }
+}
+
+/// Forgets every descriptor in a range.
+pub(crate) fn forget_range(from: u32, to: u32) {
+    for (fd, word) in table::range(from, to) {
+        if word.kind() != Kind::Hidden {
+            forget(fd);
+        }
+    }
+}
+
+/// What has been registered by this descriptor stays in the kernel as long as another one is open, and cannot be changed any more.
+fn before_close(s: &Sock, fd: c_int) {
+    if s.refs.load(Ordering::Relaxed) > 1 && registration::is_registered_by(s, fd) {
+        leave_for_good(s, fd, Reason::EventSet, Back::IntoKernel);
+        registration::orphan(s, fd);
+    }
+}
+
+fn closed(s: &Sock, fd: c_int, word: Word) {
+    if s.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        last_close(s, fd);
+        // The last one at work leaves the slot and frees the socket.
+        s.hold.set_due();
+    } else if s.fd() == fd
+        && let Some((other, _)) = table::range(0, u32::MAX).find(|&(_, w)| w == word)
+    {
+        s.set_fd(other);
+    }
+}
+
+/// This process holds the socket no longer.
+fn last_close(s: &Sock, fd: c_int) {
+    registration::drop_members(s);
+    if let Some(record) = s.record() {
+        record.close();
+    }
+    let last = gives_up(s);
+    if s.mode() == mode::OFFERED {
+        let guard = s.session.wlock.lock();
+        if !guard.nested() && s.mode() == mode::OFFERED && !earn::call_off(s) {
+            // It was accepted just now; nothing has moved yet.
+            earn::begin(s, fd);
+        }
+    }
+    if last && s.mode() == mode::SESSION {
+        end_session(s, fd);
+    }
+}
+
+/// This process gives the socket up; true: nobody else has it.
+fn gives_up(s: &Sock) -> bool {
+    if s.is_sole() {
+        return true;
+    }
+    // Another one may have given it up since that look.
+    s.lose_count();
+    s.has(flag::LAST)
+}
+
+/// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread.
+fn end_session(s: &Sock, fd: c_int) {
+    let Some(v) = view(s, fd) else { return };
+    if v.close(s.has(flag::LINGER0)) {
+        Socket { s, fd }.resets();
+    }
+    if v.ended() {
+        arenas::tidy();
+    }
+}
+
+/// `new` is another descriptor of what `old` is (dup(2) and its kin; `new` was closed by the kernel if it was open).
+pub(crate) fn duplicate(old: c_int, new: c_int) {
+    let Some(word) = table::get(old) else { return };
+    match word.kind() {
+        Kind::Socket => {
+            let Some(s) = sock::enter(old) else { return };
+            s.refs.fetch_add(1, Ordering::AcqRel);
+            if !table::set(new, word) {
+                s.refs.fetch_sub(1, Ordering::AcqRel);
+                // A descriptor we cannot see might be read without us.
+                leave_for_good(&s, old, Reason::SharedUnknown, Back::IntoKernel);
+            } else if is_standard(new) && s.may_carry() {
+                leave_for_good(&s, new, Reason::Stdio, Back::IntoKernel);
+            }
+        }
+        Kind::EventSet => {
+            sets::add_descriptor(word.index());
+            if !table::set(new, word) {
+                sets::drop_descriptor(word.index());
+            }
+        }
+        Kind::Foreign | Kind::Hidden => {}
+    }
+}
+
+/// Whether the C library has a FILE on that descriptor from the start: it reads and writes where no hook sees it.
+pub(crate) fn is_standard(fd: c_int) -> bool {
+    (0..3).contains(&fd)
+}
+
+/// This process ends without closing: every connection is closed by the kernel in a moment, so its peer is told how.
+pub(crate) fn end_all() {
+    for (fd, word) in table::range(0, u32::MAX) {
+        if word.kind() != Kind::Socket {
+            continue;
+        }
+        let Some(s) = SOCKS.get(word.index()) else { continue };
+        if gives_up(s) && s.mode() == mode::SESSION {
+            end_session(s, fd);
+            settle::leave_last(s);
+        }
+    }
+}

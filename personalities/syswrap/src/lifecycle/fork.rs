@@ -1,0 +1,219 @@
+//! New processes: what fork, exec, spawn and exit mean for the sockets of this one.
+//!
+//! Before a fork the gate is closed, every session is left, and every lock that guards what the child inherits is taken: the child
+//! finds everything at rest. Every connected socket is counted for one more holder. What is unread in a ring stays there: parent and
+//! child both read on. A child that execs gives its close-on-exec sockets up; a socket that survives exec cannot be counted any more.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use madrigal_report::Reason;
+use madrigal_sys::{process as proc, raw};
+
+use super::close;
+use super::leave::{Back, leave, leave_for_good};
+use crate::route;
+use crate::state::lock::Lock;
+use crate::state::sock::{self, Ref, SOCKS};
+use crate::state::table::{self, Kind};
+use crate::state::{arenas, gate, offers, process, sets, still};
+
+static PARENT: AtomicU32 = AtomicU32::new(0);
+/// pthread_atfork(3) handlers are in place.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+/// One fork, or spawn, at a time.
+static ONE: Lock = Lock::new();
+/// Set between [`before`] and the end of the fork.
+static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+
+/// Makes fork(2) call us, once this process has something to lose.
+pub(crate) fn watch() {
+    if !WATCHED.swap(true, Ordering::Relaxed) {
+        // SAFETY: plain functions without arguments that live as long as the program (the library is never unloaded).
+        unsafe { libc::pthread_atfork(Some(before_c), Some(after_in_parent_c), Some(after_in_child_c)) };
+    }
+}
+
+extern "C" fn before_c() {
+    before();
+}
+
+extern "C" fn after_in_parent_c() {
+    after_in_parent();
+}
+
+extern "C" fn after_in_child_c() {
+    after_in_child();
+}
+
+/// The sockets of this process, by a descriptor each.
+fn sockets() -> impl Iterator<Item = (c_int, Ref)> {
+    let known = table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::Socket);
+    known.filter_map(|(fd, _)| Some((fd, sock::enter(fd)?)))
+}
+
+/// In the parent, before the child exists.
+pub(crate) fn before() {
+    if process::is_plain() {
+        return;
+    }
+    let one = ONE.lock();
+    let nested = one.nested();
+    core::mem::forget(one);
+    if nested {
+        // A signal handler forks on top of a fork of its own thread.
+        return;
+    }
+    UNDER_WAY.store(true, Ordering::Relaxed);
+    process::fork_step();
+    gate::close();
+    PARENT.store(proc::own_pid(), Ordering::Relaxed);
+    for (fd, s) in sockets() {
+        leave(&s, fd, Reason::Forked, Back::Lazily);
+    }
+    for (_, s) in SOCKS.all() {
+        s.locks().into_iter().for_each(still::hold);
+        if !s.is_closed() && s.may_carry() {
+            s.share();
+        }
+    }
+    sets::share_all();
+    sets::hold_still();
+    still::hold(SOCKS.lock());
+    table::hold_still();
+    arenas::hold_still();
+    offers::before_fork();
+    offers::hold_still();
+    process::hold_still();
+    route::hold_still();
+}
+
+/// In the parent, when the child exists (or could not be made: then counts stay too high, and those sockets with TCP).
+pub(crate) fn after_in_parent() {
+    if !UNDER_WAY.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    route::go_on();
+    process::go_on();
+    offers::go_on();
+    arenas::go_on();
+    table::go_on();
+    still::let_go(SOCKS.lock());
+    sets::go_on();
+    for (_, s) in SOCKS.all() {
+        s.locks().into_iter().rev().for_each(still::let_go);
+    }
+    gate::open();
+    process::fork_step();
+    // What ended meanwhile.
+    for (index, _) in SOCKS.all().filter(|(_, s)| s.hold.is_due()) {
+        drop(sock::by_index(index));
+    }
+    ONE.release();
+}
+
+/// In the child, whose only thread is this one.
+pub(crate) fn after_in_child() {
+    if !UNDER_WAY.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    madrigal_sys::lock::forget_thread_id();
+    ONE.reset();
+    still::reset(SOCKS.lock());
+    table::after_fork();
+    process::after_fork();
+    sets::after_fork();
+    arenas::after_fork();
+    route::after_fork();
+    for (_, s) in SOCKS.all() {
+        s.after_fork();
+    }
+    offers::after_fork(PARENT.load(Ordering::Relaxed));
+    gate::after_fork();
+    process::fork_step();
+}
+
+/// Before a call that makes a child which shares our memory until it execs (posix_spawn(3), system(3), popen(3)): it inherits what is not
+/// close-on-exec. [`after_spawn`] follows.
+pub(crate) fn before_spawn() {
+    process::spawn_step(true);
+    if process::is_plain() {
+        return;
+    }
+    for (fd, s) in sockets() {
+        if !closes_on_exec(fd) {
+            give_away_held(fd, &s);
+        }
+    }
+}
+
+/// The child has been made, or could not be.
+pub(crate) fn after_spawn() {
+    process::spawn_step(false);
+}
+
+/// A descriptor goes where its readers and writers cannot be seen: it is an ordinary socket from now on.
+pub(crate) fn give_away(fd: c_int) {
+    if let Some(s) = sock::enter(fd) {
+        give_away_held(fd, &s);
+    } else if let Some(set) = sets::enter(fd) {
+        give_away_set(&set);
+    }
+}
+
+fn give_away_held(fd: c_int, s: &sock::Sock) {
+    if s.may_carry() {
+        leave_for_good(s, fd, Reason::Passed, Back::IntoKernel);
+        s.lose_count();
+    }
+}
+
+/// Another process will see what the kernel tells of this set: nothing of ours may be in it.
+fn give_away_set(set: &sets::Set) {
+    for (fd, s) in sockets() {
+        if s.members.iter().any(|member| member.is_in(set.index())) {
+            leave_for_good(&s, fd, Reason::EventSet, Back::IntoKernel);
+        }
+    }
+    set.lose_count();
+}
+
+fn closes_on_exec(fd: c_int) -> bool {
+    raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0)
+}
+
+/// Before this process becomes another program.
+pub(crate) fn before_exec() {
+    if process::is_plain() {
+        return;
+    }
+    for (fd, s) in sockets() {
+        if closes_on_exec(fd) {
+            // Should exec fail, the socket is counted by nobody any more and stays with TCP.
+            leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);
+            s.lose_count();
+        } else {
+            give_away_held(fd, &s);
+        }
+    }
+    sets::drop_all();
+    offers::leave();
+}
+
+/// exec failed: the program goes on.
+pub(crate) fn exec_failed() {
+    if process::is_plain() {
+        return;
+    }
+    offers::come_back();
+}
+
+/// This process ends.
+pub(crate) fn before_exit() {
+    if process::is_plain() {
+        return;
+    }
+    close::end_all();
+    sets::drop_all();
+    offers::leave();
+}

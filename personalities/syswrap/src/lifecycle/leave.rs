@@ -1,0 +1,225 @@
+//! Going back to the kernel: what a ring cannot carry (urgent data, stdio, splice, another process, half close, a reader that stalls)
+//! ends the session. No byte is lost, and nobody waits, unless somebody who knows nothing of rings is to read on: then what is unread
+//! has to be put back into the kernel's queue first ([`Back::IntoKernel`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use std::os::fd::AsRawFd;
+
+use madrigal_report::{Path, Reason};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{Errno, process as proc, raw, tcp};
+
+use super::earn;
+use crate::state::session::{Aside, HandBack, PeerEnd, View, Wire};
+use crate::state::slab::zeroed_pages;
+use crate::state::sock::{Sock, mode};
+use crate::state::socket::{Socket, view};
+use crate::state::{registration, settle};
+
+/// Where unread bytes are to be when the session is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Back {
+    /// They stay where they are: our hooks read on.
+    Lazily,
+    /// In the kernel's queue, if that is done at once.
+    IfPossible,
+    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reset, for bytes would be lost.
+    IntoKernel,
+}
+
+/// More than any socket's queues hold.
+const MOST_IN_KERNEL: usize = 64 << 20;
+
+/// Leaves the session, if there is one, and never moves again.
+pub(crate) fn leave_for_good(s: &Sock, fd: c_int, reason: Reason, back: Back) {
+    s.set_never(reason);
+    leave(s, fd, reason, back);
+}
+
+/// Leaves the session, if there is one.
+pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
+    if s.mode() == mode::OFFERED {
+        let guard = s.session.wlock.lock();
+        if !guard.nested() && s.mode() == mode::OFFERED && !earn::call_off(s) {
+            earn::begin(s, fd);
+        }
+    }
+    if s.mode() != mode::SESSION {
+        return;
+    }
+    let Some(v) = view(s, fd) else { return };
+    {
+        let _sending = v.s.wlock.lock();
+        let _receiving = v.reading();
+        v.seal();
+        v.finish_receiving();
+        if back != Back::Lazily {
+            introduce(&v);
+        }
+        if back != Back::Lazily
+            && let Err(e) = v.hand_back(&Hands { socket: v.wire, asks: back == Back::IntoKernel })
+            && (back == Back::IntoKernel || e == Errno::IO)
+        {
+            give_up(&v);
+        }
+        v.finish_sending();
+        if reason == Reason::Forked {
+            v.s.stop_checks();
+            v.s.share();
+        }
+    }
+    s.tell(Path::Tcp, Some(reason));
+    registration::stir(s);
+    settle::unhook(s);
+    settle::note(s);
+}
+
+/// A child of the process that began the session may be the one that reads.
+fn introduce(v: &View<'_, Socket<'_>>) {
+    let own = &v.slot.side[v.s.side()];
+    own.pid.store(proc::own_pid(), Ordering::Relaxed);
+    own.fd.store(v.wire.fd as u32, Ordering::Relaxed);
+}
+
+/// Our sending direction is over, because the peer has sealed it or is gone. Under the send lock.
+pub(crate) fn finish_sending(v: &View<'_, Socket<'_>>, reason: Reason) {
+    v.finish_sending();
+    v.wire.s.tell(Path::Tcp, Some(reason));
+}
+
+/// A sender whose reader stands still goes back to TCP. Outside every lock.
+pub(crate) fn relieve(s: &Sock, fd: c_int) {
+    let Some(v) = view(s, fd) else { return };
+    if v.was_full() && s.session.sends() && v.is_stalled() {
+        leave(s, fd, Reason::Stalled, Back::Lazily);
+    }
+}
+
+/// Bytes would be lost: the connection is reset instead, which everybody sees.
+fn give_up(v: &View<'_, Socket<'_>>) {
+    v.wire.cut_off();
+    v.saw_end();
+}
+
+/// How bytes get back into the kernel's queue: by a copy of the peer's descriptor.
+struct Hands<'a> {
+    socket: Socket<'a>,
+    /// Where there is no copy to be had, the peer may be asked, and waited for.
+    asks: bool,
+}
+
+/// The copy.
+struct Copy(Fd);
+
+/// Memory for what is taken out of the queue.
+#[derive(Default)]
+struct Queue {
+    memory: Option<(*mut u8, usize)>,
+    len: usize,
+    urgent: Option<(usize, u8)>,
+}
+
+impl HandBack for Hands<'_> {
+    type Peer = Copy;
+    type Aside = Queue;
+
+    fn peer(&self) -> Result<Copy, Errno> {
+        let session = &self.socket.s.session;
+        let peer = &session.slot().ok_or(Errno::NOTCONN)?.side[1 - session.side()];
+        // It may move its socket to another descriptor between two looks.
+        for _ in 0..8 {
+            let fd = peer.fd.load(Ordering::Relaxed) as i32;
+            let copy = proc::steal_fd(peer.pid.load(Ordering::Relaxed), fd);
+            match copy.map(Fd::from) {
+                Ok(copy) if tcp::cookie(copy.as_raw_fd()) == Ok(peer.cookie.load(Ordering::Relaxed)) => {
+                    return Ok(Copy(copy));
+                }
+                Ok(_) | Err(Errno::BADF) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::STALE)
+    }
+
+    fn may_ask(&self) -> bool {
+        self.asks
+    }
+
+    fn aside(&self) -> Result<Queue, Errno> {
+        Ok(Queue::default())
+    }
+
+    fn take(&self, aside: &mut Queue) -> Result<usize, Errno> {
+        if self.socket.s.session.may_meet_urgent() && aside.urgent.is_none() {
+            aside.urgent = tcp::urgent_here(self.socket.fd).map(|byte| (aside.len, byte));
+        }
+        // Never past the mark: a receive stops there.
+        let waiting = raw::ioctl_int(self.socket.fd, libc::FIONREAD).unwrap_or(0).max(1) as usize;
+        let to = aside.room(waiting)?;
+        // SAFETY: `room` gave memory of our own for so many bytes.
+        let n = unsafe { raw::recv(self.socket.fd, to.cast(), waiting, libc::MSG_DONTWAIT) }?;
+        aside.len += n;
+        Ok(n)
+    }
+}
+
+impl PeerEnd for Copy {
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        raw::send_bytes(self.0.as_raw_fd(), bytes)
+    }
+
+    fn send_urgent(&self, byte: u8) -> Result<(), Errno> {
+        raw::send_urgent(self.0.as_raw_fd(), byte)
+    }
+
+    fn given(&self) -> Result<u64, Errno> {
+        tcp::bytes_written(self.0.as_raw_fd())
+    }
+}
+
+impl Queue {
+    /// Room for `more` bytes behind those there are.
+    fn room(&mut self, more: usize) -> Result<*mut u8, Errno> {
+        let wanted = self.len.checked_add(more).filter(|&size| size <= MOST_IN_KERNEL).ok_or(Errno::NOMEM)?;
+        let size = self.memory.map_or(0, |(_, size)| size);
+        if wanted > size {
+            let size = wanted.next_power_of_two().max(64 << 10);
+            let larger = zeroed_pages(size).ok_or(Errno::NOMEM)?;
+            // SAFETY: two mappings of our own; the new one is larger.
+            unsafe { core::ptr::copy_nonoverlapping(self.bytes().as_ptr(), larger, self.len) };
+            let old = core::mem::replace(self, Self { memory: Some((larger, size)), ..*self });
+            drop(old);
+        }
+        Ok(self.memory.map_or(core::ptr::null_mut(), |(ptr, _)| ptr.wrapping_add(self.len)))
+    }
+}
+
+impl Aside for Queue {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the first `len` bytes of our own mapping were written by the kernel.
+        self.memory.map_or(&[], |(ptr, _)| unsafe { core::slice::from_raw_parts(ptr, self.len) })
+    }
+
+    fn cut(&mut self, at: usize, n: usize) {
+        let (Some((ptr, _)), Some(behind)) = (self.memory, self.len.checked_sub(at + n)) else { return };
+        // SAFETY: both ranges lie inside the first `len` bytes of our own mapping.
+        unsafe { core::ptr::copy(ptr.wrapping_add(at + n), ptr.wrapping_add(at), behind) };
+        self.len -= n;
+        self.urgent =
+            self.urgent.map(|(mark, byte)| (if mark > at { mark.saturating_sub(n).max(at) } else { mark }, byte));
+    }
+
+    fn urgent(&self) -> Option<(usize, u8)> {
+        self.urgent
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if let Some((ptr, size)) = self.memory {
+            // SAFETY: our own mapping, which nobody uses any more.
+            let _ = unsafe { rustix::mm::munmap(ptr.cast(), size) };
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! How connections come into rings and out of them, and what ends with a descriptor or a process.
+//!
+//! | module | what begins or ends |
+//! |---|---|
+//! | [`earn`] | a session: the offer of the connecting end, the answer of the accepting one |
+//! | [`leave`] | a session, because something does not go by a ring |
+//! | [`close`] | a descriptor, and with the last one a socket |
+//! | [`fork`] | a process: fork, exec, spawn, exit |
+
+pub(crate) mod close;
+pub(crate) mod earn;
+pub(crate) mod fork;
+pub(crate) mod leave;

@@ -1,0 +1,330 @@
+//! The arenas this process has mapped: those it made for servers it connects to, and those of clients it serves.
+//!
+//! One arena serves one pair of processes. The connecting process makes it, shows its memfd only while an offer stands, and knows
+//! whom it is bound to afterwards; the accepting process maps it at the first offer. A lease counts the sessions in its arena; without
+//! any, and with a dead peer, it ends and the memory with it:
+//!
+//! ```text
+//!   FREE --make--> MADE   --(no session, peer dead)--> FREE
+//!     \---map----> MAPPED --(no session, peer dead)--> FREE
+//! ```
+//! All steps are made under one lock.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::IntoRawFd;
+
+use madrigal_drivers::shm::arena::Arena;
+use madrigal_report::Reason;
+use madrigal_sys::{Errno, mem, process as proc, raw};
+
+use super::lock::Lock;
+use super::slab::{Object, Slab};
+use super::{process, still, table};
+
+/// All arenas.
+static LEASES: Slab<Lease> = Slab::new();
+static LOCK: Lock = Lock::new();
+
+mod state {
+    pub(super) const FREE: u32 = 0;
+    /// Made by this process.
+    pub(super) const MADE: u32 = 1;
+    /// Made by a peer.
+    pub(super) const MAPPED: u32 = 2;
+}
+
+/// One mapped arena.
+pub(crate) struct Lease {
+    next_free: AtomicU32,
+    index: AtomicU32,
+    state: AtomicU32,
+    /// Sessions in it.
+    sessions: AtomicU32,
+    /// 1: what it holds contradicts what we know. No session begins in it any more.
+    spoilt: AtomicU32,
+    /// The accepting end's port (made arenas).
+    port: AtomicU32,
+    /// The memfd while an offer may need it (made arenas), -1 afterwards.
+    fd: AtomicI32,
+    /// That file's number, by which the descriptor is known to be still ours.
+    inode: AtomicU64,
+    /// The other process.
+    peer_pid: AtomicU32,
+    peer_start: AtomicU64,
+    arena: core::cell::UnsafeCell<MaybeUninit<Arena>>,
+}
+
+// SAFETY: integers and atomics; the arena is only read between `open` and `close`, which happen under LOCK with no session left.
+unsafe impl Sync for Lease {}
+// SAFETY: all-zero is a free lease (the arena is MaybeUninit).
+unsafe impl Object for Lease {
+    fn next_free(&self) -> &AtomicU32 {
+        &self.next_free
+    }
+}
+
+impl Lease {
+    /// The arena. Only on a lease with a session, or under the lock.
+    pub(crate) fn arena(&self) -> &Arena {
+        // SAFETY: written before the lease became visible, and not dropped while it has a session (the caller's).
+        unsafe { (*self.arena.get()).assume_init_ref() }
+    }
+
+    /// Its place among the leases.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// The memfd to show in an offer, if the peer may need it.
+    pub(crate) fn shown_fd(&self) -> Option<i32> {
+        Some(self.fd.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+    }
+
+    /// The peer has mapped it: nobody else needs to find it.
+    pub(crate) fn hide(&self) {
+        let fd = self.fd.swap(-1, Ordering::Relaxed);
+        if fd < 0 {
+            return;
+        }
+        table::unhide(fd);
+        // The program may have closed it unseen, and opened something of its own under the number.
+        if inode(fd) == self.inode.load(Ordering::Relaxed) {
+            raw::close(fd);
+        }
+    }
+
+    /// The other process.
+    pub(crate) fn peer_pid(&self) -> u32 {
+        self.peer_pid.load(Ordering::Relaxed)
+    }
+
+    /// Learns who the other process is.
+    pub(crate) fn set_peer(&self, pid: u32) {
+        if self.peer_pid.swap(pid, Ordering::Relaxed) != pid {
+            self.peer_start.store(proc::start_time(pid).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the other process still runs.
+    pub(crate) fn peer_alive(&self) -> bool {
+        let pid = self.peer_pid();
+        pid == 0 || proc::alive(pid, self.peer_start.load(Ordering::Relaxed))
+    }
+
+    /// Ends a session, whose slot this side has left; `creator`: the slot is ours to give out again.
+    pub(crate) fn end_session(&self, slot: u32, creator: bool) {
+        if creator {
+            self.arena().let_go(slot);
+        }
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Ends a session whose slot was never offered.
+    pub(crate) fn give_up(&self, slot: u32) {
+        self.arena().give_slot(slot);
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Ends a session that never began (mapped arenas).
+    pub(crate) fn uncount(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// What it holds contradicts what we know: the peer has written over it, or one of us is wrong.
+    #[cold]
+    pub(crate) fn mistrust(&self) {
+        self.spoilt.store(1, Ordering::Relaxed);
+        process::contradiction();
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.spoilt.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether nobody has a use for it any more.
+    fn is_over(&self) -> bool {
+        self.sessions.load(Ordering::Acquire) == 0 && !self.peer_alive()
+    }
+}
+
+/// An arena for a connection to `port`, and a slot in it. `bound`: the id of the accepting process, when it is known to be another
+/// than the last one. The session is counted; undo with [`Lease::give_up`].
+pub(crate) fn lend(port: u16, bound: Option<u64>) -> Result<(&'static Lease, u32), Reason> {
+    let guard = LOCK.lock();
+    if guard.nested() {
+        return Err(Reason::Unearned);
+    }
+    let fits = |lease: &Lease| {
+        let to = lease.arena().bound_to();
+        lease.port.load(Ordering::Relaxed) == u32::from(port) && bound.is_none_or(|id| to == 0 || to == id)
+    };
+    // A bound arena first: only its peer can use it, and a fresh one may be needed for another.
+    let mut fresh = None;
+    for lease in living(state::MADE).filter(|lease| lease.is_trusted() && fits(lease)) {
+        if lease.arena().bound_to() == 0 {
+            fresh = Some(lease);
+        } else if let Some(slot) = take_slot(lease) {
+            return Ok((lease, slot));
+        }
+    }
+    let lease = match fresh {
+        Some(lease) => lease,
+        None => make(port)?,
+    };
+    take_slot(lease).map(|slot| (lease, slot)).ok_or(Reason::NoMemory)
+}
+
+fn take_slot(lease: &Lease) -> Option<u32> {
+    let slot = lease.arena().take_slot().ok()?;
+    lease.sessions.fetch_add(1, Ordering::AcqRel);
+    Some(slot)
+}
+
+fn make(port: u16) -> Result<&'static Lease, Reason> {
+    let (arena, fd) = Arena::create().map_err(|e| match e {
+        Errno::NOSYS | Errno::INVAL => Reason::Kernel,
+        _ => Reason::NoMemory,
+    })?;
+    let lease = open(arena, state::MADE).ok_or(Reason::NoMemory)?;
+    lease.port.store(u32::from(port), Ordering::Relaxed);
+    let fd = mem::move_high(fd).into_raw_fd();
+    lease.inode.store(inode(fd), Ordering::Relaxed);
+    lease.fd.store(fd, Ordering::Relaxed);
+    table::hide(fd);
+    Ok(lease)
+}
+
+fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
+    let (index, lease) = LEASES.take()?;
+    // SAFETY: a free lease holds no arena, and LOCK makes us the only one at it.
+    unsafe { (*lease.arena.get()).write(arena) };
+    lease.index.store(index, Ordering::Relaxed);
+    lease.fd.store(-1, Ordering::Relaxed);
+    for field in [&lease.sessions, &lease.spoilt, &lease.port, &lease.peer_pid] {
+        field.store(0, Ordering::Relaxed);
+    }
+    lease.state.store(as_state, Ordering::Release);
+    Some(lease)
+}
+
+/// How a peer's arena could not be had.
+pub(crate) enum Unmapped {
+    /// The peer shows no descriptor and we do not have it.
+    Unknown,
+    /// It may not be opened.
+    Refused,
+    /// It could not be had this time.
+    NotNow,
+}
+
+/// Arena `id` of process `pid`, mapped now if it shows it as descriptor `fd`. A session is counted.
+pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lease, Unmapped> {
+    let guard = LOCK.lock();
+    if guard.nested() {
+        return Err(Unmapped::NotNow);
+    }
+    if let Some(lease) = living(state::MAPPED).find(|lease| lease.arena().id() == id) {
+        if !lease.is_trusted() {
+            return Err(Unmapped::NotNow);
+        }
+        lease.sessions.fetch_add(1, Ordering::AcqRel);
+        return Ok(lease);
+    }
+    let fd = fd.ok_or(Unmapped::Unknown)?;
+    let arena = Arena::attach_from(pid, fd, id).map_err(|e| match e {
+        Errno::ACCESS | Errno::PERM => Unmapped::Refused,
+        _ => Unmapped::NotNow,
+    })?;
+    let lease = open(arena, state::MAPPED).ok_or(Unmapped::NotNow)?;
+    lease.set_peer(pid);
+    lease.sessions.fetch_add(1, Ordering::AcqRel);
+    Ok(lease)
+}
+
+/// The leases of one kind; those that nobody has a use for are ended on the way, of either kind. Under LOCK.
+fn living(kind: u32) -> impl Iterator<Item = &'static Lease> {
+    LEASES.all().filter_map(move |(index, lease)| {
+        let state = lease.state.load(Ordering::Relaxed);
+        if state != state::FREE && lease.is_over() {
+            close(index, lease);
+            return None;
+        }
+        (state == kind).then_some(lease)
+    })
+}
+
+/// Ends what nobody has a use for any more: a connection has ended, and its peer with it.
+pub(crate) fn tidy() {
+    let guard = LOCK.lock();
+    if !guard.nested() {
+        living(state::FREE).for_each(drop);
+    }
+}
+
+fn close(index: u32, lease: &Lease) {
+    lease.hide();
+    lease.state.store(state::FREE, Ordering::Release);
+    // SAFETY: the lease was open, so the arena was written; it has no session, so nobody looks at it; LOCK keeps others out.
+    unsafe { (*lease.arena.get()).assume_init_drop() };
+    LEASES.put(index);
+}
+
+fn inode(fd: i32) -> u64 {
+    // SAFETY: the descriptor is only looked at.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
+}
+
+/// The program is out of descriptors: gives up those of arenas that offers stand for. True if there was one.
+pub(crate) fn give_up_fds() -> bool {
+    let mut any = false;
+    for (_, lease) in LEASES.all().filter(|(_, l)| l.state.load(Ordering::Relaxed) == state::MADE) {
+        any |= lease.shown_fd().is_some();
+        lease.hide();
+    }
+    any
+}
+
+/// The program wants that very number, by dup2(2): no offer shows it from now on. False: it is none of these.
+pub(crate) fn yield_fd(wanted: i32) -> bool {
+    let made = LEASES.all().filter(|(_, lease)| lease.state.load(Ordering::Relaxed) == state::MADE);
+    let shown =
+        made.filter_map(|(_, lease)| lease.fd.compare_exchange(wanted, -1, Ordering::Relaxed, Ordering::Relaxed).ok());
+    let any = wanted >= 0 && shown.count() > 0;
+    if any {
+        table::unhide(wanted);
+    }
+    any
+}
+
+/// The lease with this index.
+pub(crate) fn by_index(index: u32) -> Option<&'static Lease> {
+    LEASES.get(index)
+}
+
+/// Before a fork: nothing changes until the fork is over.
+pub(crate) fn hold_still() {
+    still::hold(&LOCK);
+    still::hold(LEASES.lock());
+}
+
+/// In the parent, when the fork is over: undoes [`hold_still`].
+pub(crate) fn go_on() {
+    still::let_go(LEASES.lock());
+    still::let_go(&LOCK);
+}
+
+/// The child after fork(2).
+pub(crate) fn after_fork() {
+    still::reset(&LOCK);
+    still::reset(LEASES.lock());
+    // Descriptors shown in offers are the parent's business; the child's copies only cost numbers.
+    for (_, lease) in LEASES.all() {
+        if lease.state.load(Ordering::Relaxed) == state::MADE {
+            lease.hide();
+            // The arena's free slots are now known to two processes: the child makes new arenas for new connections.
+            lease.port.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! One socket in one event set: what the program registered, and whose the kernel's registration is.
+//!
+//! ```text
+//!   unused --add--> PLAIN --adopt--> OURS --restore--> PLAIN --del--> unused
+//!                     |               |  \--del--> OURS + DETACHED (kept in the kernel, tells nothing) --add--> OURS
+//!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
+//!                                              keeps what it had, and nobody can change it any more
+//! ```
+//! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]); what is reported meanwhile
+//! is decided by the bits, which everybody may read.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// A member. All-zero: unused.
+#[derive(Default)]
+pub(crate) struct Member {
+    /// The set plus one; 0: unused.
+    set: AtomicU32,
+    pub(crate) fd: AtomicI32,
+    /// The program's events and data.
+    pub(crate) events: AtomicU32,
+    pub(crate) data: AtomicU64,
+    state: AtomicU32,
+    /// Neighbours on the set's active list: member ids plus one. Under the set's lock.
+    pub(crate) next: AtomicU32,
+    pub(crate) prev: AtomicU32,
+    /// What was reported last, for edge triggering.
+    pub(crate) seen_in: AtomicU64,
+    pub(crate) seen_out: AtomicU64,
+    /// Fruitless looks in a row.
+    pub(crate) quiet: AtomicU32,
+    /// The wait in which it was reported last.
+    pub(crate) round: AtomicU32,
+}
+
+pub(crate) mod bit {
+    /// The kernel's registration is ours.
+    pub(crate) const OURS: u32 = 1;
+    /// On the active list.
+    pub(crate) const ACTIVE: u32 = 2;
+    /// One-shot and reported.
+    pub(crate) const SPENT: u32 = 4;
+    /// Deleted by the program while the registration was ours: it stays in the kernel, in case the program adds it again, as event
+    /// loops do that switch between reading and writing. Nothing of it is reported.
+    pub(crate) const DETACHED: u32 = 8;
+    /// The kernel socket was asked and had nothing to read: it will tell when it has.
+    pub(crate) const QUIET_IN: u32 = 16;
+    /// The same for room to write.
+    pub(crate) const QUIET_OUT: u32 = 32;
+    /// The descriptor it was registered by is closed.
+    pub(crate) const ORPHAN: u32 = 64;
+}
+
+impl Member {
+    pub(crate) fn clear(&self) {
+        self.set.store(0, Ordering::Release);
+        self.state.store(0, Ordering::Relaxed);
+    }
+
+    /// Becomes member of a set, as the program said; in state `bits`.
+    pub(crate) fn begin(&self, set: u32, fd: i32, event: libc::epoll_event, bits: u32) {
+        self.fd.store(fd, Ordering::Relaxed);
+        self.state.store(bits, Ordering::Relaxed);
+        self.round.store(0, Ordering::Relaxed);
+        self.ask(event);
+        self.set.store(set + 1, Ordering::Release);
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.set.load(Ordering::Relaxed) != 0
+    }
+
+    /// The set it is in.
+    pub(crate) fn set(&self) -> Option<u32> {
+        self.set.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    pub(crate) fn is_in(&self, set: u32) -> bool {
+        self.set.load(Ordering::Acquire) == set + 1
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, bit: u32) -> bool {
+        self.state.load(Ordering::Relaxed) & bit != 0
+    }
+
+    pub(crate) fn set_bit(&self, bit: u32, on: bool) {
+        if on {
+            self.state.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            self.state.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether rings decide what is reported of it, and something may be.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & (bit::OURS | bit::SPENT | bit::DETACHED) == bit::OURS
+    }
+
+    /// Takes the program's wishes; the next look reports whatever is there.
+    pub(crate) fn ask(&self, event: libc::epoll_event) {
+        self.events.store(event.events, Ordering::Relaxed);
+        self.data.store(event.u64, Ordering::Relaxed);
+        self.set_bit(bit::SPENT, false);
+        self.forget_edges();
+    }
+
+    /// Forgets what was reported: the next look reports what is there.
+    pub(crate) fn forget_edges(&self) {
+        self.seen_in.store(u64::MAX, Ordering::Relaxed);
+        self.seen_out.store(u64::MAX, Ordering::Relaxed);
+        self.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.events.load(Ordering::Relaxed) & libc::EPOLLEXCLUSIVE as u32 != 0
+    }
+}

@@ -1,0 +1,52 @@
+//! Who owns what: one module for each thing, with its states, who moves them, and what is freed when. Nothing here imports what is
+//! above it.
+//!
+//! | module | the life of |
+//! |---|---|
+//! | [`table`] | a descriptor: what it is to us |
+//! | [`hold`] | an object that several hooks look at, and the moment when none does |
+//! | [`sock`] | a TCP socket of the program; [`socket`]: as the wire of its session |
+//! | [`session`] | a connection's time in a ring |
+//! | [`settle`] | its end, and that of a socket |
+//! | [`sets`], [`member`], [`registration`] | an event set, a socket in it, and whose the kernel's registration is |
+//! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
+//! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
+//! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |
+//! | [`process`] | what this process knows of itself: configuration, report, whether anything may move |
+//! | [`slab`], [`lock`], [`still`] | memory outside malloc; exclusion; locks held across a fork |
+
+// Under `shuttle` only what is explored there: the rest needs the C library, and a process to live in.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod arenas;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod defer;
+pub(crate) mod gate;
+pub(crate) mod hold;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod holders;
+pub(crate) mod lock;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod member;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod offers;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod process;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod registration;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod routed;
+pub(crate) mod session;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod sets;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod settle;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod slab;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod sock;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod socket;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod still;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod table;

@@ -1,0 +1,423 @@
+//! Registrations: the kernel's entry for a socket in an event set is the program's, or ours while a session can receive doorbells.
+//!
+//! Ours is edge-triggered, for all events, with a key of ours as data. Whatever it tells only puts the member on the set's active list;
+//! what the program is told is computed from ring and kernel. States and steps: [`super::member`].
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
+    epoll_event,
+};
+use madrigal_sys::{Errno, raw};
+
+use super::member::{Member, bit};
+use super::session::phase;
+use super::sets::{self, Set, id, key};
+use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag};
+
+/// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
+/// a sleeper by a modification.
+const OURS: u32 = (EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET) as u32;
+const OURS_OUT: u32 = OURS | EPOLLOUT as u32;
+
+fn used(s: &Sock) -> impl Iterator<Item = (usize, &Member)> {
+    s.members.iter().enumerate().filter(|(_, member)| member.is_used())
+}
+
+/// Whether the socket's memberships are no obstacle to a session.
+pub(crate) fn may_move(s: &Sock) -> bool {
+    used(s).all(|(_, member)| {
+        let sole = || member.set().and_then(sets::by_index).is_some_and(|set| set.is_sole());
+        !member.has(bit::ORPHAN) && sole()
+    })
+}
+
+/// Makes every registration of the socket ours, and all that are added from now on, before the first doorbell can come. False: one of
+/// them cannot be, and all stay the program's. Under the receive lock.
+pub(crate) fn adopt(s: &Sock) -> bool {
+    let _registering = s.registering();
+    for (m, member) in used(s).filter(|(_, member)| !member.has(bit::OURS)) {
+        if !adopt_one(s, m, member) {
+            restore_all(s);
+            return false;
+        }
+    }
+    s.set_flag(flag::HOOKED, true);
+    true
+}
+
+fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
+    let Some(set) = member.set().and_then(sets::by_index) else { return false };
+    let (Some(epfd), false) = (set.descriptor(), member.has(bit::ORPHAN)) else { return false };
+    // First, for the kernel may report the new entry at once.
+    member.forget_edges();
+    member.set_bit(bit::OURS, true);
+    set.ours.fetch_add(1, Ordering::AcqRel);
+    let wakes = if set.sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&set, s, member) };
+    let taken = put(epfd, member, wakes, key(s, m));
+    if taken.is_err() {
+        member.set_bit(bit::OURS, false);
+        set.ours.fetch_sub(1, Ordering::AcqRel);
+        return false;
+    }
+    set.activate(id(s, m), member);
+    true
+}
+
+/// What the kernel is to tell of a member of ours. `EPOLLOUT` is what wakes a sleeper whose doorbell another thread has taken in between.
+/// In a set that is itself watched it would make that look ready: there it is only asked for if the program does, and the kernel carries
+/// what it sends.
+fn ours(set: &Set, s: &Sock, member: &Member) -> u32 {
+    let writes = member.events.load(Ordering::Relaxed) & (EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0;
+    let plainly = writes && s.session.tx() != phase::RING;
+    if set.watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
+}
+
+/// Makes the kernel's entry of a member this.
+fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
+    let fd = member.fd.load(Ordering::Relaxed);
+    if member.is_exclusive() {
+        // An exclusive entry cannot be modified, and one becomes exclusive only as it is added.
+        return raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
+            .and_then(|()| raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
+    }
+    raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
+}
+
+/// Gives every registration back to the program.
+pub(crate) fn restore(s: &Sock) {
+    let _registering = s.registering();
+    restore_all(s);
+}
+
+fn restore_all(s: &Sock) {
+    s.set_flag(flag::HOOKED, false);
+    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        restore_one(s, member);
+    }
+}
+
+fn restore_one(s: &Sock, member: &Member) {
+    let Some(set) = member.set().and_then(sets::by_index) else { return };
+    let epfd = set.descriptor();
+    if member.has(bit::DETACHED) {
+        if let Some(epfd) = epfd {
+            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        }
+        return forget(&set, s, member);
+    }
+    // No thread is in the middle of a look at the session once this lock was ours.
+    let _lock = set.lock.lock();
+    set.deactivate(member);
+    member.set_bit(bit::OURS, false);
+    set.ours.fetch_sub(1, Ordering::AcqRel);
+    let events = if member.has(bit::SPENT) { EPOLLONESHOT as u32 } else { member.events.load(Ordering::Relaxed) };
+    if let Some(epfd) = epfd {
+        // The kernel looks at the socket anew, and reports what is there.
+        let _ = put(epfd, member, events, member.data.load(Ordering::Relaxed));
+    }
+}
+
+/// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
+/// any more. Just before the close, when no registration is ours (the session has been left).
+pub(crate) fn orphan(s: &Sock, fd: c_int) {
+    let _registering = s.registering();
+    for (_, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
+        if member.has(bit::OURS) {
+            restore_one(s, member);
+        }
+        member.set_bit(bit::ORPHAN, true);
+    }
+}
+
+/// Whether something is registered by this descriptor of the socket.
+pub(crate) fn is_registered_by(s: &Sock, fd: c_int) -> bool {
+    used(s).any(|(_, member)| member.fd.load(Ordering::Relaxed) == fd && !member.has(bit::ORPHAN))
+}
+
+/// The socket's last descriptor is closing: the kernel drops its registrations.
+pub(crate) fn drop_members(s: &Sock) {
+    if used(s).next().is_none() {
+        return;
+    }
+    let _registering = s.registering();
+    for (_, member) in used(s) {
+        let Some(set) = member.set().and_then(sets::by_index) else { continue };
+        let ours = member.has(bit::OURS);
+        forget(&set, s, member);
+        // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself before it arms.
+        if ours && set.sleepers.load(Ordering::SeqCst) > 0 {
+            wake_sleeper(&set);
+        }
+    }
+}
+
+/// A doorbell meant for all may have been on its way to the socket that is closing: a sleeper is made to look again.
+fn wake_sleeper(set: &Set) {
+    let _lock = set.lock.lock();
+    if let (Some((id, s, member)), Some(epfd)) = (set.active().next(), set.descriptor()) {
+        // A modified entry that is writable, as this one is or will be, is reported at once.
+        let _ = put(epfd, member, OURS_OUT, key(s, id as usize % MEMBERS));
+    }
+}
+
+/// The member leaves its set. While the socket's registrations are held still.
+fn forget(set: &Set, s: &Sock, member: &Member) {
+    s.session.watchers.fetch_sub(1, Ordering::SeqCst);
+    set.tcp.fetch_sub(1, Ordering::AcqRel);
+    let _lock = set.lock.lock();
+    if member.has(bit::OURS) {
+        set.ours.fetch_sub(1, Ordering::AcqRel);
+    }
+    set.deactivate(member);
+    member.clear();
+}
+
+/// A set's last descriptor is closed, and with it every registration in it.
+pub(crate) fn set_closed(set: &Set) {
+    for s in members_of(set) {
+        let _registering = s.registering();
+        for (_, member) in used(&s).filter(|(_, member)| member.is_in(set.index())) {
+            forget(set, &s, member);
+        }
+    }
+}
+
+/// The sockets that are in a set.
+pub(crate) fn members_of(set: &Set) -> impl Iterator<Item = Ref> {
+    let index = set.index();
+    let inside = move |s: &Sock| !s.is_closed() && used(s).any(|(_, member)| member.is_in(index));
+    SOCKS
+        .all()
+        .filter(move |(_, s)| inside(s))
+        .filter_map(|(index, _)| sock::by_index(index))
+        .filter(move |s| inside(s))
+}
+
+/// The socket's sending side is in the ring: in watched sets the kernel need not tell that its own is writable.
+pub(crate) fn quieten(s: &Sock) {
+    if used(s).next().is_none() {
+        return;
+    }
+    let _registering = s.registering();
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        let Some(set) = member.set().and_then(sets::by_index) else { continue };
+        let told = ours(&set, s, member);
+        if told == OURS
+            && let Some(epfd) = set.descriptor()
+        {
+            let _ = put(epfd, member, told, key(s, m));
+        }
+    }
+}
+
+/// Threads asleep on sets with this socket are made to look at it again.
+pub(crate) fn stir(s: &Sock) {
+    if used(s).next().is_none() {
+        return;
+    }
+    let _registering = s.registering();
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        let Some(set) = member.set().and_then(sets::by_index) else { continue };
+        set.activate(id(s, m), member);
+        stir_sleepers(&set, s, m, member);
+    }
+}
+
+/// Makes threads asleep on the set look at its active members again. While the socket's registrations are held still.
+fn stir_sleepers(set: &Set, s: &Sock, m: usize, member: &Member) {
+    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
+    if set.sleepers.load(Ordering::SeqCst) > 0
+        && let Some(epfd) = set.descriptor()
+    {
+        // A modified entry that is writable, as this one always is, is reported at once.
+        let _ = put(epfd, member, OURS_OUT, key(s, m));
+    }
+}
+
+/// The set's own descriptor is being watched: from now on our registrations in it tell of doorbells only.
+pub(crate) fn watch(set: &Set) {
+    if set.watched.swap(1, Ordering::AcqRel) != 0 {
+        return;
+    }
+    for s in members_of(set) {
+        forget_detached(set, &s);
+        quieten(&s);
+    }
+}
+
+/// What the program has taken out of the set goes from the kernel's, too, where it would make the set look ready.
+fn forget_detached(set: &Set, s: &Sock) {
+    let _registering = s.registering();
+    for (_, member) in used(s).filter(|(_, member)| member.is_in(set.index()) && member.has(bit::DETACHED)) {
+        if let Some(epfd) = set.descriptor() {
+            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        }
+        forget(set, s, member);
+    }
+}
+
+// --- epoll_ctl(2) ------------------------------------------------------------------------------------------------------------------
+
+/// epoll_ctl(2) of a socket in a set that we both know; `call` is the kernel's. `None`: the socket is in too many sets to follow it into
+/// one more.
+pub(crate) fn control(
+    (set, epfd): (&Set, c_int),
+    (s, fd): (&Sock, c_int),
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Option<Result<(), Errno>> {
+    if let Some(result) = change_quickly(set, (s, fd), op, event) {
+        return Some(result);
+    }
+    let _registering = s.registering();
+    let by_this = |(_, member): &(usize, &Member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd;
+    let known = used(s).find(by_this);
+    Some(match (op, known, event) {
+        (EPOLL_CTL_ADD, None, Some(event)) => {
+            let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
+            add((set, epfd), (s, fd), (m, member), event, call)
+        }
+        (_, Some((_, member)), _) if !member.has(bit::OURS) => changed_plainly(set, s, member, op, event, call),
+        (_, Some(known), _) => change_ours(set, s, known, op, event, call),
+        _ => call(),
+    })
+}
+
+/// What event loops do for every request: they change what they ask for, of a registration that is ours, in a set where nobody sleeps.
+/// That takes a few stores, and no system call, not even one that blocks signals: a handler on top of it finds the lock nested, and what
+/// it changes stays. `None`: it takes more.
+fn change_quickly(
+    set: &Set,
+    (s, fd): (&Sock, c_int),
+    op: c_int,
+    event: Option<epoll_event>,
+) -> Option<Result<(), Errno>> {
+    let guard = s.registering.lock();
+    let (m, member) = used(s)
+        .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
+        .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
+    let simple = set.watched.load(Ordering::Relaxed) == 0 && set.sleepers.load(Ordering::SeqCst) == 0;
+    match (op, event) {
+        (EPOLL_CTL_DEL, _) if simple && !member.has(bit::DETACHED) => {
+            member.set_bit(bit::DETACHED, true);
+            return Some(Ok(()));
+        }
+        (EPOLL_CTL_MOD, Some(event)) if simple && !member.has(bit::DETACHED) && !is_exclusive(event) => {
+            member.ask(event)
+        }
+        (EPOLL_CTL_ADD, Some(event)) if simple && member.has(bit::DETACHED) && !is_exclusive(event) => {
+            member.set_bit_and_ask(event);
+        }
+        _ => return None,
+    }
+    set.activate(id(s, m), member);
+    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
+    if set.sleepers.load(Ordering::SeqCst) > 0 {
+        stir_sleepers(set, s, m, member);
+    }
+    Some(Ok(()))
+}
+
+fn add(
+    (set, epfd): (&Set, c_int),
+    (s, fd): (&Sock, c_int),
+    (m, member): (usize, &Member),
+    event: epoll_event,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // The kernel judges what the program asks for, and it may be reported before it is known to be ours.
+    call()?;
+    member.begin(set.index(), fd, event, 0);
+    // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
+    s.session.watchers.fetch_add(1, Ordering::SeqCst);
+    set.tcp.fetch_add(1, Ordering::SeqCst);
+    // SYNC: SeqCst with `set_closed`, which looks for members behind the last descriptor.
+    if set.is_closed() {
+        forget(set, s, member);
+        return Ok(());
+    }
+    if s.has(flag::HOOKED) {
+        if !adopt_one(s, m, member) {
+            // Doorbells would be shown.
+            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
+            forget(set, s, member);
+            return Err(Errno::NOMEM);
+        }
+        // The first report may have woken a thread before it could know the member.
+        stir_sleepers(set, s, m, member);
+    }
+    Ok(())
+}
+
+/// The registration is the program's, in the kernel.
+fn changed_plainly(
+    set: &Set,
+    s: &Sock,
+    member: &Member,
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    call()?;
+    match (op, event) {
+        (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
+        (EPOLL_CTL_DEL, _) => forget(set, s, member),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The kernel's registration is ours, and stays so.
+fn change_ours(
+    set: &Set,
+    s: &Sock,
+    (m, member): (usize, &Member),
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let detached = member.has(bit::DETACHED);
+    let told = ours(set, s, member);
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(event)) if detached => member.set_bit_and_ask(event),
+        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, _) if detached => return Err(Errno::NOENT),
+        // The kernel modifies no exclusive entry, and makes none exclusive.
+        (EPOLL_CTL_MOD, Some(event)) if (member.is_exclusive() || is_exclusive(event)) => return Err(Errno::INVAL),
+        (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
+        (EPOLL_CTL_DEL, _) => {
+            member.set_bit(bit::DETACHED, true);
+            if set.watched.load(Ordering::Relaxed) != 0
+                && let Some(epfd) = set.descriptor()
+            {
+                let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+                forget(set, s, member);
+            }
+            return Ok(());
+        }
+        // Added twice, or nonsense: the kernel says what.
+        _ => return call(),
+    }
+    set.activate(id(s, m), member);
+    if ours(set, s, member) & !told != 0
+        && let Some(epfd) = set.descriptor()
+    {
+        let _ = put(epfd, member, OURS_OUT, key(s, m));
+    }
+    stir_sleepers(set, s, m, member);
+    Ok(())
+}
+
+fn is_exclusive(event: epoll_event) -> bool {
+    event.events & libc::EPOLLEXCLUSIVE as u32 != 0
+}
+
+impl Member {
+    fn set_bit_and_ask(&self, event: epoll_event) {
+        self.set_bit(bit::DETACHED, false);
+        self.ask(event);
+    }
+}

@@ -1,0 +1,368 @@
+//! Doorbells: one byte each on the kernel socket, to wake a peer that sleeps; and what the kernel socket says of its end.
+//!
+//! A doorbell is counted (`bells`) before it is sent, and while a thread is between deciding and having sent it is counted in
+//! `ringing`, with signals blocked. So whoever has sealed the ring and finds `ringing` at 0 knows the last count. Reading them back is
+//! counted, too (`swallowed`); at the end of a direction the kernel's own count of bytes is believed instead ([`View::rung_out`]).
+//!
+//! **Token rule**: while a reader may sleep, `armed` is set or a doorbell is on its way. Who takes a doorbell out of the kernel arms
+//! again at once if another thread or an event set may sleep on that socket.
+
+use madrigal_base::sync::{AtomicU32, Ordering};
+use madrigal_drivers::shm::layout::{SEALED, fate, state, want};
+use madrigal_drivers::shm::ring::Sleeper;
+use madrigal_sys::Errno;
+
+use super::{View, Wire, cut, phase};
+
+/// In `Session::kernel_events`: a receive has told how the stream ended.
+const ASKED: u32 = 1 << 27;
+const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+/// How long a writer may take to put back what the kernel has room for.
+const TAKEN_NS: u64 = 500_000_000;
+/// How long a nonblocking reader believes that a quiet kernel socket is still open.
+const TRUST_NS: u64 = 1_000_000;
+
+/// Doorbells of a sealed direction that lie in the kernel's queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The writer is just about to ring once more.
+    MoreToCome,
+    Bells(u64),
+    /// The peer says what cannot be.
+    Nonsense,
+}
+
+/// Who takes doorbells out of a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Me {
+    /// A thread that is not counted among the sleepers.
+    Awake,
+    /// One about to sleep for bytes.
+    Reader,
+    /// One about to sleep for space.
+    Writer,
+    /// One about to sleep for whichever comes first.
+    Both,
+}
+
+// --- rung ---------------------------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// Rings the peer's doorbell.
+    pub(crate) fn ring(&self) {
+        self.ring_if(|| true);
+    }
+
+    /// Wakes whoever a publication found armed; `is_due` says of an event set whether it still sleeps: of all its connections only one
+    /// rings (see [`Sleeper::Set`]).
+    pub(crate) fn wake(&self, sleeper: Sleeper, is_due: impl FnOnce(u32) -> bool) {
+        match sleeper {
+            Sleeper::Nobody => {}
+            Sleeper::Own => self.ring(),
+            Sleeper::Set(index) => self.ring_if(|| is_due(index)),
+        }
+    }
+
+    fn ring_if(&self, is_due: impl FnOnce() -> bool) {
+        self.wire.undisturbed(|| {
+            // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count. A
+            // set's word is taken inside: who takes it is sure to ring.
+            self.begin_ringing();
+            if self.may_ring() && is_due() {
+                self.ring_now();
+            }
+            self.end_ringing();
+        });
+    }
+
+    /// Whether a doorbell would be understood: not by a sealed direction, nor by a peer that closes. Only while counted in `ringing`.
+    pub(super) fn may_ring(&self) -> bool {
+        // SYNC: SeqCst with `close`: a doorbell it does not wait for is one that is not sent.
+        self.out.w.state.load(Ordering::SeqCst) == state::RING
+            && !self.s.producer.is_sealed(self.out)
+            && self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
+            && self.out.r.deaf.load(Ordering::SeqCst) == 0
+    }
+
+    /// From now on a seal of ours waits for us, and a peer that sees it knows that a doorbell may follow.
+    pub(super) fn begin_ringing(&self) {
+        self.s.ringing.fetch_add(1, Ordering::SeqCst);
+        self.out.w.ringing.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_ringing(&self) {
+        self.out.w.ringing.fetch_sub(1, Ordering::SeqCst);
+        self.s.ringing.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sends a doorbell. Only while counted in `ringing`.
+    pub(super) fn ring_now(&self) {
+        self.out.w.bells.fetch_add(1, Ordering::SeqCst);
+        if let Err(e) = self.wire.bell() {
+            self.out.w.bells.fetch_sub(1, Ordering::SeqCst);
+            if !matches!(e, Errno::AGAIN | Errno::PIPE) {
+                // The kernel tells it once.
+                self.saw_error(e);
+            }
+            if e != Errno::AGAIN {
+                // The connection is gone: let readers and waiters look.
+                self.s.checked_at.store(0, Ordering::Relaxed);
+                self.s.kernel_events.fetch_or((libc::EPOLLHUP | libc::EPOLLRDHUP) as u32, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until no thread of ours is about to ring.
+    pub(super) fn await_ringers(&self) {
+        while self.s.ringing.load(Ordering::SeqCst) != 0 {
+            self.wire.pause();
+        }
+    }
+
+    /// After consuming, and after the switch: rings if the writer waits for the space there is now. A side that cannot ring yet leaves the
+    /// request where it is.
+    #[inline]
+    pub(crate) fn pay_space(&self) {
+        if self.s.tx() == phase::RING && Self::CONSUMER.owes_space(self.inn) {
+            self.ring();
+        }
+    }
+}
+
+// --- taken out ----------------------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// Doorbells the peer says it has sent and we have not taken yet.
+    pub(crate) fn bells_due(&self) -> u64 {
+        let due = self.inn.w.bells.load(Ordering::Acquire).wrapping_sub(self.s.swallowed.load(Ordering::Relaxed));
+        // A doorbell that found no room is counted for a moment, and may be taken for one in that moment.
+        if due > 1 << 62 { 0 } else { due }
+    }
+
+    /// Takes doorbells out of the kernel socket, unless one of them is meant for a thread asleep on the socket that has what it
+    /// waits for: then it stays, and the answer is false. Only under the receive lock. In phase RING nothing else can be in the kernel's
+    /// queue as long as the ring is open; in any other what is there stays, and of a sealed ring [`View::rung_out`] takes them.
+    pub(crate) fn swallow(&self, me: Me) -> bool {
+        // Read before the check: a doorbell that comes after it stays.
+        let due = self.bells_due();
+        if due == 0 || self.s.rx() != phase::RING || self.is_sealed_in() {
+            return true;
+        }
+        let mine = !self.is_for_another(me);
+        if mine {
+            self.discard(due);
+        }
+        mine
+    }
+
+    /// Whether a thread asleep on this socket, other than the caller, has what it waits for.
+    fn is_for_another(&self, me: Me) -> bool {
+        let others = |count: &AtomicU32, mine: bool| count.load(Ordering::SeqCst) > u32::from(mine);
+        let readers = || others(&self.s.rx_sleepers, matches!(me, Me::Reader | Me::Both));
+        let writers = || others(&self.s.tx_sleepers, matches!(me, Me::Writer | Me::Both));
+        let room = || self.s.producer.has_room(self.out, &self.mem, self.wanted());
+        readers() && Self::CONSUMER.stirred(self.inn) || writers() && room()
+    }
+
+    pub(super) fn discard(&self, due: u64) {
+        match self.wire.discard(due) {
+            Ok(0) => self.saw_end(),
+            Ok(n) => {
+                self.s.swallowed.fetch_add(n, Ordering::Relaxed);
+                if self.others_may_sleep() {
+                    let _ = Self::CONSUMER.arm(self.inn);
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => self.saw_error(e),
+        }
+    }
+
+    /// Whether the writer of a sealed direction rings no more: what it has counted is all.
+    pub(crate) fn has_rung_last(&self) -> bool {
+        self.inn.w.state.load(Ordering::SeqCst) == state::DONE || self.inn.w.ringing.load(Ordering::SeqCst) == 0
+    }
+
+    /// How many doorbells of a sealed direction lie in front of what the kernel carries. In phase RING.
+    pub(super) fn bells_left(&self) -> Left {
+        if !self.has_rung_last() {
+            return Left::MoreToCome;
+        }
+        let all = self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(self.inn.w.bells.load(Ordering::Acquire));
+        match self.wire.taken().map(|taken| all.checked_sub(taken)) {
+            Ok(Some(left)) => Left::Bells(left),
+            Ok(None) => Left::Nonsense,
+            Err(_) => Left::MoreToCome,
+        }
+    }
+
+    /// Takes the last doorbells of a sealed direction out; true once they all are, and the next byte in the kernel is the program's.
+    /// Under the receive lock, in phase RING.
+    pub(super) fn rung_out(&self) -> bool {
+        self.await_taken();
+        for _ in 0..2 {
+            match self.bells_left() {
+                Left::Bells(0) => return true,
+                Left::Bells(left) => self.discard(left),
+                Left::MoreToCome => {
+                    self.discard_early();
+                    return false;
+                }
+                Left::Nonsense => {
+                    self.spoil();
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Unread bytes that the writer is putting into the kernel's queue are there all the time, for the program.
+    fn await_taken(&self) {
+        if self.inn.w.taking.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let end = self.wire.now() + TAKEN_NS;
+        while self.inn.w.taking.load(Ordering::SeqCst) != 0 && self.wire.now() < end && self.wire.peer_lives() {
+            self.wire.pause();
+        }
+    }
+
+    /// The writer is about to ring once more: what has come so far are doorbells, and would end every sleep at once.
+    fn discard_early(&self) {
+        let queued = self.wire.queued().unwrap_or(0);
+        // SYNC: SeqCst, behind the count: bytes of the program's come behind DONE.
+        if self.inn.w.state.load(Ordering::SeqCst) != state::DONE && queued > 0 {
+            self.discard(queued);
+        }
+    }
+
+    /// Whether a thread other than this one may be asleep waiting for this socket.
+    pub(crate) fn others_may_sleep(&self) -> bool {
+        self.s.has_sleepers() || self.s.watchers.load(Ordering::SeqCst) > 0
+    }
+
+    /// After a sleep that a byte ended: one that was never counted as a doorbell, under a ring that is open, is the work of a peer
+    /// that wrote over its count. Nobody would ever take it, and every sleep would end at once.
+    pub(crate) fn check_strays(&self) {
+        if self.bells_due() > 0 || self.is_sealed_in() {
+            return;
+        }
+        let Some(_lock) = self.try_reading() else { return };
+        let queued = self.s.rx() == phase::RING && self.wire.peek() == Ok(true);
+        // Counts come before bytes, and a seal before bytes of the kernel's: read again, behind the byte that was seen.
+        if queued && self.bells_due() == 0 && !self.is_sealed_in() {
+            self.spoil();
+        }
+    }
+}
+
+// --- the kernel socket's end --------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// Whether the direction we receive in is sealed.
+    pub(crate) fn is_sealed_in(&self) -> bool {
+        self.inn.w.tail.load(Ordering::SeqCst) & SEALED != 0
+    }
+
+    /// The kernel said end of stream.
+    pub(crate) fn saw_end(&self) {
+        self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
+    }
+
+    /// The kernel reported an error, which it does once. A close with unread doorbells makes it report a reset, and a crash too:
+    /// what counts is whether the other side left bytes unread.
+    pub(crate) fn saw_error(&self, e: Errno) {
+        if e == Errno::PIPE {
+            // What a reset is called behind the peer's FIN. Receives go on to tell of the end.
+            self.s.cut.store(cut::AFTER_FIN, Ordering::Relaxed);
+            self.s.set_reset_after_end();
+            return self.saw_end();
+        }
+        self.s.cut.store(cut::SHORT, Ordering::Relaxed);
+        if e == Errno::CONNRESET && !self.is_reset_meant() {
+            self.s.set_gone();
+            return self.saw_end();
+        }
+        self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
+        self.s.kernel_events.fetch_or(ENDED | ASKED, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel socket has told of its end.
+    pub(crate) fn ended(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & ENDED != 0
+    }
+
+    /// Whether the connection is over in both directions, or broken.
+    pub(super) fn is_dead(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+    }
+
+    /// Whether it is known how the kernel socket ended: an event set only tells that it did.
+    pub(crate) fn end_is_known(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & ASKED != 0
+    }
+
+    /// Asks the kernel socket, behind the doorbells, whether it is still open. At most once a millisecond unless `now`. Under the
+    /// receive lock, in phase RING.
+    pub(crate) fn check_open(&self, now: bool) {
+        let clock = self.wire.now();
+        let fresh = clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS;
+        if fresh && !now && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN {
+            return;
+        }
+        self.s.checked_at.store(clock, Ordering::Relaxed);
+        if self.swallow(Me::Awake) {
+            self.look_for_end();
+        }
+    }
+
+    pub(super) fn look_for_end(&self) {
+        match self.wire.peek() {
+            Ok(false) => self.saw_end(),
+            Ok(true) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => self.saw_error(e),
+        }
+    }
+
+    /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
+    pub(crate) fn ending(&self) -> Result<usize, Errno> {
+        let Some(code) = self.s.owed_error() else { return Ok(0) };
+        Err(code)
+    }
+
+    /// Whether a reset is one that the peer wanted us to see.
+    fn is_reset_meant(&self) -> bool {
+        match self.inn.w.fate.load(Ordering::Acquire) {
+            fate::CLOSED => false,
+            fate::RESET => true,
+            _ if self.inn.w.resets.load(Ordering::Acquire) != 0 || self.s.lost.load(Ordering::Relaxed) != 0 => true,
+            _ => self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0),
+        }
+    }
+
+    /// What poll(2) shows of the end: a reset that the peer did not mean looks like an end of stream.
+    pub(crate) fn end_events(&self) -> u32 {
+        if let Some(events) = self.s.gone_events() {
+            return events;
+        }
+        self.s.kernel_events.load(Ordering::Relaxed) & ENDED
+    }
+
+    /// The peer wrote nonsense: its stream ends here, as if it had reset the connection.
+    #[cold]
+    pub(crate) fn spoil(&self) {
+        self.s.stays.store(1, Ordering::Relaxed);
+        self.inn.w.fate.store(fate::RESET, Ordering::Relaxed);
+        self.saw_error(Errno::CONNRESET);
+        // The kernel tells the peer.
+        self.wire.resets();
+        self.wire.spoilt();
+    }
+
+    /// What a sender without space waits for: all of it while a larger block would serve it better.
+    pub(crate) fn wanted(&self) -> u32 {
+        let small = self.s.producer.block(&self.mem).is_some_and(|b| b.size < super::put::LARGEST);
+        if small && self.s.no_room.load(Ordering::Relaxed) == 0 { want::ALL } else { want::HALF }
+    }
+}

@@ -1,0 +1,123 @@
+//! Sessions under a scheduler: two processes with three threads each on one connection, over a model of the kernel's socket, with the
+//! code that runs under programs (`cargo test -p madrigal-syswrap --features shuttle`).
+//!
+//! Every byte is a function of its place in the stream, and no byte is a doorbell's, so one that is lost, doubled, out of order or no
+//! byte of the program's is found by the reader. A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports
+//! as a deadlock. Either process may be killed before any of its operations on shared memory or on the socket.
+
+mod kernel;
+mod program;
+
+use madrigal_base::sync::explored::mortal::Process;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::Arc;
+use shuttle::{MaxSteps, Runner, thread};
+
+use program::{Plan, World};
+
+/// `EXPLORE=300` has three times as many runs.
+fn explore(random: usize, pct: usize, run: impl Fn() + Send + Sync + Clone + 'static) {
+    let percent = std::env::var("EXPLORE").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let times = |runs: usize| (runs * percent / 100).max(1);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = MaxSteps::FailAfter(400_000);
+    Runner::new(RandomScheduler::new(times(random)), config.clone()).run(run.clone());
+    Runner::new(PctScheduler::new(4, times(pct)), config).run(run);
+}
+
+/// Runs both sides of a connection to their end, then ends whoever was killed as the kernel does.
+fn connect(plans: [Plan; 2], processes: &[Process; 2]) -> Arc<World> {
+    let world = Arc::new(World::new());
+    let sides = [0, 1].map(|side| {
+        let (world, process, plan) = (Arc::clone(&world), processes[side].clone(), plans[side]);
+        thread::spawn(move || {
+            let threads = program::threads(&world, &process, side, plan);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            world.end(side, process.is_dead());
+        })
+    });
+    sides.into_iter().for_each(|side| side.join().unwrap());
+    world
+}
+
+fn living() -> [Process; 2] {
+    [Process::immortal(), Process::immortal()]
+}
+
+#[test]
+fn both_streams_arrive_whole_through_kernel_and_ring() {
+    explore(1_500, 700, || {
+        let world = connect([Plan::talk(2500, 700), Plan::talk(1700, 600)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn a_larger_ring_takes_over_without_a_gap() {
+    explore(600, 300, || {
+        let world = connect([Plan { grows: true, ..Plan::talk(6000, 1800) }, Plan::talk(300, 100)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn whoever_leaves_at_any_time_loses_nothing() {
+    explore(2_000, 1_000, || {
+        let mut plans = [Plan::talk(2500, 700), Plan::talk(2000, 600)];
+        for plan in &mut plans {
+            plan.leaves = thread_rng().gen_bool(0.6);
+        }
+        let world = connect(plans, &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn unread_bytes_go_back_to_a_reader_that_knows_no_rings() {
+    explore(2_000, 1_000, || {
+        let mut plans = [Plan::talk(2200, 700), Plan::talk(2000, 600)];
+        for plan in &mut plans {
+            plan.hands_back = thread_rng().gen_bool(0.7);
+            plan.leaves = thread_rng().gen_bool(0.3);
+        }
+        let world = connect(plans, &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn the_peer_takes_back_what_we_may_not() {
+    explore(1_000, 500, || {
+        // The other side goes on talking, so it looks at the connection.
+        let world = connect([Plan { asks_back: true, ..Plan::talk(400, 90) }, Plan::talk(900, 120)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn what_was_sent_before_a_close_is_read() {
+    explore(1_500, 700, || {
+        let world = connect([Plan { closes: true, ..Plan::talk(900, 400) }, Plan::hears(900)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
+fn a_kill_at_any_step_spoils_nothing_that_came_before() {
+    explore(3_000, 1_500, || {
+        let mut plans = [Plan::talk(1800, 700), Plan::talk(1500, 600)];
+        for plan in &mut plans {
+            plan.leaves = thread_rng().gen_bool(0.3);
+            plan.hands_back = thread_rng().gen_bool(0.2);
+        }
+        let dies = thread_rng().gen_range(0..2usize);
+        let at = thread_rng().gen_range(1..700);
+        let mut processes = living();
+        processes[dies] = Process::killed_after(at);
+        let world = connect(plans, &processes);
+        // Whoever lived has read a beginning of what was sent, byte for byte; or the whole, if nobody died before the end.
+        world.assert_no_nonsense();
+    });
+}

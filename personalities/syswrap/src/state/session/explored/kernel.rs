@@ -1,0 +1,318 @@
+//! A model of a connected stream socket: two queues of bytes, with what a session asks of them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64 as Clock, Ordering as Order};
+
+use madrigal_base::sync::explored::mortal;
+use madrigal_drivers::shm::layout::Block;
+use madrigal_sys::Errno;
+use shuttle::sync::{Condvar, Mutex};
+
+use super::super::handback::{Aside, HandBack, PeerEnd};
+use super::super::wire::Wire;
+
+/// Bytes the kernel carries for one direction before a sender has to wait.
+const ROOM: usize = 1500;
+/// What a doorbell looks like in the queue; no byte of a stream does.
+pub(super) const BELL: u8 = 0;
+
+/// One direction.
+#[derive(Default)]
+struct Queue {
+    bytes: VecDeque<u8>,
+    given: u64,
+    taken: u64,
+    /// The writer has closed.
+    fin: bool,
+    /// The connection was reset; told once.
+    reset: bool,
+    /// The reader is gone: nobody takes anything any more.
+    deaf: bool,
+    /// The reader has reset the connection.
+    aborted: bool,
+}
+
+/// A connection, as the kernel has it.
+pub(super) struct Kernel {
+    /// The queue each side reads from.
+    queues: [Mutex<Queue>; 2],
+    changed: [Condvar; 2],
+    clock: Clock,
+    /// Sides that were killed, a bit each.
+    dead: Clock,
+}
+
+impl Kernel {
+    pub(super) fn new() -> Self {
+        Self { queues: Default::default(), changed: Default::default(), clock: Clock::new(1), dead: Clock::new(0) }
+    }
+
+    fn with<T>(&self, queue: usize, part: impl FnOnce(&mut Queue) -> T) -> T {
+        mortal::point();
+        let result = part(&mut self.queues[queue].lock().unwrap());
+        self.changed.iter().for_each(Condvar::notify_all);
+        result
+    }
+
+    /// Sends without waiting.
+    pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
+        self.with(1 - side, |queue| {
+            if queue.fin || queue.deaf {
+                return Err(Errno::PIPE);
+            }
+            let n = bytes.len().min(ROOM.saturating_sub(queue.bytes.len()));
+            queue.bytes.extend(&bytes[..n]);
+            queue.given += n as u64;
+            if n == 0 && !bytes.is_empty() { Err(Errno::AGAIN) } else { Ok(n) }
+        })
+    }
+
+    /// Receives without waiting. `Ok(0)`: the end.
+    pub(super) fn receive(&self, side: usize, limit: usize, mut see: impl FnMut(u8)) -> Result<usize, Errno> {
+        self.with(side, |queue| {
+            let n = limit.min(queue.bytes.len());
+            queue.bytes.drain(..n).for_each(&mut see);
+            queue.taken += n as u64;
+            match n {
+                0 if queue.reset => {
+                    queue.reset = false;
+                    queue.fin = true;
+                    Err(Errno::CONNRESET)
+                }
+                0 if queue.fin => Ok(0),
+                0 => Err(Errno::AGAIN),
+                n => Ok(n),
+            }
+        })
+    }
+
+    /// Sleeps until there is something to read, or the end of it.
+    pub(super) fn await_readable(&self, side: usize) {
+        self.sleep(side, |queue| queue.bytes.is_empty() && !queue.fin && !queue.reset);
+    }
+
+    /// Sleeps until there is room to send, or nobody to send to.
+    pub(super) fn await_room(&self, side: usize) {
+        self.sleep(1 - side, |queue| queue.bytes.len() >= ROOM && !queue.fin && !queue.deaf);
+    }
+
+    fn sleep(&self, queue: usize, mut nothing: impl FnMut(&mut Queue) -> bool) {
+        mortal::point();
+        if !mortal::may_die() {
+            let guard = self.queues[queue].lock().unwrap();
+            return drop(self.changed[queue].wait_while(guard, nothing).unwrap());
+        }
+        while nothing(&mut self.queues[queue].lock().unwrap()) {
+            mortal::point();
+            shuttle::thread::yield_now();
+        }
+        mortal::point();
+    }
+
+    /// The side sends no more: shutdown(2).
+    pub(super) fn close_sending(&self, side: usize) {
+        self.with(1 - side, |queue| queue.fin = true);
+    }
+
+    /// The side has reset the connection.
+    pub(super) fn abort(&self, side: usize) {
+        self.with(1 - side, |queue| queue.reset = true);
+        self.with(side, |queue| queue.aborted = true);
+    }
+
+    /// Whether it has.
+    pub(super) fn is_aborted(&self, side: usize) -> bool {
+        self.queues[side].lock().unwrap().aborted
+    }
+
+    /// Whether a side sends no more.
+    pub(super) fn is_over(&self, side: usize) -> bool {
+        let queue = self.queues[1 - side].lock().unwrap();
+        queue.fin || queue.reset
+    }
+
+    /// What a side's queue holds.
+    pub(super) fn describe(&self, side: usize) -> String {
+        let queue = self.queues[side].lock().unwrap();
+        let bells = queue.bytes.iter().filter(|&&byte| byte == BELL).count();
+        format!("{} ({bells} bells) taken {} fin {} reset {}", queue.bytes.len(), queue.taken, queue.fin, queue.reset)
+    }
+
+    /// The side has ended: as close(2), by the program or by its death.
+    pub(super) fn close(&self, side: usize, dead: bool) {
+        self.dead.fetch_or(u64::from(dead) << side, Order::SeqCst);
+        let unread = {
+            let mut own = self.queues[side].lock().unwrap();
+            own.deaf = true;
+            !own.bytes.is_empty()
+        };
+        let mut theirs = self.queues[1 - side].lock().unwrap();
+        if unread {
+            theirs.reset = true
+        } else {
+            theirs.fin = true
+        }
+        drop(theirs);
+        self.changed.iter().for_each(Condvar::notify_all);
+    }
+}
+
+/// One side's end.
+#[derive(Clone, Copy)]
+pub(super) struct End<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) side: usize,
+}
+
+impl Wire for End<'_> {
+    fn queued(self) -> Result<u64, Errno> {
+        Ok(self.kernel.with(self.side, |queue| queue.bytes.len() as u64))
+    }
+
+    fn taken(self) -> Result<u64, Errno> {
+        Ok(self.kernel.with(self.side, |queue| queue.taken))
+    }
+
+    fn given(self) -> Result<u64, Errno> {
+        Ok(self.kernel.with(1 - self.side, |queue| queue.given))
+    }
+
+    fn discard(self, n: u64) -> Result<u64, Errno> {
+        let mut strange = None;
+        let done =
+            self.kernel.receive(self.side, n as usize, |byte| strange = strange.or((byte != BELL).then_some(byte)));
+        assert_eq!(strange, None, "a byte of the program was taken for a doorbell");
+        done.map(|n| n as u64)
+    }
+
+    fn peek(self) -> Result<bool, Errno> {
+        self.kernel.with(self.side, |queue| match () {
+            () if !queue.bytes.is_empty() => Ok(true),
+            () if queue.reset => {
+                queue.reset = false;
+                queue.fin = true;
+                Err(Errno::CONNRESET)
+            }
+            () if queue.fin => Ok(false),
+            () => Err(Errno::AGAIN),
+        })
+    }
+
+    fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {
+        part()
+    }
+
+    fn bell(self) -> Result<(), Errno> {
+        self.kernel.with(1 - self.side, |queue| {
+            if queue.fin || queue.deaf {
+                return Err(Errno::PIPE);
+            }
+            // Doorbells always find room: they are single bytes.
+            queue.bytes.push_back(BELL);
+            queue.given += 1;
+            Ok(())
+        })
+    }
+
+    fn send(self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.kernel.send(self.side, bytes)
+    }
+
+    fn room_for(self, n: u64) -> bool {
+        self.kernel.with(1 - self.side, |queue| queue.bytes.len() + (n as usize) < ROOM)
+    }
+
+    fn resets(self) {}
+
+    fn hurry(self) {}
+
+    fn is_lent(self, _: Block, _: usize) -> bool {
+        true
+    }
+
+    fn peer_lives(self) -> bool {
+        self.kernel.dead.load(Order::SeqCst) & 1 << (1 - self.side) == 0
+    }
+
+    fn own_pid(self) -> u32 {
+        1
+    }
+
+    fn lives(self, _: u32) -> bool {
+        true
+    }
+
+    fn now(self) -> u64 {
+        self.kernel.clock.fetch_add(4_000, Order::Relaxed)
+    }
+
+    fn pause(self) {
+        self.kernel.clock.fetch_add(50_000_000, Order::Relaxed);
+        mortal::point();
+        shuttle::thread::yield_now();
+    }
+
+    fn cpu(self) -> u32 {
+        self.side as u32 + 1
+    }
+
+    fn cut_off(self) {
+        unreachable!("the processes of this model do not fork")
+    }
+
+    fn switched(self) {}
+
+    fn spoilt(self) {
+        panic!("an honest peer was taken for a liar");
+    }
+}
+
+impl HandBack for End<'_> {
+    type Peer = Self;
+    type Aside = Vec<u8>;
+
+    fn peer(&self) -> Result<Self, Errno> {
+        let gone = self.kernel.with(self.side, |queue| queue.fin || queue.reset);
+        if gone { Err(Errno::SRCH) } else { Ok(Self { side: 1 - self.side, ..*self }) }
+    }
+
+    fn may_ask(&self) -> bool {
+        true
+    }
+
+    fn aside(&self) -> Result<Vec<u8>, Errno> {
+        Ok(Vec::new())
+    }
+
+    fn take(&self, aside: &mut Vec<u8>) -> Result<usize, Errno> {
+        self.kernel.receive(self.side, usize::MAX, |byte| aside.push(byte))
+    }
+}
+
+impl PeerEnd for End<'_> {
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.kernel.send(self.side, bytes)
+    }
+
+    fn send_urgent(&self, _: u8) -> Result<(), Errno> {
+        unreachable!("this kernel has no urgent data")
+    }
+
+    fn given(&self) -> Result<u64, Errno> {
+        Wire::given(*self)
+    }
+}
+
+impl Aside for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn cut(&mut self, at: usize, n: usize) {
+        assert!(self.drain(at..at + n).all(|byte| byte == BELL), "a byte of the program was taken for a doorbell");
+    }
+
+    fn urgent(&self) -> Option<(usize, u8)> {
+        None
+    }
+}

@@ -1,0 +1,529 @@
+//! The two programs of a model: what their threads do, by the calls that SysWrap's hooks make.
+
+use std::sync::atomic::{AtomicU64 as Word, Ordering as Order};
+
+use madrigal_base::sync::Ordering;
+use madrigal_base::sync::explored::mortal::Process;
+use madrigal_drivers::shm::arena::Tag;
+use madrigal_drivers::shm::layout::{Block, SMALL_RING, Slot};
+use madrigal_drivers::shm::ring::{Memory, Span};
+use madrigal_sys::Errno;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Arc;
+use shuttle::thread::{self, JoinHandle};
+
+use super::super::leave::Passage;
+use super::super::put::{Put, Room};
+use super::super::source::{Taker, Took};
+use super::super::{At, HandBack, Me, Session, View, Wire, phase};
+use super::kernel::{End, Kernel};
+
+const MEMORY: usize = 8 << 10;
+/// A larger block for side 0 and for side 1.
+const LARGE: [Block; 2] = [Block { offset: 2048, size: 2048 }, Block { offset: 4096, size: 2048 }];
+
+/// What the program of one side does.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Plan {
+    /// Bytes it sends, and how many at a time.
+    pub(super) sends: u64,
+    pub(super) step: usize,
+    /// Bytes it reads; more if there are more.
+    pub(super) reads: u64,
+    /// A third thread ends the session at some time,
+    pub(super) leaves: bool,
+    /// or does so for a reader that knows no rings, by a copy of the peer's socket,
+    pub(super) hands_back: bool,
+    /// or by asking the peer.
+    pub(super) asks_back: bool,
+    /// Larger rings can be had.
+    pub(super) grows: bool,
+    /// It closes behind what it has sent.
+    pub(super) closes: bool,
+}
+
+impl Plan {
+    pub(super) fn talk(sends: u64, step: usize) -> Self {
+        Self { sends, step, reads: u64::MAX, ..Self::default() }
+    }
+
+    pub(super) fn hears(_: u64) -> Self {
+        Self { step: 1, reads: u64::MAX, ..Self::default() }
+    }
+}
+
+/// A connection whose session is about to begin.
+pub(super) struct World {
+    kernel: Kernel,
+    slot: Box<Slot>,
+    base: u64,
+    sessions: [Session; 2],
+    /// Bytes each side has sent in truth, is to send, and has read.
+    sent: [Word; 2],
+    total: [Word; 2],
+    read: [Word; 2],
+    idle: Word,
+    turns: Word,
+}
+
+/// The byte of side `side`'s stream at `at`: never a doorbell's.
+fn byte(side: usize, at: u64) -> u8 {
+    (at % 251) as u8 + 1 + side as u8 * 3
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let base = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr().expose_provenance() as u64;
+        let world = Self {
+            kernel: Kernel::new(),
+            slot: Box::new(Slot::of_model()),
+            base,
+            sessions: Default::default(),
+            sent: Default::default(),
+            total: Default::default(),
+            read: Default::default(),
+            idle: Word::new(0),
+            turns: Word::new(0),
+        };
+        world.slot.dir.iter().for_each(madrigal_drivers::shm::layout::Direction::reset);
+        let lent = world.slot.life.offer(Tag::fresh(1 << 8));
+        for (side, session) in world.sessions.iter().enumerate() {
+            let block = Block { offset: side * SMALL_RING, size: SMALL_RING };
+            world.slot.side[side].checks.store(1, Ordering::Relaxed);
+            session.prepare(At { slot: &world.slot, memory: world.memory(), lent, side, block });
+        }
+        for session in &world.sessions {
+            session.begin(&world.slot);
+        }
+        world
+    }
+
+    fn memory(&self) -> Memory {
+        // SAFETY: MEMORY bytes that are freed with the world.
+        unsafe { Memory::new(core::ptr::with_exposed_provenance_mut(self.base as usize), MEMORY) }
+    }
+
+    fn view(&self, side: usize) -> View<'_, End<'_>> {
+        View::of(&self.sessions[side], End { kernel: &self.kernel, side }).unwrap()
+    }
+
+    /// What stands where, for whoever looks for a fault.
+    pub(super) fn dump(&self) -> String {
+        let of = |side: usize| {
+            let (s, dir) = (&self.sessions[side], &self.slot.dir[side]);
+            let words =
+                [&dir.w.tail, &dir.r.head, &dir.w.n_kernel, &dir.w.bells].map(|word| word.load(Ordering::SeqCst));
+            let flags = [
+                &dir.w.state,
+                &dir.w.ringing,
+                &dir.wake.armed,
+                &dir.wake.want,
+                &dir.wake.gate,
+                &dir.w.fate,
+                &dir.r.drained,
+            ];
+            let flags = flags.map(|word| word.load(Ordering::SeqCst));
+            let counts = [&s.rx_sleepers, &s.tx_sleepers, &s.kernel_events, &s.in_recv, &s.in_send]
+                .map(|word| word.load(Ordering::SeqCst));
+            format!(
+                "side {side}: rx {} tx {} out: tail head n_kernel bells {words:x?} state ringing armed want gate fate drained {flags:x?}\n  \
+                 rx_sleepers tx_sleepers events in_recv in_send {counts:?} sent {:?} of {:?} read {:?}, queue {}\n",
+                s.rx(),
+                s.tx(),
+                self.sent[side],
+                self.total[side],
+                self.read[side],
+                self.kernel.describe(side)
+            )
+        };
+        of(0) + &of(1)
+    }
+
+    pub(super) fn end(&self, side: usize, dead: bool) {
+        self.kernel.close(side, dead);
+        if !dead {
+            assert!(self.total[side].load(Order::SeqCst) >= self.sent[side].load(Order::SeqCst));
+        }
+    }
+
+    fn count(&self, what: &str) {
+        let n = self.turns.fetch_add(1, Order::SeqCst);
+        assert!(n < 5_000, "{what} for ever\n{}", self.dump());
+    }
+
+    /// A short sleep; too many of them in a row are one that never ends.
+    fn idle(&self, side: usize, what: &str) {
+        let n = self.idle.fetch_add(1, Order::SeqCst);
+        assert!(n < 3_000, "side {side} waits for {what} for ever\n{}", self.dump());
+        madrigal_base::sync::explored::mortal::point();
+        thread::yield_now();
+    }
+
+    pub(super) fn assert_whole(&self) {
+        for side in [0, 1] {
+            let (sent, read) = (self.sent[side].load(Order::SeqCst), self.read[1 - side].load(Order::SeqCst));
+            assert_eq!((sent, read), (self.total[side].load(Order::SeqCst), sent), "side {side} sent, the other read");
+        }
+    }
+
+    pub(super) fn assert_no_nonsense(&self) {
+        for side in [0, 1] {
+            assert!(self.read[1 - side].load(Order::SeqCst) <= self.sent[side].load(Order::SeqCst));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let base = core::ptr::with_exposed_provenance_mut::<u8>(self.base as usize);
+        // SAFETY: the box made in `new`, whose address nobody uses any more.
+        drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(base, MEMORY)) });
+    }
+}
+
+/// The threads of one side: a sender, a reader, and one that ends the session if it is to end early.
+pub(super) fn threads(world: &Arc<World>, process: &Process, side: usize, plan: Plan) -> Vec<JoinHandle<()>> {
+    world.total[side].store(plan.sends, Order::SeqCst);
+    let run = |work: fn(&World, usize, Plan)| {
+        let (world, process) = (Arc::clone(world), process.clone());
+        thread::spawn(move || _ = process.run(|| work(&world, side, plan)))
+    };
+    let mut threads = vec![run(send_all), run(read_all)];
+    if plan.leaves || plan.hands_back || plan.asks_back {
+        threads.push(run(end_session));
+    }
+    threads
+}
+
+// --- sending ------------------------------------------------------------------------------------------------------------------
+
+fn send_all(world: &World, side: usize, plan: Plan) {
+    let mut at = 0;
+    while at < plan.sends {
+        let n = thread_rng().gen_range(1..=plan.step).min((plan.sends - at) as usize);
+        let bytes: Vec<u8> = (at..at + n as u64).map(|at| byte(side, at)).collect();
+        // What is published may be read before the call returns.
+        world.sent[side].fetch_add(n as u64, Order::SeqCst);
+        if !send(world, side, plan, &bytes) {
+            return;
+        }
+        at += n as u64;
+    }
+    if plan.closes {
+        world.view(side).close(false);
+    } else {
+        // shutdown(2), in one piece with the end of the session.
+        leave(world, side, |_| Ok(()));
+    }
+    let v = world.view(side);
+    loop {
+        // Not while the peer puts bytes back by a copy of this socket.
+        if let Passage::Open(_sender) = v.pass() {
+            return world.kernel.close_sending(side);
+        }
+        world.idle(side, "the gate");
+    }
+}
+
+/// As `io::send`; false: the peer is gone.
+fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
+    let v = world.view(side);
+    let mut done = 0;
+    while done < bytes.len() {
+        world.count("a sender's tries");
+        let step = {
+            let _lock = v.s.wlock.lock();
+            advance(&v);
+            if v.s.tx() == phase::KERNEL && v.switch() {
+                v.pay_space();
+            }
+            let copy = |span: &Span, from: usize| {
+                let rest = &bytes[done + from..];
+                let n = rest.len().min(span.len());
+                // SAFETY: the slice is readable; the span is space under the send lock.
+                Ok(unsafe { span.copy_in(0, rest.as_ptr(), n) })
+            };
+            match v.put(bytes.len() - done, &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows }, copy) {
+                Put::Over => {
+                    v.finish_sending();
+                    Put::Plain
+                }
+                step => step,
+            }
+        };
+        match step {
+            Put::Bytes(n, sleeper) => {
+                v.wake(sleeper, |_| true);
+                done += n;
+            }
+            Put::Full => sleep_for_space(world, &v, side),
+            Put::Plain => match send_plain(world, &v, side, &bytes[done..]) {
+                Some(n) => done += n,
+                None => return false,
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+    true
+}
+
+fn advance(v: &View<'_, End<'_>>) {
+    if let Some(_lock) = v.try_reading() {
+        if v.s.rx() == phase::KERNEL {
+            v.ready(|| true);
+        }
+        v.reach_ring();
+    }
+}
+
+fn sleep_for_space(world: &World, v: &View<'_, End<'_>>, side: usize) {
+    v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
+    if !v.want() && !v.s.producer.is_sealed(v.out) && !v.ended() {
+        if heard {
+            world.kernel.await_readable(side);
+            let _lock = v.reading();
+            if v.s.rx() == phase::RING {
+                v.check_open(true);
+            }
+        } else {
+            // Kernel bytes that are not read yet would end every sleep: a short one, as with a time-out.
+            world.idle(side, "space");
+        }
+    }
+    v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// As `io::plain`; how many bytes went, `None`: the peer is gone.
+fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize, bytes: &[u8]) -> Option<usize> {
+    v.s.in_send.fetch_add(1, Ordering::SeqCst);
+    if v.s.sends() {
+        v.s.in_send.fetch_sub(1, Ordering::SeqCst);
+        return Some(0);
+    }
+    let sent = if v.s.tx() == phase::DONE {
+        match v.pass() {
+            Passage::Open(_sender) => world.kernel.send(side, bytes),
+            Passage::Closed => Err(Errno::BUSY),
+        }
+    } else {
+        world.kernel.send(side, bytes)
+    };
+    v.s.in_send.fetch_sub(1, Ordering::SeqCst);
+    match sent {
+        Ok(n) => Some(n),
+        Err(Errno::BUSY) => {
+            world.idle(side, "the gate");
+            Some(0)
+        }
+        Err(Errno::AGAIN) => {
+            world.kernel.await_room(side);
+            Some(0)
+        }
+        Err(_) => None,
+    }
+}
+
+struct Blocks<'a> {
+    session: &'a Session,
+    memory: Memory,
+    side: usize,
+    grows: bool,
+}
+
+impl Room for Blocks<'_> {
+    fn take(&self, _: usize) -> Option<Block> {
+        // There is one for each side.
+        let has = self.session.producer.block(&self.memory).is_some_and(|block| block.size > SMALL_RING);
+        (self.grows && !has).then_some(LARGE[self.side])
+    }
+
+    fn give(&self, block: Block) -> bool {
+        block.size == SMALL_RING
+    }
+}
+
+// --- reading ------------------------------------------------------------------------------------------------------------------
+
+/// Compares what it takes.
+struct Reader<'a> {
+    world: &'a World,
+    side: usize,
+}
+
+impl Reader<'_> {
+    fn expect(&self, bytes: &[u8], done: usize) {
+        let at = self.world.read[self.side].load(Order::SeqCst) + done as u64;
+        for (i, &found) in bytes.iter().enumerate() {
+            let (at, side) = (at + i as u64, self.side);
+            assert_eq!(
+                found,
+                byte(1 - side, at),
+                "side {side}, byte {at} (+{done}, {i} of {})\n{}",
+                bytes.len(),
+                self.world.dump()
+            );
+        }
+    }
+}
+
+impl Taker for Reader<'_> {
+    fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
+        let mut bytes = Vec::new();
+        let n = self.world.kernel.receive(self.side, usize::try_from(limit).unwrap(), |byte| bytes.push(byte))?;
+        self.expect(&bytes, done);
+        Ok(n)
+    }
+
+    fn copy(&self, done: usize, span: &Span) -> Result<usize, Errno> {
+        let mut bytes = vec![0; span.len()];
+        // SAFETY: the slice is writable; the span is data under the receive lock.
+        let n = unsafe { span.copy_out(0, bytes.as_mut_ptr(), bytes.len()) };
+        self.expect(&bytes, done);
+        Ok(n)
+    }
+}
+
+fn read_all(world: &World, side: usize, plan: Plan) {
+    let (v, reader) = (world.view(side), Reader { world, side });
+    while world.read[side].load(Order::SeqCst) < plan.reads {
+        world.count("a reader's looks");
+        let room = thread_rng().gen_range(1..900);
+        let took = {
+            let _lock = v.reading();
+            let took = v.take(room, &reader, || true);
+            note(world, side, took);
+            took
+        };
+        match took {
+            Took::Bytes(_) => v.pay_space(),
+            Took::Plain => match read_plain(world, &v, &reader, room) {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return,
+            },
+            Took::Empty => sleep_for_bytes(world, &v, side),
+            Took::End => {
+                let _ = v.ending();
+                return;
+            }
+            Took::Failed(e) => panic!("{e:?}"),
+        }
+    }
+}
+
+fn note(world: &World, side: usize, took: Took) {
+    if let Took::Bytes(n) = took {
+        world.read[side].fetch_add(n as u64, Order::SeqCst);
+    }
+}
+
+/// As `io::plain`: a receive by the kernel, which sleeps there. `None`: the end.
+fn read_plain(world: &World, v: &View<'_, End<'_>>, reader: &Reader<'_>, room: usize) -> Option<bool> {
+    v.s.in_recv.fetch_add(1, Ordering::SeqCst);
+    if v.s.receives() {
+        v.s.in_recv.fetch_sub(1, Ordering::SeqCst);
+        return Some(false);
+    }
+    if world.kernel.is_aborted(reader.side) {
+        return None;
+    }
+    let took = {
+        // The scheduler's threads are not interrupted between the two.
+        let got = reader.kernel(0, room as u64);
+        note(world, reader.side, got.map_or(Took::Empty, Took::Bytes));
+        got
+    };
+    if took == Err(Errno::AGAIN) {
+        world.kernel.await_readable(reader.side);
+    }
+    v.s.in_recv.fetch_sub(1, Ordering::SeqCst);
+    match took {
+        Ok(0) => None,
+        Ok(_) => Some(true),
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
+fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
+    v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let stirred = match v.s.rx() {
+        phase::RING => {
+            let mine = v.try_reading().is_none_or(|_lock| v.swallow(Me::Reader));
+            let _ = v.s.rx();
+            !mine
+                || View::<End<'_>>::CONSUMER.arm(v.inn)
+                    && !(v.is_sealed_in() && View::<End<'_>>::CONSUMER.waiting(v.inn) == 0)
+        }
+        phase::READY => false,
+        _ => true,
+    };
+    if !stirred {
+        v.pay_space();
+        world.kernel.await_readable(side);
+    } else {
+        world.idle(side, "bytes");
+    }
+    v.s.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+    let end = v.try_reading().is_some_and(|_lock| v.s.rx() == phase::RING);
+    if end {
+        let _lock = v.reading();
+        v.check_open(true);
+    }
+}
+
+// --- leaving ------------------------------------------------------------------------------------------------------------------
+
+fn end_session(world: &World, side: usize, plan: Plan) {
+    for _ in 0..thread_rng().gen_range(0..40) {
+        thread::yield_now();
+    }
+    let by = NoCopy(End { kernel: &world.kernel, side });
+    leave(world, side, |v| match () {
+        () if plan.hands_back => v.hand_back(&v.wire),
+        () if plan.asks_back => v.hand_back(&by),
+        () => Ok(()),
+    });
+}
+
+fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) -> Result<(), Errno>) {
+    let v = world.view(side);
+    let _sending = v.s.wlock.lock();
+    let _receiving = v.reading();
+    v.seal();
+    v.finish_receiving();
+    if let Err(e) = hand_back(&v) {
+        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, and it goes on by itself.
+        let gone = world.kernel.is_over(1 - side);
+        assert!(gone || matches!(e, Errno::TIMEDOUT | Errno::PERM), "{e:?}\n{}", world.dump());
+        if e == Errno::IO {
+            world.kernel.abort(side);
+        }
+    }
+    v.finish_sending();
+}
+
+/// A process that may not copy its peer's descriptors.
+struct NoCopy<'a>(End<'a>);
+
+impl<'a> HandBack for NoCopy<'a> {
+    type Peer = End<'a>;
+    type Aside = Vec<u8>;
+
+    fn peer(&self) -> Result<End<'a>, Errno> {
+        Err(Errno::PERM)
+    }
+
+    fn may_ask(&self) -> bool {
+        true
+    }
+
+    fn aside(&self) -> Result<Vec<u8>, Errno> {
+        Ok(Vec::new())
+    }
+
+    fn take(&self, aside: &mut Vec<u8>) -> Result<usize, Errno> {
+        self.0.take(aside)
+    }
+}

@@ -1,0 +1,200 @@
+//! Unread bytes back into the kernel's own queue, for a reader that knows nothing of rings: stdio, splice, another process, io_uring.
+//!
+//! Nobody can put bytes in front of a socket's queue; but a copy of the *peer's* descriptor can send, and what it sends arrives behind
+//! all there is. So everything is taken out first, doorbells are dropped, and the bytes are sent again in their order. Meanwhile the
+//! peer must not send: the gate is closed to it. Where the kernel gives us no copy (`ptrace_scope`, a container) the peer is asked to
+//! take its bytes back itself, which it can while it has not sent any by the kernel.
+
+use madrigal_base::sync::Ordering;
+use madrigal_drivers::shm::layout::{gate, state};
+use madrigal_drivers::shm::ring::Trouble;
+use madrigal_sys::Errno;
+
+use super::{View, Wire, phase};
+
+/// How a session's unread bytes get back into the kernel.
+pub(crate) trait HandBack {
+    /// A wire to the peer's end, on which we may send.
+    type Peer: PeerEnd;
+    /// Memory for bytes that are taken out for a moment.
+    type Aside: Aside;
+    /// Gets hold of the peer's end of this connection.
+    fn peer(&self) -> Result<Self::Peer, Errno>;
+    /// Whether the peer may be asked, and waited for, where that cannot be had.
+    fn may_ask(&self) -> bool;
+    /// Such memory, empty.
+    fn aside(&self) -> Result<Self::Aside, Errno>;
+    /// Takes what there is out of the kernel's queue, behind what `aside` holds; how many bytes. `Ok(0)`: the end. `EAGAIN`: nothing.
+    fn take(&self, aside: &mut Self::Aside) -> Result<usize, Errno>;
+}
+
+/// The peer's end of the connection.
+pub(crate) trait PeerEnd {
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
+    fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
+    /// Bytes ever sent by it, by whoever.
+    fn given(&self) -> Result<u64, Errno>;
+}
+
+/// Bytes taken out of the queue.
+pub(crate) trait Aside {
+    fn bytes(&self) -> &[u8];
+    /// Drops `n` bytes from `at` on: they were doorbells.
+    fn cut(&mut self, at: usize, n: usize);
+    /// The urgent byte, which is none of [`Aside::bytes`], and before which of them it comes.
+    fn urgent(&self) -> Option<(usize, u8)>;
+}
+
+/// How long what is sent again may take to find room.
+const ROOM_NS: u64 = 2_000_000_000;
+/// How long the peer is waited for that is to take its bytes back itself.
+const ASKED_NS: u64 = 15_000_000_000;
+
+impl<W: Wire> View<'_, W> {
+    /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, bytes are lost by
+    /// it. Behind the seal, under both locks.
+    pub(crate) fn hand_back(&self, by: &impl HandBack) -> Result<(), Errno> {
+        self.finish_receiving();
+        if self.s.rx() == phase::DONE {
+            return Ok(());
+        }
+        match by.peer() {
+            // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
+            Ok(peer) => {
+                let done = self.put_back(&peer, by);
+                self.finish_in();
+                return done.map_err(|_| Errno::IO);
+            }
+            // The peer is gone, and with it what it had not sent.
+            Err(_) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => {}
+            Err(_) if by.may_ask() && (self.s.rx() == phase::RING || self.is_unmixed()) => self.ask_back()?,
+            Err(e) => return Err(e),
+        }
+        self.finish_in();
+        Ok(())
+    }
+
+    fn put_back<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
+        // SYNC: SeqCst with `pass`: whoever sends already is seen, and nobody begins to.
+        self.inn.wake.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
+        self.handing(true);
+        let done = self.send_again(peer, by);
+        self.handing(false);
+        self.inn.wake.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
+        done
+    }
+
+    fn send_again<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
+        let mut aside = by.aside()?;
+        let front = self.empty_queue(peer, &mut aside, by)?;
+        let (before, behind) = aside.bytes().split_at_checked(front).ok_or(Errno::INVAL)?;
+        self.resend(peer, before)?;
+        loop {
+            let span = match self.data() {
+                Ok(span) if !span.is_empty() => span,
+                Ok(_) | Err(Trouble::Sealed) => break,
+                Err(_) => return Err(Errno::CONNRESET),
+            };
+            // Ours first: a child of ours may read them, too. Nothing is added to a sealed ring, so the bytes stay where they are.
+            match Self::CONSUMER.advance(self.inn, &span, span.len()) {
+                Ok(()) => {}
+                Err(Trouble::Raced) => continue,
+                Err(_) => return Err(Errno::CONNRESET),
+            }
+            for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
+                // SAFETY: bytes of a sealed ring; the peer may spoil them, for itself alone.
+                self.resend(peer, unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) })?;
+            }
+        }
+        let urgent =
+            aside.urgent().and_then(|(at, byte)| Some((behind.split_at_checked(at.checked_sub(front)?)?, byte)));
+        let Some(((behind, last), byte)) = urgent else { return self.resend(peer, behind) };
+        self.resend(peer, behind)?;
+        peer.send_urgent(byte)?;
+        self.resend(peer, last)
+    }
+
+    /// Takes everything out of the kernel's queue, and the doorbells out of that; how many bytes come before the ring. Senders that
+    /// were under way when the gate was closed are waited for, and what TCP still holds: both find room, for the queue is emptied.
+    fn empty_queue<H: HandBack>(&self, peer: &H::Peer, aside: &mut H::Aside, by: &H) -> Result<usize, Errno> {
+        let (begin, end) = (self.wire.taken()?, self.wire.now() + ASKED_NS);
+        loop {
+            // Read before what was sent: that includes what these have sent.
+            let quiet = self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS == 0 && self.has_rung_last();
+            // Our copy of its socket keeps the connection open when the peer dies.
+            let quiet = quiet || !self.wire.peer_lives();
+            let given = peer.given()?;
+            match by.take(aside) {
+                // The peer died before all of it was sent.
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                Err(e) => return Err(e),
+            }
+            if quiet && self.wire.taken()? == given {
+                break;
+            }
+            if self.wire.now() > end {
+                return Err(Errno::TIMEDOUT);
+            }
+            self.wire.pause();
+        }
+        let data = self.inn.w.n_kernel.load(Ordering::Acquire);
+        let all = data.wrapping_add(self.inn.w.bells.load(Ordering::Acquire));
+        // In phase RING the data are read, and some doorbells are out.
+        let front = usize::try_from(data.saturating_sub(begin)).unwrap_or(usize::MAX).min(aside.bytes().len());
+        let bells =
+            all.checked_sub(begin.max(data)).and_then(|bells| usize::try_from(bells).ok()).ok_or(Errno::INVAL)?;
+        aside.cut(front, bells.min(aside.bytes().len() - front));
+        Ok(front)
+    }
+
+    fn resend(&self, peer: &impl PeerEnd, mut bytes: &[u8]) -> Result<(), Errno> {
+        let end = self.wire.now() + ROOM_NS;
+        while !bytes.is_empty() {
+            match peer.send(bytes) {
+                Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+                Err(Errno::AGAIN | Errno::INTR) if self.wire.now() < end => self.wire.pause(),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer takes its unread bytes back itself, as soon as one of its threads looks at the connection; the seal's doorbell has woken
+    /// it.
+    fn ask_back(&self) -> Result<(), Errno> {
+        self.inn.wake.gate.fetch_or(gate::WANTED, Ordering::SeqCst);
+        let end = self.wire.now() + ASKED_NS;
+        // One that sends by the kernel already cannot put anything in front of that any more. What it takes back it sends at the gate.
+        let may_answer = || {
+            let done = self.inn.w.state.load(Ordering::SeqCst) != state::RING;
+            !done || self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS != 0
+        };
+        while Self::CONSUMER.waiting(self.inn) > 0 && !self.ended() && may_answer() && self.wire.now() < end {
+            self.wire.pause();
+            self.look_for_end();
+        }
+        self.inn.wake.gate.fetch_and(!gate::WANTED, Ordering::SeqCst);
+        if Self::CONSUMER.waiting(self.inn) > 0 {
+            return Err(Errno::TIMEDOUT);
+        }
+        while self.s.rx() == phase::RING && !self.rung_out() && !self.ended() {
+            if self.wire.now() > end {
+                return Err(Errno::TIMEDOUT);
+            }
+            self.wire.pause();
+        }
+        Ok(())
+    }
+
+    /// Whether no doorbell lies behind kernel bytes that are not read yet, nor will.
+    pub(super) fn is_unmixed(&self) -> bool {
+        self.has_rung_last() && self.inn.w.bells.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether the peer has asked us to take our unread bytes back: our sending direction is to end now.
+    pub(crate) fn is_asked_back(&self) -> bool {
+        self.out.wake.gate.load(Ordering::Relaxed) & gate::WANTED != 0
+    }
+}

@@ -1,0 +1,268 @@
+//! The end of both directions.
+//!
+//! A seal, by either side, is the last word in a ring: nothing is added behind it. Ours ends our sending direction at once; the peer
+//! drains what was published, takes our last doorbell out, and finds our further bytes in its kernel socket. The other direction ends
+//! when we have done the same. Nothing here waits for the peer.
+//!
+//! Bytes the peer has not read yet are taken back at that moment, if the kernel's buffer has room for them, and go in front of what is
+//! sent by the kernel: whoever reads the peer's socket then, and knows nothing of rings, finds every byte in order.
+
+use madrigal_base::sync::Ordering;
+use madrigal_drivers::shm::layout::{fate, gate, state};
+use madrigal_netaccess::wait::Peer;
+use madrigal_sys::Errno;
+
+use super::{View, Wire, phase};
+
+/// How long a reader that is at it may take before [`View::take_back`].
+const READER_NS: u64 = 20_000;
+/// How long room may be missing that was there when it was asked for: a machine short of memory.
+const ROOM_NS: u64 = 2_000_000_000;
+/// Doorbells under way are waited for so long by a side that closes. TCP may pace them.
+const RINGING_NS: u64 = 500_000_000;
+
+/// A gate through which the writer sends by the kernel, behind a direction that has ended.
+pub(crate) enum Passage<'a, W> {
+    /// Counted; it leaves on drop.
+    Open(Sender<'a, W>),
+    /// The reader is putting bytes back.
+    Closed,
+}
+
+/// A thread inside a kernel send.
+pub(crate) struct Sender<'a, W>(View<'a, W>);
+
+impl<W> Drop for Sender<'_, W> {
+    fn drop(&mut self) {
+        self.0.out.wake.gate.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<'a, W: Wire> View<'a, W> {
+    /// Seals both directions: nothing is added to either ring from now on. Under the send lock.
+    pub(crate) fn seal(&self) {
+        self.wire.undisturbed(|| {
+            // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
+            self.begin_ringing();
+            let rings = self.may_ring() && !self.ended();
+            Self::CONSUMER.seal(self.inn);
+            self.s.producer.seal(self.out);
+            if rings {
+                // A peer that sleeps, for bytes or for space, has to notice: this is the last doorbell. (A peer that is gone would answer
+                // it with a reset, which belongs to the program's next send.)
+                self.ring_now();
+            }
+            self.end_ringing();
+        });
+    }
+
+    /// The program shuts its receiving direction: TCP answers bytes that come from now on, doorbells too, with a reset. Before the seal.
+    pub(crate) fn be_deaf(&self) {
+        self.inn.r.deaf.store(1, Ordering::SeqCst);
+    }
+
+    /// Our sending direction is over: seals, says how many doorbells there were, and takes unread bytes back. The kernel carries what we
+    /// send from now on. Under the send lock.
+    pub(crate) fn finish_sending(&self) {
+        if self.s.tx() == phase::DONE {
+            return;
+        }
+        self.seal();
+        // A direction that never switched stays the kernel's: nobody knows where a ring would have begun.
+        if self.s.tx() != phase::KERNEL {
+            self.end_ring();
+        }
+        self.s.tx.store(phase::DONE, Ordering::SeqCst);
+    }
+
+    /// Nothing more is published, and no doorbell rung: the kernel carries bytes from here on, and first of all those the peer has not
+    /// read. Under the send lock, behind the seal.
+    fn end_ring(&self) {
+        self.await_ringers();
+        let passage = self.pass();
+        // SYNC: SeqCst, before the mark: a reader that finds it waits for what is taken back.
+        self.out.w.taking.store(1, Ordering::SeqCst);
+        // SYNC: SeqCst, before the first byte: a reader that finds the mark missing takes what has come for doorbells.
+        self.out.w.state.store(state::DONE, Ordering::SeqCst);
+        if let Passage::Open(_sender) = passage {
+            self.take_back();
+        }
+        self.out.w.taking.store(0, Ordering::SeqCst);
+    }
+
+    /// The direction we receive in is sealed: goes on as far as it can without waiting. Under the receive lock.
+    pub(crate) fn finish_receiving(&self) {
+        match self.s.rx() {
+            phase::DONE => return,
+            phase::KERNEL => return self.finish_in(),
+            // The writer never switched and cannot any more.
+            phase::READY if self.inn.w.state.load(Ordering::SeqCst) == state::KERNEL => return self.finish_in(),
+            _ => {}
+        }
+        self.reach_ring();
+        // Kernel bytes that are not read yet, and nothing behind them but more of these.
+        if self.s.rx() == phase::READY && Self::CONSUMER.waiting(self.inn) == 0 && self.is_unmixed() {
+            return self.finish_in();
+        }
+        if self.s.rx() == phase::RING && Self::CONSUMER.waiting(self.inn) == 0 && self.rung_out() {
+            self.finish_in();
+        }
+    }
+
+    /// What the peer has not read goes by the kernel, in front of what follows, if it has room for all of it.
+    fn take_back(&self) {
+        let (out, producer) = (self.out, &self.s.producer);
+        let deaf = self.out.r.deaf.load(Ordering::SeqCst) != 0;
+        if deaf || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || self.ended() {
+            return;
+        }
+        self.await_reader();
+        let Ok(unread) = producer.unread(out, &self.mem) else { return };
+        if unread == 0 || !self.wire.room_for(unread as u64) {
+            return;
+        }
+        // Nobody else consumes these bytes once this succeeds: they are as good as unpublished, and lie still in our own block.
+        let Ok(Some(span)) = producer.take_back(out, &self.mem) else { return };
+        for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
+            // SAFETY: bytes this process published in a block it still holds.
+            let bytes = unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) };
+            match self.send_all(bytes) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => {
+                    // The room that there was is gone, and stays so: better a reset than a hole.
+                    self.wire.resets();
+                    return self.saw_error(Errno::CONNRESET);
+                }
+                Err(e) => {
+                    self.s.lost.store(1, Ordering::Relaxed);
+                    return self.saw_error(e);
+                }
+            }
+        }
+    }
+
+    /// A reader that is just taking bytes is left to it.
+    fn await_reader(&self) {
+        let runs = self.out.wake.armed.load(Ordering::Relaxed) == 0 && self.reader_is() == Peer::Elsewhere;
+        let end = self.wire.now() + READER_NS;
+        let unread = || self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0);
+        while runs && unread() && self.wire.now() < end {
+            core::hint::spin_loop();
+        }
+    }
+
+    fn send_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        let end = self.wire.now() + ROOM_NS;
+        while !bytes.is_empty() {
+            match self.wire.send(bytes) {
+                Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.wire.now() < end => self.wire.pause(),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    // --- behind the end -----------------------------------------------------------------------------------------------------------
+
+    /// Whether the peer may still ask something of us behind the end of our sending direction.
+    pub(crate) fn is_needed(&self) -> bool {
+        // SYNC: SeqCst with `finish_in`.
+        self.out.r.drained.load(Ordering::SeqCst) == 0
+            && self.out.r.ready.load(Ordering::Relaxed) == self.number()
+            && self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
+            && !self.is_dead()
+    }
+
+    /// Counts a thread that is about to send by the kernel, behind the end of our sending direction.
+    pub(crate) fn pass(&self) -> Passage<'a, W> {
+        // SYNC: SeqCst: either we see the gate closed, or who closes it sees us.
+        let seen = self.out.wake.gate.fetch_add(1, Ordering::SeqCst);
+        let sender = Sender(*self);
+        // A peer that died while it had the gate closed puts nothing back any more.
+        let open = seen & gate::CLOSED == 0 || !self.wire.peer_lives();
+        if open { Passage::Open(sender) } else { Passage::Closed }
+    }
+
+    /// Where the peer ran when it last sent, for those who wait for bytes.
+    pub(crate) fn writer_is(&self) -> Peer {
+        self.where_is(self.inn.w.cpu.load(Ordering::Relaxed))
+    }
+
+    /// Where the peer ran when it last read, for those who wait for space.
+    pub(crate) fn reader_is(&self) -> Peer {
+        self.where_is(self.out.r.cpu.load(Ordering::Relaxed))
+    }
+
+    /// What a processor published in a direction's line, its number plus one, means to this thread.
+    fn where_is(&self, cpu_plus_one: u32) -> Peer {
+        match cpu_plus_one {
+            0 => Peer::Unknown,
+            n if n == self.wire.cpu() => Peer::Here,
+            _ => Peer::Elsewhere,
+        }
+    }
+
+    // --- close --------------------------------------------------------------------------------------------------------------------
+
+    /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread, or if the
+    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed.
+    pub(crate) fn close(&self, resets: bool) -> bool {
+        if resets || self.leaves_unread() {
+            self.out.w.fate.store(fate::RESET, Ordering::SeqCst);
+            return true;
+        }
+        // First, so that the peer rings no more: a doorbell we leave unread would make the kernel send a reset we do not mean.
+        self.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
+        let guard = self.s.wlock.lock();
+        if !guard.nested() && self.s.tx() == phase::RING {
+            self.s.producer.seal(self.out);
+            self.end_ring();
+        }
+        drop(guard);
+        if let Some(_lock) = self.try_reading() {
+            self.take_doorbells();
+        }
+        false
+    }
+
+    /// Whether there is something the program has not read. Doorbells are none of its bytes.
+    fn leaves_unread(&self) -> bool {
+        if self.reads_ring() {
+            return Self::CONSUMER.waiting(self.inn) > 0 || self.is_sealed_in() && self.inbound() > 0;
+        }
+        self.inbound() > 0
+    }
+
+    /// Whether what the kernel socket holds first are doorbells.
+    fn reads_ring(&self) -> bool {
+        self.s.rx() == phase::RING || self.s.rx() == phase::READY && self.left_in_kernel() == Some(0)
+    }
+
+    /// Takes out all the doorbells there will ever be: those that are counted come, and no more are sent to who closes. Under the
+    /// receive lock.
+    fn take_doorbells(&self) {
+        if !self.reads_ring() {
+            return;
+        }
+        let end = self.wire.now() + RINGING_NS;
+        loop {
+            // Read before the count: a doorbell is counted while it is rung.
+            let last = self.inn.w.ringing.load(Ordering::SeqCst) == 0;
+            let due = self.bells_due();
+            if due == 0 && last || self.wire.now() > end {
+                return;
+            }
+            if due > 0 {
+                self.discard(due);
+            } else {
+                self.look_for_end();
+            }
+            if self.ended() {
+                return;
+            }
+            self.wire.pause();
+        }
+    }
+}

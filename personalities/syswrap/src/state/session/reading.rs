@@ -1,0 +1,113 @@
+//! The right to take bytes out of a connection: the receive lock of this process, and, where a fork left unread bytes to several processes,
+//! a lock of all of them in the slot.
+//!
+//! ```text
+//!   family word:  0 --(a process takes it)--> its number --(it is done)--> 0
+//!                                                 \--(it died: the next one takes it)--> the next one's number
+//! ```
+//! Doorbells are told from bytes by how many the kernel has ever given out, so who counts and then takes must be alone. A process that
+//! died while it put unread bytes back (`handing`) has taken some with it, and one that is stopped with the lock may go on at any time:
+//! the connection is cut off then, which everybody sees, and nobody takes what the kernel still holds for bytes of the program's.
+
+use madrigal_base::sync::{AtomicU32, Ordering};
+use madrigal_sys::Errno;
+
+use super::{Session, View, Wire, phase};
+use crate::state::lock::Guard;
+
+/// The right; given back on drop.
+pub(crate) struct Reading<'a> {
+    // Before the guard: fields are dropped in this order.
+    _family: Option<Family<'a>>,
+    guard: Guard<'a>,
+}
+
+/// How long a living process may keep the lock.
+const KEPT_NS: u64 = 15_000_000_000;
+
+/// The word, and our number in it.
+struct Family<'a>(&'a AtomicU32, u32);
+
+impl Drop for Family<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.compare_exchange(self.1, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+impl Reading<'_> {
+    /// Whether this is a signal handler on top of a part of its own thread that has the right.
+    pub(crate) fn nested(&self) -> bool {
+        self.guard.nested()
+    }
+}
+
+impl Session {
+    /// A fork is coming: parent and child will both read what is left.
+    pub(crate) fn share(&self) {
+        self.shared.store(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<'a, W: Wire> View<'a, W> {
+    /// Waits for the right to take bytes.
+    pub(crate) fn reading(&self) -> Reading<'a> {
+        let guard = self.s.rlock.lock();
+        let shared = self.s.is_shared() && !guard.nested();
+        Reading { _family: shared.then(|| self.join()).flatten(), guard }
+    }
+
+    /// The same, if nobody has it now.
+    pub(crate) fn try_reading(&self) -> Option<Reading<'a>> {
+        let guard = self.s.rlock.try_lock()?;
+        if !self.s.is_shared() || guard.nested() {
+            return Some(Reading { _family: None, guard });
+        }
+        Some(Reading { _family: Some(self.try_join(0)?), guard })
+    }
+
+    /// Waits for the family's lock. `None`: it was not to be had, and the connection is no more.
+    #[cold]
+    fn join(&self) -> Option<Family<'a>> {
+        let (mut other, end) = (0, self.wire.now() + KEPT_NS);
+        while self.wire.now() < end {
+            if let Some(family) = self.try_join(other) {
+                return Some(family);
+            }
+            let holder = self.inn.r.family.load(Ordering::SeqCst);
+            other = if self.wire.lives(holder) { 0 } else { holder };
+            self.wire.pause();
+        }
+        self.cut_off();
+        None
+    }
+
+    /// Nobody knows any more what is a byte of the program's.
+    fn cut_off(&self) {
+        self.wire.cut_off();
+        self.saw_error(Errno::CONNABORTED);
+        self.finish_in();
+    }
+
+    /// Takes the family's lock from `other`: nobody, or a process that died.
+    fn try_join(&self, other: u32) -> Option<Family<'a>> {
+        let (line, own) = (&self.inn.r, self.wire.own_pid());
+        line.family.compare_exchange(other, own, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        if line.handing.swap(0, Ordering::SeqCst) != 0 {
+            self.cut_off();
+        }
+        if line.drained.load(Ordering::SeqCst) != 0 {
+            // Another process has come to the end of it.
+            self.s.rx.store(phase::DONE, Ordering::SeqCst);
+        }
+        Some(Family(&line.family, own))
+    }
+
+    /// Marks the time in which bytes are in this process's memory alone.
+    pub(super) fn handing(&self, on: bool) {
+        self.inn.r.handing.store(u32::from(on), Ordering::SeqCst);
+    }
+}

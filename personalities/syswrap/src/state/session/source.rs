@@ -1,0 +1,429 @@
+//! Where the next byte of the stream is, and what a receive finds.
+//!
+//! ```text
+//!   kernel, up to n_kernel  ->  ring  ->  (doorbells)  ->  kernel
+//! ```
+//! A receive takes from all of them in this order until it has what it asked for, or nothing more is there: a program that gets less
+//! than it asked for may count on being told of the next byte, for TCP works so (epoll(7), Q9).
+
+use madrigal_base::sync::Ordering;
+use madrigal_drivers::shm::layout::{Block, SUMS, state};
+use madrigal_drivers::shm::ring::{Span, Trouble};
+use madrigal_sys::Errno;
+
+use super::bells::Left;
+use super::{View, Wire, phase};
+
+/// Where the next byte is.
+pub(crate) enum Source {
+    /// At most this many kernel bytes are data.
+    Kernel(u64),
+    Ring(Span),
+    /// The kernel socket carries everything (again).
+    Plain,
+    /// Nothing yet.
+    Empty,
+    /// The end, or an error: see [`View::ending`].
+    End,
+}
+
+/// What a step of a receive did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Took {
+    /// So many bytes.
+    Bytes(usize),
+    /// The kernel socket carries everything (again): ask it.
+    Plain,
+    Empty,
+    /// The end of the stream, or an error: see [`View::ending`].
+    End,
+    /// An error of a kernel receive that is the program's to hear, such as a bad buffer.
+    Failed(Errno),
+}
+
+/// How often a copy may be overtaken, by signal handlers and forked children.
+const RACES: u32 = 1000;
+
+/// The hands of a receive: how it copies.
+pub(crate) trait Taker {
+    /// Takes up to `limit` bytes out of the kernel's queue to `done` bytes into the buffers. `Ok(0)`: the end.
+    fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno>;
+    /// Copies out of a span to `done` bytes into the buffers, as much as fits.
+    fn copy(&self, done: usize, span: &Span) -> Result<usize, Errno>;
+}
+
+impl<W: Wire> View<'_, W> {
+    /// Takes up to `left` bytes from wherever they are. `adopt`: see [`View::ready`]. Under the receive lock.
+    pub(crate) fn take(&self, left: usize, taker: &impl Taker, adopt: impl Fn() -> bool) -> Took {
+        let (mut done, mut races) = (0, 0);
+        while done < left {
+            let step = match self.source(&adopt) {
+                Source::Kernel(limit) => self.take_kernel(done, limit.min((left - done) as u64), taker),
+                Source::Ring(span) => match self.take_ring(done, left - done, &span, taker) {
+                    Err(Trouble::Raced) if races < RACES => {
+                        races += 1;
+                        continue;
+                    }
+                    // Nobody races us that often but a peer that writes where it has no business.
+                    Err(_) => {
+                        self.spoil();
+                        Took::End
+                    }
+                    Ok(step) => step,
+                },
+                Source::Plain => Took::Plain,
+                Source::Empty => Took::Empty,
+                Source::End => Took::End,
+            };
+            match step {
+                Took::Bytes(n) => {
+                    done += n;
+                    // A receive ends at the urgent mark, which may be here.
+                    if self.s.may_meet_urgent() {
+                        break;
+                    }
+                }
+                other if done == 0 => return other,
+                // What stopped us is there the next time, too.
+                Took::Plain => return self.take_rest(done, left, taker),
+                _ => break,
+            }
+        }
+        Took::Bytes(done)
+    }
+
+    /// The session has ended for this direction behind `done` bytes: the kernel may have the rest.
+    fn take_rest(&self, done: usize, left: usize, taker: &impl Taker) -> Took {
+        match taker.kernel(done, (left - done) as u64) {
+            Ok(n) => Took::Bytes(done + n),
+            Err(Errno::AGAIN | Errno::INTR | Errno::FAULT) => Took::Bytes(done),
+            // The kernel tells it once.
+            Err(e) => {
+                self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
+                Took::Bytes(done)
+            }
+        }
+    }
+
+    fn take_kernel(&self, done: usize, limit: u64, taker: &impl Taker) -> Took {
+        match taker.kernel(done, limit) {
+            // Fewer kernel bytes than were announced: the peer died, and what follows them is lost with it.
+            Ok(0) => {
+                self.saw_end();
+                Took::End
+            }
+            Ok(n) => Took::Bytes(n),
+            Err(Errno::AGAIN | Errno::INTR) => Took::Empty,
+            Err(Errno::FAULT) => Took::Failed(Errno::FAULT),
+            Err(e) => {
+                self.saw_error(e);
+                Took::End
+            }
+        }
+    }
+
+    fn take_ring(&self, done: usize, left: usize, span: &Span, taker: &impl Taker) -> Result<Took, Trouble> {
+        let span = span.first(left);
+        let n = match taker.copy(done, &span) {
+            Ok(n) => n,
+            Err(e) => return Ok(Took::Failed(e)),
+        };
+        let sum = self.sum_up(&span, n)?;
+        Self::CONSUMER.advance(self.inn, &span, n)?;
+        self.keep_sum(span.at + n as u64, sum);
+        self.inn.r.cpu.store(self.wire.cpu(), Ordering::Relaxed);
+        Ok(Took::Bytes(n))
+    }
+
+    /// Where the next byte is; moves the receiving side on as far as it can go. Under the receive lock.
+    pub(crate) fn source(&self, adopt: impl Fn() -> bool) -> Source {
+        match self.s.rx() {
+            phase::RING => self.in_ring(),
+            phase::READY => self.before_ring(),
+            phase::DONE => Source::Plain,
+            _ if self.ready(adopt) => self.before_ring(),
+            // Sealed before it began: it never will.
+            _ if self.is_sealed_in() => {
+                self.finish_in();
+                Source::Plain
+            }
+            _ => Source::Plain,
+        }
+    }
+
+    fn before_ring(&self) -> Source {
+        self.help_switch();
+        // The count first: bytes counted while the writer had not switched are data.
+        let waiting = match self.wire.queued() {
+            Ok(waiting) => waiting,
+            Err(e) => {
+                self.saw_error(e);
+                return Source::End;
+            }
+        };
+        if self.inn.w.state.load(Ordering::SeqCst) == state::KERNEL {
+            return if waiting > 0 { Source::Kernel(waiting) } else { self.quiet() };
+        }
+        match self.left_in_kernel() {
+            Some(0) => {
+                self.s.rx.store(phase::RING, Ordering::SeqCst);
+                self.in_ring()
+            }
+            Some(left) => Source::Kernel(left),
+            None => {
+                self.spoil();
+                Source::End
+            }
+        }
+    }
+
+    /// No byte, and the writer has not switched: the end, a peer that left again, or nothing.
+    fn quiet(&self) -> Source {
+        if self.is_sealed_in() {
+            // SYNC: SeqCst, behind the look at the seal: it may have switched, and sealed, since it was asked above.
+            if self.inn.w.state.load(Ordering::SeqCst) != state::KERNEL {
+                return self.before_ring();
+            }
+            // Whoever sealed it, the writer will never switch.
+            self.finish_in();
+            self.follow();
+            return Source::Plain;
+        }
+        if !self.ended() {
+            self.look_for_end();
+        }
+        if self.ended() { Source::End } else { Source::Empty }
+    }
+
+    fn in_ring(&self) -> Source {
+        self.help_switch();
+        match self.data() {
+            Ok(span) if !span.is_empty() => Source::Ring(span),
+            Ok(_) => self.drained(),
+            Err(Trouble::Sealed) => self.sealed(),
+            Err(_) => {
+                self.spoil();
+                Source::End
+            }
+        }
+    }
+
+    /// What the ring holds, in a block that is known to be this session's.
+    pub(super) fn data(&self) -> Result<Span, Trouble> {
+        let span = Self::CONSUMER.data(self.inn, &self.mem)?;
+        let word = self.inn.w.block.load(Ordering::Relaxed);
+        if span.is_empty() || word == self.s.known_block.load(Ordering::Relaxed) {
+            return Ok(span);
+        }
+        let lent =
+            Block::unpack(word, self.mem.size()).is_some_and(|block| self.wire.is_lent(block, 1 - self.s.side()));
+        if !lent {
+            return Err(Trouble::Corrupt);
+        }
+        self.s.known_block.store(word, Ordering::Relaxed);
+        Ok(span)
+    }
+
+    /// The ring is empty and open: has the kernel socket ended?
+    fn drained(&self) -> Source {
+        if !self.ended() {
+            self.check_open(false);
+        } else if !self.end_is_known() {
+            self.check_open(true);
+        }
+        // What the peer published before it ended is read first.
+        if Self::CONSUMER.stirred(self.inn) {
+            return self.in_ring();
+        }
+        if self.ended() { Source::End } else { Source::Empty }
+    }
+
+    /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
+    fn sealed(&self) -> Source {
+        self.follow();
+        if self.rung_out() {
+            self.finish_in();
+            return Source::Plain;
+        }
+        if self.ended() { Source::End } else { Source::Empty }
+    }
+
+    /// The peer has sealed both directions: ours ends, too, even if the program never sends again.
+    fn follow(&self) {
+        if self.s.tx() != phase::DONE
+            && let Some(guard) = self.s.wlock.try_lock()
+            && !guard.nested()
+        {
+            self.finish_sending();
+        }
+    }
+
+    /// The receiving direction is over.
+    pub(super) fn finish_in(&self) {
+        self.s.rx.store(phase::DONE, Ordering::SeqCst);
+        // SYNC: SeqCst: the writer may forget the slot once it sees this.
+        self.inn.r.drained.store(1, Ordering::SeqCst);
+    }
+
+    /// The sending side of the same connection switches in receives too: a program may never send again, or only while it is corked.
+    #[inline]
+    fn help_switch(&self) {
+        if self.s.tx() == phase::KERNEL
+            && let Some(guard) = self.s.wlock.try_lock()
+            && !guard.nested()
+        {
+            self.switch();
+        }
+    }
+
+    /// Bytes that could be received now. Without a lock: an answer that was true at some moment.
+    pub(crate) fn inbound(&self) -> u64 {
+        let ring = Self::CONSUMER.waiting(self.inn);
+        let queued = || self.wire.queued().unwrap_or(0);
+        match self.s.rx() {
+            phase::RING if !self.is_sealed_in() => ring,
+            phase::RING | phase::READY => {
+                // Before the state: see `before_ring`.
+                let waiting = queued();
+                let left = if self.s.rx() == phase::RING { Some(0) } else { self.left_in_kernel() };
+                left.map_or(waiting, |left| ring + self.without_bells(waiting, left))
+            }
+            _ => queued(),
+        }
+    }
+
+    /// Of what waits in the kernel: `left` bytes that come before the ring, and those behind the last doorbell.
+    fn without_bells(&self, waiting: u64, left: u64) -> u64 {
+        let before = left.min(waiting);
+        match self.bells_left() {
+            Left::Bells(all) if self.is_sealed_in() => waiting.saturating_sub(all.saturating_sub(left)),
+            _ => before,
+        }
+    }
+}
+
+// --- looking without taking ---------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// Looks at up to `left` bytes and leaves them (`MSG_PEEK`). `skip(done, hidden, limit)` looks at up to `limit` kernel bytes behind the
+    /// first `hidden` ones. Under the receive lock.
+    pub(crate) fn look(
+        &self,
+        left: usize,
+        taker: &impl Taker,
+        skip: impl Fn(usize, u64, u64) -> Result<usize, Errno>,
+        adopt: impl Fn() -> bool,
+    ) -> Took {
+        let (mut done, mut hidden) = (0, 0);
+        match self.source(&adopt) {
+            Source::Plain => return Took::Plain,
+            Source::Empty => return Took::Empty,
+            Source::End => return Took::End,
+            Source::Kernel(limit) => {
+                hidden = limit;
+                match skip(0, 0, limit.min(left as u64)) {
+                    Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return Took::Empty,
+                    Ok(n) => done = n,
+                    Err(e) => return Took::Failed(e),
+                }
+                // Bytes of the ring follow only if all the kernel's have come.
+                if (done as u64) < limit || self.left_in_kernel() != Some(limit) {
+                    return Took::Bytes(done);
+                }
+            }
+            Source::Ring(_) => {}
+        }
+        if done < left
+            && let Ok(span) = self.data()
+            && !span.is_empty()
+        {
+            match taker.copy(done, &span.first(left - done)) {
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Took::Failed(e),
+                Err(_) => return Took::Bytes(done),
+            }
+        }
+        // Behind a sealed ring, and its doorbells, the kernel goes on.
+        if done < left && self.is_sealed_in() && self.has_rung_last() {
+            let bells = self.inn.w.bells.load(Ordering::Acquire);
+            let taken = self.wire.taken().unwrap_or(0);
+            let front = self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(bells).wrapping_sub(taken);
+            if front >= hidden && front < 1 << 40 {
+                done += skip(done, front, (left - done) as u64).unwrap_or(0);
+            }
+        }
+        if done == 0 { Took::Empty } else { Took::Bytes(done) }
+    }
+}
+
+// --- sums ---------------------------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// The sum of everything read, once the first `n` bytes of `span` are; compared where a piece ends.
+    fn sum_up(&self, span: &Span, n: usize) -> Result<u32, Trouble> {
+        let s = self.s;
+        if s.checks.load(Ordering::Relaxed) == 0 {
+            return Ok(0);
+        }
+        let sums = &self.slot.sums[1 - s.side()];
+        let (mut sum, mut at, end) = (s.sum_in.load(Ordering::Relaxed), span.at, span.at + n as u64);
+        if s.summed.load(Ordering::Relaxed) != at {
+            // A signal handler has taken some bytes in between: nobody knows the sum any more.
+            s.checks.store(0, Ordering::Relaxed);
+            return Ok(0);
+        }
+        let mut next = s.piece_in.load(Ordering::Relaxed);
+        loop {
+            let count = sums.count.load(Ordering::Acquire);
+            // Those that were overwritten cannot be compared.
+            next = next.max(count.saturating_sub(SUMS as u64 - 1));
+            if next >= count {
+                break;
+            }
+            let piece = sums.piece[next as usize % SUMS].load(Ordering::Acquire);
+            if sums.count.load(Ordering::Acquire) >= next + SUMS as u64 {
+                continue;
+            }
+            // Half of the position is known: the piece ends within 2 GiB before or behind.
+            let before = (end as u32).wrapping_sub(piece as u32);
+            if before > u32::MAX / 2 {
+                break;
+            }
+            let to = end - u64::from(before);
+            next += 1;
+            if to < at {
+                continue;
+            }
+            sum = span.sum(sum, (at - span.at) as usize, (to - at) as usize);
+            at = to;
+            if sum != (piece >> 32) as u32 {
+                return Err(Trouble::Corrupt);
+            }
+        }
+        s.piece_in.store(next, Ordering::Relaxed);
+        Ok(span.sum(sum, (at - span.at) as usize, (end - at) as usize))
+    }
+
+    fn keep_sum(&self, at: u64, sum: u32) {
+        if self.s.checks.load(Ordering::Relaxed) != 0 {
+            self.s.sum_in.store(sum, Ordering::Relaxed);
+            self.s.summed.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// Says what the sum is behind the `n` bytes just copied into `span`; before they are published. Under the send lock.
+    pub(super) fn say_sum(&self, span: &Span, n: usize) {
+        let s = self.s;
+        if s.checks.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let sum = span.sum(s.sum_out.load(Ordering::Relaxed), 0, n);
+        let sums = &self.slot.sums[s.side()];
+        let count = sums.count.load(Ordering::Relaxed);
+        let end = (span.at + n as u64) & u64::from(u32::MAX);
+        sums.piece[count as usize % SUMS].store(u64::from(sum) << 32 | end, Ordering::Release);
+        s.sum_out.store(sum, Ordering::Relaxed);
+        // SYNC: Release pairs with the Acquire in `sum_up`; the bytes themselves are published behind it.
+        sums.count.store(count + 1, Ordering::Release);
+    }
+}

@@ -1,0 +1,50 @@
+//! What a session asks of the kernel's socket. The program's is one; a model's is another, so that the same code runs under a
+//! scheduler.
+
+use madrigal_drivers::shm::layout::Block;
+use madrigal_sys::Errno;
+
+/// A connected stream socket, and what goes with it.
+pub(crate) trait Wire: Copy {
+    /// Bytes in its receive queue, doorbells among them.
+    fn queued(self) -> Result<u64, Errno>;
+    /// Bytes ever taken out of its receive queue.
+    fn taken(self) -> Result<u64, Errno>;
+    /// Bytes ever put into it by this end.
+    fn given(self) -> Result<u64, Errno>;
+    /// Takes up to `n` bytes out of the queue and forgets them. `Ok(0)`: end of stream. `EAGAIN`: there are none.
+    fn discard(self, n: u64) -> Result<u64, Errno>;
+    /// Whether there is a byte (true) or the end of the stream. `EAGAIN`: neither.
+    fn peek(self) -> Result<bool, Errno>;
+    /// Runs a part that no signal handler gets into.
+    fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T;
+    /// Sends one byte without waiting. `EAGAIN`: there is no room.
+    fn bell(self) -> Result<(), Errno>;
+    /// Sends bytes without waiting; how many.
+    fn send(self, bytes: &[u8]) -> Result<usize, Errno>;
+    /// How many bytes it surely takes without waiting, if need be with a larger buffer.
+    fn room_for(self, n: u64) -> bool;
+    /// The kernel is to tell the peer of a reset when it is closed.
+    fn resets(self);
+    /// Ends the connection at once, by a reset, and forgets what its queues hold.
+    fn cut_off(self);
+    /// Small segments are not to wait.
+    fn hurry(self);
+    /// Whether a block of the shared memory is lent to that direction of this session.
+    fn is_lent(self, block: Block, dir: usize) -> bool;
+    /// Whether the peer's process lives. Slow.
+    fn peer_lives(self) -> bool;
+    /// This process's number, and whether the process with that number lives. Slow.
+    fn own_pid(self) -> u32;
+    fn lives(self, pid: u32) -> bool;
+    /// Nanoseconds of a clock.
+    fn now(self) -> u64;
+    /// Lets a short time pass.
+    fn pause(self);
+    /// The processor this thread is on, plus one.
+    fn cpu(self) -> u32;
+    /// What this end sends travels in the ring from now on. Under the send lock.
+    fn switched(self);
+    /// The peer wrote what cannot be.
+    fn spoilt(self);
+}

@@ -1,0 +1,461 @@
+//! Event sets: one for each epoll descriptor of the program, and the list of members that may have something to tell.
+//!
+//! A set lives from epoll_create(2) to the last close of its descriptors in this process, and as long as a hook is at work on it or a
+//! thread sleeps in it. Locks: a set's lock may be taken under a socket's; under a set's lock a socket's locks are only tried.
+
+use core::ffi::c_int;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use madrigal_netaccess::wait::Waiter;
+use madrigal_sys::process;
+use madrigal_sys::signals::Blocked;
+
+use super::hold::Hold;
+use super::lock::Lock;
+use super::member::{Member, bit};
+use super::slab::{Object, Slab};
+use super::sock::{self, MEMBERS, Ref, SOCKS, Sock};
+use super::table::{self, Kind, Word};
+use super::{gate, holders, still};
+
+/// All event sets of this process.
+static SETS: Slab<Set> = Slab::new();
+/// High half of the keys we register with the kernel; random, so that no program's data looks like one. 0 until the first is needed.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// An epoll descriptor's set.
+pub(crate) struct Set {
+    index: AtomicU32,
+    next_free: AtomicU32,
+    generation: AtomicU32,
+    /// Hooks at work on it; threads asleep in it are parked. Never reset.
+    hold: Hold,
+    refs: AtomicU32,
+    holders: AtomicU32,
+    /// A descriptor of it, if it still is one.
+    epfd: AtomicI32,
+    /// TCP sockets and nested sets in it.
+    pub(crate) tcp: AtomicU32,
+    /// Members whose registration is ours, and nested sets.
+    pub(crate) ours: AtomicU32,
+    /// Threads asleep on it.
+    pub(crate) sleepers: AtomicU32,
+    /// The active list (member ids plus one) and its length; under `lock`.
+    pub(crate) first: AtomicU32,
+    pub(crate) last: AtomicU32,
+    pub(crate) length: AtomicU32,
+    /// Numbers the waits.
+    pub(crate) rounds: AtomicU32,
+    /// When the kernel was last asked, and ring answers since.
+    pub(crate) kernel_at: AtomicU64,
+    pub(crate) answers: AtomicU32,
+    /// 1: the kernel's last answer told of other descriptors than ring sockets.
+    pub(crate) mixed: AtomicU32,
+    /// How often a member became active: the edges of a set nested in another.
+    pub(crate) activations: AtomicU32,
+    /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
+    pub(crate) watched: AtomicU32,
+    pub(crate) nested: [Nested; MEMBERS],
+    pub(crate) lock: Lock,
+    pub(crate) waiter: Waiter,
+}
+
+// SAFETY: atomics and structs of atomics only; all-zero is an empty set.
+unsafe impl Object for Set {
+    fn next_free(&self) -> &AtomicU32 {
+        &self.next_free
+    }
+}
+
+/// A set inside a set. All-zero: none.
+#[derive(Default)]
+pub(crate) struct Nested {
+    /// The inner set plus one; 0: unused.
+    pub(crate) set: AtomicU32,
+    pub(crate) events: AtomicU32,
+    pub(crate) data: AtomicU64,
+    pub(crate) seen: AtomicU32,
+}
+
+/// A hook at work on a set.
+pub(crate) struct SetRef(&'static Set);
+
+impl Deref for SetRef {
+    type Target = Set;
+
+    #[inline]
+    fn deref(&self) -> &Set {
+        self.0
+    }
+}
+
+impl Drop for SetRef {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.hold.leave() {
+            self.0.free_if_unused();
+        }
+    }
+}
+
+/// A set in which a thread of the program is about to sleep: it is not freed, and that is all.
+#[derive(Clone, Copy)]
+pub(crate) struct ParkedSet(u32);
+
+impl SetRef {
+    /// The thread is about to sleep.
+    pub(crate) fn park(self) -> ParkedSet {
+        let (parked, set) = (ParkedSet(self.index()), self.0);
+        let due = set.hold.park();
+        core::mem::forget(self);
+        if due {
+            set.free_if_unused();
+        }
+        parked
+    }
+}
+
+impl ParkedSet {
+    /// The thread is back. A thread that is cancelled in between never is: the object is lost, nothing else.
+    pub(crate) fn unpark(self) -> Option<SetRef> {
+        let set = SETS.get(self.0)?;
+        set.hold.unpark();
+        if set.is_closed() {
+            set.hold.set_due();
+        }
+        Some(SetRef(set))
+    }
+}
+
+/// Begins to know the epoll descriptor `fd`, of which nothing was known.
+pub(crate) fn track(fd: c_int) {
+    if super::process::is_plain() {
+        return;
+    }
+    let Some((index, set)) = SETS.take() else { return };
+    let words = [&set.holders, &set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
+    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed]) {
+        field.store(0, Ordering::Relaxed);
+    }
+    for nested in &set.nested {
+        nested.set.store(0, Ordering::Relaxed);
+    }
+    set.index.store(index, Ordering::Relaxed);
+    set.epfd.store(fd, Ordering::Relaxed);
+    set.waiter.forget();
+    set.refs.store(1, Ordering::Release);
+    if !table::set(fd, set.word()) {
+        set.refs.store(0, Ordering::Relaxed);
+        SETS.put(index);
+    }
+}
+
+/// The set behind a descriptor.
+pub(crate) fn enter(epfd: c_int) -> Option<SetRef> {
+    loop {
+        let word = table::get(epfd).filter(|word| word.kind() == Kind::EventSet)?;
+        let set = SETS.get(word.index())?;
+        set.hold.enter();
+        let held = SetRef(set);
+        // SYNC: behind the count: as `sock::enter`.
+        if table::get(epfd) == Some(word) {
+            return Some(held);
+        }
+    }
+}
+
+/// The set with this index, which a member or a nested set names.
+pub(crate) fn by_index(index: u32) -> Option<SetRef> {
+    let set = SETS.get(index)?;
+    set.hold.enter();
+    Some(SetRef(set))
+}
+
+/// One more descriptor of a set.
+pub(crate) fn add_descriptor(index: u32) {
+    if let Some(set) = SETS.get(index) {
+        set.refs.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// One descriptor less.
+pub(crate) fn drop_descriptor(index: u32) {
+    let Some(set) = by_index(index) else { return };
+    if set.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let _ = holders::drop_one(&set.holders);
+        super::registration::set_closed(&set);
+        open_sets().for_each(|(_, outer)| outer.forget_nested(index));
+        set.hold.set_due();
+    }
+}
+
+/// A fork is coming: the child will hold every set too.
+pub(crate) fn share_all() {
+    for (_, set) in open_sets() {
+        holders::share(&set.holders);
+    }
+}
+
+/// This process leaves: see [`holders`].
+pub(crate) fn drop_all() {
+    for (_, set) in open_sets() {
+        let _ = holders::lose_count(&set.holders);
+    }
+}
+
+fn open_sets() -> impl Iterator<Item = (u32, &'static Set)> {
+    SETS.all().filter(|(_, set)| set.refs.load(Ordering::Relaxed) > 0)
+}
+
+/// Before a fork: nobody changes a list of members, or begins or ends a set, until the fork is over.
+pub(crate) fn hold_still() {
+    SETS.all().for_each(|(_, set)| still::hold(&set.lock));
+    still::hold(SETS.lock());
+}
+
+/// In the parent, when the fork is over: undoes [`hold_still`].
+pub(crate) fn go_on() {
+    still::let_go(SETS.lock());
+    SETS.all().for_each(|(_, set)| still::let_go(&set.lock));
+}
+
+/// The child after fork(2).
+pub(crate) fn after_fork() {
+    still::reset(SETS.lock());
+    for (_, set) in SETS.all() {
+        still::reset(&set.lock);
+        set.hold.after_fork();
+        set.sleepers.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Set {
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    fn word(&self) -> Word {
+        Word::new(Kind::EventSet, self.generation.load(Ordering::Relaxed), self.index())
+    }
+
+    /// Whether the kernel's set tells everything.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.ours.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether no other process has it.
+    pub(crate) fn is_sole(&self) -> bool {
+        holders::sole(&self.holders)
+    }
+
+    /// From now on its holders cannot be counted.
+    pub(crate) fn lose_count(&self) {
+        let _ = holders::lose_count(&self.holders);
+    }
+
+    /// A descriptor of it.
+    pub(crate) fn descriptor(&self) -> Option<c_int> {
+        let (word, known) = (self.word(), self.epfd.load(Ordering::Relaxed));
+        if table::get(known) == Some(word) {
+            return Some(known);
+        }
+        let (fd, _) = table::range(0, u32::MAX).find(|&(_, w)| w == word)?;
+        self.epfd.store(fd, Ordering::Relaxed);
+        Some(fd)
+    }
+
+    /// Whether its last descriptor is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.refs.load(Ordering::SeqCst) == 0
+    }
+
+    fn free_if_unused(&self) {
+        let Some(_pass) = gate::pass() else { return };
+        if !self.hold.exclusive(0) {
+            return;
+        }
+        if self.is_closed() && !self.hold.has_parked() {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+            SETS.put(self.index());
+        }
+        self.hold.share();
+    }
+}
+
+// --- the active list: doubly linked through the members; under the set's lock, and changed where no signal handler gets in between
+
+impl Set {
+    /// Puts a member on the active list.
+    pub(crate) fn activate(&self, id: u32, member: &Member) {
+        let _lock = self.lock.lock();
+        self.activations.fetch_add(1, Ordering::Relaxed);
+        member.quiet.store(0, Ordering::Relaxed);
+        if !member.has(bit::ACTIVE) {
+            self.push(id, member);
+        }
+    }
+
+    /// Takes a member off the active list, if it is on it. Under the lock.
+    pub(crate) fn deactivate(&self, member: &Member) {
+        if !member.has(bit::ACTIVE) {
+            return;
+        }
+        let _blocked = Blocked::all();
+        let (next, prev) = (member.next.load(Ordering::Relaxed), member.prev.load(Ordering::Relaxed));
+        match prev.checked_sub(1).and_then(member_of) {
+            Some((_, before)) => before.next.store(next, Ordering::Relaxed),
+            None => self.first.store(next, Ordering::Relaxed),
+        }
+        match next.checked_sub(1).and_then(member_of) {
+            Some((_, after)) => after.prev.store(prev, Ordering::Relaxed),
+            None => self.last.store(prev, Ordering::Relaxed),
+        }
+        member.set_bit(bit::ACTIVE, false);
+        self.length.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn push(&self, id: u32, member: &Member) {
+        let _blocked = Blocked::all();
+        member.set_bit(bit::ACTIVE, true);
+        let last = self.last.swap(id + 1, Ordering::Relaxed);
+        member.next.store(0, Ordering::Relaxed);
+        member.prev.store(last, Ordering::Relaxed);
+        match last.checked_sub(1).and_then(member_of) {
+            Some((_, before)) => before.next.store(id + 1, Ordering::Relaxed),
+            None => self.first.store(id + 1, Ordering::Relaxed),
+        }
+        self.length.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The active members, first to last. Under the lock; the current one may be taken off meanwhile.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (u32, &'static Sock, &'static Member)> {
+        let mut next = self.first.load(Ordering::Relaxed);
+        // A list cannot be longer than this: a loop would be our own bug, and must not hang a program.
+        let mut left = self.length.load(Ordering::Relaxed);
+        core::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let id = next.checked_sub(1)?;
+            let (s, member) = member_of(id)?;
+            next = member.next.load(Ordering::Relaxed);
+            Some((id, s, member))
+        })
+    }
+
+    /// Makes the member behind `last` (an id plus one) the first of the list. Under the lock.
+    pub(crate) fn rotate(&self, last: u32) {
+        let Some((_, member)) = last.checked_sub(1).and_then(member_of) else { return };
+        let next = member.next.load(Ordering::Relaxed);
+        let (Some((_, new_first)), true) = (next.checked_sub(1).and_then(member_of), member.has(bit::ACTIVE)) else {
+            return;
+        };
+        let _blocked = Blocked::all();
+        let (first, end) = (self.first.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        if let (Some((_, a)), Some((_, z))) =
+            (first.checked_sub(1).and_then(member_of), end.checked_sub(1).and_then(member_of))
+        {
+            z.next.store(first, Ordering::Relaxed);
+            a.prev.store(end, Ordering::Relaxed);
+            member.next.store(0, Ordering::Relaxed);
+            new_first.prev.store(0, Ordering::Relaxed);
+            self.first.store(next, Ordering::Relaxed);
+            self.last.store(last, Ordering::Relaxed);
+        }
+    }
+}
+
+// --- sets inside sets --------------------------------------------------------------------------------------------------------------
+
+impl Set {
+    /// The kernel has put set `inner` into this one, changed it there (`Some`), or taken it out.
+    pub(crate) fn nest(&self, inner: u32, event: Option<libc::epoll_event>) {
+        let place = |set: u32| self.nested.iter().find(|nested| nested.set.load(Ordering::Relaxed) == set);
+        // Without a place the kernel's reports still come; those of rings only with the doorbells.
+        let (Some(event), Some(nested)) = (event, place(inner + 1).or_else(|| place(0))) else {
+            return self.forget_nested(inner);
+        };
+        nested.events.store(event.events, Ordering::Relaxed);
+        nested.data.store(event.u64, Ordering::Relaxed);
+        nested.seen.store(u32::MAX, Ordering::Relaxed);
+        if nested.set.swap(inner + 1, Ordering::Release) == 0 {
+            self.tcp.fetch_add(1, Ordering::AcqRel);
+            self.ours.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn forget_nested(&self, inner: u32) {
+        for nested in &self.nested {
+            if nested.set.compare_exchange(inner + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.tcp.fetch_sub(1, Ordering::AcqRel);
+                self.ours.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The sets inside this one.
+    pub(crate) fn inner(&self) -> impl Iterator<Item = (&Nested, SetRef)> {
+        self.nested.iter().filter_map(|nested| {
+            let set = by_index(nested.set.load(Ordering::Acquire).checked_sub(1)?)?;
+            // Closed meanwhile, or another one by now.
+            let same = nested.set.load(Ordering::Acquire) == set.index() + 1;
+            same.then_some((nested, set))
+        })
+    }
+}
+
+// --- names of members --------------------------------------------------------------------------------------------------------------
+
+/// The number of a member among all.
+pub(crate) fn id(s: &Sock, m: usize) -> u32 {
+    s.index() * MEMBERS as u32 + m as u32
+}
+
+/// The member with this id. Its socket's session stays as long as the set's lock is held and the member is ours in that set: it is
+/// taken off the list, under the lock, before a session is released.
+pub(crate) fn member_of(id: u32) -> Option<(&'static Sock, &'static Member)> {
+    let s = SOCKS.get(id / MEMBERS as u32)?;
+    Some((s, &s.members[id as usize % MEMBERS]))
+}
+
+/// The key of a member: our secret, the socket's generation, its place.
+pub(crate) fn key(s: &Sock, m: usize) -> u64 {
+    let mut secret = KEY.load(Ordering::Relaxed);
+    if secret == 0 {
+        let fresh = process::random() as u32 | 1 << 31;
+        secret =
+            KEY.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seen| seen, |_| fresh);
+    }
+    u64::from(secret) << 32 | u64::from(s.generation() & 0xff) << 24 | u64::from(id(s, m) & 0xff_ffff)
+}
+
+/// Whether any key was ever made: before that, nothing the kernel tells can be one.
+#[inline]
+pub(crate) fn has_keys() -> bool {
+    KEY.load(Ordering::Relaxed) != 0
+}
+
+/// The socket and member a key names; `None`: the program's own data. A key of an earlier use of the object is ours, but names
+/// nothing any more.
+pub(crate) fn by_key(data: u64) -> Option<Option<(Ref, usize)>> {
+    let secret = KEY.load(Ordering::Relaxed);
+    if secret == 0 || (data >> 32) as u32 != secret {
+        return None;
+    }
+    let place = data as u32 & 0xff_ffff;
+    let named = sock::by_index(place / MEMBERS as u32).filter(|s| s.generation() & 0xff == data as u32 >> 24);
+    Some(named.map(|s| (s, place as usize % MEMBERS)))
+}
+
+/// A part in which no signal handler of this thread gets at the registrations of a socket, nor another thread.
+pub(crate) struct Registering<'a> {
+    _lock: super::lock::Guard<'a>,
+    _blocked: Blocked,
+}
+
+impl Sock {
+    /// Begins such a part.
+    pub(crate) fn registering(&self) -> Registering<'_> {
+        let _blocked = Blocked::all();
+        Registering { _lock: self.registering.lock(), _blocked }
+    }
+}

@@ -1,0 +1,107 @@
+//! The end of a session, and of a socket: made by whoever is the last at work on it, so that nobody looks at what is taken away.
+//!
+//! | what has ended | what is done | by whom it is marked as due |
+//! |---|---|---|
+//! | both directions are DONE | registrations and options are the program's again | the hook that sees it |
+//! | the peer needs nothing of us any more | the slot is left; the connection may earn another session | the next hook |
+//! | the last descriptor is closed, and nobody sleeps on it | the slot is left; the object is free | close, and who wakes up |
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use madrigal_drivers::shm::layout::Block;
+use madrigal_drivers::shm::slot::Contradiction;
+use madrigal_sys::raw;
+
+use super::sock::{Sock, flag, mode};
+use super::socket::view;
+use super::{gate, registration};
+
+/// Does what is due on a socket, if nobody but the caller's `own` holds are at work on it. While the process forks it stays due.
+#[cold]
+pub(crate) fn settle(s: &'static Sock, own: u32) {
+    let Some(_pass) = gate::pass() else { return };
+    if !s.hold.exclusive(own) {
+        return;
+    }
+    if s.is_closed() {
+        if !s.hold.has_parked() {
+            leave_slot(s);
+            s.free();
+        }
+    } else if s.mode() == mode::SESSION && s.session.is_done() {
+        unhook(s);
+        if !is_needed(s) && !s.session.is_gone() {
+            leave_slot(s);
+            s.back_off();
+            s.mode.store(mode::KERNEL, Ordering::Release);
+        }
+    }
+    s.hold.share();
+}
+
+/// Marks a session that is over as due; the caller's hold is the next to end, or another's.
+#[inline]
+pub(crate) fn note(s: &Sock) {
+    if s.mode() == mode::SESSION
+        && s.session.is_done()
+        && !s.session.is_gone()
+        && (s.has(flag::HOOKED) || !is_needed(s))
+    {
+        s.hold.set_due();
+    }
+}
+
+fn is_needed(s: &Sock) -> bool {
+    view(s, s.fd()).is_some_and(|v| v.is_needed())
+}
+
+/// The socket is an ordinary one to the program and the kernel again, once both directions are DONE: what a fork's child, or another
+/// program, finds in the kernel is what the program has put there.
+pub(crate) fn unhook(s: &Sock) {
+    if !s.has(flag::HOOKED) || s.session.is_gone() || s.mode() != mode::SESSION || !s.session.is_done() {
+        return;
+    }
+    registration::restore(s);
+    let nodelay = s.nodelay.load(Ordering::Relaxed) as c_int;
+    let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
+        let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+    }
+}
+
+/// The last process of a family that holds a socket ends, or becomes another program: nobody else will leave the slot. (What a single
+/// process leaves behind goes with its arena, when its peer finds it dead.)
+pub(crate) fn leave_last(s: &'static Sock) {
+    let Some(_pass) = gate::pass().filter(|_| s.has(flag::LAST)) else { return };
+    s.hold.set_due();
+    if s.mode() == mode::SESSION && s.hold.exclusive(0) {
+        leave_slot(s);
+        s.mode.store(mode::KERNEL, Ordering::Release);
+        s.hold.share();
+    }
+}
+
+/// Leaves the slot, if there is one: the last side gives back what both have borrowed.
+fn leave_slot(s: &Sock) {
+    let (Some(lease), Some(slot), Some(lent)) = (s.lease(), s.session.slot(), s.session.lent()) else { return };
+    let (arena, index, side) = (lease.arena(), s.slot_index(), s.session.side());
+    // Another process may still drain this slot (after a fork): the last of them says that our side has left.
+    if s.is_sole() || s.has(flag::LAST) {
+        let free = || {
+            for (dir, direction) in slot.dir.iter().enumerate() {
+                let word = direction.w.block.load(madrigal_base::sync::Ordering::Relaxed);
+                let given = Block::unpack(word, arena.memory().size()).map(|b| arena.give_block(b, lent.session, dir));
+                if given == Some(Err(Contradiction)) {
+                    lease.mistrust();
+                }
+            }
+        };
+        if slot.life.leave(side, lent, free).is_err() {
+            lease.mistrust();
+        }
+    }
+    s.session.clear();
+    s.lease.store(0, Ordering::Relaxed);
+    lease.end_session(index, side == 0);
+}

@@ -1,0 +1,492 @@
+//! One TCP socket of the program: what the hooks know of it, whoever of them it meets first.
+//!
+//! A socket is found by descriptor ([`enter`]) and lives from socket(2) or accept(2) to its last close in this process:
+//!
+//! ```text
+//!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(nobody at work, nobody parked: settle)--> free
+//! ```
+//! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::settle`]. All fields
+//! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
+
+use core::ffi::c_int;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use madrigal_netaccess::wait::Waiter;
+use madrigal_rendezvous::Tuple;
+use madrigal_report::{Path, Reason, Record};
+
+use super::defer::Deferred;
+use super::hold::Hold;
+use super::lock::Lock;
+use super::member::Member;
+use super::routed::Routed;
+use super::session::Session;
+use super::slab::{Object, Slab};
+use super::table::{self, Kind, Word};
+use super::{holders, process, settle, still};
+
+/// All sockets of this process.
+pub(crate) static SOCKS: Slab<Sock> = Slab::new();
+
+/// Event sets a socket can be in and still move; more is [`Reason::EventSet`].
+pub(crate) const MEMBERS: usize = 4;
+/// Bytes, either way, that earn a try.
+const EARNED_BYTES: u64 = 256 << 10;
+
+/// What a socket is for.
+pub(crate) mod role {
+    /// Made by socket(2), nothing more yet.
+    pub(crate) const FRESH: u32 = 0;
+    /// The connecting end of a connection.
+    pub(crate) const CLIENT: u32 = 1;
+    /// The accepting end of a connection.
+    pub(crate) const SERVER: u32 = 2;
+    /// A listener.
+    pub(crate) const LISTENER: u32 = 3;
+}
+
+/// How far a connection is on its way to a ring.
+pub(crate) mod mode {
+    /// The kernel carries everything.
+    pub(crate) const KERNEL: u32 = 0;
+    /// This end has an offer out and watches for the answer.
+    pub(crate) const OFFERED: u32 = 1;
+    /// Both ends hold a slot; see the session's phases.
+    pub(crate) const SESSION: u32 = 2;
+}
+
+/// Bits of `Sock::flags`.
+pub(crate) mod flag {
+    /// `O_NONBLOCK`.
+    pub(crate) const NONBLOCK: u32 = 1;
+    /// `SO_LINGER` with time 0: close resets.
+    pub(crate) const LINGER0: u32 = 4;
+    /// A receive time-out is set.
+    pub(crate) const RCVTIMEO: u32 = 8;
+    /// A send time-out is set.
+    pub(crate) const SNDTIMEO: u32 = 16;
+    /// The listener is marked in the table of offers.
+    pub(crate) const MARKED: u32 = 32;
+    /// Registrations and options are ours, for the sake of a session.
+    pub(crate) const HOOKED: u32 = 64;
+    /// This process was the last of a family that held it: what it does with the slot is its side's.
+    pub(crate) const LAST: u32 = 128;
+    /// `SO_REUSEPORT`: its port may be that of a listener.
+    pub(crate) const SHARES_PORT: u32 = 256;
+    /// `SO_RCVLOWAT` is above 1: a receive with `MSG_DONTWAIT` would return less.
+    pub(crate) const LOW_WATER: u32 = 512;
+    /// What a connection has from its listener; `TCP_CORK`, too.
+    pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER;
+}
+
+/// A socket.
+pub(crate) struct Sock {
+    index: AtomicU32,
+    generation: AtomicU32,
+    next_free: AtomicU32,
+    /// Hooks at work on it right now. Never reset: who comes late may still be counted.
+    pub(crate) hold: Hold,
+    /// Descriptors of it in this process, and one of them.
+    pub(crate) refs: AtomicU32,
+    fd: AtomicI32,
+    role: AtomicU32,
+    pub(crate) mode: AtomicU32,
+    flags: AtomicU32,
+    /// Why it may never move: a [`Reason`], 0 for none.
+    never: AtomicU32,
+    /// Sends so far, and how many make the next try worth it.
+    sends: AtomicU32,
+    next_try: AtomicU32,
+    /// Bytes both ways since the last try.
+    bytes: AtomicU64,
+    /// The table's count of posts when an accepting end last looked.
+    pub(crate) seen_offers: AtomicU32,
+    /// Its counter among processes that share it, plus one; 0 while only this process holds it.
+    pub(crate) holders: AtomicU32,
+    /// How often the kernel reported anything for it through an event set; the same for room to write.
+    pub(crate) kernel_moves: AtomicU32,
+    pub(crate) kernel_room: AtomicU32,
+    /// The offer this end has out: its place plus one, turn, when, and how often it was looked for an answer.
+    pub(crate) offer: AtomicU32,
+    pub(crate) offer_turn: AtomicU64,
+    pub(crate) offered_at: AtomicU64,
+    pub(crate) offer_looks: AtomicU32,
+    /// The lease its session's slot is in, plus one; and the slot.
+    pub(crate) lease: AtomicU32,
+    pub(crate) slot_index: AtomicU32,
+    /// The program's `TCP_NODELAY`, while ours is on for the doorbells' sake.
+    pub(crate) nodelay: AtomicU32,
+    /// Where the last large receive went.
+    pub(crate) large_at: AtomicU64,
+    record_of: AtomicU32,
+    pub(crate) rx_wait: Waiter,
+    pub(crate) tx_wait: Waiter,
+    pub(crate) tuple: Tuple,
+    /// Before members, or the kernel's registrations behind them, change.
+    pub(crate) registering: Lock,
+    pub(crate) members: [Member; MEMBERS],
+    pub(crate) session: Session,
+    pub(crate) deferred: Deferred,
+    pub(crate) routed: Routed,
+    /// How often sends and receives have taken turns so far; the lowest bit says that a send was last.
+    pub(crate) turns: AtomicU32,
+}
+
+// SAFETY: atomics and structs of atomics only; all-zero is a fresh socket.
+unsafe impl Object for Sock {
+    fn next_free(&self) -> &AtomicU32 {
+        &self.next_free
+    }
+}
+
+/// A hook at work on a socket.
+pub(crate) struct Ref(&'static Sock);
+
+impl Deref for Ref {
+    type Target = Sock;
+
+    #[inline]
+    fn deref(&self) -> &Sock {
+        self.0
+    }
+}
+
+impl Drop for Ref {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.hold.leave() {
+            settle::settle(self.0, 0);
+        }
+    }
+}
+
+/// A socket on which a thread of the program is about to sleep: it is not freed, and that is all.
+#[derive(Clone, Copy)]
+pub(crate) struct Parked(u32);
+
+impl Ref {
+    /// The thread is about to sleep.
+    pub(crate) fn park(self) -> Parked {
+        let parked = Parked(self.index());
+        let due = self.0.hold.park();
+        let sock = self.0;
+        core::mem::forget(self);
+        if due {
+            settle::settle(sock, 0);
+        }
+        parked
+    }
+}
+
+impl Parked {
+    /// The thread is back. A thread that is cancelled in between never is: the object is lost, nothing else.
+    pub(crate) fn unpark(self) -> Option<Ref> {
+        let sock = SOCKS.get(self.0)?;
+        sock.hold.unpark();
+        if sock.is_closed() {
+            sock.hold.set_due();
+        }
+        Some(Ref(sock))
+    }
+}
+
+/// The socket behind `fd`, if it is one we know.
+#[inline]
+pub(crate) fn enter(fd: c_int) -> Option<Ref> {
+    loop {
+        let word = table::get(fd)?;
+        if word.kind() != Kind::Socket {
+            return None;
+        }
+        let sock = SOCKS.get(word.index())?;
+        sock.hold.enter();
+        let held = Ref(sock);
+        // SYNC: behind the count, which is SeqCst: a close in between is seen here, or sees us.
+        if table::get(fd) == Some(word) {
+            return Some(held);
+        }
+    }
+}
+
+/// The socket with this index, whatever its descriptors.
+pub(crate) fn by_index(index: u32) -> Option<Ref> {
+    let sock = SOCKS.get(index)?;
+    sock.hold.enter();
+    Some(Ref(sock))
+}
+
+/// Begins to know the TCP socket `fd`, of which nothing was known. Does nothing when there is no room: the descriptor stays unknown.
+pub(crate) fn track(fd: c_int, role: u32, nonblocking: bool) {
+    if process::is_plain() {
+        return;
+    }
+    let Some((index, sock)) = SOCKS.take() else { return };
+    sock.reset(index, fd, role, nonblocking);
+    if !table::set(fd, sock.word(index)) {
+        sock.refs.store(0, Ordering::Relaxed);
+        SOCKS.put(index);
+    }
+}
+
+impl Sock {
+    fn reset(&self, index: u32, fd: c_int, role: u32, nonblocking: bool) {
+        let words = [&self.mode, &self.never, &self.sends, &self.seen_offers, &self.holders, &self.kernel_moves];
+        let more = [&self.kernel_room, &self.offer, &self.offer_looks, &self.lease, &self.record_of, &self.turns];
+        for field in words.into_iter().chain(more) {
+            field.store(0, Ordering::Relaxed);
+        }
+        self.bytes.store(0, Ordering::Relaxed);
+        self.index.store(index, Ordering::Relaxed);
+        self.fd.store(fd, Ordering::Relaxed);
+        self.next_try.store(process::first_try(), Ordering::Relaxed);
+        self.flags.store(if nonblocking { flag::NONBLOCK } else { 0 }, Ordering::Relaxed);
+        self.role.store(role, Ordering::Relaxed);
+        self.tuple.clear();
+        self.rx_wait.forget();
+        self.tx_wait.forget();
+        self.members.iter().for_each(Member::clear);
+        self.session.reset();
+        self.deferred.clear();
+        self.routed.clear();
+        self.refs.store(1, Ordering::Release);
+    }
+
+    /// It is freed: a word of it in the table of descriptors names nothing any more.
+    pub(super) fn free(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        SOCKS.put(self.index());
+    }
+
+    /// Its word in the descriptor table.
+    pub(crate) fn word(&self, index: u32) -> Word {
+        Word::new(Kind::Socket, self.generation.load(Ordering::Relaxed), index)
+    }
+
+    /// Its index among all sockets.
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Distinguishes this use of the object from earlier ones.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// A descriptor of it.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Another descriptor of it is the one that stays.
+    pub(crate) fn set_fd(&self, fd: c_int) {
+        self.fd.store(fd, Ordering::Relaxed);
+        if let Some(line) = self.own_line() {
+            line.fd.store(fd as u32, Ordering::Relaxed);
+        }
+        if let Some(record) = self.record() {
+            record.set_fd(fd);
+        }
+    }
+
+    /// A fork is coming: the child will hold it, too.
+    pub(crate) fn share(&self) {
+        self.set_flag(flag::LAST, false);
+        holders::share(&self.holders);
+    }
+
+    /// From now on its holders cannot be counted.
+    pub(crate) fn lose_count(&self) {
+        if holders::lose_count(&self.holders) {
+            self.set_flag(flag::LAST, true);
+        }
+    }
+
+    /// Whether this process is the only holder of it.
+    pub(crate) fn is_sole(&self) -> bool {
+        let was_shared = self.holders.load(Ordering::Relaxed) != 0;
+        let sole = holders::sole(&self.holders);
+        if sole && was_shared {
+            self.set_flag(flag::LAST, true);
+        }
+        sole
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!flag, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn role(&self) -> u32 {
+        self.role.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_role(&self, role: u32) {
+        self.role.store(role, Ordering::Relaxed);
+    }
+
+    /// Whether it is an end of a connection, or will be.
+    pub(crate) fn may_carry(&self) -> bool {
+        matches!(self.role(), role::CLIENT | role::SERVER | role::FRESH)
+    }
+
+    /// Whether the last descriptor is closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.refs.load(Ordering::SeqCst) == 0
+    }
+
+    /// Why it may never move, if so.
+    pub(crate) fn never(&self) -> Option<Reason> {
+        Reason::from_code(self.never.load(Ordering::Relaxed))
+    }
+
+    /// It will not move (again), for this reason; the first reason stays.
+    pub(crate) fn set_never(&self, reason: Reason) {
+        let _ = self.never.compare_exchange(0, reason as u32, Ordering::Relaxed, Ordering::Relaxed);
+        self.session.stays.store(1, madrigal_base::sync::Ordering::Relaxed);
+        self.tell(Path::Tcp, self.never());
+    }
+
+    /// Takes over what the kernel lets an accepted connection have from its listener (socket(7), tcp(7)).
+    pub(crate) fn inherit(&self, listener: &Self) {
+        self.flags.fetch_or(listener.flags.load(Ordering::Relaxed) & flag::INHERITED, Ordering::Relaxed);
+        let corked = listener.session.corked.load(madrigal_base::sync::Ordering::Relaxed);
+        self.session.corked.store(corked, madrigal_base::sync::Ordering::Relaxed);
+        if let Some(reason @ (Reason::Option | Reason::LowWater)) = listener.never() {
+            self.set_never(reason);
+        }
+    }
+
+    /// It goes through the daemon, or should have: of these reasons only the last counts. What goes through the daemon may move: its other
+    /// end is the daemon's.
+    pub(crate) fn set_way(&self, reason: Reason) {
+        self.never.store(if reason == Reason::Daemon { 0 } else { reason as u32 }, Ordering::Relaxed);
+        self.tell(Path::Tcp, Some(reason));
+    }
+
+    /// Counts turns of sending and receiving.
+    #[inline]
+    pub(crate) fn take_turn(&self, sending: bool) {
+        let turns = self.turns.load(Ordering::Relaxed);
+        let in_turn = (turns & 1 == 0) == sending;
+        self.turns.store(if in_turn { turns.wrapping_add(1) } else { u32::from(sending) }, Ordering::Relaxed);
+    }
+
+    /// Its locks, in the order in which they are taken.
+    pub(crate) fn locks(&self) -> [&Lock; 3] {
+        [&self.session.wlock, &self.session.rlock, &self.registering]
+    }
+
+    /// In the child after fork(2): no other thread exists, and the record is in the parent's report.
+    pub(crate) fn after_fork(&self) {
+        self.hold.after_fork();
+        self.locks().into_iter().for_each(still::reset);
+        self.session.after_fork();
+        self.record_of.store(0, Ordering::Relaxed);
+    }
+}
+
+// --- what earns a ring --------------------------------------------------------------------------------------------------------
+
+impl Sock {
+    /// Whether the traffic so far makes a try worth it.
+    #[inline]
+    pub(crate) fn has_earned(&self) -> bool {
+        let due = self.next_try.load(Ordering::Relaxed);
+        self.sends.load(Ordering::Relaxed) + 1 >= due
+            || self.bytes.load(Ordering::Relaxed) >= EARNED_BYTES.saturating_mul(u64::from(due / process::first_try()))
+    }
+
+    /// The next try needs twice the traffic.
+    pub(crate) fn back_off(&self) {
+        let due = self.next_try.load(Ordering::Relaxed);
+        self.next_try.store(due.saturating_mul(2).max(process::first_try()), Ordering::Relaxed);
+        self.sends.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// A session was left for the sake of a test: the next one is earned at once.
+    pub(crate) fn earn_again(&self) {
+        self.next_try.store(process::first_try(), Ordering::Relaxed);
+    }
+
+    /// Counts bytes that went by the kernel. Lossy between threads, as statistics may be.
+    #[inline]
+    pub(crate) fn count_kernel(&self, n: usize, out: bool) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        if out {
+            self.sends.store(self.sends.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        }
+        if self.record_of.load(Ordering::Relaxed) == 0 && matches!(self.role(), role::CLIENT | role::SERVER) {
+            // Inherited: its record is in the parent's report.
+            self.relist(self.fd());
+        }
+        if let Some(record) = self.record() {
+            add(if out { &record.tcp_out } else { &record.tcp_in }, n);
+        }
+    }
+
+    /// Counts bytes that went by a ring.
+    #[inline]
+    pub(crate) fn count_ring(&self, n: usize, out: bool) {
+        if let Some(record) = self.record() {
+            add(if out { &record.shm_out } else { &record.shm_in }, n);
+        }
+    }
+}
+
+#[inline]
+fn add(counter: &AtomicU64, n: usize) {
+    counter.store(counter.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+}
+
+// --- its record in the report -------------------------------------------------------------------------------------------------
+
+impl Sock {
+    /// Becomes one end of a connection, listed for `madrigal why`.
+    pub(crate) fn connected(&self, fd: c_int, role: u32) {
+        self.set_role(role);
+        self.relist(fd);
+    }
+
+    /// (Re-)opens its record in the report of this process.
+    pub(crate) fn relist(&self, fd: c_int) {
+        if let Some(record) = process::report().and_then(|r| r.record(self.index() as usize)) {
+            record.open(fd);
+            self.record_of.store(1, Ordering::Relaxed);
+            if let Some(reason) = self.never().or_else(|| self.routed.way()) {
+                record.set(Path::Tcp, Some(reason));
+            }
+        }
+    }
+
+    /// Its record, if it has one.
+    #[inline]
+    pub(crate) fn record(&self) -> Option<&'static Record> {
+        if self.record_of.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        process::report()?.record(self.index() as usize)
+    }
+
+    /// Says how its bytes travel from now on.
+    pub(crate) fn tell(&self, path: Path, reason: Option<Reason>) {
+        if let Some(record) = self.record() {
+            record.set(path, reason);
+        }
+    }
+}

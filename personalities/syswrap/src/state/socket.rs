@@ -1,0 +1,200 @@
+//! The program's own socket as the wire of its session.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use madrigal_drivers::shm::arena::Tag;
+use madrigal_drivers::shm::layout::{Block, SMALL_RING, SideLine};
+use madrigal_report::{Path, Reason};
+use madrigal_sys::signals::Blocked;
+use madrigal_sys::{Errno, cpu, process as proc, raw, tcp, time};
+
+use super::arenas::{self, Lease};
+use super::registration;
+use super::session::{Room, View, Wire};
+use super::sock::Sock;
+
+/// How long calls on a closed connection may take to return.
+const TOLD_NS: u64 = 1_000_000_000;
+
+/// A socket, by one of its descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket<'a> {
+    pub(crate) s: &'a Sock,
+    pub(crate) fd: c_int,
+}
+
+impl Socket<'_> {
+    /// Whether the connection, which is closed, ended without the peer's FIN.
+    fn was_cut(self) -> bool {
+        // One of these may just be told. All return: nothing waits on a closed connection.
+        let end = time::now_ns() + TOLD_NS;
+        while !self.s.session.knows_cut() && self.s.session.is_called() && time::now_ns() < end {
+            self.pause();
+        }
+        if !self.s.session.knows_cut()
+            && let Some(v) = view(self.s, self.fd)
+            && let Ok(code @ 1..) = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR)
+        {
+            v.saw_error(Errno::from_raw_os_error(code));
+        }
+        // An error would have been told by now.
+        self.s.session.assume_fin();
+        self.s.session.was_cut()
+    }
+}
+
+/// The session of a socket, while there is one; by a caller that holds the socket.
+#[inline]
+pub(crate) fn view(s: &Sock, fd: c_int) -> Option<View<'_, Socket<'_>>> {
+    View::of(&s.session, Socket { s, fd })
+}
+
+impl Sock {
+    /// The lease the slot of its session is in.
+    pub(crate) fn lease(&self) -> Option<&'static Lease> {
+        arenas::by_index(self.lease.load(Ordering::Relaxed).checked_sub(1)?)
+    }
+
+    /// The slot's number.
+    pub(crate) fn slot_index(&self) -> u32 {
+        self.slot_index.load(Ordering::Relaxed)
+    }
+
+    /// What it says of itself in its slot, from the offer on.
+    pub(crate) fn own_line(&self) -> Option<&SideLine> {
+        let slot = self.lease()?.arena().slot(self.slot_index())?;
+        Some(&slot.side[self.session.side()])
+    }
+
+    fn number(&self) -> Option<Tag> {
+        self.session.lent().map(|lent| lent.session)
+    }
+}
+
+impl Wire for Socket<'_> {
+    fn queued(self) -> Result<u64, Errno> {
+        raw::ioctl_int(self.fd, libc::FIONREAD).map(|n| n.max(0) as u64)
+    }
+
+    fn taken(self) -> Result<u64, Errno> {
+        // Behind the end of a session anybody may send: a process that the socket was passed to.
+        let urgent = self.s.session.may_meet_urgent() || view(self.s, self.fd).is_some_and(|v| v.is_sealed_in());
+        tcp::bytes_read(self.fd, urgent, || self.was_cut())
+    }
+
+    fn given(self) -> Result<u64, Errno> {
+        tcp::bytes_written(self.fd)
+    }
+
+    fn discard(self, n: u64) -> Result<u64, Errno> {
+        raw::discard(self.fd, usize::try_from(n.min(1 << 20)).unwrap_or(0)).map(|n| n as u64)
+    }
+
+    fn peek(self) -> Result<bool, Errno> {
+        raw::peek(self.fd, libc::MSG_DONTWAIT).map(|n| n > 0)
+    }
+
+    fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {
+        let _blocked = Blocked::all();
+        part()
+    }
+
+    fn bell(self) -> Result<(), Errno> {
+        if let Some(record) = self.s.record() {
+            let bells = &record.bells;
+            bells.store(bells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        raw::send_bytes(self.fd, &[0]).map(drop)
+    }
+
+    fn send(self, bytes: &[u8]) -> Result<usize, Errno> {
+        raw::send_bytes(self.fd, bytes)
+    }
+
+    fn room_for(self, n: u64) -> bool {
+        let size =
+            || u64::from(raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0).max(0) as u32);
+        let unsent = raw::ioctl_int(self.fd, libc::TIOCOUTQ).unwrap_or(0).max(0) as u64;
+        // What the kernel counts against the size is memory, up to twice the bytes.
+        n + unsent <= size() / 2
+    }
+
+    fn resets(self) {
+        let _ = raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_LINGER, &libc::linger { l_onoff: 1, l_linger: 0 });
+    }
+
+    fn cut_off(self) {
+        self.s.set_never(Reason::NoHandBack);
+        raw::disconnect(self.fd);
+    }
+
+    fn hurry(self) {
+        let _ = raw::set_sockopt(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
+    }
+
+    fn is_lent(self, block: Block, dir: usize) -> bool {
+        let (Some(lease), Some(number)) = (self.s.lease(), self.s.number()) else { return false };
+        match block.size {
+            SMALL_RING => block == lease.arena().small_block(self.s.slot_index(), dir),
+            _ => lease.arena().is_lent(block, number, dir),
+        }
+    }
+
+    fn peer_lives(self) -> bool {
+        self.s.lease().is_some_and(Lease::peer_alive)
+    }
+
+    fn own_pid(self) -> u32 {
+        proc::own_pid()
+    }
+
+    fn lives(self, pid: u32) -> bool {
+        proc::start_time(pid).is_some()
+    }
+
+    fn now(self) -> u64 {
+        time::now_ns()
+    }
+
+    fn pause(self) {
+        nap(20_000);
+    }
+
+    fn cpu(self) -> u32 {
+        cpu::current() + 1
+    }
+
+    fn switched(self) {
+        registration::quieten(self.s);
+        if let Some(record) = self.s.record() {
+            record.moves.store(record.moves.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            record.set(Path::Shm, None);
+        }
+    }
+
+    fn spoilt(self) {
+        self.s.set_never(Reason::Corrupt);
+        if let Some(lease) = self.s.lease() {
+            lease.mistrust();
+        }
+    }
+}
+
+/// Sleeps; false when a signal handler ran.
+pub(crate) fn nap(ns: u64) -> bool {
+    // SAFETY: no descriptors and no mask: only a sleep.
+    unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), core::ptr::null()) }.is_ok()
+}
+
+/// Larger rings from the arena of the socket's session.
+impl Room for Socket<'_> {
+    fn take(&self, size: usize) -> Option<Block> {
+        self.s.lease()?.arena().take_block(size, self.s.number()?, self.s.session.side())
+    }
+
+    fn give(&self, block: Block) -> bool {
+        let (Some(lease), Some(number)) = (self.s.lease(), self.s.number()) else { return false };
+        lease.arena().give_block(block, number, self.s.session.side()).is_ok()
+    }
+}

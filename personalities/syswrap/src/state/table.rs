@@ -1,0 +1,157 @@
+//! Which descriptor is what: one word a descriptor, looked up by every hook.
+//!
+//! A word is 0 for a descriptor that is none of ours; otherwise kind, generation and index of its object. The generation makes a
+//! word of a closed descriptor differ from that of a later one, so that a thread which looked it up before can tell.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use super::lock::Lock;
+use super::slab::zeroed_pages;
+
+/// Descriptors above this number are never ours.
+const LIMIT: usize = 1 << 20;
+const INDEX_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 9;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A TCP socket: index into the sockets.
+    Socket,
+    /// An epoll descriptor: index into the event sets.
+    EventSet,
+    /// Looked at and found to be neither (so that nobody looks again).
+    Foreign,
+    /// A descriptor of ours, which the program did not open: it neither sees nor closes it.
+    Hidden,
+}
+
+/// A non-zero table word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word(u32);
+
+impl Word {
+    pub(crate) fn new(kind: Kind, generation: u32, index: u32) -> Self {
+        let kind = match kind {
+            Kind::Socket => 1,
+            Kind::EventSet => 2,
+            Kind::Foreign => 3,
+            Kind::Hidden => 4,
+        };
+        let generation = generation & ((1 << GENERATION_BITS) - 1);
+        Self(kind << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index)
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match self.0 >> (INDEX_BITS + GENERATION_BITS) {
+            1 => Kind::Socket,
+            2 => Kind::EventSet,
+            4 => Kind::Hidden,
+            _ => Kind::Foreign,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> u32 {
+        self.0 & ((1 << INDEX_BITS) - 1)
+    }
+}
+
+static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static LOCK: Lock = Lock::new();
+/// One more than the highest descriptor ever entered.
+static TOP: AtomicU32 = AtomicU32::new(0);
+
+/// The cell of a descriptor, once anything of ours was ever entered.
+#[inline]
+fn cell(fd: c_int) -> Option<&'static AtomicU32> {
+    let table = TABLE.load(Ordering::Acquire);
+    if table.is_null() || fd as u32 as usize >= LIMIT {
+        return None;
+    }
+    // SAFETY: the table is a mapping of LIMIT words that is never unmapped, and the index is below LIMIT.
+    Some(unsafe { &*table.add(fd as usize) })
+}
+
+/// What `fd` is; `None` for what is not ours.
+#[inline]
+pub(crate) fn get(fd: c_int) -> Option<Word> {
+    match cell(fd)?.load(Ordering::Acquire) {
+        0 => None,
+        word => Some(Word(word)),
+    }
+}
+
+/// Enters a descriptor; false when it cannot be (number too high, no memory): it stays unknown, which is always safe.
+pub(crate) fn set(fd: c_int, word: Word) -> bool {
+    if TABLE.load(Ordering::Acquire).is_null() {
+        make();
+    }
+    let Some(cell) = cell(fd) else { return false };
+    TOP.fetch_max(fd as u32 + 1, Ordering::Relaxed);
+    cell.store(word.0, Ordering::Release);
+    true
+}
+
+/// Whether a descriptor is ours and none of the program's.
+#[inline]
+pub(crate) fn is_hidden(fd: c_int) -> bool {
+    get(fd).is_some_and(|word| word.kind() == Kind::Hidden)
+}
+
+/// From now on the program neither sees nor closes `fd`.
+pub(crate) fn hide(fd: c_int) {
+    set(fd, Word::new(Kind::Hidden, 0, 0));
+}
+
+/// It is not ours any more.
+pub(crate) fn unhide(fd: c_int) {
+    if is_hidden(fd) {
+        take(fd);
+    }
+}
+
+/// Forgets a descriptor and says what it was.
+pub(crate) fn take(fd: c_int) -> Option<Word> {
+    let cell = cell(fd)?;
+    if cell.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    match cell.swap(0, Ordering::AcqRel) {
+        0 => None,
+        word => Some(Word(word)),
+    }
+}
+
+/// Before a fork: the table is not being made.
+pub(crate) fn hold_still() {
+    super::still::hold(&LOCK);
+}
+
+/// In the parent: undoes [`hold_still`].
+pub(crate) fn go_on() {
+    super::still::let_go(&LOCK);
+}
+
+/// The child after fork(2).
+pub(crate) fn after_fork() {
+    super::still::reset(&LOCK);
+}
+
+/// Descriptors entered within `from..=to`.
+pub(crate) fn range(from: u32, to: u32) -> impl Iterator<Item = (c_int, Word)> {
+    let end = TOP.load(Ordering::Relaxed).min(to.saturating_add(1));
+    (from..end).filter_map(|fd| Some((fd as c_int, get(fd as c_int)?)))
+}
+
+#[cold]
+fn make() {
+    let _guard = LOCK.lock();
+    if TABLE.load(Ordering::Acquire).is_null()
+        && let Some(memory) = zeroed_pages(LIMIT * size_of::<AtomicU32>())
+    {
+        TABLE.store(memory.cast(), Ordering::Release);
+    }
+}
