@@ -1,0 +1,167 @@
+//! A step of a wrapped run beside the same step of the plain one.
+
+use crate::op::{Memory, Op, Opt, Time};
+use crate::program::Program;
+use crate::rules::{Rule, Tally};
+use crate::run::{Entry, Fate, Transcript};
+use crate::share::Seen;
+
+/// What a comparison says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The same, or as different as a rule allows.
+    Same,
+    /// A rule allows it, and from here on the runs go different ways: only what holds of any run can still be checked.
+    Apart,
+    /// A difference: which.
+    Differs(String),
+}
+
+/// Compares one step; `tally` counts the rules that were used.
+pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, tally: &mut Tally) -> Verdict {
+    let op = &program.steps[number].op;
+    if wrapped.seen.wrong != 0 {
+        return Verdict::Differs(wrong(&wrapped.seen));
+    }
+    if plain.fate != wrapped.fate && !program.is_violent() {
+        return Verdict::Differs(format!("{} instead of {}", fate(wrapped, number), fate(plain, number)));
+    }
+    if program.is_violent() || plain.fate == Fate::Skipped || plain.fate == Fate::Blocked {
+        return Verdict::Same;
+    }
+    let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
+    match rule(program, op, &plain.seen, &wrapped.seen) {
+        Some((rule, apart)) => {
+            tally.count(rule);
+            if apart { Verdict::Apart } else { Verdict::Same }
+        }
+        None => Verdict::Differs(how),
+    }
+}
+
+/// Compares how processes ended; what differs.
+pub fn ends(plain: &Transcript, wrapped: &Transcript) -> Option<String> {
+    let pairs = plain.ends.iter().zip(&wrapped.ends).enumerate();
+    pairs
+        .filter(|(_, (plain, wrapped))| plain != wrapped)
+        .map(|(process, (plain, wrapped))| {
+            format!("process {process} ended with {} instead of {}", ending(*wrapped), ending(*plain))
+        })
+        .next()
+}
+
+fn ending(end: Option<i32>) -> String {
+    match end {
+        None => "nothing known".to_owned(),
+        Some(status) if status < 1000 => format!("status {status}"),
+        Some(status) => format!("signal {}", status - 1000),
+    }
+}
+
+fn wrong(seen: &Seen) -> String {
+    format!("wrong byte at offset {} of {}", seen.wrong - 1, data(seen))
+}
+
+fn fate(entry: &Entry, number: usize) -> String {
+    match entry.fate {
+        Fate::Skipped => "not made".to_owned(),
+        Fate::Blocked => "sleeps".to_owned(),
+        Fate::Done(at) if at == number => result(&entry.seen),
+        Fate::Done(at) => format!("sleeps until step {at}, then {}", result(&entry.seen)),
+    }
+}
+
+/// A result in words.
+pub fn result(seen: &Seen) -> String {
+    let mut text = seen.ret.to_string();
+    if seen.ret < 0 {
+        text += &format!(" ({})", error(seen.errno));
+    }
+    if seen.bytes > 0 {
+        text += &format!(", {}", data(seen));
+    }
+    if !seen.aux.is_empty() {
+        let words: Vec<String> = seen.aux.iter().map(|word| format!("{word:#x}")).collect();
+        text += &format!(", [{}]", words.join(" "));
+    }
+    if seen.signals > 0 {
+        text += &format!(", {} signals", seen.signals);
+    }
+    text
+}
+
+/// An errno by its name.
+pub fn error(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    text.rsplit_once(" (os error").map_or(text.clone(), |(name, _)| name.to_owned())
+}
+
+fn data(seen: &Seen) -> String {
+    let bytes = [seen.first[0].to_le_bytes(), seen.first[1].to_le_bytes()].concat();
+    if seen.first == [0, 0] {
+        return format!("{} bytes", seen.bytes);
+    }
+    let shown = (seen.bytes as usize).min(bytes.len());
+    format!("{} bytes {:?}", seen.bytes, String::from_utf8_lossy(&bytes[..shown]))
+}
+
+/// What differs, without any rule.
+fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
+    let same = plain.ret == wrapped.ret
+        && plain.errno == wrapped.errno
+        && plain.bytes == wrapped.bytes
+        && plain.hash == wrapped.hash
+        && plain.aux == wrapped.aux
+        && plain.signals == wrapped.signals;
+    if !same {
+        return Some(format!("{} instead of {}", result(wrapped), result(plain)));
+    }
+    if let Op::Poll { time: Time::Ms(ms), .. } | Op::EpollWait { time: Time::Ms(ms), .. } = op {
+        let (least, span) = (u64::from(*ms) * 1_000_000, |ns: u64| format!("{} ms", ns / 1_000_000));
+        // The kernel rounds to its clock's tick.
+        if wrapped.ret == 0 && wrapped.took_ns + 1_000_000 < least {
+            return Some(format!("{} instead of {ms} ms", span(wrapped.took_ns)));
+        }
+    }
+    None
+}
+
+/// The rule that allows a difference, and whether the runs go different ways from here.
+fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
+    match op {
+        Op::Drain { slot, .. } if is_overfull(program, *slot) => Some((Rule::BufferRoom, true)),
+        Op::Recv(data) if is_overfull(program, data.slot) && wrapped.ret >= 0 => Some((Rule::BufferRoom, true)),
+        Op::Send(data) if data.memory == Memory::Good => {
+            let (less, some) = (wrapped.ret.min(plain.ret), data.len as i64 > SURE);
+            let full = |seen: &Seen| seen.ret >= 0 || seen.errno == libc::EAGAIN;
+            (some && full(plain) && full(wrapped) && less < data.len as i64).then_some((Rule::BufferRoom, true))
+        }
+        Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
+        Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
+        Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
+        _ => None,
+    }
+}
+
+/// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
+fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
+    program.steps.iter().any(|step| match &step.op {
+        Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
+        _ => false,
+    })
+}
+
+/// More than a connection has room for.
+const MOST: u32 = 1 << 20;
+
+/// So much always fits into a connection of which nothing is unread.
+const SURE: i64 = 16 << 10;
+
+/// A transfer that meets a bad page: any part of the good memory, or `EFAULT`.
+fn fault(memory: Memory, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
+    let Memory::Half(good) = memory else { return None };
+    let fits = |seen: &Seen| {
+        if seen.ret < 0 { seen.errno == libc::EFAULT } else { seen.ret > 0 && seen.ret <= i64::from(good) }
+    };
+    (fits(plain) && fits(wrapped)).then_some((Rule::FaultSplit, true))
+}

@@ -1,0 +1,147 @@
+//! A thread that waits for its turns.
+
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+
+use madrigal_fuzz_sockets::op::{ActorId, Op};
+use madrigal_fuzz_sockets::raw;
+use madrigal_fuzz_sockets::share::{EXIT, FREE, TOP_UP};
+
+use crate::state::state;
+use crate::turn::Turn;
+use crate::{
+    c, connections, descriptors, files, free, loops, options, passing, processes, receive, sets, signals, stdio,
+    transmit, waits,
+};
+
+/// How often who waits for a turn looks whether there is still somebody to give it.
+const WATCH_NS: u64 = 3_000_000_000;
+
+/// Waits for turns until told to end. `step`, if not 0, is a step (plus one) that is done now that we are here.
+pub(crate) fn live(actor: ActorId, step: u32) {
+    let region = &state().region;
+    let cell = &region.cells[actor as usize];
+    let mut last = step;
+    if step != 0 {
+        cell.done.store(step, Ordering::SeqCst);
+    }
+    cell.process.store(raw::process(), Ordering::SeqCst);
+    cell.thread.store(raw::thread(), Ordering::SeqCst);
+    region.ring();
+    loop {
+        let command = cell.go.load(Ordering::SeqCst);
+        if command == last {
+            raw::futex_wait(&cell.go, last, WATCH_NS);
+            raw::die_without((region.run.load(Ordering::Relaxed) >> 32) as i32);
+            continue;
+        }
+        last = command;
+        match command {
+            EXIT => break,
+            FREE => run_freely(actor),
+            TOP_UP => top_up(actor),
+            step => play(&Turn::new(actor, step as usize - 1)),
+        }
+        cell.done.store(command, Ordering::SeqCst);
+        region.ring();
+    }
+}
+
+/// A thread begins.
+pub(crate) extern "C-unwind" fn thread(actor: *mut c_void) -> *mut c_void {
+    live(actor.addr() as ActorId, 0);
+    core::ptr::null_mut()
+}
+
+/// A forked child goes on as another actor, and never comes back.
+pub(crate) fn child(actor: ActorId) -> ! {
+    live(actor, 0);
+    // SAFETY: no memory is passed.
+    unsafe { c::exit(0) }
+}
+
+/// Makes a step.
+pub(crate) fn play(turn: &Turn) {
+    let begin = raw::now();
+    dispatch(turn, &state().program.steps[turn.step].op);
+    turn.record.took_ns.store(raw::now() - begin, Ordering::Relaxed);
+}
+
+/// Goes through the actor's own steps.
+fn run_freely(actor: ActorId) {
+    let state = state();
+    for (step, what) in state.program.steps.iter().enumerate() {
+        if what.actor == actor
+            && !what.op.is_sequencers()
+            && state.region.cells[actor as usize].at.load(Ordering::SeqCst) <= step as u32
+        {
+            state.region.cells[actor as usize].at.store(step as u32 + 1, Ordering::SeqCst);
+            play(&Turn::new(actor, step));
+        }
+    }
+}
+
+/// Adds what is there by now to what the last step gave.
+fn top_up(actor: ActorId) {
+    let state = state();
+    let done = state.region.cells[actor as usize].done.load(Ordering::SeqCst) as usize;
+    let turn = Turn::new(actor, done - 1);
+    match &state.program.steps[done - 1].op {
+        Op::Recv(data) => receive::top_up(&turn, data),
+        Op::Poll { entries, via, .. } => waits::top_up(&turn, entries, *via),
+        Op::EpollWait { set, max, via, .. } => sets::top_up(&turn, *set, *max, *via),
+        _ => {}
+    }
+}
+
+/// Finds who makes a step.
+pub(crate) fn dispatch(turn: &Turn, op: &Op) {
+    match op {
+        Op::Send(data) => transmit::send(turn, data),
+        Op::Recv(data) => receive::receive(turn, data),
+        Op::Exchange { .. }
+        | Op::SendAll { .. }
+        | Op::RecvAll { .. }
+        | Op::RecvToEnd { .. }
+        | Op::Drain { .. }
+        | Op::Timed { .. } => loops::play(turn, op),
+        Op::Poll { entries, via, time } => waits::poll(turn, entries, *via, *time),
+        Op::EpollCreate { .. } | Op::EpollCtl { .. } | Op::EpollWait { .. } => sets::play(turn, op),
+        Op::Listen { .. }
+        | Op::Connect { .. }
+        | Op::Refused { .. }
+        | Op::Accept { .. }
+        | Op::Shutdown { .. }
+        | Op::Names { .. } => {
+            connections::play(turn, op);
+        }
+        Op::SetOption { .. }
+        | Op::GetOption { .. }
+        | Op::Ioctl { .. }
+        | Op::AtMark { .. }
+        | Op::NonBlocking { .. }
+        | Op::Flags { .. }
+        | Op::Own { .. } => options::play(turn, op),
+        Op::Close { .. } | Op::Dup { .. } | Op::DupOver { .. } => descriptors::play(turn, op),
+        Op::Thread { .. }
+        | Op::Fork { .. }
+        | Op::Child { .. }
+        | Op::Exec { .. }
+        | Op::Spawn { .. }
+        | Op::WaitChild { .. }
+        | Op::Exit { .. }
+        | Op::Cancel { .. } => processes::play(turn, op),
+        Op::Handle(handler) => signals::handle(*handler),
+        Op::Signals => signals::tell(turn),
+        Op::UnixPair { .. }
+        | Op::UnixListen { .. }
+        | Op::UnixConnect { .. }
+        | Op::UnixAccept { .. }
+        | Op::Pass { .. }
+        | Op::Take { .. } => passing::play(turn, op),
+        Op::Fdopen { .. } | Op::FileWrite { .. } | Op::FileRead { .. } | Op::FileClose { .. } => stdio::play(turn, op),
+        Op::OddFiles { slot } => files::odd(turn, *slot),
+        _ if op.is_sequencers() => {}
+        _ => free::play(turn, op),
+    }
+}

@@ -1,0 +1,152 @@
+//! Loops of calls whose sum does not depend on how TCP cuts the stream.
+
+use core::ptr;
+
+use libc::pollfd;
+use madrigal_fuzz_sockets::op::{Op, Slot};
+use madrigal_fuzz_sockets::via::{RecvVia, SendVia};
+
+use crate::turn::{Answer, Turn, count, ending};
+use crate::{c, memory, receive, state, transmit};
+
+/// Makes one of the loops.
+pub(crate) fn play(turn: &Turn, op: &Op) {
+    match *op {
+        Op::Exchange { slot, first, rounds, size, send, recv } => {
+            exchange(turn, &Exchange { slot, first, rounds, size, send, recv });
+        }
+        Op::SendAll { slot, len, chunk, via, lane } => {
+            let (sent, end) = send_all(turn, slot, lane as usize, len as usize, chunk as usize, via);
+            tell(turn, sent, end);
+        }
+        Op::RecvAll { slot, len, chunk, via } => {
+            let (got, end) = recv_all(turn, slot, len as usize, chunk as usize, via);
+            tell(turn, got, end);
+        }
+        Op::RecvToEnd { slot, chunk, via } => {
+            let (got, end) = recv_all(turn, slot, usize::MAX, chunk as usize, via);
+            tell(turn, got, end);
+        }
+        Op::Drain { slot, via } => drain(turn, slot, via),
+        Op::Timed { slot, len, us } => timed(turn, slot, len as usize, us),
+        _ => {}
+    }
+}
+
+/// A loop's result: how much, and how it ended.
+pub(crate) fn tell(turn: &Turn, sum: usize, end: u64) {
+    turn.keep(Answer { ret: sum as i64, errno: 0 });
+    turn.record.add(end);
+}
+
+/// Sleeps until a descriptor is ready for this, at most a second.
+pub(crate) fn wait_for(fd: i32, events: i16) {
+    let mut entry = pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry of our own.
+    unsafe { c::poll(&raw mut entry, 1, 1000) };
+}
+
+/// Sends `len` bytes, in calls of at most `chunk`. How many were taken, and how it ended.
+pub(crate) fn send_all(turn: &Turn, slot: Slot, lane: usize, len: usize, chunk: usize, via: SendVia) -> (usize, u64) {
+    let mut sent = 0;
+    while sent < len {
+        match transmit::some(turn, slot, lane, chunk.min(len - sent), via) {
+            Ok(n) => sent += n,
+            Err(libc::EAGAIN) => wait_for(state::fd(slot), libc::POLLOUT),
+            Err(libc::EINTR) => {}
+            Err(errno) => return (sent, ending::ERROR + errno as u64),
+        }
+    }
+    (sent, ending::FULL)
+}
+
+/// Receives `len` bytes, in calls of at most `chunk`. How many came, and how it ended.
+pub(crate) fn recv_all(turn: &Turn, slot: Slot, len: usize, chunk: usize, via: RecvVia) -> (usize, u64) {
+    let mut got = 0;
+    while got < len {
+        match receive::some(turn, state::fd(slot), chunk.min(len - got), via, 0) {
+            Ok([]) => return (got, ending::END),
+            Ok(data) => {
+                turn.check(slot, data, true);
+                got += data.len();
+            }
+            Err(libc::EAGAIN) => wait_for(state::fd(slot), libc::POLLIN),
+            Err(libc::EINTR) => {}
+            Err(errno) => return (got, ending::ERROR + errno as u64),
+        }
+    }
+    (got, ending::FULL)
+}
+
+struct Exchange {
+    slot: Slot,
+    first: bool,
+    rounds: u16,
+    size: u32,
+    send: SendVia,
+    recv: RecvVia,
+}
+
+fn exchange(turn: &Turn, x: &Exchange) {
+    let size = x.size as usize;
+    let mut sum = 0;
+    for round in 0..u32::from(x.rounds) * 2 {
+        let sends = (round % 2 == 0) == x.first;
+        let (moved, end) = if sends {
+            send_all(turn, x.slot, 0, size, size, x.send)
+        } else {
+            recv_all(turn, x.slot, size, size, x.recv)
+        };
+        sum += moved;
+        if end != ending::FULL {
+            return tell(turn, sum, end);
+        }
+    }
+    tell(turn, sum, ending::FULL);
+}
+
+/// Takes what is there, and says what is behind it.
+fn drain(turn: &Turn, slot: Slot, via: RecvVia) {
+    let fd = state::fd(slot);
+    let (mut all, mut end) = (Vec::new(), ending::EMPTY);
+    loop {
+        if !via.has_flags() && !readable(fd) {
+            break;
+        }
+        match receive::some(turn, fd, 65536, via, libc::MSG_DONTWAIT) {
+            Ok([]) => end = ending::END,
+            Ok(data) => {
+                all.extend_from_slice(data);
+                continue;
+            }
+            Err(libc::EAGAIN) => {}
+            Err(errno) => end = ending::ERROR + errno as u64,
+        }
+        break;
+    }
+    turn.received(slot, &all, true);
+    tell(turn, all.len(), end);
+}
+
+fn readable(fd: i32) -> bool {
+    let mut entry = pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry of our own.
+    unsafe { c::poll(&raw mut entry, 1, 0) > 0 }
+}
+
+/// A receive that a timer interrupts every `us` microseconds, until one of them says so.
+fn timed(turn: &Turn, slot: Slot, len: usize, us: u32) {
+    let every = |us: u32| {
+        let time = libc::timeval { tv_sec: 0, tv_usec: i64::from(us) };
+        let timer = libc::itimerval { it_interval: time, it_value: time };
+        // SAFETY: a time of our own.
+        unsafe { c::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
+    };
+    every(us);
+    let room = memory::bytes(len);
+    // SAFETY: memory of our own.
+    let answer = count(|| unsafe { c::recv(state::fd(slot), room.as_mut_ptr().cast(), len, 0) });
+    every(0);
+    turn.keep(answer);
+    turn.received(slot, &room[..answer.ret.max(0) as usize], true);
+}

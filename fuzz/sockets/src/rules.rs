@@ -1,0 +1,55 @@
+//! What may differ between a plain run and a wrapped one, and why. Nothing else may: there is no tolerance anywhere but here.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! rules {
+    ($($name:ident: $reason:literal;)*) => {
+        /// A reason for which a difference is none.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        pub enum Rule {
+            $(#[doc = $reason] $name),*
+        }
+
+        impl Rule {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The reason.
+            pub fn reason(self) -> &'static str {
+                match self { $(Self::$name => $reason),* }
+            }
+        }
+    };
+}
+
+rules! {
+    BufferRoom: "how much fits into a connection that nobody reads is each implementation's own";
+    HeldBack: "the kernel held bytes back for long (a full window, Nagle), so that nobody knows what has arrived when";
+    BufferSize: "the kernel tunes SO_SNDBUF and SO_RCVBUF by what passes through it, unless the program sets them";
+    FaultSplit: "how much of a transfer precedes a bad page depends on how the kernel cut the stream into segments";
+}
+
+/// How often each rule was used.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub struct Tally(Vec<u64>);
+
+impl Tally {
+    /// A rule was used.
+    pub fn count(&mut self, rule: Rule) {
+        self.0.resize(Rule::ALL.len(), 0);
+        self.0[rule as usize] += 1;
+    }
+
+    /// Takes over what another one counted.
+    pub fn add(&mut self, other: &Self) {
+        self.0.resize(Rule::ALL.len(), 0);
+        for (own, more) in self.0.iter_mut().zip(&other.0) {
+            *own += more;
+        }
+    }
+
+    /// Each rule and how often it was used.
+    pub fn list(&self) -> impl Iterator<Item = (Rule, u64)> + '_ {
+        Rule::ALL.iter().map(|rule| (*rule, self.0.get(*rule as usize).copied().unwrap_or(0)))
+    }
+}

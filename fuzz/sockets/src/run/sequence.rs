@@ -1,0 +1,617 @@
+//! Programs with turns: one step at a time, and after each everything comes to rest before the next begins.
+//!
+//! A plain run decides by the state of its threads whether a call sleeps. A wrapped one knows from the plain run what to wait for,
+//! so that nothing the library does slowly is taken for a difference, and nothing it does late is missed.
+
+use core::sync::atomic::Ordering;
+
+use super::{Bench, Crew, Entry, Fate, Judge, Transcript, Trouble, tasks};
+use crate::compare::Verdict;
+use crate::op::{ActorId, Op, Opt, Request, Slot};
+use crate::program::{Need, Program};
+use crate::raw;
+use crate::share::{EXIT, Seen, TOP_UP};
+
+/// After so long a wait a thread's state is looked at.
+const LOOK_NS: u64 = 80_000;
+/// A plain thread that sleeps in two looks so far apart sleeps in its call.
+const ASLEEP_NS: u64 = 30_000;
+/// A wrapped one looks around for longer before it sleeps.
+const ASLEEP_WRAPPED_NS: u64 = 600_000;
+/// How long the kernel gets to start or stop something.
+const SOON_NS: u64 = 10_000_000_000;
+/// A plain run in which all have been asleep for so long will not go on: nothing in a program takes longer,
+const STILL_NS: u64 = 400_000_000;
+/// but a linger of a second.
+const LINGER_NS: u64 = 1_300_000_000;
+
+/// How often that is looked at.
+const CHECK_NS: u64 = 20_000_000;
+
+/// What an actor does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// It has not begun.
+    Absent,
+    /// It waits for a turn.
+    Idle,
+    /// It sleeps in a step.
+    Blocked(usize),
+    /// It has ended.
+    Dead,
+}
+
+struct Sequence<'a, 'j> {
+    bench: &'a Bench,
+    program: &'a Program,
+    crew: &'a mut Crew,
+    plain: Option<&'a Transcript>,
+    judge: &'a mut Judge<'j>,
+    phases: Vec<Phase>,
+    stopped: Vec<bool>,
+    /// Their threads, looked at.
+    eyes: Vec<tasks::Eye>,
+    /// Streams with a time-out for receiving from them, or sending to them.
+    timed: Vec<Need>,
+    entries: Vec<Entry>,
+    /// Whether a close may take a second.
+    lingers: bool,
+    /// See [`Transcript`].
+    restless: Option<usize>,
+    /// The plain run no longer says what to expect.
+    alone: bool,
+}
+
+type Step = Result<(), Trouble>;
+
+/// Runs a program with turns.
+pub(super) fn run(
+    bench: &Bench,
+    program: &Program,
+    crew: &mut Crew,
+    plain: Option<&Transcript>,
+    judge: &mut Judge<'_>,
+) -> Transcript {
+    let entries = vec![Entry { fate: Fate::Skipped, seen: Seen::default() }; program.steps.len()];
+    let mut sequence = Sequence {
+        bench,
+        program,
+        crew,
+        plain,
+        judge,
+        phases: vec![Phase::Absent; program.actors.len()],
+        stopped: vec![false; program.processes.len()],
+        eyes: program.actors.iter().map(|_| tasks::Eye::default()).collect(),
+        timed: Vec::new(),
+        entries,
+        restless: None,
+        lingers: program
+            .steps
+            .iter()
+            .any(|step| matches!(step.op, Op::SetOption { option: Opt::Linger, value: 1.., .. })),
+        alone: plain.is_none(),
+    };
+    let mut trouble = sequence.all().err();
+    let mut cut = plain.and_then(|plain| plain.cut);
+    if plain.is_none()
+        && let Some(Trouble::Stuck { step, .. }) = trouble
+    {
+        cut = Some(sequence.group_of(step));
+        trouble = None;
+    }
+    if trouble.is_none() && cut.is_none() {
+        sequence.dismiss();
+    }
+    Transcript { entries: sequence.entries, ends: Vec::new(), cut, restless: sequence.restless, trouble }
+}
+
+impl Sequence<'_, '_> {
+    fn all(&mut self) -> Step {
+        for actor in self.crew.await_all(self.bench, self.program)? {
+            self.phases[actor as usize] = Phase::Idle;
+        }
+        let mut at = 0;
+        let end = self.plain.and_then(|plain| plain.cut).unwrap_or(self.program.steps.len());
+        while at < end {
+            let rest = &self.program.steps[at..];
+            let together = 1 + rest.iter().take_while(|step| step.together).count().min(rest.len() - 1);
+            self.alone |= self.plain.and_then(|plain| plain.restless).is_some_and(|step| step < at + together);
+            self.group(at, at + together)?;
+            at += together;
+        }
+        let asleep: Vec<usize> = self.blocked().map(|(_, step)| step).collect();
+        asleep.into_iter().try_for_each(|step| self.judge_step(step))
+    }
+
+    /// Makes the steps of a group at the same time.
+    fn group(&mut self, from: usize, to: usize) -> Step {
+        let runnable = (from..to).all(|step| self.is_runnable(step));
+        if !runnable {
+            // All or none: alone the others would wait for ever.
+            return (from..to).try_for_each(|step| self.judge_step(step));
+        }
+        let mut begun = Vec::new();
+        for step in from..to {
+            let what = &self.program.steps[step];
+            if what.op.is_sequencers() {
+                self.act(step)?;
+                self.entries[step].fate = Fate::Done(step);
+            } else {
+                self.prepare(&what.op);
+                self.cell(what.actor).command(step as u32 + 1);
+                begun.push(step);
+            }
+        }
+        let alone = begun.len() == 1;
+        for step in begun {
+            self.finish(step, alone)?;
+        }
+        if !self.program.steps[to - 1].held {
+            (from..to).for_each(|step| self.settle(step));
+            self.look_at_sleepers(to - 1)?;
+        }
+        // Those that sleep are compared when they are done.
+        let awake: Vec<usize> = (from..to).filter(|step| self.entries[*step].fate != Fate::Blocked).collect();
+        awake.into_iter().try_for_each(|step| self.judge_step(step))
+    }
+
+    /// The first step of the group that a step belongs to.
+    fn group_of(&self, step: usize) -> usize {
+        let before = self.program.steps[..step].iter().rev();
+        step - before.take_while(|step| step.together).count()
+    }
+
+    fn cell(&self, actor: ActorId) -> &crate::share::Cell {
+        &self.bench.map.cells[actor as usize]
+    }
+
+    fn process_of(&self, actor: ActorId) -> i32 {
+        self.cell(actor).process.load(Ordering::SeqCst)
+    }
+
+    /// Whether a step can be made: who makes it is free, and so is what it needs.
+    fn is_runnable(&self, step: usize) -> bool {
+        let what = &self.program.steps[step];
+        if what.op.is_sequencers() {
+            return self.is_possible(&what.op);
+        }
+        let actor = &self.program.actors[what.actor as usize];
+        if self.phases[what.actor as usize] != Phase::Idle || self.stopped[actor.process as usize] {
+            return false;
+        }
+        if let Op::Cancel { actor } = what.op {
+            let Phase::Blocked(step) = self.phases[actor as usize] else { return false };
+            return self.program.steps[step].op.can_be_cancelled();
+        }
+        if let Op::WaitChild { actor } = what.op {
+            return self.phases[actor as usize] == Phase::Dead;
+        }
+        if what.op.starts().is_some_and(|actor| self.phases[actor as usize] != Phase::Absent) {
+            return false;
+        }
+        let needs = self.program.needs(&what.op);
+        self.blocked().all(|(other, blocked)| {
+            let held = self.program.needs(&self.program.steps[blocked].op);
+            let disturbs = what.op.blocks_signals() && self.same_process(what.actor, other);
+            !(disturbs || clash(&held, &needs, &what.op) || self.pulls_away(what.actor, &what.op, other, blocked))
+        })
+    }
+
+    /// Whether a step closes, in the same process, what a blocked one uses.
+    fn pulls_away(&self, actor: ActorId, op: &Op, other: ActorId, blocked: usize) -> bool {
+        let (Op::Close { slot, .. }
+        | Op::DupOver { over: slot, .. }
+        | Op::FileClose { file: slot }
+        | Op::Fdopen { slot, .. }) = op
+        else {
+            return false;
+        };
+        self.same_process(actor, other) && self.program.steps[blocked].op.slots().contains(slot)
+    }
+
+    fn same_process(&self, one: ActorId, other: ActorId) -> bool {
+        self.program.actors[one as usize].process == self.program.actors[other as usize].process
+    }
+
+    fn is_possible(&self, op: &Op) -> bool {
+        let lives = |actor: ActorId| {
+            let process = self.program.actors[actor as usize].process;
+            self.program
+                .main_of(process)
+                .is_some_and(|main| !matches!(self.phases[main as usize], Phase::Absent | Phase::Dead))
+        };
+        match *op {
+            Op::Kill { actor, .. } => lives(actor),
+            Op::Stop { actor } => lives(actor) && !self.stopped[self.program.actors[actor as usize].process as usize],
+            Op::Continue { actor } => {
+                lives(actor) && self.stopped[self.program.actors[actor as usize].process as usize]
+            }
+            Op::Signal { actor, .. } => {
+                let process = self.program.actors[actor as usize].process;
+                matches!(self.phases[actor as usize], Phase::Blocked(_)) && !self.stopped[process as usize]
+            }
+            _ => true,
+        }
+    }
+
+    fn blocked(&self) -> impl Iterator<Item = (ActorId, usize)> + '_ {
+        self.phases.iter().enumerate().filter_map(|(actor, phase)| match phase {
+            Phase::Blocked(step) => Some((actor as ActorId, *step)),
+            _ => None,
+        })
+    }
+
+    /// What must be so before a step begins.
+    fn prepare(&self, op: &Op) {
+        if let Op::Ioctl { slot, request: Request::SiocOutq } | Op::GetOption { slot, option: Opt::Info } = op
+            && let Some((conn, _)) = self.program.end(*slot)
+        {
+            self.bench.quiet.wait(&self.bench.map.conns[conn as usize], true);
+        }
+    }
+
+    /// Waits until a step is done, or sleeps.
+    fn finish(&mut self, step: usize, alone: bool) -> Step {
+        let what = &self.program.steps[step];
+        let actor = what.actor;
+        if what.op.ends_process() {
+            return self.await_death(actor, step);
+        }
+        let expected = self.expected(step);
+        let sleepy = match expected {
+            _ if !alone => false,
+            None => what.op.may_block() && !self.has_timeout(&what.op),
+            Some(fate) => fate != Fate::Done(step),
+        };
+        if self.await_done(actor, step as u32 + 1, sleepy, step)? {
+            self.entries[step] = Entry { fate: Fate::Done(step), seen: self.bench.map.records[step].read() };
+            self.after(step)
+        } else {
+            self.phases[actor as usize] = Phase::Blocked(step);
+            self.entries[step].fate = Fate::Blocked;
+            Ok(())
+        }
+    }
+
+    fn expected(&self, step: usize) -> Option<Fate> {
+        if self.alone { None } else { self.plain.map(|plain| plain.entries[step].fate) }
+    }
+
+    fn has_timeout(&self, op: &Op) -> bool {
+        self.program.needs(op).iter().any(|need| self.timed.contains(need))
+    }
+
+    /// What a time-out is for.
+    fn timed_need(&self, slot: Slot, option: Opt) -> Option<Need> {
+        self.program.end(slot)?;
+        match option {
+            Opt::RcvTimeo => Some(Need::Consume(self.program.incoming(slot))),
+            Opt::SndTimeo => Some(Need::Produce(self.program.out(slot))),
+            _ => None,
+        }
+    }
+
+    /// What a step that is done changes for those that follow.
+    fn after(&mut self, step: usize) -> Step {
+        let what = &self.program.steps[step];
+        if let Op::SetOption { slot, option, value } = what.op
+            && let Some(need) = self.timed_need(slot, option)
+        {
+            self.timed.retain(|known| *known != need);
+            if value > 0 {
+                self.timed.push(need);
+            }
+        }
+        let ok = self.entries[step].seen.ret == 0;
+        if let Some(actor) = what.op.starts()
+            && ok
+        {
+            self.await_begin(actor, step)?;
+        }
+        match what.op {
+            Op::Cancel { actor } if ok => {
+                if let Phase::Blocked(step) = self.phases[actor as usize] {
+                    self.blind(step);
+                }
+                self.phases[actor as usize] = Phase::Dead;
+            }
+            Op::Exec { .. } => {
+                let process = self.program.actors[what.actor as usize].process;
+                self.bury(process, Some(what.actor));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The threads of a process are gone, but for one.
+    fn bury(&mut self, process: u8, but: Option<ActorId>) {
+        for (actor, what) in self.program.actors.iter().enumerate() {
+            if what.process == process && but != Some(actor as ActorId) && self.phases[actor] != Phase::Absent {
+                if let Phase::Blocked(step) = self.phases[actor] {
+                    self.blind(step);
+                }
+                self.phases[actor] = Phase::Dead;
+            }
+        }
+    }
+
+    /// Nobody knows how far the streams of a step are that was cut off.
+    fn blind(&self, step: usize) {
+        for need in self.program.needs(&self.program.steps[step].op) {
+            if let Need::Produce(stream) | Need::Consume(stream) = need
+                && let Some(stream) = self.bench.map.streams.get(stream as usize)
+            {
+                stream.blind.store(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn patience(&self) -> u64 {
+        if self.plain.is_some() { (self.bench.place.patience * 1e9) as u64 } else { SOON_NS }
+    }
+
+    fn stuck(&self, step: usize) -> Trouble {
+        let mut seen = Vec::new();
+        let mut threads = String::new();
+        for actor in 0..self.phases.len() {
+            let process = self.process_of(actor as ActorId);
+            if process != 0 && !seen.contains(&process) {
+                seen.push(process);
+                threads += &tasks::describe(process);
+            }
+        }
+        Trouble::Stuck { step, threads }
+    }
+
+    /// Waits until an actor has done something. `sleepy`: until then, or until it sleeps. True when done.
+    fn await_done(&mut self, actor: ActorId, command: u32, sleepy: bool, step: usize) -> Result<bool, Trouble> {
+        let begin = raw::now();
+        let (mut asleep_since, mut still_since) = (0, begin);
+        let (mut looks, mut last, mut waited, mut checked) = (0, begin, 0, begin);
+        loop {
+            let bell = self.bench.map.bell.load(Ordering::SeqCst);
+            if self.cell(actor).done.load(Ordering::SeqCst) == command {
+                return Ok(true);
+            }
+            looks += 1;
+            if !self.program.one_cpu && looks < 200 {
+                core::hint::spin_loop();
+                continue;
+            }
+            let now = raw::now();
+            // A machine that stood still meanwhile must not count.
+            waited += (now - last).min(10_000_000);
+            last = now;
+            if sleepy && now - begin > LOOK_NS && self.is_asleep(actor, now, &mut asleep_since) {
+                return Ok(false);
+            }
+            if waited > 20_000_000 && self.is_gone(actor) {
+                return Err(Trouble::Died { step, process: self.program.actors[actor as usize].process });
+            }
+            if waited > self.patience() || tasks::stopped() {
+                return Err(self.stuck(step));
+            }
+            if self.plain.is_none() && waited > STILL_NS / 4 && now - checked > CHECK_NS {
+                checked = now;
+                if self.is_still(now, &mut still_since) {
+                    return Err(self.stuck(step));
+                }
+            }
+            let nap = if sleepy { LOOK_NS } else { 5_000_000 };
+            raw::futex_wait(&self.bench.map.bell, bell, nap);
+        }
+    }
+
+    /// The state of an actor's thread.
+    fn state(&mut self, actor: ActorId) -> u8 {
+        let cell = self.cell(actor);
+        let (process, thread) = (cell.process.load(Ordering::SeqCst), cell.thread.load(Ordering::SeqCst));
+        self.eyes[actor as usize].state(process, thread)
+    }
+
+    /// Whether a thread has been asleep for long enough.
+    fn is_asleep(&mut self, actor: ActorId, now: u64, since: &mut u64) -> bool {
+        let state = self.state(actor);
+        if !matches!(state, b'S' | b'T') {
+            *since = 0;
+            return false;
+        }
+        if *since == 0 {
+            *since = now;
+        }
+        now - *since >= if self.plain.is_some() { ASLEEP_WRAPPED_NS } else { ASLEEP_NS }
+    }
+
+    /// Whether every thread of every process has been asleep for long.
+    fn is_still(&self, now: u64, since: &mut u64) -> bool {
+        let awake = (0..self.phases.len() as ActorId)
+            .map(|actor| self.process_of(actor))
+            .any(|process| process != 0 && tasks::lives(process) && tasks::is_awake(process));
+        if awake {
+            *since = now;
+        }
+        now - *since > if self.lingers { LINGER_NS } else { STILL_NS }
+    }
+
+    fn is_gone(&mut self, actor: ActorId) -> bool {
+        let process = self.program.actors[actor as usize].process;
+        self.crew.ended(process) || !tasks::lives(self.process_of(actor))
+    }
+
+    /// Waits until an actor waits for turns.
+    fn await_begin(&mut self, actor: ActorId, step: usize) -> Step {
+        self.crew.await_begin(self.bench, self.program, actor, step)?;
+        self.phases[actor as usize] = Phase::Idle;
+        Ok(())
+    }
+
+    /// Waits until the process of an actor has ended.
+    fn await_death(&mut self, actor: ActorId, step: usize) -> Step {
+        let ms = (self.patience() / 1_000_000) as i32;
+        if !tasks::await_end(self.process_of(actor), ms) {
+            return Err(self.stuck(step));
+        }
+        self.bury(self.program.actors[actor as usize].process, None);
+        self.entries[step].fate = Fate::Done(step);
+        Ok(())
+    }
+
+    /// Waits until what a step sent has arrived.
+    fn settle(&mut self, step: usize) {
+        let op = &self.program.steps[step].op;
+        let ends: Vec<_> = op.slots().iter().filter_map(|slot| self.program.end(*slot)).collect();
+        for (conn, ports) in self.bench.map.conns.iter().enumerate() {
+            if op.touches_all() || ends.iter().any(|end| end.0 as usize == conn) {
+                let quiet = self.bench.quiet.wait(ports, false);
+                if !quiet && self.restless.is_none() {
+                    self.restless = Some(step);
+                    self.alone = true;
+                }
+            }
+        }
+    }
+
+    /// Whoever a step has woken goes on; the others still sleep.
+    fn look_at_sleepers(&mut self, step: usize) -> Step {
+        for (actor, blocked) in self.blocked().collect::<Vec<_>>() {
+            if self.stopped[self.program.actors[actor as usize].process as usize] {
+                continue;
+            }
+            let sleepy = self.expected(blocked) != Some(Fate::Done(step));
+            if self.await_done_or_still(actor, blocked, sleepy)? {
+                self.phases[actor as usize] = Phase::Idle;
+                self.top_up(actor, blocked)?;
+                self.entries[blocked] = Entry { fate: Fate::Done(step), seen: self.bench.map.records[blocked].read() };
+                self.after(blocked)?;
+                self.settle(blocked);
+                self.judge_step(blocked)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::await_done`], but without the time that a call needs to fall asleep: it sleeps already.
+    fn await_done_or_still(&mut self, actor: ActorId, blocked: usize, sleepy: bool) -> Result<bool, Trouble> {
+        let command = blocked as u32 + 1;
+        if sleepy && self.cell(actor).done.load(Ordering::SeqCst) != command {
+            let state = self.state(actor);
+            if matches!(state, b'S' | b'T') && self.cell(actor).done.load(Ordering::SeqCst) != command {
+                return Ok(false);
+            }
+        }
+        self.await_done(actor, command, sleepy, blocked)
+    }
+
+    /// A call that slept was woken by the first of what came; the rest is there by now.
+    fn top_up(&mut self, actor: ActorId, blocked: usize) -> Step {
+        let fit = matches!(self.program.steps[blocked].op, Op::Recv(_) | Op::Poll { .. } | Op::EpollWait { .. });
+        if fit && self.bench.map.records[blocked].ret.load(Ordering::Relaxed) > 0 {
+            self.settle(blocked);
+            self.cell(actor).command(TOP_UP);
+            self.await_done(actor, TOP_UP, false, blocked)?;
+        }
+        Ok(())
+    }
+
+    /// Does what no process of the program does.
+    fn act(&mut self, step: usize) -> Step {
+        match self.program.steps[step].op {
+            Op::Kill { actor, signal } => {
+                tasks::kill(self.process_of(actor), signal);
+                self.await_death(actor, step)
+            }
+            Op::Stop { actor } => self.stop(actor, true),
+            Op::Continue { actor } => self.stop(actor, false),
+            Op::Signal { actor, restart } => {
+                self.signal(actor, if restart { libc::SIGUSR1 } else { libc::SIGUSR2 }, step)
+            }
+            Op::InterruptAll => self.interrupt_all(step),
+            _ => Ok(()),
+        }
+    }
+
+    /// Signals a thread, and waits until its handler is done, for of two signals at once the kernel makes one.
+    fn signal(&mut self, actor: ActorId, signal: i32, step: usize) -> Step {
+        let before = self.bench.map.handled.load(Ordering::SeqCst);
+        tasks::kill_thread(self.process_of(actor), self.cell(actor).thread.load(Ordering::SeqCst), signal);
+        let begin = raw::now();
+        while self.bench.map.handled.load(Ordering::SeqCst) == before {
+            if raw::now() - begin > self.patience() || tasks::stopped() {
+                return Err(self.stuck(step));
+            }
+            raw::nap(10);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, actor: ActorId, stop: bool) -> Step {
+        let process = self.process_of(actor);
+        tasks::kill(process, if stop { libc::SIGSTOP } else { libc::SIGCONT });
+        let begin = raw::now();
+        while (tasks::state(process, process) == b'T') != stop {
+            if raw::now() - begin > SOON_NS || !tasks::lives(process) {
+                return Err(Trouble::Unruly("a process does not stop".to_owned()));
+            }
+            raw::nap(30);
+        }
+        self.stopped[self.program.actors[actor as usize].process as usize] = stop;
+        Ok(())
+    }
+
+    fn interrupt_all(&mut self, step: usize) -> Step {
+        for (actor, blocked) in self.blocked().collect::<Vec<_>>() {
+            let cell = self.cell(actor);
+            if self.stopped[self.program.actors[actor as usize].process as usize] {
+                continue;
+            }
+            let (process, thread) = (cell.process.load(Ordering::SeqCst), cell.thread.load(Ordering::SeqCst));
+            tasks::kill_thread(process, thread, libc::SIGUSR2);
+            if self.await_done(actor, blocked as u32 + 1, false, blocked)? {
+                self.phases[actor as usize] = Phase::Idle;
+                self.entries[blocked] = Entry { fate: Fate::Done(step), seen: self.bench.map.records[blocked].read() };
+                self.judge_step(blocked)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_step(&mut self, step: usize) -> Step {
+        if self.alone {
+            return Ok(());
+        }
+        match (self.judge)(step, &self.entries[step]) {
+            Verdict::Same => Ok(()),
+            Verdict::Apart => {
+                self.alone = true;
+                Ok(())
+            }
+            Verdict::Differs(how) => Err(Trouble::Differs { step, how }),
+        }
+    }
+
+    /// Tells everybody who waits for a turn to end.
+    fn dismiss(&mut self) {
+        for process in 0..self.program.processes.len() {
+            let Some(main) = self.program.main_of(process as u8) else { continue };
+            if self.phases[main as usize] == Phase::Idle && !self.stopped[process] {
+                self.crew.leaving.push((process as u8, self.process_of(main)));
+                self.cell(main).command(EXIT);
+            }
+        }
+    }
+}
+
+/// Whether a step can not begin beside a blocked one, because who gets what would be left to chance.
+fn clash(held: &[Need], wanted: &[Need], op: &Op) -> bool {
+    let never_waits = matches!(op, Op::Recv(data) if data.flags & libc::MSG_DONTWAIT != 0);
+    held.iter().any(|held| {
+        wanted.iter().any(|wanted| match (held, wanted) {
+            (Need::Produce(a), Need::Produce(b)) => a == b,
+            (Need::Watch(a), Need::Consume(b)) => a == b && !never_waits,
+            (Need::Consume(a), Need::Consume(b) | Need::Watch(b)) => a == b,
+            (Need::Take(a), Need::Take(b)) | (Need::Wait(a), Need::Wait(b)) => a == b,
+            _ => false,
+        })
+    })
+}
