@@ -1,0 +1,1 @@
+"""Programs that open and end connections without pause, and what watches them."""
