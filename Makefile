@@ -11,7 +11,7 @@ SHARE := $(DESTDIR)$(PREFIX)/share
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build test check demo bench install uninstall clean
+.PHONY: help setup build test models fuzz check demo bench install uninstall clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,15 @@ test: setup build ## run every test; what cannot run here says `skipped` and why
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi; \
 	else echo 'skipped: no python3 for the tests of bench and of MPI'; fi
 	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && tests/mpi/run.py && tests/mpi/stress.py && tests/mpi/together.py; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
+
+models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-rendezvous --features shuttle table
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-syswrap --features shuttle
+
+fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=..
+	cargo build --release -p madrigal-fuzz-sockets
+	$(RELEASE)/madrigal-fuzz-sockets --seconds $(or $(SECONDS),120) --keep-going $(if $(SEED),--seed $(SEED))
 
 check: setup ## what must hold before a change is merged: format, lints, tests, documentation
 	cargo fmt --all -- --check
