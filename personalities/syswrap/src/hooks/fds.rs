@@ -35,9 +35,9 @@ impl Children {
     fn count(self, fd: c_int) {
         if self.before.is_none() || process::children(self.closes_on_exec) != self.before {
             if let Some(s) = sock::enter(fd) {
-                s.lose_count();
+                s.pass_on();
             } else if let Some(set) = sets::enter(fd) {
-                set.lose_count();
+                set.pass_on();
             }
         }
     }

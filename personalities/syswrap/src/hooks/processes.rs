@@ -144,7 +144,7 @@ fn spawning<T>(spawn: impl FnOnce() -> T) -> T {
 }
 
 fn exec(real: impl FnOnce() -> c_int) -> c_int {
-    guarded_or((), fork::before_exec);
+    guarded_or((), || fork::before_exec(true));
     let failed = real();
     aside(fork::exec_failed);
     failed

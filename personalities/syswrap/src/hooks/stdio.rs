@@ -82,9 +82,9 @@ go_on! {
     /// `vdprintf` with a checked format.
     __vdprintf_chk: before_vdprintf_chk(fd: c_int) { before_printf(fd) }
     /// execl(3). Should it fail, sockets that close on exec stay with TCP.
-    execl: before_execl() { guarded_or((), fork::before_exec) }
+    execl: before_execl() { guarded_or((), || fork::before_exec(false)) }
     /// execlp(3), as `execl`.
-    execlp: before_execlp() { guarded_or((), fork::before_exec) }
+    execlp: before_execlp() { guarded_or((), || fork::before_exec(false)) }
     /// execle(3), as `execl`.
-    execle: before_execle() { guarded_or((), fork::before_exec) }
+    execle: before_execle() { guarded_or((), || fork::before_exec(false)) }
 }

@@ -85,8 +85,7 @@ fn gives_up(s: &Sock) -> bool {
         return true;
     }
     // Another one may have given it up since that look.
-    s.lose_count();
-    s.has(flag::LAST)
+    s.let_go()
 }
 
 /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread.

@@ -14,7 +14,9 @@ use super::close;
 use super::leave::{Back, leave, leave_for_good};
 use crate::route;
 use crate::state::lock::Lock;
+use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS};
+use crate::state::socket::Socket;
 use crate::state::table::{self, Kind};
 use crate::state::{arenas, gate, offers, process, sets, still};
 
@@ -164,7 +166,7 @@ pub(crate) fn give_away(fd: c_int) {
 fn give_away_held(fd: c_int, s: &sock::Sock) {
     if s.may_carry() {
         leave_for_good(s, fd, Reason::Passed, Back::IntoKernel);
-        s.lose_count();
+        s.pass_on();
     }
 }
 
@@ -175,28 +177,32 @@ fn give_away_set(set: &sets::Set) {
             leave_for_good(&s, fd, Reason::EventSet, Back::IntoKernel);
         }
     }
-    set.lose_count();
+    set.pass_on();
 }
 
 fn closes_on_exec(fd: c_int) -> bool {
     raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Before this process becomes another program.
-pub(crate) fn before_exec() {
+/// Before this process becomes another program. `told`: [`exec_failed`] follows if it does not.
+pub(crate) fn before_exec(told: bool) {
     if process::is_plain() {
         return;
     }
     for (fd, s) in sockets() {
-        if closes_on_exec(fd) {
-            // Should exec fail, the socket is counted by nobody any more and stays with TCP.
-            leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);
-            s.lose_count();
-        } else {
+        if !closes_on_exec(fd) {
             give_away_held(fd, &s);
+            continue;
+        }
+        leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);
+        if told {
+            s.leave_for_exec();
+        } else {
+            // It may go on, and hold the socket, uncounted.
+            s.pass_on();
         }
     }
-    sets::drop_all();
+    sets::leave_for_exec();
     offers::leave();
 }
 
@@ -205,6 +211,13 @@ pub(crate) fn exec_failed() {
     if process::is_plain() {
         return;
     }
+    for (fd, s) in sockets() {
+        if !s.come_back() {
+            // Another process of the family may have moved it to a ring, of which this one knows nothing.
+            Socket { s: &s, fd }.cut_off();
+        }
+    }
+    sets::come_back();
     offers::come_back();
 }
 

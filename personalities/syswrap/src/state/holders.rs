@@ -3,6 +3,13 @@
 //! A socket known to one process only needs none. At fork every connected socket (and event set) gets one, in memory the child
 //! inherits; close, exec and exit take one away. At 1 the socket is its holder's alone again and may move. A process that dies
 //! without a word leaves a count too high, which only means that the socket stays with TCP.
+//!
+//! ```text
+//!   the family's counter:  0 (free) --share--> 2, 3 .. --let_go--> 1 --sole--> 0        --let_go by the last one--> 0
+//!                          any --pass_on--> the same, LOST: somebody holds it whom nobody counts, so nobody is alone with it
+//!   a process's word:      0 (its own) --share--> counted --let_go, pass_on--> UNKNOWN    counted --sole--> 0
+//!                          counted --leave_for_exec--> counted, AWAY --come_back--> counted
+//! ```
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -16,10 +23,25 @@ const COUNTERS: usize = 64 * 1024;
 static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Stands for a socket whose holders cannot be counted.
+/// In a process's word: its holders cannot be counted.
 const UNKNOWN: u32 = u32::MAX;
+/// In a process's word: it is not counted, for it is about to become another program.
+const AWAY: u32 = 1 << 30;
+/// In a counter: there are holders that are not counted.
+const LOST: u32 = 1 << 31;
+
+/// Who holds a socket that this process has given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// Others of the family.
+    Family,
+    /// Nobody who is counted.
+    Uncounted,
+    Nobody,
+}
 
 fn counter(cell: &AtomicU32) -> Option<&'static AtomicU32> {
+    // UNKNOWN and AWAY are far out of range.
     let index = cell.load(Ordering::Relaxed).checked_sub(1)? as usize;
     let table = TABLE.load(Ordering::Acquire);
     if table.is_null() || index >= COUNTERS {
@@ -70,19 +92,67 @@ pub(crate) fn share(cell: &AtomicU32) {
     cell.store(UNKNOWN, Ordering::Relaxed);
 }
 
-/// This process holds it no longer. True: it was shared, and this was the last one.
-pub(crate) fn drop_one(cell: &AtomicU32) -> bool {
-    counter(cell).is_some_and(|counter| {
-        cell.store(0, Ordering::Relaxed);
-        counter.fetch_sub(1, Ordering::AcqRel) == 1
-    })
+/// This process holds it no longer.
+pub(crate) fn let_go(cell: &AtomicU32) -> Rest {
+    let rest = count_off(cell);
+    cell.store(UNKNOWN, Ordering::Relaxed);
+    rest
 }
 
-/// From now on its holders cannot be counted; as [`drop_one`].
-pub(crate) fn lose_count(cell: &AtomicU32) -> bool {
-    let last = drop_one(cell);
-    cell.store(UNKNOWN, Ordering::Relaxed);
-    last
+/// It goes to somebody who is not counted, and this process counts itself no more, either.
+pub(crate) fn pass_on(cell: &AtomicU32) -> Rest {
+    if let Some(counter) = counter(cell) {
+        counter.fetch_or(LOST, Ordering::AcqRel);
+    }
+    match let_go(cell) {
+        Rest::Nobody => Rest::Uncounted,
+        rest => rest,
+    }
+}
+
+/// This process is about to become a program that will not hold it.
+pub(crate) fn leave_for_exec(cell: &AtomicU32) -> Rest {
+    let rest = count_off(cell);
+    if rest == Rest::Family && cell.load(Ordering::Relaxed) != UNKNOWN {
+        cell.fetch_or(AWAY, Ordering::Relaxed);
+    } else if counter(cell).is_some() {
+        // The counter is free; whatever comes, nobody else has it.
+        cell.store(if rest == Rest::Nobody { 0 } else { UNKNOWN }, Ordering::Relaxed);
+    }
+    rest
+}
+
+/// It has not become another program. False: another process may have taken it for its own meanwhile.
+pub(crate) fn come_back(cell: &AtomicU32) -> bool {
+    let word = cell.load(Ordering::Relaxed);
+    if word == UNKNOWN || word & AWAY == 0 {
+        return true;
+    }
+    cell.store(word & !AWAY, Ordering::Relaxed);
+    let counted = counter(cell).is_some_and(|counter| {
+        let more = |n: u32| (n & !LOST != 0).then_some(n + 1);
+        counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    });
+    if !counted {
+        cell.store(UNKNOWN, Ordering::Relaxed);
+    }
+    counted
+}
+
+/// One holder less.
+fn count_off(cell: &AtomicU32) -> Rest {
+    let Some(counter) = counter(cell) else {
+        return if cell.load(Ordering::Relaxed) == 0 { Rest::Nobody } else { Rest::Family };
+    };
+    match counter.fetch_sub(1, Ordering::AcqRel) {
+        1 => Rest::Nobody,
+        n if n == LOST | 1 => {
+            // Nobody counts here any more: it is free.
+            counter.store(0, Ordering::Release);
+            Rest::Uncounted
+        }
+        _ => Rest::Family,
+    }
 }
 
 /// Whether nobody but this process holds what `cell` belongs to.
@@ -103,5 +173,50 @@ pub(crate) fn sole(cell: &AtomicU32) -> bool {
 
 /// Whether holders of a socket can be counted at all.
 pub(crate) fn unknown(cell: &AtomicU32) -> bool {
-    cell.load(Ordering::Relaxed) == UNKNOWN
+    cell.load(Ordering::Relaxed) >= AWAY || counter(cell).is_some_and(|c| c.load(Ordering::Relaxed) & LOST != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket's word in this process, and the one its child would have.
+    fn family() -> (AtomicU32, AtomicU32) {
+        let parent = AtomicU32::new(0);
+        share(&parent);
+        let child = AtomicU32::new(parent.load(Ordering::Relaxed));
+        (parent, child)
+    }
+
+    #[test]
+    fn the_last_holder_is_alone() {
+        let (parent, child) = family();
+        assert!(!sole(&parent) && !sole(&child));
+        assert_eq!(let_go(&child), Rest::Family);
+        assert!(sole(&parent));
+        assert_eq!(let_go(&parent), Rest::Nobody);
+    }
+
+    #[test]
+    fn nobody_is_alone_with_what_was_passed_on() {
+        let (parent, child) = family();
+        assert_eq!(pass_on(&parent), Rest::Family);
+        assert!(!sole(&child) && unknown(&child));
+        assert_eq!(let_go(&child), Rest::Uncounted);
+        assert_eq!(pass_on(&AtomicU32::new(0)), Rest::Uncounted);
+    }
+
+    #[test]
+    fn an_exec_that_fails_counts_again() {
+        let (parent, child) = family();
+        assert_eq!(leave_for_exec(&child), Rest::Family);
+        assert!(come_back(&child));
+        assert!(!sole(&parent) && !sole(&child));
+        assert_eq!(leave_for_exec(&child), Rest::Family);
+        assert!(sole(&parent));
+        assert!(!come_back(&child) && !sole(&child));
+        let own = AtomicU32::new(0);
+        assert_eq!(leave_for_exec(&own), Rest::Nobody);
+        assert!(come_back(&own) && sole(&own));
+    }
 }

@@ -6,6 +6,9 @@
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
 //!                                              keeps what it had, and nobody can change it any more
 //! ```
+//! What the kernel has told of a PLAIN one-shot registration nobody knows, so nobody knows whether it is armed: it becomes OURS as the
+//! program arms it, unless it was SPENT when it was restored.
+//!
 //! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]); what is reported meanwhile
 //! is decided by the bits, which everybody may read.
 
@@ -49,6 +52,8 @@ pub(crate) mod bit {
     pub(crate) const QUIET_OUT: u32 = 32;
     /// The descriptor it was registered by is closed.
     pub(crate) const ORPHAN: u32 = 64;
+    /// A session waits for the program to arm it.
+    pub(crate) const AWAITED: u32 = 128;
 }
 
 impl Member {
@@ -97,12 +102,19 @@ impl Member {
         self.state.load(Ordering::Relaxed) & (bit::OURS | bit::SPENT | bit::DETACHED) == bit::OURS
     }
 
-    /// Takes the program's wishes; the next look reports whatever is there.
+    /// Takes the program's wishes; the next look reports whatever is there. Under the set's lock where it is ours, for a look that is
+    /// just being made must not disarm what is armed now.
     pub(crate) fn ask(&self, event: libc::epoll_event) {
         self.events.store(event.events, Ordering::Relaxed);
         self.data.store(event.u64, Ordering::Relaxed);
         self.set_bit(bit::SPENT, false);
         self.forget_edges();
+    }
+
+    /// Whether the kernel may have told of it, and disarmed it, unseen.
+    pub(crate) fn may_have_fired(&self) -> bool {
+        let one_shot = self.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0;
+        one_shot && !self.has(bit::OURS | bit::SPENT)
     }
 
     /// Forgets what was reported: the next look reports what is there.

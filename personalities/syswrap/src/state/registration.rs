@@ -15,7 +15,7 @@ use madrigal_sys::{Errno, raw};
 use super::member::{Member, bit};
 use super::session::phase;
 use super::sets::{self, Set, id, key};
-use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag};
+use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag, mode};
 
 /// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
 /// a sleeper by a modification.
@@ -38,6 +38,15 @@ pub(crate) fn may_move(s: &Sock) -> bool {
 /// them cannot be, and all stay the program's. Under the receive lock.
 pub(crate) fn adopt(s: &Sock) -> bool {
     let _registering = s.registering();
+    let mut unknown = 0;
+    for (_, member) in used(s).filter(|(_, member)| member.may_have_fired()) {
+        member.set_bit(bit::AWAITED, true);
+        unknown += 1;
+    }
+    unknown == 0 && adopt_all(s)
+}
+
+fn adopt_all(s: &Sock) -> bool {
     for (m, member) in used(s).filter(|(_, member)| !member.has(bit::OURS)) {
         if !adopt_one(s, m, member) {
             restore_all(s);
@@ -53,6 +62,7 @@ fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     let (Some(epfd), false) = (set.descriptor(), member.has(bit::ORPHAN)) else { return false };
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
+    member.set_bit(bit::AWAITED, false);
     member.set_bit(bit::OURS, true);
     set.ours.fetch_add(1, Ordering::AcqRel);
     let wakes = if set.sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&set, s, member) };
@@ -307,10 +317,10 @@ fn change_quickly(
             return Some(Ok(()));
         }
         (EPOLL_CTL_MOD, Some(event)) if simple && !member.has(bit::DETACHED) && !is_exclusive(event) => {
-            member.ask(event)
+            ask(set, member, event);
         }
         (EPOLL_CTL_ADD, Some(event)) if simple && member.has(bit::DETACHED) && !is_exclusive(event) => {
-            member.set_bit_and_ask(event);
+            ask(set, member, event);
         }
         _ => return None,
     }
@@ -362,6 +372,11 @@ fn changed_plainly(
     event: Option<epoll_event>,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
+    if let (EPOLL_CTL_MOD, Some(event)) = (op, event)
+        && arm_as_ours(s, member, event)
+    {
+        return Ok(());
+    }
     call()?;
     match (op, event) {
         (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
@@ -369,6 +384,18 @@ fn changed_plainly(
         _ => {}
     }
     Ok(())
+}
+
+/// The program arms what a session waits for: from now on it is ours. False: it is not waited for, or something else stands in the way.
+fn arm_as_ours(s: &Sock, member: &Member, event: epoll_event) -> bool {
+    let waits = member.has(bit::AWAITED) && s.mode() == mode::SESSION && s.session.rx() == phase::KERNEL;
+    let others =
+        || used(s).filter(|&(_, other)| !core::ptr::eq(other, member)).any(|(_, other)| other.may_have_fired());
+    if !waits || is_exclusive(event) || others() {
+        return false;
+    }
+    member.ask(event);
+    adopt_all(s)
 }
 
 /// The kernel's registration is ours, and stays so.
@@ -383,11 +410,11 @@ fn change_ours(
     let detached = member.has(bit::DETACHED);
     let told = ours(set, s, member);
     match (op, event) {
-        (EPOLL_CTL_ADD, Some(event)) if detached => member.set_bit_and_ask(event),
+        (EPOLL_CTL_ADD, Some(event)) if detached => ask(set, member, event),
         (EPOLL_CTL_MOD | EPOLL_CTL_DEL, _) if detached => return Err(Errno::NOENT),
         // The kernel modifies no exclusive entry, and makes none exclusive.
         (EPOLL_CTL_MOD, Some(event)) if (member.is_exclusive() || is_exclusive(event)) => return Err(Errno::INVAL),
-        (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
+        (EPOLL_CTL_MOD, Some(event)) => ask(set, member, event),
         (EPOLL_CTL_DEL, _) => {
             member.set_bit(bit::DETACHED, true);
             if set.watched.load(Ordering::Relaxed) != 0
@@ -415,9 +442,9 @@ fn is_exclusive(event: epoll_event) -> bool {
     event.events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-impl Member {
-    fn set_bit_and_ask(&self, event: epoll_event) {
-        self.set_bit(bit::DETACHED, false);
-        self.ask(event);
-    }
+/// A registration that is ours is (again) what the program wishes.
+fn ask(set: &Set, member: &Member, event: epoll_event) {
+    let _lock = set.lock.lock();
+    member.set_bit(bit::DETACHED, false);
+    member.ask(event);
 }

@@ -183,7 +183,7 @@ pub(crate) fn add_descriptor(index: u32) {
 pub(crate) fn drop_descriptor(index: u32) {
     let Some(set) = by_index(index) else { return };
     if set.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        let _ = holders::drop_one(&set.holders);
+        holders::let_go(&set.holders);
         super::registration::set_closed(&set);
         open_sets().for_each(|(_, outer)| outer.forget_nested(index));
         set.hold.set_due();
@@ -197,10 +197,24 @@ pub(crate) fn share_all() {
     }
 }
 
-/// This process leaves: see [`holders`].
+/// This process ends: see [`holders`].
 pub(crate) fn drop_all() {
     for (_, set) in open_sets() {
-        let _ = holders::lose_count(&set.holders);
+        holders::let_go(&set.holders);
+    }
+}
+
+/// This process is about to become another program.
+pub(crate) fn leave_for_exec() {
+    for (_, set) in open_sets() {
+        holders::leave_for_exec(&set.holders);
+    }
+}
+
+/// It has not.
+pub(crate) fn come_back() {
+    for (_, set) in open_sets() {
+        holders::come_back(&set.holders);
     }
 }
 
@@ -249,9 +263,9 @@ impl Set {
         holders::sole(&self.holders)
     }
 
-    /// From now on its holders cannot be counted.
-    pub(crate) fn lose_count(&self) {
-        let _ = holders::lose_count(&self.holders);
+    /// Somebody holds it from now on who is not counted.
+    pub(crate) fn pass_on(&self) {
+        holders::pass_on(&self.holders);
     }
 
     /// A descriptor of it.

@@ -18,13 +18,14 @@ use madrigal_report::{Path, Reason, Record};
 
 use super::defer::Deferred;
 use super::hold::Hold;
+use super::holders::{self, Rest};
 use super::lock::Lock;
 use super::member::Member;
 use super::routed::Routed;
 use super::session::Session;
 use super::slab::{Object, Slab};
 use super::table::{self, Kind, Word};
-use super::{holders, process, settle, still};
+use super::{process, settle, still};
 
 /// All sockets of this process.
 pub(crate) static SOCKS: Slab<Sock> = Slab::new();
@@ -295,11 +296,32 @@ impl Sock {
         holders::share(&self.holders);
     }
 
-    /// From now on its holders cannot be counted.
-    pub(crate) fn lose_count(&self) {
-        if holders::lose_count(&self.holders) {
+    /// This process holds it no longer; true: nobody else does.
+    pub(crate) fn let_go(&self) -> bool {
+        self.note_rest(holders::let_go(&self.holders)) == Rest::Nobody
+    }
+
+    /// Somebody holds it from now on who is not counted.
+    pub(crate) fn pass_on(&self) {
+        self.note_rest(holders::pass_on(&self.holders));
+    }
+
+    /// This process is about to become a program that will not hold it.
+    pub(crate) fn leave_for_exec(&self) {
+        self.note_rest(holders::leave_for_exec(&self.holders));
+    }
+
+    /// It has not become another program. False: another process may have taken the socket for its own meanwhile.
+    pub(crate) fn come_back(&self) -> bool {
+        self.set_flag(flag::LAST, false);
+        holders::come_back(&self.holders)
+    }
+
+    fn note_rest(&self, rest: Rest) -> Rest {
+        if rest != Rest::Family {
             self.set_flag(flag::LAST, true);
         }
+        rest
     }
 
     /// Whether this process is the only holder of it.

@@ -15,6 +15,7 @@ crate::checks![
     edge_at_end,
     edge_at_close,
     oneshot_once,
+    oneshot_fired_before_the_ring,
     oneshot_many_threads,
     edge_stream_by_loop,
     edge_both_directions,
@@ -144,6 +145,34 @@ fn oneshot_once() {
     // The end does not break the silence of a spent member.
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     assert_eq!(set.wait(4, 20), []);
+}
+
+/// What the kernel has told stays told when the connection moves to a ring, which it does as the program arms it again (P2).
+fn oneshot_fired_before_the_ring() {
+    let p = Pair::fresh();
+    let set = Set::new();
+    let exchange = || {
+        send_all(&p.s, b"s");
+        assert_eq!(recv_exact(&p.c, 1), b"s");
+        send_all(&p.c, b"c");
+    };
+    set.add(&p.s, EPOLLIN | EPOLLONESHOT, 1);
+    exchange();
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+    assert_eq!(recv_exact(&p.s, 1), b"c");
+    for _ in 0..100 {
+        exchange();
+        assert_eq!(set.wait(4, 0), [], "spent");
+        assert_eq!(recv_exact(&p.s, 1), b"c");
+    }
+    for i in 2..200 {
+        set.modify(&p.s, EPOLLIN | EPOLLONESHOT, i);
+        exchange();
+        assert_eq!(set.wait(4, -1), [(i, EPOLLIN)]);
+        assert_eq!(set.wait(4, 0), [], "spent");
+        assert_eq!(recv_exact(&p.s, 1), b"c");
+    }
+    p.assert_in_rings();
 }
 
 fn oneshot_many_threads() {

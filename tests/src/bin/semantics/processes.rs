@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
+use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::ptr;
@@ -19,6 +20,7 @@ crate::checks![
     fork_with_unread_bytes,
     fork_end_only_when_last_closes,
     fork_then_earned_again,
+    spawned_and_forked,
     prefork_accept,
     exec_inherits,
     exec_inherits_a_listener,
@@ -200,6 +202,30 @@ fn fork_then_earned_again() {
         send_all(&p.c, &i.to_ne_bytes());
         assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
     }
+}
+
+/// One that is spawned holds the socket, too, though nobody counts it (P2): the forked one is not alone when this process lets go.
+fn spawned_and_forked() {
+    let p = inheritable();
+    let (told, tells) = net::pipe();
+    let forked = net::fork(|| {
+        assert_eq!(read(&told, &mut [0; 1]), Ok(1));
+        for i in 0..100u32 {
+            send_all(&p.c, &i.to_ne_bytes());
+            assert_eq!(recv_exact(&p.s, 4), i.to_ne_bytes());
+            send_all(&p.s, &i.to_ne_bytes());
+            assert_eq!(recv_exact(&p.c, 4), i.to_ne_bytes());
+        }
+        send_all(&p.c, b"hello");
+        0
+    });
+    let script = format!("read go && exec head -c 5 <&{}", p.s.as_raw_fd());
+    let mut sh = Command::new("sh").arg("-c").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    drop(p);
+    assert_eq!(net::write(&tells, b"!"), Ok(1));
+    assert_eq!(net::wait(forked), 0);
+    sh.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(sh.wait_with_output().unwrap().stdout, b"hello");
 }
 
 fn prefork_accept() {
