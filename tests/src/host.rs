@@ -98,17 +98,41 @@ pub enum How {
     Plain,
     /// With the library preloaded.
     Wrapped,
+    /// The same, and connections earn their rings at the first byte; sums of what travels in them are compared.
+    First,
+    /// The same, and they leave and earn them again at random points.
+    Random,
+}
+
+impl How {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Wrapped, Self::First, Self::Random];
+
+    /// Whether the library is preloaded.
+    pub fn is_wrapped(self) -> bool {
+        self != Self::Plain
+    }
+
+    /// What is to be set for it (README, "Settings").
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Plain | Self::Wrapped => &[],
+            Self::First => &[("MADRIGAL_EAGER", "first"), ("MADRIGAL_CHECK", "1")],
+            Self::Random => &[("MADRIGAL_EAGER", "random"), ("MADRIGAL_CHECK", "1")],
+        }
+    }
 }
 
 /// A command as this test wants it run: plain or wrapped, with the shared directory of `scratch`.
 pub fn command(how: How, program: impl AsRef<std::ffi::OsStr>, scratch: &Scratch) -> Command {
     let mut command = Command::new(program);
     command.current_dir(scratch.path()).stdin(Stdio::null()).env("RUST_BACKTRACE", "0");
-    for name in ["LD_PRELOAD", "MADRIGAL_METHODS", "MADRIGAL_ONLY", "EXPECT_RING"] {
+    for name in ["LD_PRELOAD", "MADRIGAL_METHODS", "MADRIGAL_ONLY", "MADRIGAL_EAGER", "MADRIGAL_CHECK", "EXPECT_RING"] {
         command.env_remove(name);
     }
+    command.envs(how.settings().iter().copied());
     command.env("MADRIGAL_DIR", scratch.shared());
-    if how == How::Wrapped {
+    if how.is_wrapped() {
         command.env("LD_PRELOAD", library());
     }
     command

@@ -1,4 +1,5 @@
-//! Socket behaviour in detail: every check of `semantics` in a process of its own, plain and wrapped.
+//! Socket behaviour in detail: every check of `semantics` in a process of its own, plain and wrapped, there also with connections that
+//! move at once and at random.
 //!
 //! Features (docs/features.md): P2.
 
@@ -25,10 +26,10 @@ fn main() {
     }
     let mut trials = Vec::new();
     for name in &names {
-        for how in [How::Plain, How::Wrapped] {
+        for how in How::ALL {
             let (check, open) = (name.clone(), OPEN.iter().any(|(o, _)| o == name));
-            let title = format!("{}::{name}", if how == How::Plain { "plain" } else { "wrapped" });
-            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open && how == How::Wrapped));
+            let title = format!("{}::{name}", format!("{how:?}").to_lowercase());
+            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open && how.is_wrapped()));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
@@ -37,7 +38,7 @@ fn main() {
 fn holds(how: How, check: &str) -> Result<(), Failed> {
     let scratch = Scratch::new();
     let mut command = host::command(how, PROGRAM, &scratch);
-    if how == How::Wrapped {
+    if matches!(how, How::Wrapped | How::First) {
         command.env("EXPECT_RING", "1");
     }
     let ended = host::run(command.arg(check));
