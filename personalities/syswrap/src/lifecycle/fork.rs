@@ -144,7 +144,8 @@ pub(crate) fn before_spawn() {
     }
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
-            give_away_held(fd, &s);
+            // It hardly knows of the socket, and this process goes on with it.
+            give_away_held(fd, &s, Back::Beside);
         }
     }
 }
@@ -157,15 +158,15 @@ pub(crate) fn after_spawn() {
 /// A descriptor goes where its readers and writers cannot be seen: it is an ordinary socket from now on.
 pub(crate) fn give_away(fd: c_int) {
     if let Some(s) = sock::enter(fd) {
-        give_away_held(fd, &s);
+        give_away_held(fd, &s, Back::IntoKernel);
     } else if let Some(set) = sets::enter(fd) {
         give_away_set(&set);
     }
 }
 
-fn give_away_held(fd: c_int, s: &sock::Sock) {
+fn give_away_held(fd: c_int, s: &sock::Sock, back: Back) {
     if s.may_carry() {
-        leave_for_good(s, fd, Reason::Passed, Back::IntoKernel);
+        leave_for_good(s, fd, Reason::Passed, back);
         s.pass_on();
     }
 }
@@ -174,7 +175,7 @@ fn give_away_held(fd: c_int, s: &sock::Sock) {
 fn give_away_set(set: &sets::Set) {
     for (fd, s) in sockets() {
         if s.members.iter().any(|member| member.is_in(set.index())) {
-            leave_for_good(&s, fd, Reason::EventSet, Back::IntoKernel);
+            leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
         }
     }
     set.pass_on();
@@ -191,7 +192,7 @@ pub(crate) fn before_exec(told: bool) {
     }
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
-            give_away_held(fd, &s);
+            give_away_held(fd, &s, Back::IntoKernel);
             continue;
         }
         leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);

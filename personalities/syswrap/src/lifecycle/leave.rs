@@ -24,6 +24,9 @@ pub(crate) enum Back {
     Lazily,
     /// In the kernel's queue, if that is done at once.
     IfPossible,
+    /// In the kernel's queue, for others besides our hooks may read; but if the peer has gone they stay where they are: this process is
+    /// more likely to read them.
+    Beside,
     /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reset, for bytes would be lost.
     IntoKernel,
 }
@@ -58,10 +61,13 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
             introduce(&v);
         }
         if back != Back::Lazily
-            && let Err(e) = v.hand_back(&Hands { socket: v.wire, asks: back == Back::IntoKernel })
-            && (back == Back::IntoKernel || e == Errno::IO)
+            && let Err(e) = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible })
         {
-            give_up(&v);
+            match back {
+                Back::Beside if v.is_left() => v.clear_queue(),
+                Back::IfPossible if e != Errno::IO => {}
+                _ => give_up(&v),
+            }
         }
         v.finish_sending();
         if reason == Reason::Forked {

@@ -23,7 +23,7 @@ pub(crate) fn control(
         let known = set.and_then(|set| registration::control((&set, epfd), (&s, fd), op, event, &call));
         return known.unwrap_or_else(|| {
             // A set nobody told us about, or one too many, would show doorbells.
-            leave_for_good(&s, fd, Reason::EventSet, Back::IntoKernel);
+            leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
             call()
         });
     }

@@ -6,7 +6,7 @@
 //! take its bytes back itself, which it can while it has not sent any by the kernel.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{gate, state};
+use madrigal_drivers::shm::layout::{fate, gate, state};
 use madrigal_drivers::shm::ring::Trouble;
 use madrigal_sys::Errno;
 
@@ -51,8 +51,8 @@ const ROOM_NS: u64 = 2_000_000_000;
 const ASKED_NS: u64 = 15_000_000_000;
 
 impl<W: Wire> View<'_, W> {
-    /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, bytes are lost by
-    /// it. Behind the seal, under both locks.
+    /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, and bytes are lost
+    /// by it, or doorbells would be read for bytes. Behind the seal, under both locks.
     pub(crate) fn hand_back(&self, by: &impl HandBack) -> Result<(), Errno> {
         self.finish_receiving();
         if self.s.rx() == phase::DONE {
@@ -65,8 +65,13 @@ impl<W: Wire> View<'_, W> {
                 self.finish_in();
                 return done.map_err(|_| Errno::IO);
             }
-            // The peer is gone, and with it what it had not sent.
-            Err(_) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => {}
+            // The peer is gone, and with it what it had not sent. Doorbells behind unread kernel bytes nobody can take out any more.
+            Err(_) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => {
+                let clean = if self.s.rx() == phase::RING { self.rung_out() } else { self.is_unmixed() };
+                if !clean {
+                    return Err(Errno::IO);
+                }
+            }
             Err(_) if by.may_ask() && (self.s.rx() == phase::RING || self.is_unmixed()) => self.ask_back()?,
             Err(e) => return Err(e),
         }
@@ -168,6 +173,9 @@ impl<W: Wire> View<'_, W> {
         let end = self.wire.now() + ASKED_NS;
         // One that sends by the kernel already cannot put anything in front of that any more. What it takes back it sends at the gate.
         let may_answer = || {
+            if self.is_left() {
+                return false;
+            }
             let done = self.inn.w.state.load(Ordering::SeqCst) != state::RING;
             !done || self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS != 0
         };
@@ -186,6 +194,19 @@ impl<W: Wire> View<'_, W> {
             self.wire.pause();
         }
         Ok(())
+    }
+
+    /// Whether the peer has closed, or died: nobody puts anything back any more.
+    pub(crate) fn is_left(&self) -> bool {
+        self.inn.w.fate.load(Ordering::SeqCst) != fate::OPEN || !self.wire.peer_lives()
+    }
+
+    /// Unread bytes stay in the ring, but others may read the kernel's queue: the doorbells in front of it are taken out. Behind the seal,
+    /// under the receive lock.
+    pub(crate) fn clear_queue(&self) {
+        if self.s.rx() == phase::RING {
+            let _ = self.rung_out();
+        }
     }
 
     /// Whether no doorbell lies behind kernel bytes that are not read yet, nor will.
