@@ -71,8 +71,7 @@ pub(crate) fn no_preload(users: Option<&OsStr>) -> Option<OsString> {
 }
 
 /// The value of `ASAN_OPTIONS` with which a program built with AddressSanitizer by gcc starts, though its runtime is not the first library.
-/// That is to be first lest another one has the program's malloc; ours has none, and calls the runtime's functions for every call of the
-/// program's that it passes on. What the user says of it holds.
+/// That is to be first lest another one has the program's malloc; ours has none. What the user says of it holds.
 pub(crate) fn asan_options(users: Option<&OsStr>) -> OsString {
     const ORDER: &str = "verify_asan_link_order";
     let users = users.unwrap_or_default().as_bytes();
