@@ -22,16 +22,33 @@ pub fn library() -> &'static Path {
         if let Some(given) = std::env::var_os("MADRIGAL_SYSWRAP") {
             return given.into();
         }
-        let built = target().join("release/libmadrigal_syswrap.so");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let done = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "-p", "madrigal-syswrap", "--target-dir"])
-            .arg(target())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(done.is_ok_and(|s| s.success()) || built.exists(), "cargo cannot build the library to preload");
-        built
+        build(&["madrigal-syswrap"], "libmadrigal_syswrap.so")
     })
+}
+
+/// The command, built if need be, with the library beside it; `MADRIGAL` names another.
+pub fn madrigal() -> &'static Path {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    COMMAND.get_or_init(|| {
+        if let Some(given) = std::env::var_os("MADRIGAL") {
+            return given.into();
+        }
+        build(&["madrigal-cli", "madrigal-syswrap"], "madrigal")
+    })
+}
+
+/// Builds packages as they are released; the path of what came of it.
+fn build(packages: &[&str], file: &str) -> PathBuf {
+    let built = target().join("release").join(file);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target());
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    let done = command.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(done.is_ok_and(|s| s.success()) || built.exists(), "cargo cannot build {packages:?}");
+    built
 }
 
 /// The folder this test was built in: `target/debug/deps/this-test`.

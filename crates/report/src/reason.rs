@@ -17,12 +17,12 @@ macro_rules! reasons {
             }
 
             /// Stable name for scripts.
-            pub fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self { $(Reason::$name => $slug,)* }
             }
 
             /// One sentence for people, with what to do where something can be done.
-            pub fn text(self) -> &'static str {
+            pub const fn text(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
             }
         }
@@ -108,6 +108,8 @@ reasons! {
     Contradiction = 39, "contradiction", "something impossible was found in shared memory: nothing moves in this process any more; please report it";
     /// A test left the session.
     Tested = 40, "tested", "the session was left at random, for MADRIGAL_EAGER=random is set; it is earned again";
+    /// A tool watches this process that looks for data races.
+    RaceDetector = 52, "race-detector", "the program runs under ThreadSanitizer, helgrind or drd, which would not see what orders its threads: it runs plain";
     /// It is the alias of a host, and there is no daemon.
     NoAlias = 38, "no-alias", "not connected: that address is the name of a host for the daemon, and none is up or it refused: `madrigal status`";
 }

@@ -14,6 +14,7 @@ pub mod namespace;
 pub mod piece;
 pub mod process;
 pub mod raw;
+pub mod recent;
 pub mod signals;
 pub mod tcp;
 pub mod time;

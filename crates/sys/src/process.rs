@@ -85,8 +85,10 @@ pub fn random() -> u64 {
     }
 }
 
-/// A copy of descriptor `fd` of process `pid` (pidfd_getfd(2)); needs the right to trace that process.
+/// A copy of descriptor `fd` of process `pid` (pidfd_getfd(2)); needs the right to trace that process. One of the
+/// [`recent`](crate::recent) calls.
 pub fn steal_fd(pid: u32, fd: i32) -> Result<std::os::fd::OwnedFd, Errno> {
+    crate::recent::tried()?;
     let pid = rustix::process::Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
     rustix::process::pidfd_getfd(&pidfd, fd, rustix::process::PidfdGetfdFlags::empty())

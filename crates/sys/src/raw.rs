@@ -169,10 +169,19 @@ pub unsafe fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> Result<usi
     check(unsafe { syscall6(libc::SYS_sendmsg, [fd as usize, msg as usize, flags as usize, 0, 0, 0]) })
 }
 
+/// Memory that is written only where a socket is none of TCP's, and never read: its pages do not exist until then.
+struct Bin(core::cell::UnsafeCell<[u8; 64 << 10]>);
+// SAFETY: nobody but the kernel writes to it, and nobody reads it.
+unsafe impl Sync for Bin {}
+static BIN: Bin = Bin(core::cell::UnsafeCell::new([0; 64 << 10]));
+
 /// Discards up to `count` bytes waiting on a TCP socket without copying them (`MSG_TRUNC`, tcp(7)); never blocks.
 pub fn discard(fd: c_int, count: usize) -> Result<usize, Errno> {
-    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so the null buffer is never followed; on others it fails.
-    let thrown = unsafe { recv(fd, core::ptr::null_mut(), count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    // Real memory where there is enough, for a tool that watches takes the address for the program's mistake.
+    let unwritten = if count <= size_of::<Bin>() { BIN.0.get().cast() } else { core::ptr::null_mut() };
+    // SAFETY: with MSG_TRUNC on a TCP socket the kernel copies nothing, so a null buffer is never followed; on others it fails, or fills
+    // the bin, which is as long.
+    let thrown = unsafe { recv(fd, unwritten, count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
     if thrown != Err(Errno::FAULT) {
         return thrown;
     }
@@ -235,7 +244,7 @@ pub unsafe fn epoll_pwait(
     check(unsafe { syscall6(libc::SYS_epoll_pwait, args) })
 }
 
-/// epoll_pwait2(2): as [`epoll_pwait`] with a time-out in nanoseconds.
+/// epoll_pwait2(2): as [`epoll_pwait`] with a time-out in nanoseconds; one of the [`recent`](crate::recent) calls.
 ///
 /// # Safety
 /// `events` has room for `max` events and `mask` is null or points to a signal set.
@@ -246,6 +255,7 @@ pub unsafe fn epoll_pwait2(
     timeout: Option<timespec>,
     mask: *const sigset_t,
 ) -> Result<usize, Errno> {
+    crate::recent::tried()?;
     let ts = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
     // SAFETY: the caller's contract; the time-out is our own copy.
     check(unsafe {

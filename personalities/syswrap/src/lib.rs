@@ -39,8 +39,11 @@ mod loaded {
     /// Runs when the library is loaded: looks up the functions behind ours and reads the environment. No I/O.
     extern "C" fn start() {
         std::panic::set_hook(Box::new(|_| {}));
+        // The clock and the processor's number are looked up at their first use, which may not be in a signal handler.
+        let _ = (madrigal_sys::time::now_ns(), madrigal_sys::cpu::current());
         crate::real::find_all();
         crate::state::process::configure();
+        crate::state::watched::look();
         crate::route::configure();
     }
 

@@ -115,6 +115,10 @@ fn set_preload(env: &mut Environment, library: Option<&Path>) {
         None => library::no_preload(users),
     };
     env.set("LD_PRELOAD", value);
+    if library.is_some() {
+        let options = library::asan_options(env.get("ASAN_OPTIONS"));
+        env.set("ASAN_OPTIONS", Some(options));
+    }
 }
 
 /// Removes what dead processes left in the shared directory, and says if connections cannot meet there.

@@ -70,6 +70,18 @@ pub(crate) fn no_preload(users: Option<&OsStr>) -> Option<OsString> {
     (!rest.is_empty()).then(|| OsString::from_vec(rest.join(&b':')))
 }
 
+/// The value of `ASAN_OPTIONS` with which a program built with AddressSanitizer by gcc starts, though its runtime is not the first library.
+/// That is to be first lest another one has the program's malloc; ours has none. What the user says of it holds.
+pub(crate) fn asan_options(users: Option<&OsStr>) -> OsString {
+    const ORDER: &str = "verify_asan_link_order";
+    let users = users.unwrap_or_default().as_bytes();
+    if users.windows(ORDER.len()).any(|part| part == ORDER.as_bytes()) {
+        return OsStr::from_bytes(users).to_owned();
+    }
+    let separator: &[u8] = if users.is_empty() { b"" } else { b":" };
+    OsString::from_vec([ORDER.as_bytes(), b"=0", separator, users].concat())
+}
+
 fn without_ours(users: Option<&OsStr>) -> impl Iterator<Item = &[u8]> {
     let entries = users.unwrap_or_default().as_bytes().split(|b| b" :\t\n".contains(b));
     entries.filter(|entry| {
@@ -91,6 +103,15 @@ mod tests {
         assert_eq!(with("/old/libmadrigal_syswrap.so:/a.so"), "/p/libmadrigal-syswrap.so:/a.so");
         assert_eq!(no_preload(Some(OsStr::new("/a.so:/p/libmadrigal-syswrap.so"))), Some("/a.so".into()));
         assert_eq!(no_preload(Some(OsStr::new("/p/libmadrigal-syswrap.so"))), None);
+    }
+
+    #[test]
+    fn options_of_address_sanitizer_are_the_users_and_ours() {
+        let with = |users: &str| asan_options(Some(OsStr::new(users)));
+        assert_eq!(asan_options(None), "verify_asan_link_order=0");
+        assert_eq!(with(""), "verify_asan_link_order=0");
+        assert_eq!(with("detect_leaks=0"), "verify_asan_link_order=0:detect_leaks=0");
+        assert_eq!(with("a=1:verify_asan_link_order=1"), "a=1:verify_asan_link_order=1");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
 //! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |
 //! | [`process`] | what this process knows of itself: configuration, report, whether anything may move |
+//! | [`watched`] | which tools watch this process, and what they cannot bear |
 //! | [`slab`], [`lock`], [`still`] | memory outside malloc; exclusion; locks held across a fork |
 
 // Under `shuttle` only what is explored there: the rest needs the C library, and a process to live in.
@@ -50,3 +51,5 @@ pub(crate) mod socket;
 pub(crate) mod still;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod table;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod watched;

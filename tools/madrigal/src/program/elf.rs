@@ -15,6 +15,8 @@ pub(crate) enum Plain {
     StaticGo,
     /// Go with a loader: it loads the library, but makes its system calls itself.
     DynamicGo,
+    /// It looks for data races, and would report what is none; the library keeps out of its way.
+    ThreadSanitizer,
     /// It becomes another user.
     Suid(u32),
     /// It becomes another group.
@@ -41,6 +43,10 @@ impl fmt::Display for Plain {
                 f,
                 "is a Go program: connections that Go code makes use raw system calls, cannot be seen and stay with TCP; \
                  those of C code in it are looked after"
+            ),
+            Self::ThreadSanitizer => write!(
+                f,
+                "is built with ThreadSanitizer, which would not see how bytes in shared memory order its threads{PLAIN}"
             ),
             Self::Suid(uid) => write!(f, "is SUID (it becomes user {uid}), {SECURE}{PLAIN}"),
             Self::Sgid(gid) => write!(f, "is SGID (it becomes group {gid}), {SECURE}{PLAIN}"),
@@ -73,8 +79,14 @@ pub(super) fn judge(file: &Path) -> Option<Plain> {
         None if is_glibc(&file.to_string_lossy()) => None,
         None => Some(if go { Plain::StaticGo } else { Plain::Static }),
         Some(loader) if !is_glibc(&loader) => Some(Plain::Loader(loader)),
-        Some(_) => go.then_some(Plain::DynamicGo),
+        Some(_) if go => Some(Plain::DynamicGo),
+        Some(_) => elf.names(THREAD_SANITIZER).then_some(Plain::ThreadSanitizer),
     }
+}
+
+/// Whether ThreadSanitizer looks for data races in the program `file`.
+pub(crate) fn detects_races(file: &Path) -> bool {
+    Elf::open(file).is_some_and(|elf| elf.class != CLASS32 && elf.names(THREAD_SANITIZER))
 }
 
 /// Whether a loader is glibc's, on any processor.
@@ -93,6 +105,10 @@ const CLASS32: u8 = 1;
 const PT_INTERP: u32 = 3;
 /// Longest table read; real ones are far smaller.
 const MAX_TABLE: usize = 1 << 20;
+/// Longest list of names read: those of the symbols of the largest programs.
+const MAX_NAMES: usize = 64 << 20;
+/// What a program built with it calls, or has.
+const THREAD_SANITIZER: &[u8] = b"__tsan_init";
 
 /// The head of an ELF file of this machine's byte order and 64 bits; of others only what identifies them.
 struct Elf {
@@ -128,8 +144,26 @@ impl Elf {
         names.split(|&b| b == 0).any(|name| name == b".go.buildinfo" || name == b".note.go.buildid")
     }
 
+    /// Whether a function of this name is among those the loader is to find, here or elsewhere.
+    fn names(&self, function: &[u8]) -> bool {
+        let names = self.dynamic_names().unwrap_or_default();
+        names.split(|&b| b == 0).any(|name| name == function)
+    }
+
+    /// The names of its dynamic symbols.
+    fn dynamic_names(&self) -> Option<Vec<u8>> {
+        let (sections, names) = (self.sections()?, self.section_names()?);
+        let name = |section: &[u8]| names.get(u32_at(section, 0)? as usize..)?.split(|&b| b == 0).next();
+        let strings = sections.iter().find(|section| name(section) == Some(b".dynstr"))?;
+        self.read_up_to(MAX_NAMES, u64_at(strings, 24)?, usize::try_from(u64_at(strings, 32)?).ok()?)
+    }
+
+    fn sections(&self) -> Option<Vec<Vec<u8>>> {
+        self.table(u64_at(&self.head, 40)?, u16_at(&self.head, 58)?, u16_at(&self.head, 60)?)
+    }
+
     fn section_names(&self) -> Option<Vec<u8>> {
-        let sections = self.table(u64_at(&self.head, 40)?, u16_at(&self.head, 58)?, u16_at(&self.head, 60)?)?;
+        let sections = self.sections()?;
         let names = sections.get(usize::from(u16_at(&self.head, 62)?))?;
         self.read(u64_at(names, 24)?, usize::try_from(u64_at(names, 32)?).ok()?)
     }
@@ -143,7 +177,11 @@ impl Elf {
     }
 
     fn read(&self, at: u64, len: usize) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; Some(len).filter(|&len| len <= MAX_TABLE)?];
+        self.read_up_to(MAX_TABLE, at, len)
+    }
+
+    fn read_up_to(&self, most: usize, at: u64, len: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; Some(len).filter(|&len| len <= most)?];
         self.file.read_exact_at(&mut bytes, at).ok()?;
         Some(bytes)
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
 use rustix::io::Errno;
 
-pub(crate) use elf::Plain;
+pub(crate) use elf::{Plain, detects_races};
 
 /// Where programs are looked for when `PATH` is not set, as in the C library.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -85,7 +85,7 @@ fn may_run(file: &Path) -> Result<(), Errno> {
 pub(crate) enum Fitness {
     /// It can be wrapped.
     Fit,
-    /// It can be wrapped, and will be, but much of it goes past the library.
+    /// The library is loaded into it, and much of what it does, or all of it, goes past that; what it starts may be fit.
     Partly(Remark),
     /// It cannot be wrapped.
     Unfit(Remark),
@@ -119,7 +119,7 @@ pub(crate) fn judge(file: &Path, path: Option<&OsStr>) -> Fitness {
     }
     match elf::judge(&file) {
         None => Fitness::Fit,
-        Some(why @ Plain::DynamicGo) => Fitness::Partly(Remark { file, why }),
+        Some(why @ (Plain::DynamicGo | Plain::ThreadSanitizer)) => Fitness::Partly(Remark { file, why }),
         Some(why) => Fitness::Unfit(Remark { file, why }),
     }
 }

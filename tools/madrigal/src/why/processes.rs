@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::ranks::{self, Station};
 use super::sockets::{self, Socket};
+use crate::program;
 
 /// A wrapped process, or one of a parallel job, or both.
 #[derive(Serialize)]
@@ -54,7 +55,7 @@ pub(super) struct Connection {
 }
 
 /// Why a connection, or one direction of it, is not in shared memory.
-#[derive(Serialize)]
+#[derive(Serialize, Clone, Copy)]
 pub(super) struct Because {
     pub(super) name: &'static str,
     pub(super) text: &'static str,
@@ -65,6 +66,11 @@ const UNSEEN: Because = Because {
     name: "not-used-yet",
     text: "the program has not used this socket since it came to it (inherited, passed, or idle since it was made)",
 };
+
+/// The same, where the library keeps out of the way of what looks for data races.
+const WATCHED: Because = Because { name: Reason::RaceDetector.name(), text: Reason::RaceDetector.text() };
+/// Libraries of such tools.
+const RACE_DETECTORS: [&str; 4] = ["/libtsan.so", "/libclang_rt.tsan", "/vgpreload_helgrind", "/vgpreload_drd"];
 
 /// The wrapped process `pid`, or what to say instead.
 pub(super) fn of(pid: u32, routes: &[RouteStatus]) -> Result<Process, String> {
@@ -164,6 +170,14 @@ fn is_wrapped(pid: u32) -> Result<bool, Errno> {
     }
 }
 
+/// Whether a tool looks for data races in it.
+fn is_watched(pid: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    RACE_DETECTORS.iter().any(|library| maps.contains(library))
+        || program::detects_races(std::path::Path::new(&format!("/proc/{pid}/exe")))
+}
+
 fn describe(pid: u32, program: String, report: Option<&Report>, routes: &[RouteStatus]) -> Process {
     let sockets = sockets::in_namespace_of(pid);
     let descriptors = sockets::descriptors(pid);
@@ -178,9 +192,10 @@ fn describe(pid: u32, program: String, report: Option<&Report>, routes: &[RouteS
         })
         .collect();
     let told: HashSet<Option<u64>> = connections.iter().map(|c| inodes.get(&c.fd).copied()).collect();
+    let unseen = if report.is_none() && is_watched(pid) { WATCHED } else { UNSEEN };
     for (fd, inode) in descriptors {
         if let Some(socket) = sockets.get(&inode).filter(|s| !s.is_listener() && !told.contains(&Some(inode))) {
-            connections.push(unrecorded(fd, socket));
+            connections.push(unrecorded(fd, socket, unseen));
         }
     }
     connections.sort_by_key(|c| c.fd);
@@ -246,8 +261,8 @@ fn recorded(fd: i32, record: &Record, socket: Option<&Socket>) -> Connection {
     }
 }
 
-fn unrecorded(fd: i32, socket: &Socket) -> Connection {
-    Connection { reason: Some(UNSEEN), ..named(fd, Some(socket)) }
+fn unrecorded(fd: i32, socket: &Socket, reason: Because) -> Connection {
+    Connection { reason: Some(reason), ..named(fd, Some(socket)) }
 }
 
 /// A connection of which only the names are known.
