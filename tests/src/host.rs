@@ -18,19 +18,31 @@ pub const WATCHDOG: Duration = Duration::from_secs(60);
 /// The library to preload, built if need be; `MADRIGAL_SYSWRAP` names another.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(given) = std::env::var_os("MADRIGAL_SYSWRAP") {
-            return given.into();
-        }
-        let built = target().join("release/libmadrigal_syswrap.so");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let done = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "-p", "madrigal-syswrap", "--target-dir"])
-            .arg(target())
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(done.is_ok_and(|s| s.success()) || built.exists(), "cargo cannot build the library to preload");
-        built
+    LIBRARY.get_or_init(|| match std::env::var_os("MADRIGAL_SYSWRAP") {
+        Some(given) => given.into(),
+        None => built("madrigal-syswrap", "libmadrigal_syswrap.so"),
+    })
+}
+
+/// A file of a package, built anew where that can be done.
+fn built(package: &str, file: &str) -> PathBuf {
+    let built = target().join("release").join(file);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let done = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "-p", package, "--target-dir"])
+        .arg(target())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status();
+    assert!(done.is_ok_and(|s| s.success()) || built.exists(), "cargo cannot build {package}");
+    built
+}
+
+/// The command `madrigal`, built if need be; `MADRIGAL_COMMAND` names another.
+pub fn madrigal() -> &'static Path {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    COMMAND.get_or_init(|| match std::env::var_os("MADRIGAL_COMMAND") {
+        Some(given) => given.into(),
+        None => built("madrigal-cli", "madrigal"),
     })
 }
 
