@@ -101,6 +101,8 @@ struct Header {
     missed_bells: AtomicU64,
     /// The latest of those, the n-th at `n % REFUSALS`.
     refusals: [Refusal; REFUSALS],
+    /// A [`Reason`] for which nothing moves in the whole process; 0 for none.
+    off: AtomicU32,
 }
 
 /// Refused connects that are remembered.
@@ -153,6 +155,16 @@ impl Report {
     /// Sleeps that ended by the safety cut with something to read.
     pub fn missed_bells(&self) -> &AtomicU64 {
         &self.header().missed_bells
+    }
+
+    /// Why nothing moves in the whole process, if so.
+    pub fn off(&self) -> Option<Reason> {
+        Reason::from_code(self.header().off.load(Ordering::Relaxed))
+    }
+
+    /// Says that nothing moves in the whole process.
+    pub fn set_off(&self, reason: Reason) {
+        self.header().off.store(reason as u32, Ordering::Relaxed);
     }
 
     /// Remembers that a connect to an address (IPv4 in its mapped form) was refused in the process itself, at that time (CLOCK_MONOTONIC).
@@ -243,6 +255,9 @@ mod tests {
         assert_eq!(fds, [11]);
         assert_eq!(seen.pid(), process::own_pid());
         assert_eq!(seen.record(3).unwrap().shm_in.load(Ordering::Relaxed), 5);
+        assert_eq!(seen.off(), None);
+        mine.set_off(Reason::Seccomp);
+        assert_eq!(seen.off(), Some(Reason::Seccomp));
     }
 
     #[test]

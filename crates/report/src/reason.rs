@@ -112,6 +112,29 @@ reasons! {
     RaceDetector = 52, "race-detector", "the program runs under ThreadSanitizer, helgrind or drd, which would not see what orders its threads: it runs plain";
     /// It is the alias of a host, and there is no daemon.
     NoAlias = 38, "no-alias", "not connected: that address is the name of a host for the daemon, and none is up or it refused: `madrigal status`";
+    // What the process cannot know; `madrigal why` finds it out by a look at the other end.
+    /// The other end runs without the library.
+    PeerPlain = 41, "peer-not-wrapped", "the program at the other end is not under madrigal: start it with `madrigal exec`";
+    /// The library cannot be loaded into the other end.
+    PeerUnfit = 42, "peer-unfit", "the program at the other end cannot be wrapped: it is statically linked, or changes privileges, or is built for another C library";
+    /// The other end has a reason of its own.
+    PeerStays = 43, "peer-stays", "the other end stays with TCP";
+    /// The process at the other end is not to be seen.
+    PeerUnseen = 44, "peer-unseen", "no process can be seen that holds the other end: it may not be inspected, or is in a container";
+    /// Nobody has accepted the connection.
+    NotAccepted = 45, "not-accepted", "the program at the other end has not accepted the connection yet";
+    /// Another host.
+    OtherHost = 46, "other-host", "the other end is not on this host, or its address is translated in between";
+    /// Another network namespace of this host.
+    OtherNamespace = 47, "other-namespace", "the other end is in another network namespace of this host, such as a container's";
+    /// The ends look for each other in different places.
+    OtherDirectory = 48, "other-directory", "both programs are under madrigal and use different shared directories: set the same MADRIGAL_DIR";
+    /// It came by exec.
+    Inherited = 49, "inherited", "the program was started with this connection (across exec, as by inetd or sshd): who else holds it cannot be counted";
+    /// Nothing was done with it yet.
+    NotUsed = 50, "not-used-yet", "this process has not used the connection since the fork";
+    /// It cannot be intercepted.
+    RawCalls = 51, "raw-calls", "the program makes its system calls itself (Go), and cannot be seen";
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ pub(crate) const USAGE: i32 = 2;
 
 /// Writes to standard output.
 pub(crate) fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = std::io::stdout().write_all(tamed(text).as_bytes());
 }
 
 /// One line on standard error.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "madrigal: {text}");
+    let _ = writeln!(std::io::stderr(), "madrigal: {}", tamed(text));
 }
 
 /// One line on standard error, and the exit status for an error.
@@ -36,11 +36,64 @@ pub(crate) fn usage(text: &str) -> i32 {
 pub(crate) fn print_json(value: &impl serde::Serialize) -> i32 {
     match serde_json::to_string_pretty(value) {
         Ok(text) => {
-            print(&text);
+            print(&json_of_plain_characters(&text));
             print("\n");
             FOUND
         }
         Err(error) => fail(&format!("cannot write JSON: {error}")),
+    }
+}
+
+/// A name that somebody else chose, on one line and without anything that a terminal obeys; `\` stands for nothing but what follows it.
+pub(crate) fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            c if is_obeyed(c) => push_escaped(&mut text, c),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// What may be printed: lines and tabs stay, other characters that a terminal obeys are escaped.
+fn tamed(text: &str) -> std::borrow::Cow<'_, str> {
+    let harmless = |c: char| matches!(c, '\n' | '\t') || !is_obeyed(c);
+    if text.chars().all(harmless) {
+        return text.into();
+    }
+    let mut tame = String::with_capacity(text.len());
+    for c in text.chars() {
+        if harmless(c) { tame.push(c) } else { push_escaped(&mut tame, c) }
+    }
+    tame.into()
+}
+
+/// The same JSON with every such character in its strings written as a number (RFC 8259, 7).
+fn json_of_plain_characters(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c != '\n' && is_obeyed(c) {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+/// Control characters, and those that change the order of others or cannot be seen. None lies beyond U+FFFF.
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn push_escaped(text: &mut String, c: char) {
+    match (c, u32::from(c)) {
+        ('\n' | '\r' | '\t', _) => text.extend(c.escape_default()),
+        (_, code @ ..0x100) => text.push_str(&format!("\\x{code:02x}")),
+        (_, code) => text.push_str(&format!("\\u{{{code:x}}}")),
     }
 }
 
@@ -69,6 +122,16 @@ pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_printed() {
+        let name = "a\x1b[31m\n\u{9b}\u{202e}\\x";
+        assert_eq!(escaped(name), r"a\x1b[31m\n\x9b\u{202e}\\x");
+        assert_eq!(tamed("two\nlines\t\x1b[0m"), "two\nlines\t\\x1b[0m");
+        let json = json_of_plain_characters(&serde_json::to_string_pretty(&[name]).unwrap());
+        assert!(json.chars().all(|c| c == '\n' || !is_obeyed(c)), "{json}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), [name]);
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -84,9 +84,9 @@ fn with_one_end_plain_the_reason_is_named() {
     let dir = folder.path("rendezvous");
     let (server, client) = pair(&python, (false, true), &dir, 100);
     let c = connection(client.pid());
-    assert_eq!((c["path"].as_str(), c["reason"]["name"].as_str()), (Some("tcp"), Some("no-listener")), "{c}");
+    assert_eq!((c["path"].as_str(), c["reason"]["name"].as_str()), (Some("tcp"), Some("peer-not-wrapped")), "{c}");
     let (_, table, _) = why(&[&client.pid().to_string()]);
-    assert!(table.contains("no-listener: ") && table.contains("madrigal exec"), "{table}");
+    assert!(table.contains("peer-not-wrapped: ") && table.contains("madrigal exec"), "{table}");
     let (code, stdout, stderr) = why(&[&server.pid().to_string()]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("is not under madrigal") && stderr.contains("madrigal exec -- python"), "{stderr}");

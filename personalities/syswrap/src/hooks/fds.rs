@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_long, c_uint};
 
 use libc::{sockaddr, socklen_t};
-use madrigal_report::Reason;
+use madrigal_report::{Path, Reason};
 use madrigal_sys::{Errno, raw};
 
 use super::{aside, fail, guarded_or, is_known};
@@ -131,10 +131,24 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
                 // SAFETY: see `socket`.
                 let answers = unsafe { answers(&s, fd, addr, len) };
                 s.connected(fd, if answers { role::SERVER } else { role::CLIENT });
+                // While it is under way, the kernel does not say where it goes.
+                // SAFETY: see `socket`.
+                if result < 0 && process::wants_some_ports() && unsafe { goes_elsewhere(addr, len) } {
+                    s.tell(Path::Tcp, Some(Reason::PortOff));
+                }
             }
         });
     }
     result
+}
+
+/// Whether an address has a port that the user does not want looked after.
+///
+/// # Safety
+/// `addr` is readable for `len` bytes, as for connect(2).
+unsafe fn goes_elsewhere(addr: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { route::port_of(addr, len) }.is_some_and(|port| !process::port_wanted(port))
 }
 
 /// Whether a socket that connects stands for a listener, whose port it shares: both ends open the connection at once (RFC 9293, 3.5), and

@@ -14,7 +14,7 @@ use super::{aside, fail, fds, guarded_or, is_known};
 use crate::lifecycle::fork;
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::real;
-use crate::state::{process, sock, table};
+use crate::state::{process, record, sock, table};
 
 /// vfork(2), as a fork: a child that closes or duplicates descriptors must not do so in the parent's tables.
 #[unsafe(no_mangle)]
@@ -245,7 +245,10 @@ pub(super) fn leave_all(reason: Reason) {
     if process::is_plain() {
         return;
     }
+    // Made now, for a sandbox would not let us.
+    process::report();
     process::turn_off(reason);
+    record::list_all();
     for (fd, _) in table::range(0, u32::MAX) {
         if let Some(s) = sock::enter(fd) {
             leave_for_good(&s, fd, reason, Back::IntoKernel);

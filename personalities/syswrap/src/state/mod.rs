@@ -14,6 +14,7 @@
 //! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |
 //! | [`process`] | what this process knows of itself: configuration, report, whether anything may move |
 //! | [`watched`] | which tools watch this process, and what they cannot bear |
+//! | [`record`] | what `madrigal why` is told of a socket |
 //! | [`slab`], [`lock`], [`still`] | memory outside malloc; exclusion; locks held across a fork |
 
 // Under `shuttle` only what is explored there: the rest needs the C library, and a process to live in.
@@ -32,6 +33,8 @@ pub(crate) mod member;
 pub(crate) mod offers;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod process;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod record;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod registration;
 #[cfg(not(feature = "shuttle"))]

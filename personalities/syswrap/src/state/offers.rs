@@ -70,6 +70,11 @@ fn keep(opened: Opened) -> &'static Table {
     opened.table
 }
 
+/// Why there is no table, if one was wanted.
+pub(crate) fn failed() -> Option<Reason> {
+    Reason::from_code(FAILED.load(Ordering::Relaxed)).filter(|_| mapped().is_none())
+}
+
 fn directory() -> Directory {
     Directory::named(super::process::env(c"MADRIGAL_DIR"))
 }

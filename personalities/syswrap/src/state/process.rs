@@ -164,6 +164,9 @@ pub(crate) fn off() -> Option<Reason> {
 /// Turns rings off for the rest of this process's life.
 pub(crate) fn turn_off(reason: Reason) {
     OFF.store(reason as u32, Ordering::Relaxed);
+    if let Some(report) = made_report() {
+        report.set_off(reason);
+    }
 }
 
 /// From now on hooks make only the calls the program itself makes (a sandbox may kill for any other).
@@ -175,6 +178,11 @@ pub(crate) fn go_plain() {
 #[inline]
 pub(crate) fn is_plain() -> bool {
     PLAIN.load(Ordering::Relaxed)
+}
+
+/// Whether the user wants only some ports looked after.
+pub(crate) fn wants_some_ports() -> bool {
+    ONLY.load(Ordering::Relaxed)
 }
 
 /// Whether the user wants connections on this port moved.
@@ -220,12 +228,14 @@ pub(crate) fn children(closes_on_exec: bool) -> Option<u32> {
 /// The table `madrigal why` reads; made on first use. `None` when it cannot be made: everything works, nothing is told.
 #[inline]
 pub(crate) fn report() -> Option<&'static Report> {
-    let report = REPORT.load(Ordering::Acquire);
-    if report.is_null() {
-        return make_report();
-    }
+    made_report().or_else(make_report)
+}
+
+/// The same, if it is made already.
+#[inline]
+fn made_report() -> Option<&'static Report> {
     // SAFETY: a report is published once and lives for ever.
-    Some(unsafe { &*report })
+    unsafe { REPORT.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -237,10 +247,8 @@ fn make_report() -> Option<&'static Report> {
     if guard.nested() {
         return None;
     }
-    let known = REPORT.load(Ordering::Acquire);
-    if !known.is_null() {
-        // SAFETY: as in `report`.
-        return Some(unsafe { &*known });
+    if let Some(known) = made_report() {
+        return Some(known);
     }
     let made = Report::create().ok().zip(zeroed_pages(size_of::<Report>()));
     let Some((report, place)) = made else {
@@ -255,6 +263,9 @@ fn make_report() -> Option<&'static Report> {
         place.write(report);
         &*place
     };
+    if let Some(reason) = off() {
+        report.set_off(reason);
+    }
     REPORT.store(place, Ordering::Release);
     Some(report)
 }

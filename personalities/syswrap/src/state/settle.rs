@@ -30,6 +30,9 @@ pub(crate) fn settle(s: &'static Sock, own: u32) {
             s.free();
         }
     } else if s.mode() == mode::SESSION && s.session.is_done() {
+        if view(s, s.fd()).is_some_and(|v| !v.ended()) {
+            s.tell_over();
+        }
         unhook(s);
         if !is_needed(s) && !s.session.is_gone() {
             leave_slot(s);

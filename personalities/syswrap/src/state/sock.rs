@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use madrigal_netaccess::wait::Waiter;
 use madrigal_rendezvous::Tuple;
-use madrigal_report::{Path, Reason, Record};
+use madrigal_report::{Path, Reason};
 
 use super::defer::Deferred;
 use super::hold::Hold;
@@ -25,7 +25,7 @@ use super::routed::Routed;
 use super::session::Session;
 use super::slab::{Object, Slab};
 use super::table::{self, Kind, Word};
-use super::{process, settle, still};
+use super::{process, record, settle, still};
 
 /// All sockets of this process.
 pub(crate) static SOCKS: Slab<Sock> = Slab::new();
@@ -120,7 +120,7 @@ pub(crate) struct Sock {
     pub(crate) nodelay: AtomicU32,
     /// Where the last large receive went.
     pub(crate) large_at: AtomicU64,
-    record_of: AtomicU32,
+    pub(super) record_of: AtomicU32,
     pub(crate) rx_wait: Waiter,
     pub(crate) tx_wait: Waiter,
     pub(crate) tuple: Tuple,
@@ -453,9 +453,8 @@ impl Sock {
         if out {
             self.sends.store(self.sends.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         }
-        if self.record_of.load(Ordering::Relaxed) == 0 && matches!(self.role(), role::CLIENT | role::SERVER) {
-            // Inherited: its record is in the parent's report.
-            self.relist(self.fd());
+        if !self.is_listed() && self.is_connection() {
+            record::list_all();
         }
         if let Some(record) = self.record() {
             add(if out { &record.tcp_out } else { &record.tcp_in }, n);
@@ -474,41 +473,4 @@ impl Sock {
 #[inline]
 fn add(counter: &AtomicU64, n: usize) {
     counter.store(counter.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
-}
-
-// --- its record in the report -------------------------------------------------------------------------------------------------
-
-impl Sock {
-    /// Becomes one end of a connection, listed for `madrigal why`.
-    pub(crate) fn connected(&self, fd: c_int, role: u32) {
-        self.set_role(role);
-        self.relist(fd);
-    }
-
-    /// (Re-)opens its record in the report of this process.
-    pub(crate) fn relist(&self, fd: c_int) {
-        if let Some(record) = process::report().and_then(|r| r.record(self.index() as usize)) {
-            record.open(fd);
-            self.record_of.store(1, Ordering::Relaxed);
-            if let Some(reason) = self.never().or_else(|| self.routed.way()) {
-                record.set(Path::Tcp, Some(reason));
-            }
-        }
-    }
-
-    /// Its record, if it has one.
-    #[inline]
-    pub(crate) fn record(&self) -> Option<&'static Record> {
-        if self.record_of.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        process::report()?.record(self.index() as usize)
-    }
-
-    /// Says how its bytes travel from now on.
-    pub(crate) fn tell(&self, path: Path, reason: Option<Reason>) {
-        if let Some(record) = self.record() {
-            record.set(path, reason);
-        }
-    }
 }

@@ -24,6 +24,7 @@ crate::checks![
     prefork_accept,
     exec_inherits,
     exec_inherits_a_listener,
+    exec_shares_with_the_parent,
     vfork_exec,
     spawn_with_dup2,
     cat_on_the_socket,
@@ -311,6 +312,32 @@ fn exec_inherits() {
         // SAFETY: a null-terminated list of strings.
         net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) })
     });
+}
+
+/// A child becomes a program that writes by itself, much later, while the parent goes on.
+fn exec_shares_with_the_parent() {
+    let Pair { c, s } = inheritable();
+    let (out, input) = net::pipe();
+    net::fcntl(&out, libc::F_SETFD, 0).unwrap();
+    let script = format!("read line <&{}; echo hello >&{}", out.as_raw_fd(), s.as_raw_fd());
+    let script = CString::new(script).unwrap();
+    let child = net::fork(|| {
+        let args = [c"sh", c"-c", &script].map(CStr::as_ptr);
+        // SAFETY: null-terminated strings in a null-terminated list, alive until the call returns.
+        unsafe { libc::execv(c"/bin/sh".as_ptr(), [args[0], args[1], args[2], ptr::null()].as_ptr()) };
+        127
+    });
+    for i in 0..1000u32 {
+        send_all(&c, &i.to_ne_bytes());
+        assert_eq!(recv_exact(&s, 4), i.to_ne_bytes());
+        send_all(&s, &i.to_ne_bytes());
+        assert_eq!(recv_exact(&c, 4), i.to_ne_bytes());
+    }
+    assert_eq!(net::write(&input, b"go\n"), Ok(3));
+    assert_eq!(net::wait(child), 0);
+    send_all(&s, b"end");
+    drop(s);
+    assert_eq!(recv_up_to(&c, 100), b"hello\nend");
 }
 
 fn exec_inherits_a_listener() {

@@ -124,6 +124,16 @@ pub(crate) fn judge(file: &Path, path: Option<&OsStr>) -> Fitness {
     }
 }
 
+/// Whether no library can be preloaded into a program that runs, such as `/proc/PID/exe`.
+pub(crate) fn cannot_be_wrapped(file: &Path) -> bool {
+    !matches!(elf::judge(file), None | Some(Plain::DynamicGo)) || privilege(file).is_some()
+}
+
+/// Whether a program that runs makes its system calls itself.
+pub(crate) fn makes_raw_calls(file: &Path) -> bool {
+    elf::judge(file) == Some(Plain::DynamicGo)
+}
+
 /// Whether running it changes privileges, upon which the loader preloads nothing (ld.so(8), "secure-execution mode").
 fn privilege(file: &Path) -> Option<Plain> {
     let stat = std::fs::metadata(file).ok()?;

@@ -1,16 +1,20 @@
 //! `madrigal why`: which path each connection of wrapped programs takes, and each node of a parallel job, and why; and the ways between
 //! hosts.
 
+mod counted;
+mod host;
 mod hosts;
 mod processes;
 mod ranks;
+mod reasons;
 mod sockets;
 
 use serde::Serialize;
 
 use crate::{cli, out};
+use host::Host;
 use madrigal_daemon::{RouteStatus, Runtime, client};
-use processes::Process;
+use processes::{Connection, Process};
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -30,14 +34,15 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
     };
     // Without a daemon nothing goes through one.
     let routes = client::routes(&Runtime::find()).unwrap_or_default();
+    let host = Host::look();
     let mut processes = match pid {
-        Some(pid) => match processes::of(pid, &routes) {
+        Some(pid) => match processes::of(&host, pid, &routes) {
             Ok(process) => vec![process],
             Err(text) => return out::fail(&text),
         },
-        None => processes::all(&routes),
+        None => processes::all(&host, &routes),
     };
-    name_peers(&mut processes, pid.is_some());
+    name_peers(&host, &mut processes, pid.is_some());
     if args.json {
         return out::print_json(&Answer { processes });
     }
@@ -52,7 +57,7 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
 }
 
 /// Says which process is which node, where there are any. `one`: others were not looked at yet.
-fn name_peers(processes: &mut [Process], one: bool) {
+fn name_peers(host: &Host, processes: &mut [Process], one: bool) {
     if processes.iter().all(|process| process.stations.is_empty()) {
         return;
     }
@@ -62,7 +67,7 @@ fn name_peers(processes: &mut [Process], one: bool) {
         known.extend(nodes.map(|node| (node, (process.pid, process.rank))));
     };
     if one {
-        processes::all(&[]).iter().for_each(&mut note);
+        processes::all(host, &[]).iter().for_each(&mut note);
     }
     processes.iter().for_each(&mut note);
     processes.iter_mut().for_each(|process| ranks::name_peers(&mut process.stations, &known));
@@ -70,9 +75,10 @@ fn name_peers(processes: &mut [Process], one: bool) {
 
 fn describe(process: &Process) -> String {
     let mut text = if process.wrapped { connections(process) } else { String::new() };
+    let program = out::escaped(&process.program);
     let rank = process.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
     for station in &process.stations {
-        text += &format!("process {} ({}): {rank}{}", process.pid, process.program, ranks::describe(station));
+        text += &format!("process {} ({program}): {rank}{}", process.pid, ranks::describe(station));
     }
     text
 }
@@ -81,7 +87,8 @@ fn connections(process: &Process) -> String {
     let count = process.connections.len();
     let plural = if count == 1 { "connection" } else { "connections" };
     let missed = process.missed_bells;
-    let mut text = format!("process {} ({}): {count} {plural}, missed_bells {missed}\n", process.pid, process.program);
+    let program = out::escaped(&process.program);
+    let mut text = format!("process {} ({program}): {count} {plural}, missed_bells {missed}\n", process.pid);
     let failed = process.not_connected.iter().map(failure).collect::<String>();
     if count == 0 {
         return text + &failed;
@@ -89,10 +96,6 @@ fn connections(process: &Process) -> String {
     let heading = ["fd", "local", "peer", "path", "ring in", "ring out", "tcp in", "tcp out", "moves", "bells", "why"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for c in &process.connections {
-        let why = match (&c.daemon, &c.reason) {
-            (Some(route), _) => way(route),
-            (None, reason) => reason.as_ref().map_or(String::new(), |r| format!("{}: {}", r.name, r.text)),
-        };
         let name = |address: &Option<String>| address.clone().unwrap_or_else(|| "?".to_owned());
         rows.push(vec![
             c.fd.to_string(),
@@ -105,11 +108,29 @@ fn connections(process: &Process) -> String {
             c.tcp_out.to_string(),
             c.moves.to_string(),
             c.bells.to_string(),
-            why,
+            why(c),
         ]);
     }
     text += &out::table(&rows, &[0, 4, 5, 6, 7, 8, 9]);
     text + &failed
+}
+
+/// Why a connection goes as it does, and who is at its other end.
+fn why(c: &Connection) -> String {
+    let reason = match (&c.daemon, &c.reason) {
+        (Some(route), _) => way(route),
+        (None, reason) => reason.as_ref().map_or(String::new(), |r| format!("{}: {}", r.name, r.text)),
+    };
+    let stays = madrigal_report::Reason::PeerStays.name();
+    match &c.peer_process {
+        // Its own words name it.
+        Some(_) if c.reason.as_ref().is_some_and(|r| r.name == stays) => reason,
+        Some(peer) => {
+            let gap = if reason.is_empty() { "" } else { "; " };
+            format!("{reason}{gap}peer: process {} ({})", peer.pid, out::escaped(&peer.program))
+        }
+        None => reason,
+    }
 }
 
 /// How a connection goes through daemons, and why.

@@ -10,6 +10,10 @@ pub(super) struct Socket {
     pub(super) peer: SocketAddr,
     /// In words, such as `established`.
     pub(super) state: &'static str,
+    /// Whose it is.
+    pub(super) user: u32,
+    /// What names it; 0 while no program has it: not accepted yet, or closed.
+    pub(super) inode: u64,
 }
 
 impl Socket {
@@ -17,16 +21,47 @@ impl Socket {
     pub(super) fn is_listener(&self) -> bool {
         self.state == "listen"
     }
+
+    /// Whether bytes may go both ways.
+    pub(super) fn is_open(&self) -> bool {
+        self.state == "established"
+    }
 }
 
-/// The TCP sockets of the network namespace of `pid`, by inode.
-pub(super) fn in_namespace_of(pid: u32) -> HashMap<u64, Socket> {
-    let mut sockets = HashMap::new();
-    for file in ["tcp", "tcp6"] {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
-        sockets.extend(text.lines().skip(1).filter_map(parse));
+/// The TCP sockets of a network namespace.
+#[derive(Default)]
+pub(super) struct Namespace {
+    by_inode: HashMap<u64, Socket>,
+    by_names: HashMap<(SocketAddr, SocketAddr), Socket>,
+}
+
+impl Namespace {
+    /// That of a process.
+    pub(super) fn of(pid: u32) -> Self {
+        let mut found = Self::default();
+        for file in ["tcp", "tcp6"] {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+            text.lines().skip(1).filter_map(parse).for_each(|socket| found.add(socket));
+        }
+        found
     }
-    sockets
+
+    fn add(&mut self, socket: Socket) {
+        if socket.inode != 0 {
+            self.by_inode.insert(socket.inode, socket.clone());
+        }
+        self.by_names.insert((socket.local, socket.peer), socket);
+    }
+
+    /// The socket with this inode.
+    pub(super) fn socket(&self, inode: u64) -> Option<&Socket> {
+        self.by_inode.get(&inode)
+    }
+
+    /// The other end of a connection.
+    pub(super) fn other_end(&self, socket: &Socket) -> Option<&Socket> {
+        self.by_names.get(&(socket.peer, socket.local))
+    }
 }
 
 /// Descriptors of `pid` that are sockets, with their inodes; lowest first.
@@ -43,10 +78,11 @@ pub(super) fn descriptors(pid: u32) -> Vec<(i32, u64)> {
     found
 }
 
-fn parse(line: &str) -> Option<(u64, Socket)> {
+fn parse(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let [_, local, peer, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
-    Some((inode.parse().ok()?, Socket { local: address(local)?, peer: address(peer)?, state: state_name(state) }))
+    let [_, local, peer, state, _, _, _, user, _, inode, ..] = fields[..] else { return None };
+    let (local, peer, state) = (address(local)?, address(peer)?, state_name(state));
+    Some(Socket { local, peer, state, user: user.parse().ok()?, inode: inode.parse().ok()? })
 }
 
 /// An address as hexadecimal words in the machine's byte order, and a port.
@@ -95,14 +131,16 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let own = std::process::id();
         let fds = descriptors(own);
-        let sockets = in_namespace_of(own);
+        let sockets = Namespace::of(own);
         let socket = |fd: i32| {
             let (_, inode) = fds.iter().find(|(number, _)| *number == fd).unwrap();
-            sockets[inode].clone()
+            sockets.socket(*inode).unwrap().clone()
         };
         let seen = socket(client.as_raw_fd());
         assert_eq!((seen.local, seen.peer), (client.local_addr().unwrap(), client.peer_addr().unwrap()));
-        assert_eq!(seen.state, "established");
+        assert_eq!((seen.state, seen.user), ("established", rustix::process::geteuid().as_raw()));
+        let far = sockets.other_end(&seen).unwrap();
+        assert_eq!((far.local, far.inode), (seen.peer, 0), "nobody has accepted it");
         assert!(socket(listener.as_raw_fd()).is_listener());
         Some(())
     }
