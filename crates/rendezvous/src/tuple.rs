@@ -31,6 +31,26 @@ impl Tuple {
         Ok(())
     }
 
+    /// The name of the peer of a socket whose own name is `own`; `connecting` says which end that socket is. In the same form.
+    pub fn peer_of(&self, mut own: libc::sockaddr_storage, connecting: bool) -> libc::sockaddr_storage {
+        let [a, b, c, d, ports] = self.words();
+        let (high, low, port) = if connecting { (c, d, ports as u16) } else { (a, b, (ports >> 16) as u16) };
+        let (high, low) = (high.to_be_bytes(), low.to_be_bytes());
+        if c_int::from(own.ss_family) == libc::AF_INET {
+            // SAFETY: the family says so, and a sockaddr_storage is large and aligned enough for any address.
+            let v4 = unsafe { &mut *core::ptr::from_mut(&mut own).cast::<libc::sockaddr_in>() };
+            v4.sin_port = port.to_be();
+            v4.sin_addr.s_addr = u32::from_ne_bytes([low[4], low[5], low[6], low[7]]);
+        } else {
+            // SAFETY: as above: no other family has a tuple.
+            let v6 = unsafe { &mut *core::ptr::from_mut(&mut own).cast::<libc::sockaddr_in6>() };
+            v6.sin6_port = port.to_be();
+            v6.sin6_addr.s6_addr[..8].copy_from_slice(&high);
+            v6.sin6_addr.s6_addr[8..].copy_from_slice(&low);
+        }
+        own
+    }
+
     /// Its words, to be compared with another's.
     pub fn words(&self) -> [u64; 5] {
         self.0.each_ref().map(|cell| cell.load(Ordering::Relaxed))

@@ -8,6 +8,7 @@
 pub mod cpu;
 pub mod fault;
 pub mod fd;
+pub mod file;
 pub mod lock;
 pub mod mem;
 pub mod namespace;

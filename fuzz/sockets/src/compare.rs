@@ -138,6 +138,9 @@ fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rul
         }
         Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
         Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
+        Op::Poll { entries, .. } if is_end_behind_room(program, entries, plain, wrapped) => {
+            Some((Rule::BufferRoom, true))
+        }
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
@@ -149,6 +152,16 @@ fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
         _ => false,
     })
+}
+
+/// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
+fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
+    let same = (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals);
+    let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
+    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(crate::op::Slot, i16))| {
+        plain == wrapped || plain | libc::POLLRDHUP as u64 == *wrapped && is_overfull(program, *slot)
+    };
+    same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
 }
 
 /// More than a connection has room for.

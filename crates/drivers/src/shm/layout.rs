@@ -59,6 +59,8 @@ pub struct WriterLine {
     pub taking: AtomicU32,
     /// 1: urgent data follow, or have followed, by the kernel.
     pub urgent: AtomicU32,
+    /// 1: the program has shut its sending direction: the end that the kernel tells of is no death.
+    pub shut: AtomicU32,
 }
 
 /// Written by the reader of a direction.
@@ -79,6 +81,10 @@ pub struct ReaderLine {
     pub family: AtomicU32,
     /// 1: it has unread bytes in its own memory alone, and is about to put them back.
     pub handing: AtomicU32,
+    /// What this side's processes tell their programs of a peer that went; they alone give it a meaning.
+    pub gone: AtomicU32,
+    /// Doorbells that were taken out.
+    pub swallowed: AtomicU64,
 }
 
 /// Taken by one side, set by the other.
@@ -217,11 +223,16 @@ impl Direction {
     /// Makes the direction a fresh one. Only while neither side uses it.
     pub fn reset(&self) {
         use madrigal_base::sync::Ordering::Relaxed;
-        for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready] {
+        for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready]
+            .into_iter()
+            .chain([&self.r.swallowed])
+        {
             word.store(0, Relaxed);
         }
         let halves = [&self.w.state, &self.w.ringing, &self.w.fate, &self.w.resets, &self.w.taking, &self.w.urgent];
         for word in halves.into_iter().chain([
+            &self.w.shut,
+            &self.r.gone,
             &self.r.drained,
             &self.r.deaf,
             &self.r.family,

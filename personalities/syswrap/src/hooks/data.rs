@@ -303,8 +303,7 @@ fn without_offset(fd: c_int, at: off64_t, flags: c_int) -> Option<c_int> {
 pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     // SAFETY: see `read`.
     let real = || unsafe { real::write()(fd, buf, n) };
-    // Of no bytes the socket does not even hear.
-    if !is_socket(fd) || n == 0 {
+    if !is_socket(fd) {
         return real();
     }
     // SAFETY: see `read`.

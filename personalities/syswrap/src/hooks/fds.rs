@@ -10,6 +10,7 @@ use super::{aside, fail, guarded_or, is_known};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::lifecycle::{close, fork};
 use crate::outcome::errno;
+use crate::state::session::Shut;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::socket::view;
 use crate::state::table::{self, Kind, Word};
@@ -444,12 +445,18 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             v.be_deaf();
         }
         leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
+        match s.session.tells_shutdown(how != libc::SHUT_RD) {
+            Shut::ByKernel => {}
+            Shut::Half => return result.set(Some(0)),
+            Shut::NotConnected => return result.set(Some(fail(Errno::NOTCONN))),
+        }
+        if how != libc::SHUT_RD
+            && let Some(v) = view(&s, fd)
+        {
+            v.be_mute();
+        }
         // The end of the stream comes behind what the peer may just be putting back into its queue.
         io::send::in_order(&s, fd, || result.set(Some(real())));
-        let shut = result.get() == Some(-1) && errno() == libc::ENOTCONN && how != libc::SHUT_RD;
-        if shut && s.session.takes_shutdown() {
-            result.set(Some(0));
-        }
     });
     result.get().unwrap_or_else(real)
 }

@@ -5,7 +5,7 @@ use core::ptr;
 
 use libc::{off_t, off64_t, size_t, ssize_t};
 use madrigal_report::Reason;
-use madrigal_sys::{fault, raw};
+use madrigal_sys::{fault, file, raw};
 
 use super::{
     cancellation_point, fail, finish, get, guarded, guarded_or, is_socket, kernel_only, sends_by_kernel, told,
@@ -145,5 +145,10 @@ pub unsafe extern "C-unwind" fn splice(
         // SAFETY: one entry of our own, no time, no mask.
         unsafe { real::ppoll()(&raw mut poll, 1, ptr::null(), ptr::null()) };
     }
-    in_order(to, n, real)
+    let there = file::pipe_holds(from).map(|there| there.min(n));
+    let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
+    match told {
+        Some(outcome) => finish(to, outcome, || real(n)),
+        None => in_order(to, n, real),
+    }
 }

@@ -3,7 +3,6 @@
 use core::ffi::{c_int, c_uint};
 
 use libc::{cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
-use madrigal_base::sync::Ordering;
 use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, raw, time};
 
@@ -169,7 +168,7 @@ fn keep_error(fd: c_int) {
     }
     guarded_or((), || {
         if let Some(s) = sock::enter(fd) {
-            s.session.error.store(code as u32, Ordering::Relaxed);
+            s.session.owe_again(Errno::from_raw_os_error(code));
         }
     });
 }

@@ -82,15 +82,17 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
         Outcome::Sleep(ticket) => {
             let ret = real();
             plain::after_sleep(ticket, ret);
-            if ret < 0 && ticket.receiving && errno() == libc::ECONNRESET { judged(fd, ret) } else { ret }
+            let reset = ret < 0 && errno() == libc::ECONNRESET;
+            if ticket.receiving && (reset || ret == 0) { judged(fd, ret) } else { ret }
         }
     }
 }
 
-/// A receive was told of a reset: is it one that the peer meant?
+/// A receive was told of a reset, or of the end: is it what the peer meant?
 #[cold]
 fn judged(fd: c_int, told: ssize_t) -> ssize_t {
-    match guarded(|| recv::judged(fd, Outcome::Fail(Errno::CONNRESET))) {
+    let outcome = if told == 0 { Outcome::Done(0) } else { Outcome::Fail(Errno::CONNRESET) };
+    match guarded(|| recv::judged(fd, outcome)) {
         Outcome::Done(n) => n as ssize_t,
         Outcome::Fail(e) => fail(e) as ssize_t,
         _ => told,

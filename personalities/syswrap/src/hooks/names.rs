@@ -4,9 +4,14 @@ use core::ffi::{c_char, c_int};
 
 use libc::{addrinfo, hostent, size_t, sockaddr, socklen_t};
 
-use super::guarded_or;
+use madrigal_sys::{fault, raw};
+
+use super::{get, guarded_or};
+use crate::outcome::errno;
 use crate::real;
 use crate::route::{self, Addresses};
+use crate::state::sock::{self, mode};
+use crate::state::socket::view;
 
 /// getpeername(2)
 #[unsafe(no_mangle)]
@@ -26,7 +31,10 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, addr: *mut sockaddr, len:
 /// As for getpeername(2), which `real` is, or getsockname(2).
 unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, real: impl FnOnce() -> c_int) -> c_int {
     if !route::is_routed(fd) || addr.is_null() || len.is_null() {
-        return real();
+        let result = real();
+        // SAFETY: the caller's contract.
+        let known = peer && result < 0 && errno() == libc::ENOTCONN && unsafe { tell_peer(fd, addr, len) };
+        return if known { 0 } else { result };
     }
     // SAFETY: the program's own length.
     let room = unsafe { *len };
@@ -36,6 +44,33 @@ unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, 
         guarded_or((), || unsafe { route::rename(fd, peer, addr, len, room) });
     }
     result
+}
+
+/// The peer's name, where it has ended and only the kernel's own socket is broken; false: it has none.
+///
+/// # Safety
+/// As for getpeername(2), but for addresses that are bad.
+unsafe fn tell_peer(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> bool {
+    let Some(name) = guarded_or(None, || peer_name(fd)) else { return false };
+    let size = if c_int::from(name.ss_family) == libc::AF_INET {
+        size_of::<libc::sockaddr_in>()
+    } else {
+        size_of::<libc::sockaddr_in6>()
+    };
+    // SAFETY: the program's own length.
+    let Some(room) = (unsafe { get(len) }) else { return false };
+    // SAFETY: the program vouches for so many bytes, if they are mapped; the source is our own.
+    unsafe { fault::copy(addr.cast(), (&raw const name).cast(), size.min(room as usize)) };
+    // SAFETY: as above.
+    unsafe { fault::write(len, size as socklen_t) }
+}
+
+fn peer_name(fd: c_int) -> Option<libc::sockaddr_storage> {
+    let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
+    view(&s, fd)?.learn();
+    let known = s.session.seems_connected() && s.tuple.is_known();
+    let own = raw::socket_name(fd, false).ok().filter(|_| known)?;
+    Some(s.tuple.peer_of(own, s.session.side() == 0))
 }
 
 /// getaddrinfo(3)

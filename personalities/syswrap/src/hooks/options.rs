@@ -13,6 +13,7 @@ use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::session::phase;
 use crate::state::sock::{self, Sock, flag, mode};
+use crate::state::socket::view;
 use crate::{real, route};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
@@ -101,13 +102,20 @@ unsafe fn instead(fd: c_int, option: (c_int, c_int), value: *const c_void) -> Op
 
 /// `SO_ERROR` of an error that a look of ours has taken from the kernel, or of one that the daemon knows better.
 fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
-    if told != 0 {
-        if let Some(s) = sock::enter(fd) {
-            s.session.note_error(Errno::from_raw_os_error(told));
+    let Some(s) = sock::enter(fd) else { return if told != 0 && route::is_on() { route::error(fd) } else { None } };
+    if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
+        // What the kernel told is the program's if the peer meant it.
+        match told {
+            0 => v.learn(),
+            _ => v.saw_error(Errno::from_raw_os_error(told)),
         }
+        return Some(s.session.pending_error().map_or(0, Errno::raw_os_error));
+    }
+    if told != 0 {
+        s.session.note_error(Errno::from_raw_os_error(told));
         return if route::is_on() { route::error(fd) } else { None };
     }
-    sock::enter(fd)?.session.pending_error().map(Errno::raw_os_error)
+    s.session.pending_error().map(Errno::raw_os_error)
 }
 
 /// Writes an int where getsockopt(2) has written one.

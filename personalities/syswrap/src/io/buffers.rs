@@ -114,6 +114,23 @@ impl Buffers {
         })
     }
 
+    /// How many bytes there are from `done` bytes into the buffers on, up to a page that cannot be read.
+    pub(crate) fn reach(&self, done: usize) -> Result<usize, Errno> {
+        const PAGE: usize = 4096;
+        self.each(done, usize::MAX, |piece, _, n| {
+            let begin = piece.iov_base.addr();
+            let mut at = 0;
+            while at < n {
+                // SAFETY: a byte that is readable if it is mapped; the copy says so if it is not.
+                if unsafe { fault::read(piece.iov_base.cast::<u8>().wrapping_add(at)) }.is_none() {
+                    return at;
+                }
+                at = ((begin + at) / PAGE + 1) * PAGE - begin;
+            }
+            n
+        })
+    }
+
     /// Calls `f(piece, offset so far, length)` for the pieces from `skip` bytes on, until `limit` bytes are through, or it did less than it
     /// should. `EFAULT`: it did nothing of what there was.
     fn each(

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use libc::off64_t;
 use madrigal_drivers::shm::ring::Span;
-use madrigal_sys::{Errno, raw};
+use madrigal_sys::{Errno, file, raw};
 
 use super::progress::Progress;
 use super::{recv, send};
@@ -37,8 +37,14 @@ pub(crate) fn transfer(op: &Transfer) -> Outcome {
     match outcome {
         Some(outcome) => outcome,
         None if op.progress.done() > 0 => Outcome::Done(op.progress.done()),
-        None => Outcome::Pass,
+        None => send::told_elsewhere(&s, op.out, rest(op), Ok).unwrap_or(Outcome::Pass),
     }
+}
+
+/// How much of the file a call would send. `None`: the kernel knows.
+fn rest(op: &Transfer) -> Option<usize> {
+    let size = file::size(op.file)?;
+    Some(usize::try_from(size - op.at).unwrap_or(0).min(op.n))
 }
 
 fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {

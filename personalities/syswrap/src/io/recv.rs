@@ -13,7 +13,7 @@ use super::progress::Progress;
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, leave};
 use crate::outcome::Outcome;
-use crate::state::session::{Me, Source, Taker, Took, View, phase};
+use crate::state::session::{Me, Source, Taker, Took, View, Wire, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{self, Ref, Sock, flag, mode};
 use crate::state::socket::{Socket, nap, view};
@@ -132,20 +132,24 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             () => Wait::Looking,
         };
         match plain::receive(s, op.fd, wait, &call) {
+            Ok(outcome) if op.buffers.total() == 0 => return outcome,
             Ok(outcome) => return judged(op.fd, outcome),
             Err(back) => s = back,
         }
     }
 }
 
-/// A reset that the kernel told a receive of a session may be one that nobody meant.
+/// A reset, or an end, that the kernel told a receive of a session may be another than the peer meant.
 pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
-    if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
+    if !matches!(outcome, Outcome::Fail(Errno::CONNRESET) | Outcome::Done(0)) {
         return outcome;
     }
     let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
     let Some(v) = view(&s, fd) else { return outcome };
-    v.saw_error(Errno::CONNRESET);
+    match outcome {
+        Outcome::Done(_) => v.judge_end(),
+        _ => v.saw_error(Errno::CONNRESET),
+    }
     v.ending().into()
 }
 
@@ -208,6 +212,8 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
                 }
             }
             Took::Plain => return None,
+            // An error is the next call's.
+            Took::End if op.done() > 0 => return Some(Step::Ends(op.end(Ok(0)))),
             Took::End => return Some(Step::Ends(op.end(v.ending()))),
             Took::Failed(e) => return Some(Step::Ends(op.end(Err(e)))),
             Took::Empty if op.nonblocking(s) => return Some(Step::Ends(op.end(Err(Errno::AGAIN)))),
@@ -334,17 +340,14 @@ pub(crate) fn readable(s: &Sock, fd: c_int) -> Option<usize> {
 /// What recvmmsg(2) tells before it looks for bytes: an error of the socket's.
 pub(crate) fn told_first(fd: c_int) -> Option<Errno> {
     let s = sock::enter(fd)?;
-    let code = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-    if code == 0 {
+    if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
+        v.learn();
+        v.fetch_error();
         return s.session.pending_error();
     }
-    let e = Errno::from_raw_os_error(code);
-    if s.mode() != mode::SESSION {
-        s.session.note_error(e);
-        return Some(e);
-    }
-    view(&s, fd)?.saw_error(e);
-    s.session.pending_error()
+    let e = Socket { s: &s, fd }.take_error().or_else(|| s.session.pending_error())?;
+    s.session.note_error(e);
+    Some(e)
 }
 
 /// Takes out the doorbells in front of whatever the kernel socket holds, if the ring is drained: the urgent mark lies behind them.

@@ -106,7 +106,9 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
     }
     if op.buffers.total() == 0 {
         // Nothing to carry; it may be told of an error.
-        return at_kernel(&s, call).map_or_else(|e| judged(op, Outcome::Fail(e)), Outcome::Done);
+        learn(&s, op.fd);
+        let by_kernel = || at_kernel(&s, call).map_or_else(|e| judged(op, Outcome::Fail(e)), Outcome::Done);
+        return told(&s, op).unwrap_or_else(by_kernel);
     }
     earn::step(&s, op.fd);
     recv::leave_at_random(&s, op.fd);
@@ -118,16 +120,8 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
             flush_deferred(&s, op.fd);
             return outcome;
         }
-        if op.done() == 0 {
-            if let Some(e) = s.session.owed_error() {
-                return Outcome::Fail(e);
-            }
-            if s.session.takes_one_send() {
-                return Outcome::Done(op.buffers.total());
-            }
-            if s.session.tells_pipe() {
-                return broken(op.flags);
-            }
+        if let Some(outcome) = told(&s, op) {
+            return outcome;
         }
         let nonblocking = op.nonblocking(&s);
         if s.mode() == mode::SESSION && s.session.tx() == phase::DONE {
@@ -154,10 +148,56 @@ fn judged(op: &Send, outcome: Outcome) -> Outcome {
     let Some(s) = sock::enter(op.fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
     let Some(v) = view(&s, op.fd) else { return outcome };
     v.saw_error(Errno::CONNRESET);
-    match s.session.owed_error() {
-        Some(e) => Outcome::Fail(e),
-        None if s.session.takes_one_send() => Outcome::Done(op.buffers.total()),
-        None => broken(op.flags),
+    told(&s, op).unwrap_or(outcome)
+}
+
+/// What a send is told once the peer has gone. `None`: the kernel knows.
+fn told(s: &Sock, op: &Send) -> Option<Outcome> {
+    let mut left = op.left();
+    if s.session.seems_connected() {
+        // What cannot be read is not taken.
+        match op.buffers.reach(op.done()) {
+            Ok(n) => left = n,
+            Err(e) => return Some(op.end(e)),
+        }
+    }
+    let taken = match s.session.tells_send(left, op.done() > 0)? {
+        Ok(n) => n,
+        Err(Errno::PIPE) => return Some(broken(op.flags)),
+        Err(e) => return Some(Outcome::Fail(e)),
+    };
+    if taken > 0 {
+        // That it was lost is news to whoever waits for the end.
+        registration::stir(s);
+    }
+    op.progress.add(taken);
+    Some(Outcome::Done(op.done()))
+}
+
+/// What a call is told that would send `n` bytes from elsewhere, where there are any ([`told`]); if they are taken, by `take`.
+pub(crate) fn told_elsewhere(
+    s: &Sock,
+    fd: c_int,
+    n: Option<usize>,
+    take: impl FnOnce(usize) -> Result<usize, Errno>,
+) -> Option<Outcome> {
+    learn(s, fd);
+    let n = n.filter(|&n| n > 0 && s.session.is_gone())?;
+    let told = match s.session.tells_send(n, false)? {
+        Ok(_) => take(n),
+        Err(Errno::PIPE) => return Some(broken(0)),
+        Err(e) => Err(e),
+    };
+    registration::stir(s);
+    Some(told.into())
+}
+
+/// What has become of the peer, where only the kernel can say.
+fn learn(s: &Sock, fd: c_int) {
+    if s.mode() == mode::SESSION
+        && let Some(v) = view(s, fd)
+    {
+        v.learn();
     }
 }
 
@@ -171,9 +211,9 @@ fn send_rest(s: &Sock, op: &Send) -> Outcome {
             s.count_kernel(n, true);
             op.add(n);
         }
-        Err(Errno::AGAIN | Errno::INTR | Errno::PIPE) => {}
+        Err(Errno::AGAIN | Errno::INTR) => {}
         // The kernel tells it once.
-        Err(e) => s.session.error.store(e.raw_os_error() as u32, Ordering::Relaxed),
+        Err(e) => s.session.owe(e),
     }
     Outcome::Done(op.done())
 }
@@ -280,14 +320,8 @@ fn advance(v: &View<'_, Socket<'_>>) {
 
 /// The direction is sealed, by the peer or by us, or the reader is gone.
 fn over(v: &View<'_, Socket<'_>>) {
-    if v.ended()
-        && !v.end_is_known()
-        && let Some(_lock) = v.try_reading()
-        && v.s.rx() == phase::RING
-    {
-        // The kernel may hold a reset that this send must not show.
-        v.check_open(true);
-    }
+    // The kernel may hold a reset that this send must not show.
+    v.learn();
     let sealed = v.s.producer.is_sealed(v.out);
     finish_sending(v, if sealed { Reason::PeerLeft } else { Reason::HalfClosed });
 }

@@ -55,6 +55,10 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     {
         let _sending = v.s.wlock.lock();
         let _receiving = v.reading();
+        // Of a peer that went nobody else will know what is to be told.
+        v.learn();
+        // Bytes that come again would be answered with a reset.
+        let back = if back == Back::IfPossible && v.refuses_bytes() { Back::Lazily } else { back };
         v.seal();
         v.finish_receiving();
         if back != Back::Lazily {

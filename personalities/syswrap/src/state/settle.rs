@@ -34,7 +34,7 @@ pub(crate) fn settle(s: &'static Sock, own: u32) {
             s.tell_over();
         }
         unhook(s);
-        if !is_needed(s) && !s.session.is_gone() {
+        if !is_needed(s) && !is_gone(s) {
             leave_slot(s);
             s.back_off();
             s.mode.store(mode::KERNEL, Ordering::Release);
@@ -53,6 +53,14 @@ pub(crate) fn note(s: &Sock) {
     {
         s.hold.set_due();
     }
+}
+
+/// Whether the program is to be told another end of the peer than the kernel tells. An end that is known to have come is looked into.
+fn is_gone(s: &Sock) -> bool {
+    if let Some(v) = view(s, s.fd()) {
+        v.learn_end();
+    }
+    s.session.is_gone()
 }
 
 fn is_needed(s: &Sock) -> bool {

@@ -11,7 +11,7 @@ use madrigal_sys::{Errno, cpu, process as proc, raw, tcp, time};
 
 use super::arenas::{self, Lease};
 use super::registration;
-use super::session::{Room, View, Wire};
+use super::session::{Health, Room, View, Wire};
 use super::sock::Sock;
 
 /// How long calls on a closed connection may take to return.
@@ -29,14 +29,17 @@ impl Socket<'_> {
     fn was_cut(self) -> bool {
         // One of these may just be told. All return: nothing waits on a closed connection.
         let end = time::now_ns() + TOLD_NS;
+        if view(self.s, self.fd).is_some_and(|v| v.was_reset_at_once()) {
+            return true;
+        }
         while !self.s.session.knows_cut() && self.s.session.is_called() && time::now_ns() < end {
             self.pause();
         }
         if !self.s.session.knows_cut()
             && let Some(v) = view(self.s, self.fd)
-            && let Ok(code @ 1..) = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR)
+            && let Some(e) = self.take_error()
         {
-            v.saw_error(Errno::from_raw_os_error(code));
+            v.saw_error(e);
         }
         // An error would have been told by now.
         self.s.session.assume_fin();
@@ -93,6 +96,24 @@ impl Wire for Socket<'_> {
 
     fn peek(self) -> Result<bool, Errno> {
         raw::peek(self.fd, libc::MSG_DONTWAIT).map(|n| n > 0)
+    }
+
+    fn health(self) -> Health {
+        let mut poll = [libc::pollfd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 }];
+        // SAFETY: no mask.
+        let told = unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) };
+        match poll[0].revents {
+            _ if told.is_err() => Health::Open,
+            events if events & libc::POLLERR != 0 => Health::Broken,
+            events if events & libc::POLLHUP != 0 => Health::Closed,
+            events if events & libc::POLLRDHUP != 0 => Health::Ended,
+            _ => Health::Open,
+        }
+    }
+
+    fn take_error(self) -> Option<Errno> {
+        let code = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
+        (code != 0).then(|| Errno::from_raw_os_error(code))
     }
 
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {

@@ -7,6 +7,7 @@ mod close;
 mod descriptors;
 mod edges;
 mod files;
+mod gone;
 mod interrupts;
 mod killed;
 mod options;
@@ -45,6 +46,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("descriptors", descriptors::CHECKS),
     ("processes", processes::CHECKS),
     ("killed", killed::CHECKS),
+    ("gone", gone::CHECKS),
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
     ("addresses", addresses::CHECKS),

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
 use madrigal_drivers::shm::layout::{SEALED, state};
 use madrigal_report::Reason;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{raw, time};
 
 use super::{ENDED, READABLE, URGENT, WRITABLE};
 use crate::lifecycle::leave::finish_sending;
@@ -42,9 +42,8 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
     ready
 }
 
-/// How far either direction has come: a change is an edge.
+/// How far the bytes of either direction have come: a change is an edge.
 fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
-    let ended = u64::from(s.session.kernel_events.load(Ordering::Relaxed) & ENDED) << 48;
     let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
     let tail = view(s, fd).map_or(SEALED, |v| v.inn.w.tail.load(Ordering::Acquire));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
@@ -54,10 +53,12 @@ fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     } else {
         by_kernel(&s.kernel_room)
     };
-    (into | ended, out)
+    (into, out)
 }
 
 fn is_news(member: &Member, ready: u32, (into, out): (u64, u64)) -> bool {
+    // The end is an edge once it is told; that an error has been told is none.
+    let into = into | u64::from(ready & ENDED & !(EPOLLERR as u32)) << 48;
     let news_in = ready & (READABLE | ENDED | URGENT) != 0 && member.seen_in.swap(into, Ordering::Relaxed) != into;
     let news_out = ready & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
     news_in || news_out
@@ -77,28 +78,17 @@ fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
         phase::READY if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL => switched_readiness(&v, told, asked),
         _ => ask_once(told, bit::QUIET_IN, fd, asked),
     };
-    learn_end(&v);
-    let ended = v.end_events();
-    if s.session.is_gone() {
-        ready &= !ENDED;
-    }
-    if ended != 0 {
-        ready |= ended | READABLE | EPOLLRDHUP as u32;
-    }
+    v.learn_end();
     if wanted & WRITABLE != 0 {
         ready |= writable(&v, told);
     }
-    ready
-}
-
-/// An event set, or poll(2), has told of an error: of which?
-fn learn_end(v: &View<'_, Socket<'_>>) {
-    let broken = v.s.kernel_events.load(Ordering::Relaxed) & EPOLLERR as u32 != 0;
-    if broken
-        && !v.end_is_known()
-        && let Ok(code @ 1..) = raw::sockopt_int(v.wire.fd, libc::SOL_SOCKET, libc::SO_ERROR)
-    {
-        v.saw_error(Errno::from_raw_os_error(code));
+    if s.session.is_gone() {
+        // Whatever the kernel added to its answers.
+        ready &= !ENDED;
+    }
+    match s.session.end_events() {
+        0 => ready,
+        ended => ready | ended | READABLE | EPOLLRDHUP as u32,
     }
 }
 

@@ -34,6 +34,8 @@ const CUT_NS: u64 = 1_000_000_000;
 const KERNEL_NS: u64 = 10_000;
 /// Between looks where no doorbell can tell.
 const NAP_NS: u64 = 100_000;
+/// The same where only our own sends can make anything new.
+const GONE_NS: u64 = 10_000_000;
 
 /// Ring answers after which the kernel is asked all the same, and after how long.
 const KERNEL_ANSWERS: u32 = 64;
@@ -107,7 +109,7 @@ fn has_ring(fds: &[pollfd]) -> bool {
 
 fn is_in_ring(s: &Sock) -> bool {
     // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
-    s.mode() == mode::SESSION
+    s.mode() == mode::SESSION || s.session.owes_error()
 }
 
 // --- without rings ----------------------------------------------------------------------------------------------------------------
@@ -328,6 +330,10 @@ impl Poll<'_> {
                 Some(Place::Sock(s)) => kernel_events(s, p.events),
                 _ => p.events,
             };
+            if timeout != Some(0) && matches!(place, Some(Place::Sock(s)) if s.session.is_gone()) {
+                // Broken for ever, which would end every sleep at once.
+                p.fd = !p.fd;
+            }
         }
         // SAFETY: the mask is the program's.
         let asked = unsafe { raw::ppoll(self.fds, timeout.map(time::timespec), mask) };
@@ -335,6 +341,9 @@ impl Poll<'_> {
         let mut ready = 0;
         for ((p, place), keep) in self.fds.iter_mut().zip(places).zip(wanted.iter()) {
             p.events = *keep;
+            if p.fd < 0 && place.is_some() {
+                p.fd = !p.fd;
+            }
             if asked.is_ok() {
                 join(p, place.as_ref());
             }
@@ -481,6 +490,8 @@ fn end_sleep(fds: &[pollfd], places: &mut [Option<Place>]) {
 /// How long a sleep may last on behalf of senders that found their ring full, if there are any.
 fn longest_sleep(places: &[Option<Place>]) -> Option<u64> {
     let socks = places.iter().flatten().filter_map(|place| match place {
+        // Another thread's send may end it, and nothing would wake us.
+        Place::Sock(s) if s.session.seems_connected() => Some(GONE_NS),
         Place::Sock(s) => send::longest_sleep(s),
         Place::Set(_) => None,
     });

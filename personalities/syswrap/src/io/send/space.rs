@@ -104,7 +104,7 @@ fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
     // SAFETY: no mask.
     let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), core::ptr::null()) }?;
     if n > 0 && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
-        v.saw_end();
+        v.learn();
     }
     Ok(())
 }

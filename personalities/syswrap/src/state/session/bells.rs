@@ -12,15 +12,16 @@ use madrigal_drivers::shm::layout::{SEALED, fate, state, want};
 use madrigal_drivers::shm::ring::Sleeper;
 use madrigal_sys::Errno;
 
-use super::{View, Wire, cut, phase};
+use super::{View, Wire, phase};
 
 /// In `Session::kernel_events`: a receive has told how the stream ended.
-const ASKED: u32 = 1 << 27;
-const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+pub(super) const ASKED: u32 = 1 << 27;
+pub(super) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// How long a writer may take to put back what the kernel has room for.
 const TAKEN_NS: u64 = 500_000_000;
-/// How long a nonblocking reader believes that a quiet kernel socket is still open.
-const TRUST_NS: u64 = 1_000_000;
+/// How long a quiet kernel socket is believed to be open: by a reader that finds nothing, and by a sender. What a program sends to a
+/// peer that it knows to be dead must not go into a ring, where it would look like bytes that the peer left unread.
+const TRUST_NS: u64 = 30_000;
 
 /// Doorbells of a sealed direction that lie in the kernel's queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,6 +170,7 @@ impl<W: Wire> View<'_, W> {
             Ok(0) => self.saw_end(),
             Ok(n) => {
                 self.s.swallowed.fetch_add(n, Ordering::Relaxed);
+                self.inn.r.swallowed.fetch_add(n, Ordering::Relaxed);
                 if self.others_may_sleep() {
                     let _ = Self::CONSUMER.arm(self.inn);
                 }
@@ -265,29 +267,6 @@ impl<W: Wire> View<'_, W> {
         self.inn.w.tail.load(Ordering::SeqCst) & SEALED != 0
     }
 
-    /// The kernel said end of stream.
-    pub(crate) fn saw_end(&self) {
-        self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
-    }
-
-    /// The kernel reported an error, which it does once. A close with unread doorbells makes it report a reset, and a crash too:
-    /// what counts is whether the other side left bytes unread.
-    pub(crate) fn saw_error(&self, e: Errno) {
-        if e == Errno::PIPE {
-            // What a reset is called behind the peer's FIN. Receives go on to tell of the end.
-            self.s.cut.store(cut::AFTER_FIN, Ordering::Relaxed);
-            self.s.set_reset_after_end();
-            return self.saw_end();
-        }
-        self.s.cut.store(cut::SHORT, Ordering::Relaxed);
-        if e == Errno::CONNRESET && !self.is_reset_meant() {
-            self.s.set_gone();
-            return self.saw_end();
-        }
-        self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
-        self.s.kernel_events.fetch_or(ENDED | ASKED, Ordering::Relaxed);
-    }
-
     /// Whether the kernel socket has told of its end.
     pub(crate) fn ended(&self) -> bool {
         self.s.kernel_events.load(Ordering::Relaxed) & ENDED != 0
@@ -303,7 +282,7 @@ impl<W: Wire> View<'_, W> {
         self.s.kernel_events.load(Ordering::Relaxed) & ASKED != 0
     }
 
-    /// Asks the kernel socket, behind the doorbells, whether it is still open. At most once a millisecond unless `now`. Under the
+    /// Asks the kernel socket, behind the doorbells, whether it is still open; not in vain soon after it was, unless `now`. Under the
     /// receive lock, in phase RING.
     pub(crate) fn check_open(&self, now: bool) {
         let clock = self.wire.now();
@@ -313,8 +292,18 @@ impl<W: Wire> View<'_, W> {
         }
         self.s.checked_at.store(clock, Ordering::Relaxed);
         if self.swallow(Me::Awake) {
-            self.look_for_end();
+            self.learn();
         }
+    }
+
+    /// Asks the kernel socket, now and then, whether it is still open: before bytes go into a ring that nobody may read any more.
+    pub(super) fn look_alive(&self) {
+        let clock = self.wire.now();
+        if self.ended() || clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS {
+            return;
+        }
+        self.s.checked_at.store(clock, Ordering::Relaxed);
+        self.learn();
     }
 
     pub(super) fn look_for_end(&self) {
@@ -323,30 +312,6 @@ impl<W: Wire> View<'_, W> {
             Ok(true) | Err(Errno::AGAIN | Errno::INTR) => {}
             Err(e) => self.saw_error(e),
         }
-    }
-
-    /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
-    pub(crate) fn ending(&self) -> Result<usize, Errno> {
-        let Some(code) = self.s.owed_error() else { return Ok(0) };
-        Err(code)
-    }
-
-    /// Whether a reset is one that the peer wanted us to see.
-    fn is_reset_meant(&self) -> bool {
-        match self.inn.w.fate.load(Ordering::Acquire) {
-            fate::CLOSED => false,
-            fate::RESET => true,
-            _ if self.inn.w.resets.load(Ordering::Acquire) != 0 || self.s.lost.load(Ordering::Relaxed) != 0 => true,
-            _ => self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0),
-        }
-    }
-
-    /// What poll(2) shows of the end: a reset that the peer did not mean looks like an end of stream.
-    pub(crate) fn end_events(&self) -> u32 {
-        if let Some(events) = self.s.gone_events() {
-            return events;
-        }
-        self.s.kernel_events.load(Ordering::Relaxed) & ENDED
     }
 
     /// The peer wrote nonsense: its stream ends here, as if it had reset the connection.

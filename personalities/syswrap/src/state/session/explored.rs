@@ -5,6 +5,7 @@
 //! byte of the program's is found by the reader. A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports
 //! as a deadlock. Either process may be killed before any of its operations on shared memory or on the socket.
 
+mod gone;
 mod kernel;
 mod program;
 

@@ -1,60 +1,308 @@
-//! A peer that closed, or was killed, with doorbells in its queue: the kernel tells of a reset, where TCP alone would tell of the end of the
-//! stream, take one more send, and only then break. So the program is told of that:
+//! What the program is told of a peer that has gone.
+//!
+//! TCP's rule: who closes, or is killed, with bytes unread (or with `SO_LINGER` 0) resets the connection; who has read everything ends
+//! it, takes one more send, and answers that with a reset. The kernel's socket follows that rule by its own queue, which holds doorbells
+//! and not the bytes of the ring. Where the two differ the program is told what TCP would tell:
 //!
 //! ```text
-//!   NOT --(a reset that nobody meant)--> ENDED --(a send: taken, and lost)--> RESET --(told by EPIPE)--> TOLD
+//!   kernel       the peer went with                  what TCP shows
+//!   FIN          nothing unread                      the end; the kernel tells
+//!   FIN          bytes in the ring, and a kill       BROKEN: ECONNRESET, once
+//!   reset        bytes in ring or kernel, linger 0   BROKEN: ECONNRESET, once; the kernel tells unless a look of ours took its error
+//!   reset        doorbells only                      ENDED: the end, and one more send is taken
+//!
+//!             +--(a FIN, nothing unread)--> the kernel tells
+//!             |
+//!   OPEN -----+--(doorbells unread)--> ENDED --(a send: taken, and lost)--> LOST --(EPIPE is told)--+
+//!             |                          +-------(the program shuts its sending direction)----------+--> OVER
+//!             +--(bytes unread)--> BROKEN(errno) --------(the error is told: by any call, SO_ERROR)-+
 //! ```
+//!
+//! | | receive, behind what is unread | send | poll(2) | shutdown(2) of the sending direction |
+//! |---|---|---|---|---|
+//! | ENDED | 0 | taken | `RDHUP` | 0 |
+//! | LOST | 0 | `EPIPE`, told | `RDHUP HUP ERR` | `ENOTCONN` |
+//! | BROKEN | errno, told | errno, told | `RDHUP HUP ERR` | `ENOTCONN` |
+//! | OVER | 0 | `EPIPE` | `RDHUP HUP` | `ENOTCONN` |
+//!
+//! The state lies in the slot, in a word of our own side: after a fork parent and child are told once, together, as of one socket.
+//! A slot in any state but OPEN is not left before the program closes its socket.
+//!
+//! What a reset means is known by what the peer has said (`fate`, `resets`, `swallowed`, `drained`); see [`View::is_reset_meant`].
 
-use madrigal_base::sync::Ordering;
+use madrigal_base::sync::{AtomicU32, Ordering};
+use madrigal_drivers::shm::layout::{fate, state};
+use madrigal_sys::Errno;
 
-use super::Session;
+use super::bells::{ASKED, ENDED as KERNEL_ENDED};
+use super::{Health, Session, View, Wire, cut};
 
-const NOT: u32 = 0;
+const OPEN: u32 = 0;
 const ENDED: u32 = 1;
-const RESET: u32 = 2;
-const TOLD: u32 = 3;
+const LOST: u32 = 2;
+const OVER: u32 = 3;
+/// With the errno in the bits above.
+const BROKEN: u32 = 4;
+const ERRNO_AT: u32 = 8;
 
 const HALF: u32 = libc::EPOLLRDHUP as u32;
 const WHOLE: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP) as u32;
+const ERROR: u32 = libc::EPOLLERR as u32;
+
+fn broken_by(e: Errno) -> u32 {
+    BROKEN | (e.raw_os_error() as u32) << ERRNO_AT
+}
+
+/// What a shutdown(2) finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shut {
+    /// The kernel knows.
+    ByKernel,
+    /// The peer has ended, and this end may still do so.
+    Half,
+    /// Nothing to be shut any more.
+    NotConnected,
+}
+
+// --- what is told -------------------------------------------------------------------------------------------------------------
 
 impl Session {
-    /// The kernel has told of such a reset.
-    pub(super) fn set_gone(&self) {
-        let _ = self.gone.compare_exchange(NOT, ENDED, Ordering::Relaxed, Ordering::Relaxed);
+    fn gone(&self) -> Option<&AtomicU32> {
+        self.slot().map(|slot| &slot.dir[1 - self.side()].r.gone)
     }
 
-    /// A reset behind the peer's FIN, taken from the kernel before the program was told of it.
-    pub(super) fn set_reset_after_end(&self) {
-        let _ = self.gone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |gone| (gone < RESET).then_some(RESET));
+    fn gone_now(&self) -> u32 {
+        self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst))
     }
 
-    /// Whether it has.
+    /// One step; false: it is not `from` any more, and nothing was done.
+    fn step(&self, from: u32, to: u32) -> bool {
+        self.gone().is_some_and(|word| word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+    }
+
+    /// Whether the kernel's socket does not speak for itself any more.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed) != NOT
+        self.gone_now() != OPEN
     }
 
-    /// Whether this send is the one that is taken and lost.
-    pub(crate) fn takes_one_send(&self) -> bool {
-        self.gone.compare_exchange(ENDED, RESET, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    /// Whether `EPIPE` is to be told now: by a send, or `SO_ERROR`.
-    pub(crate) fn tells_pipe(&self) -> bool {
-        self.gone.compare_exchange(RESET, TOLD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    /// Whether a shutdown(2) finds the connection half open, which it no longer is then.
-    pub(crate) fn takes_shutdown(&self) -> bool {
-        self.gone.compare_exchange(ENDED, TOLD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    /// What poll(2) shows of it.
-    pub(super) fn gone_events(&self) -> Option<u32> {
-        match self.gone.load(Ordering::Relaxed) {
-            ENDED => Some(HALF),
-            RESET => Some(WHOLE | libc::EPOLLERR as u32),
-            TOLD => Some(WHOLE),
-            _ => None,
+    /// What a send of `n` bytes is told: how many are taken. `None`: the kernel knows. Of a send that has sent a part (`began`) no
+    /// error is told, nor is it forgotten.
+    pub(crate) fn tells_send(&self, n: usize, began: bool) -> Option<Result<usize, Errno>> {
+        loop {
+            let now = self.gone_now();
+            let (next, told) = match now {
+                OPEN => return self.tells_owed(began),
+                ENDED if n == 0 => return Some(Ok(0)),
+                ENDED => (LOST, Ok(n)),
+                _ if began => return Some(Ok(0)),
+                OVER => return Some(Err(Errno::PIPE)),
+                LOST => (OVER, Err(Errno::PIPE)),
+                broken => (OVER, Err(Errno::from_raw_os_error((broken >> ERRNO_AT) as i32))),
+            };
+            if self.step(now, next) {
+                return Some(told);
+            }
         }
+    }
+
+    fn tells_owed(&self, began: bool) -> Option<Result<usize, Errno>> {
+        if began { None } else { self.take_owed().map(Err) }
+    }
+
+    /// An error that a receive is told, behind what is unread. Told once, as the kernel does.
+    pub(crate) fn owed_error(&self) -> Option<Errno> {
+        let now = self.gone_now();
+        if now & 0xff != BROKEN {
+            return self.take_owed();
+        }
+        self.step(now, OVER).then(|| Errno::from_raw_os_error((now >> ERRNO_AT) as i32))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn owes_error(&self) -> bool {
+        self.gone_now() & 0xff == BROKEN || self.error.load(Ordering::Relaxed) != 0
+    }
+
+    /// The same for `SO_ERROR`, which takes a send's error, too.
+    pub(crate) fn pending_error(&self) -> Option<Errno> {
+        if self.step(LOST, OVER) { Some(Errno::PIPE) } else { self.owed_error() }
+    }
+
+    /// An error that a call of ours has taken from the kernel is the program's.
+    pub(crate) fn owe(&self, e: Errno) {
+        let kept = if e == Errno::PIPE {
+            self.step(ENDED, LOST) || self.step(OPEN, LOST)
+        } else {
+            self.step(OPEN, broken_by(e))
+        };
+        if !kept && !self.is_gone() {
+            self.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// An error that has been told is to be told once more (recvmmsg(2)).
+    pub(crate) fn owe_again(&self, e: Errno) {
+        if !self.step(OVER, broken_by(e)) {
+            self.owe(e);
+        }
+    }
+
+    fn take_owed(&self) -> Option<Errno> {
+        let code = self.error.load(Ordering::Relaxed);
+        let taken = code != 0 && self.error.compare_exchange(code, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        taken.then(|| Errno::from_raw_os_error(code as i32))
+    }
+
+    /// What a shutdown(2) finds; `sending`: of the sending direction (too).
+    pub(crate) fn tells_shutdown(&self, sending: bool) -> Shut {
+        match self.gone_now() {
+            OPEN => Shut::ByKernel,
+            ENDED if !sending || self.step(ENDED, OVER) => Shut::Half,
+            _ => Shut::NotConnected,
+        }
+    }
+
+    /// Whether the peer has ended and the kernel's socket is broken: to the program it is still connected.
+    pub(crate) fn seems_connected(&self) -> bool {
+        self.gone_now() == ENDED
+    }
+
+    /// What poll(2) shows of the end.
+    pub(crate) fn end_events(&self) -> u32 {
+        match self.gone_now() & 0xff {
+            OPEN => self.kernel_events.load(Ordering::Relaxed) & KERNEL_ENDED,
+            ENDED => HALF,
+            OVER => WHOLE,
+            _ => WHOLE | ERROR,
+        }
+    }
+}
+
+// --- how it is learnt ---------------------------------------------------------------------------------------------------------
+
+impl<W: Wire> View<'_, W> {
+    /// The program shuts its sending direction: the end that the peer's kernel tells of is no death. Before it does.
+    pub(crate) fn be_mute(&self) {
+        self.out.w.shut.store(1, Ordering::SeqCst);
+    }
+
+    /// An event set, or poll(2), has told of an end: of which?
+    pub(crate) fn learn_end(&self) {
+        let told = self.s.kernel_events.load(Ordering::Relaxed);
+        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) {
+            self.learn();
+        }
+    }
+
+    /// Asks the kernel socket what has become of the connection, unless that is known.
+    pub(crate) fn learn(&self) {
+        if self.s.is_gone() {
+            return;
+        }
+        match self.wire.health() {
+            Health::Open => {}
+            Health::Ended => self.saw_end(),
+            Health::Closed => self.saw_close(),
+            // The kernel keeps its error, for the program's next call.
+            Health::Broken if self.is_reset_meant() => {
+                self.s.kernel_events.fetch_or(KERNEL_ENDED | ASKED, Ordering::Relaxed);
+            }
+            Health::Broken => match self.wire.take_error() {
+                Some(e) => self.saw_error(e),
+                None => self.saw_close(),
+            },
+        }
+    }
+
+    /// The kernel said end of stream.
+    pub(crate) fn saw_end(&self) {
+        self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
+        self.judge_end();
+    }
+
+    /// Whether the end that the kernel tells of is one.
+    pub(crate) fn judge_end(&self) {
+        if !self.leaves_ring_unread() {
+            return;
+        }
+        match self.inn.w.fate.load(Ordering::Acquire) {
+            // Without a word, for it was killed: TCP would have reset the connection.
+            fate::OPEN if self.inn.w.shut.load(Ordering::SeqCst) == 0 => self.s.owe(Errno::CONNRESET),
+            // Sent while the peer closed: TCP would have answered that with a reset.
+            fate::CLOSED => self.s.owe(Errno::PIPE),
+            _ => {}
+        }
+    }
+
+    /// The kernel's socket is closed, and holds no error: it has been told.
+    fn saw_close(&self) {
+        self.s.kernel_events.fetch_and(!ERROR, Ordering::Relaxed);
+        self.s.kernel_events.fetch_or(WHOLE | ASKED, Ordering::Relaxed);
+    }
+
+    /// The kernel reported an error, which it does once.
+    pub(crate) fn saw_error(&self, e: Errno) {
+        let (behind_fin, reset) = (e == Errno::PIPE, matches!(e, Errno::PIPE | Errno::CONNRESET));
+        self.s.cut.store(if behind_fin { cut::AFTER_FIN } else { cut::SHORT }, Ordering::Relaxed);
+        match () {
+            () if reset && !self.is_reset_meant() => {
+                // A connection that this end had shut is over then.
+                let shut = self.out.w.shut.load(Ordering::SeqCst) != 0;
+                self.s.step(OPEN, if shut { OVER } else { ENDED });
+            }
+            () => self.s.owe(e),
+        }
+        self.s.kernel_events.fetch_or(KERNEL_ENDED | ASKED, Ordering::Relaxed);
+    }
+
+    /// Whether the peer has left bytes of the ring unread.
+    fn leaves_ring_unread(&self) -> bool {
+        self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0)
+    }
+
+    /// Whether TCP would have shown that reset, too: not if it only came from doorbells, unread by a peer that closed or was killed.
+    fn is_reset_meant(&self) -> bool {
+        let (said, out) = (self.inn.w.fate.load(Ordering::Acquire), self.out);
+        let rung_out = out.r.drained.load(Ordering::SeqCst) != 0
+            || out.r.swallowed.load(Ordering::SeqCst) >= out.w.bells.load(Ordering::SeqCst);
+        let lost = self.s.lost.load(Ordering::Relaxed) != 0 || self.leaves_ring_unread();
+        match said {
+            fate::RESET => true,
+            // Nothing but the program's bytes can have been unread.
+            _ if rung_out || lost || self.sent_behind() => true,
+            fate::CLOSED => false,
+            _ => self.inn.w.resets.load(Ordering::Acquire) != 0 || self.refuses_bytes() && self.wire.peer_lives(),
+        }
+    }
+
+    /// Whether bytes of the program's went by the kernel behind the ring, and so behind doorbells that are unread.
+    fn sent_behind(&self) -> bool {
+        let line = &self.out.w;
+        let rung = line.n_kernel.load(Ordering::SeqCst).wrapping_add(line.bells.load(Ordering::SeqCst));
+        line.state.load(Ordering::SeqCst) == state::DONE && self.wire.given().is_ok_and(|given| given > rung)
+    }
+
+    /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
+    pub(crate) fn ending(&self) -> Result<usize, Errno> {
+        self.fetch_error();
+        self.s.owed_error().map_or(Ok(0), Err)
+    }
+
+    /// An error that the kernel kept is to be told now.
+    pub(crate) fn fetch_error(&self) {
+        let kept = self.s.kernel_events.load(Ordering::Relaxed) & ERROR != 0 && !self.s.is_gone();
+        if kept && let Some(e) = self.wire.take_error() {
+            self.saw_error(e);
+        }
+    }
+
+    /// Whether the peer has closed by a reset, with no FIN before it.
+    pub(crate) fn was_reset_at_once(&self) -> bool {
+        self.inn.w.fate.load(Ordering::Acquire) == fate::RESET && self.inn.w.shut.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether our own kernel resets the connection when bytes come for it: the program has shut it both ways.
+    pub(crate) fn refuses_bytes(&self) -> bool {
+        self.out.w.shut.load(Ordering::SeqCst) != 0 && self.inn.r.deaf.load(Ordering::SeqCst) != 0
     }
 }

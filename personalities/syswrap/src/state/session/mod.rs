@@ -20,8 +20,8 @@
 //! | [`switch`] | both directions into the ring |
 //! | [`source`] | where the next byte is; what a look takes, or would take |
 //! | [`put`] | space for bytes, growth, publication |
-//! | [`bells`] | doorbells: rung, taken out, counted; how the kernel socket ended |
-//! | [`gone`] | a reset that nobody meant |
+//! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
+//! | [`gone`] | what the program is told of a peer that went |
 //! | [`leave`] | seals; the end of both directions |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
 //! | [`handback`] | unread bytes back into the kernel's queue, for readers that know nothing of rings |
@@ -45,11 +45,12 @@ use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
 use madrigal_drivers::shm::slot::Lent;
 
 pub(crate) use bells::Me;
+pub(crate) use gone::Shut;
 pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
 pub(crate) use put::{Put, Room, STALL_NS};
 pub(crate) use source::{Source, Taker, Took};
-pub(crate) use wire::Wire;
+pub(crate) use wire::{Health, Wire};
 
 use madrigal_sys::Errno;
 
@@ -131,12 +132,10 @@ pub(crate) struct Session {
     pub(crate) in_send: AtomicU32,
     /// `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR` once the kernel has said so.
     pub(crate) kernel_events: AtomicU32,
-    /// An error taken from the kernel and owed to the program.
-    pub(crate) error: AtomicU32,
+    /// An error taken from the kernel and owed to the program, outside of a session (else see [`gone`]).
+    error: AtomicU32,
     /// Bytes taken back from the peer's reach did not reach it: it died with bytes unread.
     lost: AtomicU32,
-    /// A reset that nobody meant: see [`gone`].
-    gone: AtomicU32,
     /// How the connection broke, once the kernel has told: one of [`cut`].
     cut: AtomicU32,
     /// `TCP_CORK`: nothing moves while it is on.
@@ -175,7 +174,7 @@ impl Session {
     pub(crate) fn reset(&self) {
         self.clear();
         let words = [&self.rx_sleepers, &self.tx_sleepers, &self.watchers, &self.in_recv, &self.in_send];
-        let more = [&self.kernel_events, &self.error, &self.lost, &self.gone, &self.cut, &self.corked, &self.stays];
+        let more = [&self.kernel_events, &self.error, &self.lost, &self.cut, &self.corked, &self.stays];
         for word in words.into_iter().chain(more) {
             word.store(0, Ordering::Relaxed);
         }
@@ -295,34 +294,6 @@ impl Session {
     /// Whether the peer has sent such.
     pub(crate) fn may_meet_urgent(&self) -> bool {
         self.slot().is_some_and(|slot| slot.dir[1 - self.side()].w.urgent.load(Ordering::Acquire) != 0)
-    }
-
-    /// An error that a look of ours has taken from the kernel, for the next call.
-    pub(crate) fn owed_error(&self) -> Option<Errno> {
-        let code = self.error.load(Ordering::Relaxed);
-        let taken = code != 0 && self.error.compare_exchange(code, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if taken {
-            // Told once, as the kernel does.
-            self.kernel_events.fetch_and(!(libc::EPOLLERR as u32), Ordering::Relaxed);
-        }
-        taken.then(|| Errno::from_raw_os_error(code as i32))
-    }
-
-    /// Whether there is one.
-    pub(crate) fn owes_error(&self) -> bool {
-        self.error.load(Ordering::Relaxed) != 0
-    }
-
-    /// The same for `SO_ERROR`.
-    pub(crate) fn pending_error(&self) -> Option<Errno> {
-        if self.tells_pipe() {
-            return Some(Errno::PIPE);
-        }
-        let code = self.error.swap(0, Ordering::Relaxed);
-        if code != 0 {
-            self.kernel_events.fetch_and(!(libc::EPOLLERR as u32), Ordering::Relaxed);
-        }
-        (code != 0).then(|| Errno::from_raw_os_error(code as i32))
     }
 
     /// Whether the program's bytes travel by the kernel again, both ways.

@@ -56,11 +56,9 @@ impl<W: Wire> View<'_, W> {
             // The reader has closed (or half closed): the kernel knows what a send gives now.
             return Put::Over;
         }
-        if self.s.producer.behind(self.out) {
-            self.look_alive();
-            if self.ended() {
-                return Put::Over;
-            }
+        self.look_alive();
+        if self.ended() {
+            return Put::Over;
         }
         let (mut done, mut bell, mut failed) = (0, Sleeper::Nobody, None);
         while done < left {
@@ -141,16 +139,6 @@ impl<W: Wire> View<'_, W> {
         self.s.producer.move_over(self.out, &self.mem, block)?;
         self.s.fulls.store(0, Ordering::Relaxed);
         if room.give(old) { Ok(true) } else { Err(Trouble::Corrupt) }
-    }
-
-    /// A reader that stands still may be dead: asks the kernel, now and then.
-    fn look_alive(&self) {
-        if self.s.rx() == phase::DONE {
-            return;
-        }
-        if let Some(_lock) = self.try_reading() {
-            self.check_open(false);
-        }
     }
 }
 

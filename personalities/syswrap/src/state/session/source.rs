@@ -99,7 +99,7 @@ impl<W: Wire> View<'_, W> {
             Err(Errno::AGAIN | Errno::INTR | Errno::FAULT) => Took::Bytes(done),
             // The kernel tells it once.
             Err(e) => {
-                self.s.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
+                self.saw_error(e);
                 Took::Bytes(done)
             }
         }
@@ -241,11 +241,13 @@ impl<W: Wire> View<'_, W> {
     /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
     fn sealed(&self) -> Source {
         self.follow();
+        // Before the doorbells are counted: behind a FIN there is none that is not counted.
+        let ended = self.ended();
         if self.rung_out() {
             self.finish_in();
             return Source::Plain;
         }
-        if self.ended() { Source::End } else { Source::Empty }
+        if ended { Source::End } else { Source::Empty }
     }
 
     /// The peer has sealed both directions: ours ends, too, even if the program never sends again.

@@ -4,6 +4,18 @@
 use madrigal_drivers::shm::layout::Block;
 use madrigal_sys::Errno;
 
+/// What has become of a connection, as far as its socket knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Health {
+    Open,
+    /// The peer sends no more.
+    Ended,
+    /// Nothing passes either way any more.
+    Closed,
+    /// The same, and there is an error to be told.
+    Broken,
+}
+
 /// A connected stream socket, and what goes with it.
 pub(crate) trait Wire: Copy {
     /// Bytes in its receive queue, doorbells among them.
@@ -16,6 +28,10 @@ pub(crate) trait Wire: Copy {
     fn discard(self, n: u64) -> Result<u64, Errno>;
     /// Whether there is a byte (true) or the end of the stream. `EAGAIN`: neither.
     fn peek(self) -> Result<bool, Errno>;
+    /// What has become of the connection. Takes nothing.
+    fn health(self) -> Health;
+    /// Takes the error that the socket holds, which is told once.
+    fn take_error(self) -> Option<Errno>;
     /// Runs a part that no signal handler gets into.
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T;
     /// Sends one byte without waiting. `EAGAIN`: there is no room.

@@ -9,7 +9,7 @@ use madrigal_sys::Errno;
 use shuttle::sync::{Condvar, Mutex};
 
 use super::super::handback::{Aside, HandBack, PeerEnd};
-use super::super::wire::Wire;
+use super::super::wire::{Health, Wire};
 
 /// Bytes the kernel carries for one direction before a sender has to wait.
 const ROOM: usize = 1500;
@@ -24,12 +24,31 @@ struct Queue {
     taken: u64,
     /// The writer has closed.
     fin: bool,
-    /// The connection was reset; told once.
-    reset: bool,
+    /// How the connection broke; told once.
+    error: Option<Errno>,
+    /// It was reset.
+    closed: bool,
     /// The reader is gone: nobody takes anything any more.
     deaf: bool,
     /// The reader has reset the connection.
     aborted: bool,
+}
+
+impl Queue {
+    /// What a receive finds behind the last byte (tcp_recvmsg: a FIN comes before an error).
+    fn end(&mut self) -> Result<usize, Errno> {
+        match self.error.take_if(|_| !self.fin) {
+            Some(e) => Err(e),
+            None if self.fin || self.closed => Ok(0),
+            None => Err(Errno::AGAIN),
+        }
+    }
+
+    /// The peer's reset has come.
+    fn reset(&mut self) {
+        self.closed = true;
+        self.error = Some(if self.fin { Errno::PIPE } else { Errno::CONNRESET });
+    }
 }
 
 /// A connection, as the kernel has it.
@@ -54,8 +73,28 @@ impl Kernel {
         result
     }
 
+    /// What a send is told before it looks for room. `Ok(true)`: nobody is there; it is taken, and lost.
+    fn told(&self, side: usize) -> Result<bool, Errno> {
+        self.with(side, |own| match own.error.take() {
+            Some(e) => Err(e),
+            None if own.closed => Err(Errno::PIPE),
+            None => Ok(()),
+        })?;
+        if !self.with(1 - side, |queue| queue.deaf && !queue.fin) {
+            return Ok(false);
+        }
+        self.with(side, |own| {
+            own.closed = true;
+            own.error = Some(if own.fin { Errno::PIPE } else { Errno::CONNRESET });
+        });
+        Ok(true)
+    }
+
     /// Sends without waiting.
     pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
+        if self.told(side)? {
+            return Ok(bytes.len());
+        }
         self.with(1 - side, |queue| {
             if queue.fin || queue.deaf {
                 return Err(Errno::PIPE);
@@ -74,13 +113,7 @@ impl Kernel {
             queue.bytes.drain(..n).for_each(&mut see);
             queue.taken += n as u64;
             match n {
-                0 if queue.reset => {
-                    queue.reset = false;
-                    queue.fin = true;
-                    Err(Errno::CONNRESET)
-                }
-                0 if queue.fin => Ok(0),
-                0 => Err(Errno::AGAIN),
+                0 => queue.end(),
                 n => Ok(n),
             }
         })
@@ -88,7 +121,7 @@ impl Kernel {
 
     /// Sleeps until there is something to read, or the end of it.
     pub(super) fn await_readable(&self, side: usize) {
-        self.sleep(side, |queue| queue.bytes.is_empty() && !queue.fin && !queue.reset);
+        self.sleep(side, |queue| queue.bytes.is_empty() && !queue.fin && !queue.closed);
     }
 
     /// Sleeps until there is room to send, or nobody to send to.
@@ -116,7 +149,7 @@ impl Kernel {
 
     /// The side has reset the connection.
     pub(super) fn abort(&self, side: usize) {
-        self.with(1 - side, |queue| queue.reset = true);
+        self.with(1 - side, Queue::reset);
         self.with(side, |queue| queue.aborted = true);
     }
 
@@ -128,14 +161,19 @@ impl Kernel {
     /// Whether a side sends no more.
     pub(super) fn is_over(&self, side: usize) -> bool {
         let queue = self.queues[1 - side].lock().unwrap();
-        queue.fin || queue.reset
+        queue.fin || queue.closed
+    }
+
+    /// Whether bytes of the program's wait in a side's queue.
+    pub(super) fn holds_bytes(&self, side: usize) -> bool {
+        self.queues[side].lock().unwrap().bytes.iter().any(|&byte| byte != BELL)
     }
 
     /// What a side's queue holds.
     pub(super) fn describe(&self, side: usize) -> String {
         let queue = self.queues[side].lock().unwrap();
         let bells = queue.bytes.iter().filter(|&&byte| byte == BELL).count();
-        format!("{} ({bells} bells) taken {} fin {} reset {}", queue.bytes.len(), queue.taken, queue.fin, queue.reset)
+        format!("{} ({bells} bells) taken {} fin {} closed {}", queue.bytes.len(), queue.taken, queue.fin, queue.closed)
     }
 
     /// The side has ended: as close(2), by the program or by its death.
@@ -148,7 +186,7 @@ impl Kernel {
         };
         let mut theirs = self.queues[1 - side].lock().unwrap();
         if unread {
-            theirs.reset = true
+            theirs.reset();
         } else {
             theirs.fin = true
         }
@@ -188,14 +226,22 @@ impl Wire for End<'_> {
     fn peek(self) -> Result<bool, Errno> {
         self.kernel.with(self.side, |queue| match () {
             () if !queue.bytes.is_empty() => Ok(true),
-            () if queue.reset => {
-                queue.reset = false;
-                queue.fin = true;
-                Err(Errno::CONNRESET)
-            }
-            () if queue.fin => Ok(false),
-            () => Err(Errno::AGAIN),
+            () => queue.end().map(|_| false),
         })
+    }
+
+    fn health(self) -> Health {
+        let shut = self.kernel.with(1 - self.side, |queue| queue.fin);
+        self.kernel.with(self.side, |queue| match () {
+            () if queue.error.is_some() => Health::Broken,
+            () if queue.closed || queue.fin && shut => Health::Closed,
+            () if queue.fin => Health::Ended,
+            () => Health::Open,
+        })
+    }
+
+    fn take_error(self) -> Option<Errno> {
+        self.kernel.with(self.side, |queue| queue.error.take())
     }
 
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {
@@ -203,6 +249,9 @@ impl Wire for End<'_> {
     }
 
     fn bell(self) -> Result<(), Errno> {
+        if self.kernel.told(self.side)? {
+            return Ok(());
+        }
         self.kernel.with(1 - self.side, |queue| {
             if queue.fin || queue.deaf {
                 return Err(Errno::PIPE);
@@ -272,7 +321,7 @@ impl HandBack for End<'_> {
     type Aside = Vec<u8>;
 
     fn peer(&self) -> Result<Self, Errno> {
-        let gone = self.kernel.with(self.side, |queue| queue.fin || queue.reset);
+        let gone = self.kernel.with(self.side, |queue| queue.fin || queue.closed);
         if gone { Err(Errno::SRCH) } else { Ok(Self { side: 1 - self.side, ..*self }) }
     }
 

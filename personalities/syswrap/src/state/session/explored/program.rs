@@ -54,20 +54,20 @@ impl Plan {
 
 /// A connection whose session is about to begin.
 pub(super) struct World {
-    kernel: Kernel,
-    slot: Box<Slot>,
+    pub(super) kernel: Kernel,
+    pub(super) slot: Box<Slot>,
     base: u64,
     sessions: [Session; 2],
     /// Bytes each side has sent in truth, is to send, and has read.
-    sent: [Word; 2],
+    pub(super) sent: [Word; 2],
     total: [Word; 2],
-    read: [Word; 2],
+    pub(super) read: [Word; 2],
     idle: Word,
     turns: Word,
 }
 
 /// The byte of side `side`'s stream at `at`: never a doorbell's.
-fn byte(side: usize, at: u64) -> u8 {
+pub(super) fn byte(side: usize, at: u64) -> u8 {
     (at % 251) as u8 + 1 + side as u8 * 3
 }
 
@@ -103,7 +103,7 @@ impl World {
         unsafe { Memory::new(core::ptr::with_exposed_provenance_mut(self.base as usize), MEMORY) }
     }
 
-    fn view(&self, side: usize) -> View<'_, End<'_>> {
+    pub(super) fn view(&self, side: usize) -> View<'_, End<'_>> {
         View::of(&self.sessions[side], End { kernel: &self.kernel, side }).unwrap()
     }
 
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// A short sleep; too many of them in a row are one that never ends.
-    fn idle(&self, side: usize, what: &str) {
+    pub(super) fn idle(&self, side: usize, what: &str) {
         let n = self.idle.fetch_add(1, Order::SeqCst);
         assert!(n < 3_000, "side {side} waits for {what} for ever\n{}", self.dump());
         madrigal_base::sync::explored::mortal::point();
@@ -267,7 +267,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
     true
 }
 
-fn advance(v: &View<'_, End<'_>>) {
+pub(super) fn advance(v: &View<'_, End<'_>>) {
     if let Some(_lock) = v.try_reading() {
         if v.s.rx() == phase::KERNEL {
             v.ready(|| true);
@@ -324,11 +324,11 @@ fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize, bytes: &[u8]) -
     }
 }
 
-struct Blocks<'a> {
-    session: &'a Session,
-    memory: Memory,
-    side: usize,
-    grows: bool,
+pub(super) struct Blocks<'a> {
+    pub(super) session: &'a Session,
+    pub(super) memory: Memory,
+    pub(super) side: usize,
+    pub(super) grows: bool,
 }
 
 impl Room for Blocks<'_> {
@@ -346,9 +346,9 @@ impl Room for Blocks<'_> {
 // --- reading ------------------------------------------------------------------------------------------------------------------
 
 /// Compares what it takes.
-struct Reader<'a> {
-    world: &'a World,
-    side: usize,
+pub(super) struct Reader<'a> {
+    pub(super) world: &'a World,
+    pub(super) side: usize,
 }
 
 impl Reader<'_> {
@@ -412,7 +412,7 @@ fn read_all(world: &World, side: usize, plan: Plan) {
     }
 }
 
-fn note(world: &World, side: usize, took: Took) {
+pub(super) fn note(world: &World, side: usize, took: Took) {
     if let Took::Bytes(n) = took {
         world.read[side].fetch_add(n as u64, Order::SeqCst);
     }

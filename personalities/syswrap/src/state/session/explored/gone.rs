@@ -1,0 +1,267 @@
+//! What a side is told of a peer that closed, reset the connection, or was killed at any step: compared with what TCP tells, which is
+//! known from what the peer had left unread.
+
+use std::sync::atomic::Ordering as Order;
+
+use madrigal_base::sync::Ordering;
+use madrigal_base::sync::explored::mortal::{self, Process};
+use madrigal_drivers::shm::layout::POSITION;
+use madrigal_drivers::shm::ring::Span;
+use madrigal_sys::Errno;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Arc;
+use shuttle::sync::atomic::{AtomicU32, Ordering as Turn};
+use shuttle::thread;
+
+use super::super::{Put, Took, View, Wire};
+use super::explore;
+use super::kernel::End;
+use super::program::{Blocks, Reader, World, advance, byte, note};
+
+const SURVIVOR: usize = 0;
+const PEER: usize = 1;
+
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+
+/// What TCP's socket would be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tcp {
+    /// The peer's FIN came.
+    Ended,
+    /// A send was answered with a reset.
+    Lost,
+    /// The peer's reset came.
+    Reset,
+    /// The error has been told.
+    Over,
+}
+
+impl Tcp {
+    fn events(self) -> u32 {
+        match self {
+            Tcp::Ended => RDHUP,
+            Tcp::Lost | Tcp::Reset => RDHUP | HUP | ERR,
+            Tcp::Over => RDHUP | HUP,
+        }
+    }
+
+    fn send(&mut self) -> Result<usize, Errno> {
+        let (next, told) = match *self {
+            Tcp::Ended => (Tcp::Lost, Ok(1)),
+            Tcp::Reset => (Tcp::Over, Err(Errno::CONNRESET)),
+            Tcp::Lost | Tcp::Over => (Tcp::Over, Err(Errno::PIPE)),
+        };
+        *self = next;
+        told
+    }
+
+    /// Behind the last byte.
+    fn receive(&mut self) -> Result<usize, Errno> {
+        if *self != Tcp::Reset {
+            return Ok(0);
+        }
+        *self = Tcp::Over;
+        Err(Errno::CONNRESET)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    Close,
+    /// With `SO_LINGER` 0.
+    Reset,
+    Kill,
+}
+
+#[test]
+fn a_peer_that_went_is_told_of_as_by_tcp() {
+    explore(1_500, 700, || {
+        let world = Arc::new(World::new());
+        let how = [How::Close, How::Reset, How::Kill][thread_rng().gen_range(0..3usize)];
+        let turn = Arc::new(AtomicU32::new(0));
+        let peer = {
+            let (world, turn) = (Arc::clone(&world), Arc::clone(&turn));
+            thread::spawn(move || be_peer(&world, &turn, how))
+        };
+        talk(&world, SURVIVOR);
+        turn.store(1, Turn::SeqCst);
+        // Looks and receives go on while the peer goes.
+        while turn.load(Turn::SeqCst) < 2 {
+            receive_some(&world, SURVIVOR);
+            let _ = events(&world);
+            thread::yield_now();
+        }
+        let was = peer.join().unwrap();
+        survive(&world, was, how);
+    });
+}
+
+/// Sends and receives a little, as far as that goes without waiting.
+fn talk(world: &World, side: usize) {
+    for _ in 0..thread_rng().gen_range(2..14) {
+        if thread_rng().gen_bool(0.6) {
+            let _ = send(world, side);
+        } else {
+            receive_some(world, side);
+        }
+        thread::yield_now();
+    }
+}
+
+/// The peer's life, and what TCP would have made of its end.
+fn be_peer(world: &World, turn: &AtomicU32, how: How) -> Tcp {
+    while turn.load(Turn::SeqCst) == 0 {
+        talk(world, PEER);
+    }
+    let process =
+        if how == How::Kill { Process::killed_after(thread_rng().gen_range(1..60)) } else { Process::immortal() };
+    let _ = process.run(|| talk(world, PEER));
+    let was = if how == How::Reset || leaves_unread(world) { Tcp::Reset } else { Tcp::Ended };
+    if how != How::Kill && world.view(PEER).close(how == How::Reset) {
+        world.kernel.abort(PEER);
+    }
+    world.kernel.close(PEER, how == How::Kill);
+    turn.store(2, Turn::SeqCst);
+    was
+}
+
+/// Whether bytes of the survivor's are in the ring, or in the kernel's queue.
+fn leaves_unread(world: &World) -> bool {
+    let line = &world.slot.dir[SURVIVOR];
+    let (tail, head) = (line.w.tail.load(Ordering::SeqCst) & POSITION, line.r.head.load(Ordering::SeqCst));
+    tail > head || world.kernel.holds_bytes(PEER)
+}
+
+fn survive(world: &World, was: Tcp, how: How) {
+    let mut tcp = was;
+    // Nobody believes for long that a quiet peer is alive.
+    world.view(SURVIVOR).wire.pause();
+    for _ in 0..thread_rng().gen_range(1..8) {
+        let before = tcp;
+        match thread_rng().gen_range(0..3) {
+            0 => assert_eq!(send(world, SURVIVOR), tcp.send(), "send, {how:?}, {was:?}, {before:?}\n{}", world.dump()),
+            1 => {
+                while receive_some(world, SURVIVOR) {}
+                let told = receive_end(world);
+                assert_eq!(told, tcp.receive(), "receive, {how:?}, {was:?}, {before:?}\n{}", world.dump());
+            }
+            _ => assert_eq!(events(world), tcp.events(), "poll, {how:?}, {was:?}, {before:?}\n{}", world.dump()),
+        }
+    }
+}
+
+// --- calls, as io makes them --------------------------------------------------------------------------------------------------
+
+/// A send of one byte that does not wait.
+fn send(world: &World, side: usize) -> Result<usize, Errno> {
+    let v = world.view(side);
+    let put = {
+        let _lock = v.s.wlock.lock();
+        advance(&v);
+        let _ = v.switch();
+        let next = byte(side, world.sent[side].load(Order::SeqCst));
+        // SAFETY: a byte of our own; the span is space under the send lock.
+        let copy = |span: &Span, _: usize| Ok(unsafe { span.copy_in(0, &raw const next, 1) });
+        let put = v.put(1, &Blocks { session: v.s, memory: v.mem, side, grows: false }, copy);
+        if put == Put::Over {
+            v.learn();
+            v.finish_sending();
+        }
+        put
+    };
+    let told = match put {
+        Put::Bytes(n, sleeper) => {
+            world.sent[side].fetch_add(n as u64, Order::SeqCst);
+            v.wake(sleeper, |_| true);
+            return Ok(n);
+        }
+        Put::Full => return Err(Errno::AGAIN),
+        _ => send_plain(world, &v, side),
+    };
+    if told.is_ok() {
+        world.sent[side].fetch_add(1, Order::SeqCst);
+    }
+    told
+}
+
+fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize) -> Result<usize, Errno> {
+    if let Some(told) = v.s.tells_send(1, false) {
+        return told;
+    }
+    match world.kernel.send(side, &[byte(side, world.sent[side].load(Order::SeqCst))]) {
+        Err(Errno::CONNRESET) => {
+            v.saw_error(Errno::CONNRESET);
+            v.s.tells_send(1, false).unwrap_or(Err(Errno::CONNRESET))
+        }
+        told => told,
+    }
+}
+
+/// Takes what there is; false: nothing.
+fn receive_some(world: &World, side: usize) -> bool {
+    let (v, reader) = (world.view(side), Reader { world, side });
+    let _lock = v.reading();
+    let took = match v.take(thread_rng().gen_range(1..9), &reader, || true) {
+        // Only bytes here: the end is told by `receive_end`.
+        Took::Plain if world.kernel.holds_bytes(side) => receive_plain(world, &reader),
+        took => took,
+    };
+    note(world, side, took);
+    drop(_lock);
+    if let Took::Bytes(_) = took {
+        v.pay_space();
+    }
+    matches!(took, Took::Bytes(_))
+}
+
+fn receive_plain(world: &World, reader: &Reader<'_>) -> Took {
+    use super::super::Taker;
+    let _ = world;
+    reader.kernel(0, 8).map_or(Took::Empty, Took::Bytes)
+}
+
+/// A receive where no byte is left.
+fn receive_end(world: &World) -> Result<usize, Errno> {
+    let (v, reader) = (world.view(SURVIVOR), Reader { world, side: SURVIVOR });
+    loop {
+        let took = {
+            let _lock = v.reading();
+            v.take(1, &reader, || true)
+        };
+        match took {
+            Took::End => return v.ending(),
+            Took::Plain if v.s.owes_error() => return v.ending(),
+            Took::Plain => match world.kernel.receive(SURVIVOR, 1, |_| unreachable!("no byte is left")) {
+                Err(Errno::CONNRESET) => {
+                    v.saw_error(Errno::CONNRESET);
+                    return v.ending();
+                }
+                Ok(0) => {
+                    v.saw_end();
+                    return v.ending();
+                }
+                told => panic!("{told:?}\n{}", world.dump()),
+            },
+            Took::Empty => world.idle(SURVIVOR, "the end"),
+            took => panic!("{took:?}\n{}", world.dump()),
+        }
+        mortal::point();
+    }
+}
+
+/// What poll(2) shows of the end: the kernel's answer, and then ours.
+fn events(world: &World) -> u32 {
+    use super::super::Health;
+    let v = world.view(SURVIVOR);
+    let told = match v.wire.health() {
+        Health::Open => 0,
+        Health::Ended => RDHUP,
+        Health::Closed => RDHUP | HUP,
+        Health::Broken => RDHUP | HUP | ERR,
+    };
+    v.s.kernel_events.fetch_or(told, Ordering::Relaxed);
+    v.learn_end();
+    v.s.end_events()
+}

@@ -1,0 +1,288 @@
+//! What a program is told once its peer has closed, reset the connection, or was killed (P2): errors, signals, readiness, each as TCP
+//! tells it.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::{
+    ECONNRESET, EFAULT, ENOTCONN, EPIPE, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI,
+    POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
+};
+use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
+use madrigal_tests::pair::{self, Pair};
+
+crate::checks![
+    killed_then_two_sends,
+    killed_behind_a_pause,
+    killed_with_bytes_unread,
+    killed_with_kernel_bytes_unread,
+    killed_behind_doorbells,
+    killed_then_shut,
+    killed_then_named,
+    killed_then_forked,
+    killed_then_files,
+    bad_memory_is_not_taken,
+    part_of_a_receive_takes_no_error,
+    error_stays_for_poll,
+    error_stays_for_the_c_library,
+    bytes_for_who_has_shut_both_ways,
+    closed_with_kernel_bytes_unread,
+    recvmmsg_tells_errors_first,
+];
+
+const ALL: i16 = POLLIN | POLLOUT | POLLRDHUP | POLLPRI;
+const END: i16 = POLLIN | POLLOUT | POLLRDHUP;
+
+/// A connection to a child that is to be killed, once it has done `work`.
+fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
+    let (port, tell) = net::pipe();
+    let (out, done) = net::pipe();
+    let pid = net::fork(|| {
+        let fd = pair::client_told_by(&port);
+        pair::warm_client(&fd);
+        work(&fd);
+        net::write(&done, b"d").unwrap();
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&tell, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+    (fd, pid)
+}
+
+fn end(pid: i32) {
+    net::kill(pid, SIGKILL).unwrap();
+    net::wait(pid);
+}
+
+/// One more send is taken, and only the next one breaks: nothing of it is a byte that the peer left unread.
+fn killed_then_two_sends() {
+    let (fd, pid) = victim(|_| {});
+    end(pid);
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP, "the error has been told");
+}
+
+fn killed_behind_a_pause() {
+    let (fd, pid) = victim(|_| {});
+    end(pid);
+    net::nap(20);
+    assert_eq!(recv(&fd, &mut [0; 1], MSG_DONTWAIT), Ok(0));
+    assert_eq!(send(&fd, b"", 0), Ok(0));
+    assert_eq!(poll(&fd, ALL, 0), END);
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(net::take_error(&fd), EPIPE);
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP);
+}
+
+fn killed_with_bytes_unread() {
+    let (fd, pid) = victim(|fd| send_all(fd, b"last"));
+    send_all(&fd, b"never read");
+    end(pid);
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(recv_exact(&fd, 4), b"last");
+    assert_eq!(read(&fd, &mut [0; 1]), Err(ECONNRESET));
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+    assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+    assert_eq!(shutdown(&fd, SHUT_WR), Err(ENOTCONN));
+}
+
+/// The same of bytes that went by the kernel, behind the ring.
+fn killed_with_kernel_bytes_unread() {
+    let (fd, pid) = victim(|_| {});
+    net::set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    let (out, input) = net::pipe();
+    net::write(&input, b"spliced").unwrap();
+    assert_eq!(splice(&out, &fd, 7), Ok(7));
+    end(pid);
+    assert_eq!(send(&fd, b"x", 0), Err(ECONNRESET));
+    assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+}
+
+/// A peer that was asleep leaves the doorbell that woke it, and nothing else: to the program it ended as any other.
+fn killed_behind_doorbells() {
+    let (fd, pid) = rung();
+    assert_eq!(poll(&fd, POLLPRI, 0), 0, "nothing that was asked for");
+    assert_eq!(poll(&fd, POLLPRI, 30), 0);
+    assert_eq!(poll(&fd, ALL, 0), END);
+    assert_eq!(net::write(&fd, b""), Ok(0));
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    net::wait(pid);
+}
+
+/// A connection to a process that was asleep, was woken, read, and was killed at once.
+fn rung() -> (OwnedFd, i32) {
+    let (port, tell) = net::pipe();
+    let pid = net::fork(|| {
+        let fd = pair::client_told_by(&port);
+        pair::warm_client(&fd);
+        recv_exact(&fd, 1);
+        net::kill(std::process::id() as i32, SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&tell, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::nap(50);
+    send_all(&fd, b"?");
+    await_events(&fd, POLLRDHUP);
+    (fd, pid)
+}
+
+fn killed_then_shut() {
+    let (fd, pid) = rung();
+    assert_eq!(shutdown(&fd, SHUT_RD), Ok(()));
+    assert_eq!(shutdown(&fd, SHUT_WR), Ok(()));
+    assert_eq!(shutdown(&fd, SHUT_WR), Err(ENOTCONN));
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP);
+    assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+    net::wait(pid);
+}
+
+/// A connection that has only ended has a peer.
+fn killed_then_named() {
+    let (fd, pid) = rung();
+    let name = |ask: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut u32) -> i32| {
+        // SAFETY: all-zero is a valid address.
+        let mut addr: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        let mut len = size_of_val(&addr) as u32;
+        // SAFETY: an address of our own, and its length.
+        let result = unsafe { ask(fd.as_raw_fd(), (&raw mut addr).cast(), &raw mut len) };
+        (result, len, addr.sin_family, addr.sin_addr.s_addr.to_ne_bytes())
+    };
+    let local = (0, 16, libc::AF_INET as u16, [127, 0, 0, 1]);
+    assert_eq!((name(libc::getsockname), name(libc::getpeername)), (local, local));
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    await_events(&fd, POLLHUP);
+    assert_eq!(name(libc::getpeername).0, -1);
+    net::wait(pid);
+}
+
+/// Parent and child have one socket, and are told once.
+fn killed_then_forked() {
+    let (fd, pid) = rung();
+    let child = net::fork(|| i32::from(poll(&fd, ALL, 0) != END || send(&fd, b"taken", 0) != Ok(5)));
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    net::wait(pid);
+}
+
+fn killed_then_files() {
+    let (fd, pid) = rung();
+    let (out, input) = net::pipe();
+    net::write(&input, b"spliced").unwrap();
+    assert_eq!(splice(&out, &fd, 7), Ok(7), "taken");
+    net::write(&input, b"spliced").unwrap();
+    net::on_signal(libc::SIGPIPE, net::count_signal, true);
+    assert_eq!(splice(&out, &fd, 7), Err(EPIPE));
+    assert_eq!(net::signals(), 1);
+    assert_eq!(net::read(&out, &mut [0; 9]), Ok(7), "the pipe keeps what was not taken");
+    net::wait(pid);
+}
+
+fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
+}
+
+fn bad_memory_is_not_taken() {
+    let (fd, pid) = rung();
+    // SAFETY: no memory is there; the call says so.
+    let sent =
+        net::count(unsafe { libc::send(fd.as_raw_fd(), std::ptr::without_provenance(16), 9, libc::MSG_NOSIGNAL) });
+    assert_eq!(sent, Err(EFAULT));
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    net::wait(pid);
+}
+
+fn part_of_a_receive_takes_no_error() {
+    let (fd, pid) = victim(|fd| send_all(fd, b"1"));
+    send_all(&fd, b"never read");
+    end(pid);
+    assert_eq!(recv(&fd, &mut [0; 2], MSG_WAITALL), Ok(1));
+    assert_eq!(send(&fd, b"x", 0), Err(ECONNRESET));
+    assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+}
+
+fn error_stays_for_poll() {
+    let p = Pair::warm();
+    send_all(&p.c, b"never read");
+    await_events(&p.s, POLLIN);
+    drop(p.s);
+    await_events(&p.c, POLLERR);
+    for _ in 0..3 {
+        assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
+    }
+    assert_eq!(net::take_error(&p.c), ECONNRESET);
+    assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP);
+}
+
+/// Who writes where no hook sees it is told what any other call would be told.
+fn error_stays_for_the_c_library() {
+    let p = Pair::warm();
+    send_all(&p.c, b"never read");
+    await_events(&p.s, POLLIN);
+    drop(p.s);
+    await_events(&p.c, POLLERR);
+    assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
+    unsafe extern "C" {
+        fn dprintf(fd: i32, format: *const std::ffi::c_char, ...) -> i32;
+    }
+    // SAFETY: a format without arguments.
+    let written = unsafe { dprintf(p.c.as_raw_fd(), c"lost".as_ptr()) };
+    assert_eq!((written, std::io::Error::last_os_error().raw_os_error()), (-1, Some(ECONNRESET)));
+    assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
+}
+
+fn bytes_for_who_has_shut_both_ways() {
+    let p = Pair::warm();
+    shutdown(&p.c, SHUT_RDWR).unwrap();
+    await_events(&p.s, POLLRDHUP);
+    assert_eq!(send(&p.s, b"x", 0), Ok(1));
+    await_events(&p.c, POLLERR);
+    assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(read(&p.c, &mut [0; 1]), Err(ECONNRESET));
+    assert_eq!(read(&p.c, &mut [0; 1]), Ok(0));
+}
+
+fn closed_with_kernel_bytes_unread() {
+    let p = Pair::warm();
+    net::set(&p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    send_all(&p.c, b"1");
+    let (out, input) = net::pipe();
+    net::write(&input, b"2").unwrap();
+    assert_eq!(splice(&out, &p.c, 1), Ok(1));
+    assert_eq!(recv_exact(&p.s, 1), b"1");
+    drop(p.s);
+    await_events(&p.c, POLLERR);
+    assert_eq!(read(&p.c, &mut [0; 1]), Err(ECONNRESET));
+}
+
+fn recvmmsg_tells_errors_first() {
+    let (fd, pid) = rung();
+    assert_eq!(send(&fd, b"taken", 0), Ok(5));
+    let mut byte = [0u8; 1];
+    let mut piece = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: all-zero is a valid header.
+    let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    header.msg_hdr.msg_iov = &raw mut piece;
+    header.msg_hdr.msg_iovlen = 1;
+    // SAFETY: one header, one piece, one byte.
+    let mut once = || unsafe { libc::recvmmsg(fd.as_raw_fd(), &raw mut header, 1, MSG_DONTWAIT, std::ptr::null_mut()) };
+    let got = once();
+    assert_eq!((got, std::io::Error::last_os_error().raw_os_error()), (-1, Some(EPIPE)));
+    assert_eq!(once(), 1, "the end of the stream");
+    net::wait(pid);
+}
