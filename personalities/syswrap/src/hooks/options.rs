@@ -13,6 +13,7 @@ use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::session::phase;
 use crate::state::sock::{self, Sock, flag, mode};
+use crate::state::socket::view;
 use crate::{real, route};
 
 /// Options of level `SOL_SOCKET` that only the kernel can honour (asm-generic/socket.h).
@@ -178,8 +179,8 @@ fn before(change: &Change) -> bool {
     false
 }
 
-/// `TCP_NODELAY` and `TCP_CORK`. Ring bytes go at once, which both permit; in the kernel they would hold doorbells back, so it hears of
-/// them only while it carries what the program sends. True: it has heard what it may.
+/// `TCP_NODELAY` and `TCP_CORK`: what a ring has held back is shown. In the kernel they would hold doorbells back, so it hears of them only
+/// while it carries what the program sends. True: it has heard what it may.
 fn hold_back(s: &Sock, change: &Change) -> bool {
     // So that neither a session begins nor the direction moves in between.
     let _guard = s.session.wlock.lock();
@@ -189,6 +190,14 @@ fn hold_back(s: &Sock, change: &Change) -> bool {
         s.session.corked.store(on, Ordering::Relaxed);
     } else if in_session {
         s.nodelay.store(on, core::sync::atomic::Ordering::Relaxed);
+    }
+    let shows = (on == 0) == (change.name == libc::TCP_CORK);
+    if shows
+        && in_session
+        && s.session.sends()
+        && let Some(v) = view(s, change.fd)
+    {
+        v.show();
     }
     if in_session && !s.session.sends() {
         let _ = raw::set_sockopt(change.fd, change.level, change.name, &change.first);
@@ -251,7 +260,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: c_long) 
     let counted = match request {
         libc::FIONREAD => session_of(fd, |s| recv::readable(s, fd)),
         // What the peer can reach is as good as acknowledged; the kernel's own count has doorbells in it.
-        libc::TIOCOUTQ => session_of(fd, |s| (s.session.tx() == phase::RING).then_some(0)),
+        libc::TIOCOUTQ => session_of(fd, |s| {
+            let v = view(s, fd).filter(|_| s.session.tx() == phase::RING)?;
+            usize::try_from(v.held()).ok()
+        }),
         _ => None,
     };
     if let Some(n) = counted {

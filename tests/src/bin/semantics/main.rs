@@ -7,6 +7,7 @@ mod close;
 mod descriptors;
 mod edges;
 mod files;
+mod held;
 mod interrupts;
 mod killed;
 mod options;
@@ -36,6 +37,7 @@ pub(crate) use checks;
 const ALL: &[(&str, &[Check])] = &[
     ("receive", receive::CHECKS),
     ("transmit", transmit::CHECKS),
+    ("held", held::CHECKS),
     ("urgent", urgent::CHECKS),
     ("close", close::CHECKS),
     ("polling", polling::CHECKS),

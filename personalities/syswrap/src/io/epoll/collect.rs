@@ -99,7 +99,7 @@ fn may_rest(s: &Sock, member: &Member) -> bool {
         || member.events.load(Ordering::Relaxed) & WRITABLE == 0;
     let switched = || v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL;
     match s.session.rx() {
-        phase::RING => told_out && !View::<Socket<'_>>::CONSUMER.arm(v.inn),
+        phase::RING => told_out && !View::<Socket<'_>>::CONSUMER.arm(v.inn) && v.held_for().is_none(),
         // A writer that switches finds the direction armed and rings.
         phase::READY => told_out && member.has(bit::QUIET_IN) && !switched(),
         _ => told_out && member.has(bit::QUIET_IN),

@@ -104,6 +104,11 @@ impl Polled {
         asleep.inner_ready || any_ready(&self.set)
     }
 
+    /// How long it may sleep.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.asleep.as_ref().and_then(|asleep| asleep.limit)
+    }
+
     /// The thread is back.
     pub(crate) fn end_sleep(&mut self) {
         self.asleep = None;

@@ -46,7 +46,7 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
 fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     let ended = u64::from(s.session.kernel_events.load(Ordering::Relaxed) & ENDED) << 48;
     let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
-    let tail = view(s, fd).map_or(SEALED, |v| v.inn.w.tail.load(Ordering::Acquire));
+    let tail = view(s, fd).map_or(SEALED, |v| View::<Socket<'_>>::CONSUMER.tail(v.inn, Ordering::Acquire));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
     let into = if ring { tail & ((1 << 47) - 1) } else { by_kernel(&s.kernel_moves) };
     let out = if s.session.tx() == phase::RING {

@@ -478,11 +478,14 @@ fn end_sleep(fds: &[pollfd], places: &mut [Option<Place>]) {
     }
 }
 
-/// How long a sleep may last on behalf of senders that found their ring full, if there are any.
+/// How long a sleep may last on behalf of senders that found their ring full, and of bytes that are held back, if there are any.
 fn longest_sleep(places: &[Option<Place>]) -> Option<u64> {
     let socks = places.iter().flatten().filter_map(|place| match place {
-        Place::Sock(s) => send::longest_sleep(s),
-        Place::Set(_) => None,
+        Place::Sock(s) => {
+            let held = session(s, s.fd()).and_then(|v| v.held_for());
+            held.into_iter().chain(send::longest_sleep(s)).min()
+        }
+        Place::Set(set) => set.limit(),
     });
     socks.min()
 }
