@@ -10,6 +10,7 @@ mod files;
 mod held;
 mod interrupts;
 mod killed;
+mod nested;
 mod options;
 mod passing;
 mod polling;
@@ -19,6 +20,7 @@ mod set;
 mod sets;
 mod threads;
 mod transmit;
+mod turns;
 mod urgent;
 
 use madrigal_tests::{net, pair};
@@ -42,6 +44,8 @@ const ALL: &[(&str, &[Check])] = &[
     ("close", close::CHECKS),
     ("polling", polling::CHECKS),
     ("sets", sets::CHECKS),
+    ("nested", nested::CHECKS),
+    ("turns", turns::CHECKS),
     ("edges", edges::CHECKS),
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),
