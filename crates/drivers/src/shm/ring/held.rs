@@ -43,8 +43,13 @@ pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
 /// For how long what is held stays so.
 fn left(dir: &Direction) -> u64 {
     // A time to come is one that a peer made up.
-    let held = time::now_ns().wrapping_sub(dir.wake.held_since.load(Ordering::Acquire));
+    let held = now().wrapping_sub(dir.wake.held_since.load(Ordering::Acquire));
     HOLD_NS.saturating_sub(held)
+}
+
+/// The clock, which stands still in models.
+fn now() -> u64 {
+    if cfg!(feature = "shuttle") { 0 } else { time::now_ns() }
 }
 
 impl Producer {
@@ -61,7 +66,7 @@ impl Producer {
         }
         // SYNC: before the bit, which the exchange publishes.
         dir.wake.held_from.store(span.at, Ordering::Release);
-        dir.wake.held_since.store(time::now_ns(), Ordering::Release);
+        dir.wake.held_since.store(now(), Ordering::Release);
         self.exchange(dir, span, n, HELD)?;
         // SYNC: SeqCst: behind the exchange; a reader that arms from now on sees the bit (`Consumer::held_for`).
         Ok(dir.wake.armed.load(Ordering::SeqCst) != 0)
@@ -85,7 +90,7 @@ impl Producer {
     /// Shows the first `n` of them, and begins to count anew for the others; who may sleep is owed a doorbell.
     pub fn show(&self, dir: &Direction, n: u64) -> Sleeper {
         let from = dir.wake.held_from.load(Ordering::Relaxed);
-        dir.wake.held_since.store(time::now_ns(), Ordering::Release);
+        dir.wake.held_since.store(now(), Ordering::Release);
         // SYNC: SeqCst, before the look at `armed`; pairs with `Consumer::arm`.
         dir.wake.held_from.store(from + n, Ordering::SeqCst);
         self.take_armed(dir)
