@@ -16,7 +16,9 @@ crate::checks![
     one_shots_once_each,
     who_comes_goes_to_the_end,
     drained_loses_its_turn,
-    room_for_one_and_a_pipe
+    room_for_one_and_a_pipe,
+    queued_by_what_was_read,
+    queued_by_an_end,
 ];
 
 /// epoll_wait(2): data, in the order told.
@@ -102,4 +104,34 @@ fn room_for_one_and_a_pipe() {
     }
     assert!(told[1] > 0 && told[2] > 0, "{told:?}");
     pairs.iter().for_each(Pair::assert_in_rings);
+}
+
+/// An edge-triggered member is told of when something happened that it asks for, with whatever is ready by then.
+fn queued_by_what_was_read() {
+    let (set, pairs) = ready_set(EPOLLIN | EPOLLOUT | EPOLLET, 1, 0);
+    let p = &pairs[0];
+    assert_eq!((set.wait(4, 0), set.wait(4, 0)), (vec![(1, EPOLLOUT)], vec![]));
+    for _ in 0..5 {
+        fill(p);
+        recv_exact(&p.s, 1);
+        assert_eq!((set.wait(4, 0), set.wait(4, 0)), (vec![(1, EPOLLOUT)], vec![]));
+    }
+    // Looked at when there was nothing it asks for.
+    set.modify(&p.s, EPOLLIN | EPOLLET, 2);
+    fill(p);
+    recv_exact(&p.s, 1);
+    assert_eq!(set.wait(4, 0), []);
+    p.assert_in_rings();
+}
+
+/// Bytes are no news to who asks for room, but an end is.
+fn queued_by_an_end() {
+    let (set, pairs) = ready_set(EPOLLOUT | EPOLLET, 1, 0);
+    let p = &pairs[0];
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+    fill(p);
+    assert_eq!(set.wait(4, 0), []);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    net::await_events(&p.s, libc::POLLRDHUP);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
 }

@@ -22,7 +22,8 @@ pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
     let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
     let ready = look(s, Some(member), fd, wanted) & (wanted | (EPOLLERR | EPOLLHUP) as u32);
-    if ready == 0 || stamps.is_some_and(|stamps| !is_news(member, ready, stamps)) {
+    let news = stamps.is_none_or(|stamps| is_news(member, wanted, ready, stamps));
+    if ready == 0 || !news {
         return None;
     }
     if wanted & EPOLLONESHOT as u32 != 0 {
@@ -57,10 +58,15 @@ fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     (into | ended, out)
 }
 
-fn is_news(member: &Member, ready: u32, (into, out): (u64, u64)) -> bool {
-    let news_in = ready & (READABLE | ENDED | URGENT) != 0 && member.seen_in.swap(into, Ordering::Relaxed) != into;
+/// Whether the kernel would have the member on its list: something happened that it asks for. Whatever is ready then is told, though it may be
+/// something else by now; and if nothing is, it is off the list all the same.
+fn is_news(member: &Member, wanted: u32, ready: u32, (into, out): (u64, u64)) -> bool {
+    let was_in = member.seen_in.swap(into, Ordering::Relaxed);
+    // An end is news to everybody; bytes are to who asks for them.
+    let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
+    // Room is an edge only once it is there.
     let news_out = ready & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
-    news_in || news_out
+    was_in >> part != into >> part || news_out
 }
 
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.
