@@ -19,6 +19,7 @@ crate::checks![
     room_for_one_and_a_pipe,
     queued_by_what_was_read,
     queued_by_an_end,
+    polled_beside_a_pipe,
 ];
 
 /// epoll_wait(2): data, in the order told.
@@ -134,4 +135,16 @@ fn queued_by_an_end() {
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     net::await_events(&p.s, libc::POLLRDHUP);
     assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+}
+
+/// poll(2) tells of all that is ready, whoever carries it.
+fn polled_beside_a_pipe() {
+    let p = Pair::warm();
+    let (pipe_out, pipe_in) = net::pipe();
+    net::write(&pipe_in, b"z").unwrap();
+    let entry = |fd: i32, events| libc::pollfd { fd, events, revents: 0 };
+    for _ in 0..100 {
+        let mut fds = [entry(p.s.as_raw_fd(), libc::POLLOUT), entry(pipe_out.as_raw_fd(), POLLIN)];
+        assert_eq!(net::poll_many(&mut fds, 0), Ok(2));
+    }
 }

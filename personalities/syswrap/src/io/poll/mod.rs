@@ -265,11 +265,12 @@ impl Poll<'_> {
     /// Looks until something is ready or the policy says to sleep; also says since when it looked.
     fn spin(&mut self, places: &[Option<Place>]) -> Result<(usize, u64), Errno> {
         let n = self.ask_rings(places);
-        if n > 0 && !self.memory.kernel_due() {
+        let rings_alone = places.iter().all(|place| moves_in_ring(place.as_ref()));
+        if n > 0 && rings_alone && !self.memory.kernel_due() {
             return Ok((n, 0));
         }
         // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
-        if self.limits.at_once() || !places.iter().all(|place| moves_in_ring(place.as_ref())) {
+        if self.limits.at_once() || !rings_alone {
             let n = self.look(places, Some(0))?;
             if n > 0 || self.limits.at_once() {
                 return Ok((n, 0));
