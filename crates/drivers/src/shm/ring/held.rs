@@ -29,7 +29,14 @@ pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
         if left(dir) > 0 {
             // Positions only grow: what was read stays so, whatever the peer writes there.
             let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
-            return dir.wake.held_from.load(Ordering::Acquire).max(head).min(word & POSITION);
+            let from = dir.wake.held_from.load(Ordering::SeqCst);
+            // SYNC: SeqCst, behind the mark: it is that of this word only while the word stays. The writer may have shown all, and hold more.
+            let now = dir.w.tail.load(Ordering::SeqCst);
+            if now == word {
+                return from.max(head).min(word & POSITION);
+            }
+            word = now;
+            continue;
         }
         // SYNC: SeqCst: of writer and reader only one changes this very word.
         match dir.w.tail.compare_exchange(word, word & !HELD, Ordering::SeqCst, Ordering::SeqCst) {
