@@ -33,6 +33,8 @@ pub(crate) struct Nap {
     pub(crate) since: u64,
     /// Nanoseconds it may last; `None` for ever.
     pub(crate) left: Option<u64>,
+    /// It is to look again when they are over; otherwise the call is over, too.
+    pub(crate) cut: bool,
     /// By poll(2), for these events; otherwise by a receive that leaves what it finds.
     pub(crate) poll: Option<i16>,
 }

@@ -10,8 +10,10 @@ use super::slot::Life;
 
 /// Bit of `tail`: no byte will be added to this direction any more; set by either side.
 pub const SEALED: u64 = 1 << 63;
+/// Bit of `tail`: the writer holds back what lies behind `WakeLine::held_from` ([`super::ring`]).
+pub const HELD: u64 = 1 << 62;
 /// The position part of `tail` and `head`.
-pub const POSITION: u64 = SEALED - 1;
+pub const POSITION: u64 = HELD - 1;
 
 /// States of a direction, in `WriterLine::state`.
 pub mod state {
@@ -37,7 +39,7 @@ pub mod fate {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct WriterLine {
-    /// Position after the last published byte, and [`SEALED`].
+    /// Position after the last published byte, [`SEALED`] and [`HELD`].
     pub tail: AtomicU64,
     /// Which block carries the ring now: a packed [`Block`]. Changes only while the ring is empty.
     pub block: AtomicU64,
@@ -97,6 +99,10 @@ pub struct WakeLine {
     pub want: AtomicU32,
     /// Who may send by the kernel behind a direction that has ended: see [`gate`].
     pub gate: AtomicU32,
+    /// Where bytes begin that the writer holds back, while `tail` says so; and since when (nanoseconds since boot).
+    pub held_from: AtomicU64,
+    /// See [`WakeLine::held_from`].
+    pub held_since: AtomicU64,
 }
 
 /// `WakeLine::gate`: the writer's threads count themselves while they send by the kernel; the reader closes it while it puts unread

@@ -19,7 +19,11 @@
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{Block, Direction, POSITION, SEALED, want};
+pub use self::span::{Copier, Span};
+use super::layout::{Block, Direction, HELD, POSITION, SEALED, want};
+
+mod held;
+mod span;
 
 /// A reader publishes the processor it is on, a bulk writer its bytes, after this many bytes.
 pub const CHUNK: usize = 16 << 10;
@@ -110,120 +114,6 @@ pub enum Trouble {
     Corrupt,
 }
 
-/// Up to two pieces of ring memory, in stream order.
-#[derive(Clone, Copy)]
-pub struct Span {
-    /// Stream position of the first byte.
-    pub at: u64,
-    pieces: [(*mut u8, usize); 2],
-}
-
-impl Span {
-    fn new(base: *mut u8, size: usize, at: u64, len: usize) -> Self {
-        let start = at as usize & (size - 1);
-        let first = len.min(size - start);
-        Self { at, pieces: [(base.wrapping_add(start), first), (base, len - first)] }
-    }
-
-    /// Bytes in both pieces.
-    pub fn len(&self) -> usize {
-        self.pieces[0].1 + self.pieces[1].1
-    }
-
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The first `n` bytes of it, or all if it has no more.
-    #[must_use]
-    pub fn first(&self, n: usize) -> Self {
-        let [(a, x), (b, y)] = self.pieces;
-        Self { at: self.at, pieces: [(a, x.min(n)), (b, y.min(n - x.min(n)))] }
-    }
-
-    /// CRC-32 of `len` bytes from `offset` on, behind bytes whose sum is `sum`.
-    #[must_use]
-    pub fn sum(&self, sum: u32, offset: usize, len: usize) -> u32 {
-        let mut hasher = crc32fast::Hasher::new_with_initial(sum);
-        self.walk(offset, len, |ptr, _, n| {
-            // SAFETY: `walk` gives ranges inside the pieces, which lie in the ring's memory. A peer that writes meanwhile spoils the sum,
-            // which is what it is for.
-            hasher.update(unsafe { core::slice::from_raw_parts(ptr, n) });
-        });
-        hasher.finalize()
-    }
-
-    /// The pieces, for callers that hand them to the kernel.
-    pub fn pieces(&self) -> [(*mut u8, usize); 2] {
-        self.pieces
-    }
-
-    /// Copies `len` bytes from `src` to `offset` bytes into the span; returns how many fitted.
-    ///
-    /// # Safety
-    /// `src` is readable for `len` bytes, and the span is space just given by [`Producer::space`].
-    pub unsafe fn copy_in(&self, offset: usize, src: *const u8, len: usize) -> usize {
-        // SAFETY: `walk` gives ranges inside the pieces, which lie in the ring's memory; the caller vouches for the source. The
-        // peer may read meanwhile, which concerns it alone.
-        self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(src.add(done), ptr, n) })
-    }
-
-    /// Copies up to `len` bytes from `offset` bytes into the span to `dst`; returns how many there were.
-    ///
-    /// # Safety
-    /// `dst` is writable for `len` bytes, and the span is data just given by [`Consumer::data`].
-    pub unsafe fn copy_out(&self, offset: usize, dst: *mut u8, len: usize) -> usize {
-        // SAFETY: as in `copy_in`, the other way; a hostile peer that writes meanwhile spoils only its own stream.
-        self.walk(offset, len, |ptr, done, n| unsafe { core::ptr::copy_nonoverlapping(ptr, dst.add(done), n) })
-    }
-
-    /// [`Span::copy_in`] by a function that may copy less than it should, and says how much: then no more is copied.
-    ///
-    /// # Safety
-    /// As for `copy(to, from, n)`, of pieces of the span and parts of `src`.
-    pub unsafe fn copy_in_by(&self, offset: usize, src: *const u8, len: usize, copy: Copier) -> usize {
-        // SAFETY: the caller's contract.
-        self.walk_by(offset, len, |ptr, done, n| unsafe { copy(ptr, src.wrapping_add(done), n) })
-    }
-
-    /// The same for [`Span::copy_out`].
-    ///
-    /// # Safety
-    /// As for `copy(to, from, n)`, of parts of `dst` and pieces of the span.
-    pub unsafe fn copy_out_by(&self, offset: usize, dst: *mut u8, len: usize, copy: Copier) -> usize {
-        // SAFETY: the caller's contract.
-        self.walk_by(offset, len, |ptr, done, n| unsafe { copy(dst.wrapping_add(done), ptr, n) })
-    }
-
-    fn walk(&self, offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize)) -> usize {
-        self.walk_by(offset, len, |ptr, done, n| {
-            f(ptr, done, n);
-            n
-        })
-    }
-
-    fn walk_by(&self, mut offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize) -> usize) -> usize {
-        let mut done = 0;
-        for (ptr, piece) in self.pieces {
-            let skip = offset.min(piece);
-            offset -= skip;
-            let n = (piece - skip).min(len - done);
-            if n > 0 {
-                let copied = f(ptr.wrapping_add(skip), done, n);
-                done += copied;
-                if copied < n {
-                    break;
-                }
-            }
-        }
-        done
-    }
-}
-
-/// A function that copies `n` bytes `(to, from, n)`, and says how many it could.
-pub type Copier = unsafe fn(*mut u8, *const u8, usize) -> usize;
-
 /// The writing end of a direction: this process's private memory of it. Zeroed memory is a producer that was never opened.
 #[derive(Default)]
 pub struct Producer {
@@ -235,6 +125,8 @@ pub struct Producer {
     block: AtomicU64,
     /// 1 after the ring was found full, until half of it is free again.
     full: AtomicU32,
+    /// 1 while `tail` says that we hold bytes back ([`held`]).
+    held: AtomicU32,
 }
 
 impl Producer {
@@ -243,6 +135,7 @@ impl Producer {
         self.tail.store(0, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
         self.full.store(0, Ordering::Relaxed);
+        self.held.store(0, Ordering::Relaxed);
         self.block.store(block.pack(), Ordering::Relaxed);
         dir.w.block.store(block.pack(), Ordering::Relaxed);
     }
@@ -328,21 +221,42 @@ impl Producer {
         self.unread(dir, mem).map_or(true, |used| used < limit)
     }
 
-    /// Publishes `n` bytes copied into `span`. The reader that may sleep is owed a doorbell by the caller.
+    /// Publishes `n` bytes copied into `span`, and with them whatever was held back. The reader that may sleep is owed a doorbell by the
+    /// caller.
     pub fn publish(&self, dir: &Direction, span: &Span, n: usize) -> Result<Sleeper, Trouble> {
+        self.exchange(dir, span, n, 0)?;
+        Ok(self.take_armed(dir))
+    }
+
+    /// Moves `tail` behind `n` bytes copied into `span`; `mark`: [`HELD`] or 0.
+    fn exchange(&self, dir: &Direction, span: &Span, n: usize, mark: u64) -> Result<(), Trouble> {
         let new = span.at + n as u64;
+        let was = if self.held.load(Ordering::Relaxed) == 0 { 0 } else { HELD };
         // SYNC: SeqCst, so that this store and the look at `armed` keep their order; pairs with `Consumer::arm`. Release part pairs
         // with the Acquire of `tail` in `Consumer::data`.
-        match dir.w.tail.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => self.tail.store(new, Ordering::Relaxed),
-            Err(seen) if seen & SEALED != 0 => return Err(Trouble::Sealed),
-            Err(_) if self.tail.load(Ordering::Relaxed) != span.at => return Err(Trouble::Raced),
-            Err(_) => return Err(Trouble::Corrupt),
+        match dir.w.tail.compare_exchange(span.at | was, new | mark, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => {
+                self.tail.store(new, Ordering::Relaxed);
+                self.held.store(u32::from(mark != 0), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(seen) if seen & SEALED != 0 => Err(Trouble::Sealed),
+            Err(_) if self.tail.load(Ordering::Relaxed) != span.at => Err(Trouble::Raced),
+            // The reader has waited long enough, and shows everything.
+            Err(seen) if was != 0 && seen == span.at => {
+                self.held.store(0, Ordering::Relaxed);
+                if mark == 0 { self.exchange(dir, span, n, 0) } else { Err(Trouble::Raced) }
+            }
+            Err(_) => Err(Trouble::Corrupt),
         }
+    }
+
+    /// Who may be asleep, and is owed a doorbell for what has just been published.
+    fn take_armed(&self, dir: &Direction) -> Sleeper {
         if dir.wake.armed.load(Ordering::SeqCst) == 0 {
-            return Ok(Sleeper::Nobody);
+            return Sleeper::Nobody;
         }
-        Ok(Sleeper::from_code(dir.wake.armed.swap(0, Ordering::SeqCst)))
+        Sleeper::from_code(dir.wake.armed.swap(0, Ordering::SeqCst))
     }
 
     /// Announces that we are about to sleep for space. Returns true when there is no need: look again.
@@ -410,6 +324,13 @@ impl Producer {
 pub struct Consumer;
 
 impl Consumer {
+    /// Position behind the last byte that may be read, and [`SEALED`].
+    #[inline]
+    pub fn tail(&self, dir: &Direction, order: Ordering) -> u64 {
+        let word = dir.w.tail.load(order);
+        if word & HELD == 0 { word } else { held::shown(dir, word) }
+    }
+
     /// Published bytes not consumed yet, as pieces to copy from. `Err(Sealed)`: drained and sealed.
     pub fn data(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
         let head = dir.r.head.load(Ordering::Relaxed);
@@ -417,13 +338,13 @@ impl Consumer {
             return Err(Trouble::Corrupt);
         }
         // SYNC: Acquire pairs with `Producer::publish`: bytes and block are those of this tail.
-        let word = dir.w.tail.load(Ordering::Acquire);
+        let word = self.tail(dir, Ordering::Acquire);
         let used = (word & POSITION).wrapping_sub(head);
         if used == 0 {
             if word & SEALED != 0 {
                 return Err(Trouble::Sealed);
             }
-            return Ok(Span { at: head, pieces: [(core::ptr::null_mut(), 0); 2] });
+            return Ok(Span::empty(head));
         }
         // SYNC: Acquire pairs with `move_to`: a block that was moved to while bytes were unread has them.
         let (base, size) = mem.block(dir.w.block.load(Ordering::Acquire))?;
@@ -436,14 +357,14 @@ impl Consumer {
     /// Bytes waiting; 0 also for a corrupt ring.
     pub fn waiting(&self, dir: &Direction) -> u64 {
         let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
-        let tail = dir.w.tail.load(Ordering::Acquire) & POSITION;
+        let tail = self.tail(dir, Ordering::Acquire) & POSITION;
         tail.wrapping_sub(head) & POSITION
     }
 
     /// Whether a look at the ring is worth it: bytes, or a seal.
     #[inline]
     pub fn stirred(&self, dir: &Direction) -> bool {
-        dir.w.tail.load(Ordering::Acquire) != dir.r.head.load(Ordering::Relaxed)
+        self.tail(dir, Ordering::Acquire) != dir.r.head.load(Ordering::Relaxed)
     }
 
     /// Consumes `n` bytes of `span`. `Ok(true)`: the writer waits for space there now is, and the caller owes it a doorbell.
@@ -484,7 +405,7 @@ impl Consumer {
     pub fn arm_for(&self, dir: &Direction, sleeper: Sleeper) -> bool {
         // SYNC: SeqCst store then SeqCst look at `tail`; pairs with `Producer::publish`.
         dir.wake.armed.store(sleeper.code(), Ordering::SeqCst);
-        dir.w.tail.load(Ordering::SeqCst) != dir.r.head.load(Ordering::Relaxed)
+        self.tail(dir, Ordering::SeqCst) != dir.r.head.load(Ordering::Relaxed)
     }
 
     /// Whether a writer would ring for the next byte.

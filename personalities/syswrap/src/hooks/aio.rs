@@ -1,6 +1,10 @@
-//! Asynchronous I/O: its reads and writes are made where no hook sees them, so every socket among them is a plain one first.
+//! Asynchronous I/O: its reads and writes are made where no hook sees them, so every socket among them is a plain one first. What the ring
+//! of a peer that is gone still holds cannot be had in the kernel: such a read is made at once ([`request`]).
+
+mod request;
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ptr;
 
 use libc::size_t;
 use madrigal_report::Reason;
@@ -12,10 +16,10 @@ use crate::real;
 /// More requests than one call takes.
 const MOST: usize = 1 << 16;
 
-/// A request of aio(7), or of io_submit(2): the descriptor is its first field, or the sixth word.
-fn plainly(request: *mut c_void, at: usize) {
+/// A request of io_submit(2).
+fn plainly(request: *mut c_void) {
     // SAFETY: the program's request, if it is mapped: an int at that place.
-    if let Some(fd) = unsafe { get(request.wrapping_byte_add(at).cast::<c_int>()) } {
+    if let Some(fd) = unsafe { get(request.wrapping_byte_add(IOCB_FD).cast::<c_int>()) } {
         kernel_only(fd, Reason::AsyncIo);
     }
 }
@@ -23,27 +27,16 @@ fn plainly(request: *mut c_void, at: usize) {
 /// The descriptor's place in a request of io_submit(2) (linux/aio_abi.h).
 const IOCB_FD: usize = 20;
 
-/// The same for each of a list.
-///
-/// # Safety
-/// What is mapped of `n` pointers at `list` is the program's.
-unsafe fn all_plainly(list: *const *mut c_void, n: usize, at: usize) {
-    for i in 0..n.min(MOST) {
-        // SAFETY: the caller's contract.
-        match unsafe { get(list.wrapping_add(i)) } {
-            Some(request) if !request.is_null() => plainly(request, at),
-            _ => {}
-        }
-    }
-}
-
 macro_rules! before_request {
-    ($($(#[doc = $doc:literal])* $name:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident, $reads:literal;)*) => {
         $(
             $(#[doc = $doc])*
             #[unsafe(no_mangle)]
             pub unsafe extern "C-unwind" fn $name(request: *mut c_void) -> c_int {
-                plainly(request, 0);
+                // SAFETY: the program's request.
+                if unsafe { request::before(request, $reads) } {
+                    return 0;
+                }
                 // SAFETY: the program's argument, passed on unchanged.
                 unsafe { real::$name()(request) }
             }
@@ -53,13 +46,13 @@ macro_rules! before_request {
 
 before_request! {
     /// aio_read(3)
-    aio_read;
+    aio_read, true;
     /// aio_read(3) with 64-bit offsets.
-    aio_read64;
+    aio_read64, true;
     /// aio_write(3)
-    aio_write;
+    aio_write, false;
     /// aio_write(3) with 64-bit offsets.
-    aio_write64;
+    aio_write64, false;
 }
 
 /// lio_listio(3)
@@ -71,8 +64,9 @@ pub unsafe extern "C-unwind" fn lio_listio(
     event: *mut c_void,
 ) -> c_int {
     // SAFETY: the program's arguments; so below.
-    unsafe { all_plainly(list, n.max(0) as usize, 0) };
-    // SAFETY: passed on unchanged; so in every hook below.
+    let rest = unsafe { request::before_all(list, n) };
+    let list = rest.as_ref().map_or(list, request::Rest::list);
+    // SAFETY: passed on, but for what is done already; so in every hook below.
     unsafe { real::lio_listio()(mode, list, n, event) }
 }
 
@@ -85,7 +79,8 @@ pub unsafe extern "C-unwind" fn lio_listio64(
     event: *mut c_void,
 ) -> c_int {
     // SAFETY: see `lio_listio`.
-    unsafe { all_plainly(list, n.max(0) as usize, 0) };
+    let rest = unsafe { request::before_all(list, n) };
+    let list = rest.as_ref().map_or(list, request::Rest::list);
     // SAFETY: see `lio_listio`.
     unsafe { real::lio_listio64()(mode, list, n, event) }
 }
@@ -104,8 +99,13 @@ pub unsafe extern "C-unwind" fn io_submit(context: *mut c_void, n: c_long, list:
 /// # Safety
 /// What is mapped of `n` pointers at `list` is the program's.
 pub(super) unsafe fn before_submit(n: c_long, list: *const *mut c_void) {
-    // SAFETY: the caller's contract.
-    unsafe { all_plainly(list, n.max(0) as usize, IOCB_FD) };
+    for i in 0..(n.max(0) as usize).min(MOST) {
+        // SAFETY: the caller's contract.
+        let request = unsafe { get(list.wrapping_add(i)) }.unwrap_or(ptr::null_mut());
+        if !request.is_null() {
+            plainly(request);
+        }
+    }
 }
 
 /// A program that uses io_uring(7): its reads and writes cannot be seen.

@@ -186,8 +186,8 @@ fn before(change: &Change) -> bool {
     false
 }
 
-/// `TCP_NODELAY` and `TCP_CORK`. Ring bytes go at once, which both permit; in the kernel they would hold doorbells back, so it hears of
-/// them only while it carries what the program sends. True: it has heard what it may.
+/// `TCP_NODELAY` and `TCP_CORK`: what a ring has held back is shown. In the kernel they would hold doorbells back, so it hears of them only
+/// while it carries what the program sends. True: it has heard what it may.
 fn hold_back(s: &Sock, change: &Change) -> bool {
     // So that neither a session begins nor the direction moves in between.
     let _guard = s.session.wlock.lock();
@@ -197,6 +197,14 @@ fn hold_back(s: &Sock, change: &Change) -> bool {
         s.session.corked.store(on, Ordering::Relaxed);
     } else if in_session {
         s.nodelay.store(on, core::sync::atomic::Ordering::Relaxed);
+    }
+    let shows = (on == 0) == (change.name == libc::TCP_CORK);
+    if shows
+        && in_session
+        && s.session.sends()
+        && let Some(v) = view(s, change.fd)
+    {
+        v.show();
     }
     if in_session && !s.session.sends() {
         let _ = raw::set_sockopt(change.fd, change.level, change.name, &change.first);
@@ -259,7 +267,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: c_long) 
     let counted = match request {
         libc::FIONREAD => session_of(fd, |s| recv::readable(s, fd)),
         // What the peer can reach is as good as acknowledged; the kernel's own count has doorbells in it.
-        libc::TIOCOUTQ => session_of(fd, |s| (s.session.tx() == phase::RING).then_some(0)),
+        libc::TIOCOUTQ => session_of(fd, |s| {
+            let v = view(s, fd).filter(|_| s.session.tx() == phase::RING)?;
+            usize::try_from(v.held()).ok()
+        }),
         _ => None,
     };
     if let Some(n) = counted {

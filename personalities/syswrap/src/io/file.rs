@@ -58,7 +58,7 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
                 return Some(Outcome::Fail(Errno::INTR));
             }
             let left = op.n - op.progress.done();
-            send::put(&v, left, |span, from| {
+            send::put(&v, left, false, |span, from| {
                 let got = read(op, span, from);
                 over = Some(got).filter(|got| got.is_err() || *got == Ok(0));
                 Ok(got.unwrap_or(0))

@@ -24,6 +24,7 @@ use crate::state::{registration, settle};
 use behind::{Behind, behind_session};
 
 pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, woken};
+pub(super) use space::handlers_restart;
 pub(crate) use space::longest_sleep;
 pub(super) use space::{Waited, await_space};
 
@@ -133,6 +134,7 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
         if op.done() > 0 && nonblocking {
             return send_rest(&s, op);
         }
+        s.session.more.store(u32::from(op.flags & libc::MSG_MORE != 0), Ordering::Relaxed);
         match plain::send(s, op.fd, nonblocking, &call) {
             Ok(outcome) => return judged(op, outcome),
             Err(back) => s = back,
@@ -235,7 +237,7 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                     Err(e) => Outcome::Fail(e),
                 });
             }
-            put(&v, op.left(), |span, from| op.buffers.drain(op.done() + from, span))
+            put(&v, op.left(), op.flags & libc::MSG_MORE != 0, |span, from| op.buffers.drain(op.done() + from, span))
         };
         match put {
             Put::Bytes(n, sleeper) => {
@@ -279,11 +281,12 @@ fn broken(flags: c_int) -> Outcome {
     Outcome::Fail(Errno::PIPE)
 }
 
-/// Puts up to `left` bytes into the ring, making the switch first if it is time, and ends the direction if it is over. Under the send
-/// lock.
+/// Puts up to `left` bytes into the ring, making the switch first if it is time, and ends the direction if it is over. `more`: as with
+/// `MSG_MORE`. Under the send lock.
 pub(super) fn put(
     v: &View<'_, Socket<'_>>,
     left: usize,
+    more: bool,
     copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
 ) -> Put {
     if !matches!(v.s.rx(), phase::RING | phase::DONE) {
@@ -297,7 +300,7 @@ pub(super) fn put(
         finish_sending(v, Reason::PeerLeft);
         return Put::Plain;
     }
-    match v.put(left, &v.wire, copy) {
+    match v.put(left, more || v.s.corked.load(Ordering::Relaxed) != 0, &v.wire, copy) {
         Put::Over => {
             over(v);
             Put::Plain
@@ -364,7 +367,7 @@ fn flush_now(s: &Sock, fd: c_int) {
 fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
     let bytes = Buffers::one(ptr.cast(), n);
     let session = view(s, fd).filter(|_| s.mode() == mode::SESSION);
-    match session.map_or(Put::Plain, |v| put(&v, n, |span, from| bytes.drain(from, span))) {
+    match session.map_or(Put::Plain, |v| put(&v, n, false, |span, from| bytes.drain(from, span))) {
         Put::Bytes(n, sleeper) => {
             s.deferred.sent(n);
             if let Some(v) = session {

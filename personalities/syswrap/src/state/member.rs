@@ -34,6 +34,8 @@ pub(crate) struct Member {
     pub(crate) quiet: AtomicU32,
     /// The wait in which it was reported last.
     pub(crate) round: AtomicU32,
+    /// Since which turn it has been ready, among the members of its set; 0: it was not, when last looked at.
+    pub(crate) turn: AtomicU64,
 }
 
 pub(crate) mod bit {
@@ -54,6 +56,9 @@ pub(crate) mod bit {
     pub(crate) const ORPHAN: u32 = 64;
     /// A session waits for the program to arm it.
     pub(crate) const AWAITED: u32 = 128;
+    /// One-shot and reported while the registration was ours: the program's is not in the kernel, which could not be told that it is
+    /// spent, until the program modifies it.
+    pub(crate) const ABSENT: u32 = 256;
 }
 
 impl Member {
@@ -67,6 +72,7 @@ impl Member {
         self.fd.store(fd, Ordering::Relaxed);
         self.state.store(bits, Ordering::Relaxed);
         self.round.store(0, Ordering::Relaxed);
+        self.turn.store(0, Ordering::Relaxed);
         self.ask(event);
         self.set.store(set + 1, Ordering::Release);
     }

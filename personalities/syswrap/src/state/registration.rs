@@ -7,8 +7,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
-    epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, epoll_event,
 };
 use madrigal_sys::{Errno, raw};
 
@@ -29,8 +28,8 @@ fn used(s: &Sock) -> impl Iterator<Item = (usize, &Member)> {
 /// Whether the socket's memberships are no obstacle to a session.
 pub(crate) fn may_move(s: &Sock) -> bool {
     used(s).all(|(_, member)| {
-        let sole = || member.set().and_then(sets::by_index).is_some_and(|set| set.is_sole());
-        !member.has(bit::ORPHAN) && sole()
+        let fits = |set: sets::SetRef| set.is_sole() && set.watched.load(Ordering::Relaxed) == 0;
+        !member.has(bit::ORPHAN) && member.set().and_then(sets::by_index).is_some_and(fits)
     })
 }
 
@@ -88,6 +87,9 @@ fn ours(set: &Set, s: &Sock, member: &Member) -> u32 {
 /// Makes the kernel's entry of a member this.
 fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
     let fd = member.fd.load(Ordering::Relaxed);
+    if member.has(bit::ABSENT) {
+        return raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data).inspect(|()| member.set_bit(bit::ABSENT, false));
+    }
     if member.is_exclusive() {
         // An exclusive entry cannot be modified, and one becomes exclusive only as it is added.
         return raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
@@ -123,11 +125,15 @@ fn restore_one(s: &Sock, member: &Member) {
     set.deactivate(member);
     member.set_bit(bit::OURS, false);
     set.ours.fetch_sub(1, Ordering::AcqRel);
-    let events = if member.has(bit::SPENT) { EPOLLONESHOT as u32 } else { member.events.load(Ordering::Relaxed) };
-    if let Some(epfd) = epfd {
-        // The kernel looks at the socket anew, and reports what is there.
-        let _ = put(epfd, member, events, member.data.load(Ordering::Relaxed));
+    let Some(epfd) = epfd else { return };
+    if member.has(bit::SPENT) {
+        // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
+        member.set_bit(bit::ABSENT, true);
+        let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        return;
     }
+    // The kernel looks at the socket anew, and reports what is there.
+    let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
 /// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
@@ -247,15 +253,17 @@ fn stir_sleepers(set: &Set, s: &Sock, m: usize, member: &Member) {
     }
 }
 
-/// The set's own descriptor is being watched: from now on our registrations in it tell of doorbells only.
-pub(crate) fn watch(set: &Set) {
-    if set.watched.swap(1, Ordering::AcqRel) != 0 {
-        return;
+/// The set's own descriptor is being watched: from now on our registrations in it, as long as there are any, tell of doorbells only.
+/// True: it was not before.
+pub(crate) fn watch(set: &Set) -> bool {
+    let first = set.watched.swap(1, Ordering::AcqRel) == 0;
+    if first {
+        for s in members_of(set) {
+            forget_detached(set, &s);
+            quieten(&s);
+        }
     }
-    for s in members_of(set) {
-        forget_detached(set, &s);
-        quieten(&s);
-    }
+    first
 }
 
 /// What the program has taken out of the set goes from the kernel's, too, where it would make the set look ready.
@@ -372,6 +380,9 @@ fn changed_plainly(
     event: Option<epoll_event>,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
+    if member.has(bit::ABSENT) {
+        return changed_absently(set, s, member, op, event);
+    }
     if let (EPOLL_CTL_MOD, Some(event)) = (op, event)
         && arm_as_ours(s, member, event)
     {
@@ -396,6 +407,27 @@ fn arm_as_ours(s: &Sock, member: &Member, event: epoll_event) -> bool {
     }
     member.ask(event);
     adopt_all(s)
+}
+
+/// The registration is the program's, and was spent: there is none in the kernel.
+fn changed_absently(set: &Set, s: &Sock, member: &Member, op: c_int, event: Option<epoll_event>) -> Result<(), Errno> {
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
+        (EPOLL_CTL_MOD, Some(event)) if is_exclusive(event) => Err(Errno::INVAL),
+        (EPOLL_CTL_MOD, Some(event)) => {
+            let epfd = set.descriptor().ok_or(Errno::BADF)?;
+            let fd = member.fd.load(Ordering::Relaxed);
+            raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64)?;
+            member.set_bit(bit::ABSENT, false);
+            member.ask(event);
+            Ok(())
+        }
+        (EPOLL_CTL_DEL, _) => {
+            forget(set, s, member);
+            Ok(())
+        }
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// The kernel's registration is ours, and stays so.

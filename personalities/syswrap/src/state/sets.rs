@@ -47,6 +47,10 @@ pub(crate) struct Set {
     pub(crate) length: AtomicU32,
     /// Numbers the waits.
     pub(crate) rounds: AtomicU32,
+    /// The last turn that a member got; under `lock`.
+    turns: AtomicU64,
+    /// 1: the last wait had no room for what the kernel may have to tell.
+    pub(crate) crowded: AtomicU32,
     /// When the kernel was last asked, and ring answers since.
     pub(crate) kernel_at: AtomicU64,
     pub(crate) answers: AtomicU32,
@@ -135,7 +139,7 @@ pub(crate) fn track(fd: c_int) {
     }
     let Some((index, set)) = SETS.take() else { return };
     let words = [&set.holders, &set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
-    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed]) {
+    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded]) {
         field.store(0, Ordering::Relaxed);
     }
     for nested in &set.nested {
@@ -354,6 +358,13 @@ impl Set {
             next = member.next.load(Ordering::Relaxed);
             Some((id, s, member))
         })
+    }
+
+    /// The next turn to be told of. Under the lock.
+    pub(crate) fn next_turn(&self) -> u64 {
+        let turn = self.turns.load(Ordering::Relaxed) + 1;
+        self.turns.store(turn, Ordering::Relaxed);
+        turn
     }
 
     /// Makes the member behind `last` (an id plus one) the first of the list. Under the lock.

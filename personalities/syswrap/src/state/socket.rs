@@ -129,6 +129,18 @@ impl Wire for Socket<'_> {
         raw::send_bytes(self.fd, &[0]).map(drop)
     }
 
+    fn bell_late(self) -> Result<(), Errno> {
+        // SAFETY: one byte of our own.
+        unsafe {
+            raw::send(self.fd, [0u8].as_ptr().cast(), 1, libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        }
+        .map(drop)
+    }
+
+    fn segment(self) -> u32 {
+        raw::sockopt_int(self.fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap_or(0).max(0) as u32
+    }
+
     fn send(self, bytes: &[u8]) -> Result<usize, Errno> {
         raw::send_bytes(self.fd, bytes)
     }

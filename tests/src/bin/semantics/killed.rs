@@ -1,9 +1,10 @@
 //! Processes that are killed, and what the other end sees.
+#![allow(unsafe_code)]
 
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
-crate::checks![child_killed, peer_killed_behind_a_doorbell, peer_killed_that_resets];
+crate::checks![child_killed, asynchronously, peer_killed_behind_a_doorbell, peer_killed_that_resets];
 
 fn child_killed() {
     let (out, input) = net::pipe();
@@ -20,6 +21,79 @@ fn child_killed() {
     net::kill(pid, libc::SIGKILL).unwrap();
     net::wait(pid);
     assert_eq!(recv_up_to(&c, 100), b"last words");
+}
+
+/// aio_read(3) of what a killed process left: in parts, told of as the program wants, and then the end.
+fn asynchronously() {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        send_all(&fd, &[7; 300]);
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::wait(child);
+    net::await_events(&fd, libc::POLLRDHUP);
+    assert_eq!(aio_read(&fd, 100, libc::SIGEV_NONE), Ok(100));
+    net::on_signal(libc::SIGUSR1, net::count_signal, true);
+    assert_eq!(aio_read(&fd, 100, libc::SIGEV_SIGNAL), Ok(100));
+    while net::signals() == 0 {
+        net::nap(1);
+    }
+    assert_eq!(listed_read(&fd, 100), Ok(100));
+    assert_eq!(aio_read(&fd, 100, libc::SIGEV_NONE), Ok(0));
+    assert_eq!(net::send(&fd, b"x", libc::MSG_NOSIGNAL), Ok(1));
+}
+
+fn request(fd: &std::os::fd::OwnedFd, buf: &mut [u8], notify: i32) -> libc::aiocb {
+    // SAFETY: an all-zero request is valid.
+    let mut request: libc::aiocb = unsafe { std::mem::zeroed() };
+    request.aio_fildes = std::os::fd::AsRawFd::as_raw_fd(fd);
+    request.aio_buf = buf.as_mut_ptr().cast();
+    request.aio_nbytes = buf.len();
+    request.aio_sigevent.sigev_notify = notify;
+    request.aio_sigevent.sigev_signo = libc::SIGUSR1;
+    request.aio_lio_opcode = libc::LIO_READ;
+    request
+}
+
+/// The result of a request, once it is done.
+fn result(at: *mut libc::aiocb) -> Result<usize, i32> {
+    loop {
+        // SAFETY: the caller's request, which lives until it is done.
+        match unsafe { libc::aio_error(at) } {
+            libc::EINPROGRESS => net::nap(1),
+            // SAFETY: as above.
+            0 => return Ok(unsafe { libc::aio_return(at) } as usize),
+            e => return Err(e),
+        }
+    }
+}
+
+fn aio_read(fd: &std::os::fd::OwnedFd, n: usize, notify: i32) -> Result<usize, i32> {
+    let mut buf = vec![0; n];
+    let mut request = request(fd, &mut buf, notify);
+    let at = &raw mut request;
+    // SAFETY: memory that lives until the request is done.
+    assert_eq!(unsafe { libc::aio_read(at) }, 0);
+    let got = result(at)?;
+    assert!(buf[..got].iter().all(|&byte| byte == 7));
+    Ok(got)
+}
+
+/// The same by lio_listio(3), waited for.
+fn listed_read(fd: &std::os::fd::OwnedFd, n: usize) -> Result<usize, i32> {
+    let mut buf = vec![0; n];
+    let mut request = request(fd, &mut buf, libc::SIGEV_NONE);
+    let list = [std::ptr::null_mut(), &raw mut request];
+    // SAFETY: as in `aio_read`.
+    assert_eq!(unsafe { libc::lio_listio(libc::LIO_WAIT, list.as_ptr(), 2, std::ptr::null_mut()) }, 0);
+    result(list[1])
 }
 
 /// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after

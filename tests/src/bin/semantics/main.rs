@@ -8,8 +8,10 @@ mod descriptors;
 mod edges;
 mod files;
 mod gone;
+mod held;
 mod interrupts;
 mod killed;
+mod nested;
 mod options;
 mod passing;
 mod polling;
@@ -19,6 +21,7 @@ mod set;
 mod sets;
 mod threads;
 mod transmit;
+mod turns;
 mod urgent;
 
 use madrigal_tests::{net, pair};
@@ -37,10 +40,13 @@ pub(crate) use checks;
 const ALL: &[(&str, &[Check])] = &[
     ("receive", receive::CHECKS),
     ("transmit", transmit::CHECKS),
+    ("held", held::CHECKS),
     ("urgent", urgent::CHECKS),
     ("close", close::CHECKS),
     ("polling", polling::CHECKS),
     ("sets", sets::CHECKS),
+    ("nested", nested::CHECKS),
+    ("turns", turns::CHECKS),
     ("edges", edges::CHECKS),
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),

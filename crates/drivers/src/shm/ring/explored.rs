@@ -107,6 +107,42 @@ fn nobody_sleeps_for_ever_for_bytes_or_for_space() {
     });
 }
 
+/// Held bytes come with those behind them, or all at once, and whoever sleeps is woken then.
+#[test]
+fn what_is_held_is_shown_in_one_moment() {
+    explore(|| {
+        const TOTAL: u64 = 800;
+        let ring = Arc::new(Ring::new());
+        let [near, far] = bells();
+        let writer = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || {
+                for at in (0..TOTAL).step_by(200) {
+                    ring.hold(&stream(at, 100));
+                    if at % 400 == 0 {
+                        assert_eq!(put(&ring, &near, at + 100, 100), 100);
+                    } else {
+                        ring.hold(&stream(at + 100, 100));
+                        near.ring(ring.tx.release(&ring.dir) != Sleeper::Nobody);
+                    }
+                }
+                near
+            }
+        });
+        let (mut at, mut buf) = (0, [0; 1024]);
+        while at < TOTAL {
+            let (n, _) = ring.read(&mut buf).unwrap();
+            assert_eq!(n % 200, 0, "a part was shown");
+            assert_eq!(buf[..n], stream(at, n));
+            at += n as u64;
+            if n == 0 && !ring.rx.arm(&ring.dir) {
+                far.sleep();
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
 #[test]
 fn growth_loses_nothing() {
     explore(|| {

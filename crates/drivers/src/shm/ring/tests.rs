@@ -62,6 +62,13 @@ impl Ring {
         Ok((n, self.tx.publish(&self.dir, &span, n)? != Sleeper::Nobody))
     }
 
+    /// Writes all of this, held back.
+    pub(super) fn hold(&self, bytes: &[u8]) -> bool {
+        let (span, n) = self.fill(bytes).unwrap();
+        assert_eq!(n, bytes.len());
+        self.tx.hold(&self.dir, &span, n).unwrap()
+    }
+
     /// Copies out without consuming.
     pub(super) fn look(&self, buf: &mut [u8]) -> Result<(Span, usize), Trouble> {
         let span = self.rx.data(&self.dir, &self.mem)?;
@@ -123,6 +130,60 @@ mod examples {
         assert_eq!(ring.write(&[2; 1]).unwrap().0, 0);
         assert_eq!(ring.read(&mut [0; 1]).unwrap().0, 1);
         assert_eq!(ring.write(&[2; 2000]).unwrap().0, SMALL_RING / 2);
+    }
+
+    #[test]
+    fn held_bytes_are_shown_with_what_follows() {
+        let (ring, mut buf) = (Ring::new(), [0; 700]);
+        ring.write(&stream(0, 10)).unwrap();
+        assert!(!ring.rx.arm(&ring.dir) || ring.read(&mut buf).unwrap().0 == 10);
+        ring.rx.arm(&ring.dir);
+        assert!(ring.hold(&stream(10, 20)), "somebody sleeps");
+        assert!(!ring.hold(&stream(30, 20)), "and knows");
+        assert_eq!((ring.read(&mut buf).unwrap().0, ring.rx.waiting(&ring.dir), ring.tx.held(&ring.dir)), (0, 0, 40));
+        assert!(!ring.rx.stirred(&ring.dir) && ring.rx.held_for(&ring.dir).is_some());
+        assert_eq!(ring.write(&stream(50, 30)).unwrap(), (30, true));
+        assert_eq!((ring.read(&mut buf).unwrap().0, ring.tx.held(&ring.dir)), (70, 0));
+        assert_eq!(buf[..70], stream(10, 70));
+        assert_eq!(ring.rx.held_for(&ring.dir), None);
+    }
+
+    #[test]
+    fn held_bytes_are_shown_by_a_release_a_seal_or_the_reader() {
+        let shown: [fn(&Ring); 5] = [
+            |ring| assert_eq!(ring.tx.release(&ring.dir), Sleeper::Own),
+            |ring| ring.tx.seal(&ring.dir),
+            |ring| ring.rx.seal(&ring.dir),
+            |ring| ring.rx.show_all(&ring.dir),
+            |ring| ring.dir.wake.held_since.store(0, Ordering::SeqCst),
+        ];
+        for show in shown {
+            let (ring, mut buf) = (Ring::new(), [0; 700]);
+            ring.hold(&stream(0, 20));
+            assert_eq!(ring.read(&mut buf).unwrap().0, 0);
+            show(&ring);
+            assert_eq!(ring.read(&mut buf).unwrap().0, 20);
+            if !ring.tx.is_sealed(&ring.dir) {
+                // The writer goes on, whoever has shown them.
+                ring.hold(&stream(20, 20));
+                assert_eq!(ring.read(&mut buf).unwrap().0, 0);
+                assert_eq!(ring.write(&stream(40, 5)).unwrap().0, 5);
+                assert_eq!(ring.read(&mut buf).unwrap().0, 25);
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_what_is_held_can_be_shown() {
+        let (ring, mut buf) = (Ring::new(), [0; 700]);
+        ring.hold(&stream(0, 100));
+        assert_eq!(ring.tx.show(&ring.dir, 60), Sleeper::Own);
+        assert_eq!((ring.read(&mut buf).unwrap().0, ring.tx.held(&ring.dir)), (60, 40));
+        // A peer that writes nonsense there hides nothing that was read, and shows nothing that is not there.
+        ring.dir.wake.held_from.store(0, Ordering::SeqCst);
+        assert_eq!(ring.read(&mut buf).unwrap().0, 0);
+        ring.dir.wake.held_from.store(u64::MAX, Ordering::SeqCst);
+        assert_eq!(ring.read(&mut buf).unwrap().0, 40);
     }
 
     #[test]

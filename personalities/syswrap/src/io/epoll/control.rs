@@ -1,11 +1,13 @@
 //! epoll_ctl(2).
 
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 
-use libc::{EPOLL_CTL_DEL, epoll_event};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, epoll_event};
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
 
+use super::nested::{plain_in_watched, watch};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::state::sock;
 use crate::state::{registration, sets};
@@ -20,7 +22,11 @@ pub(crate) fn control(
 ) -> Result<(), Errno> {
     let set = sets::enter(epfd);
     if let Some(s) = sock::enter(fd) {
+        let watched = set.as_ref().is_some_and(|set| set.watched.load(Ordering::Relaxed) != 0);
         let known = set.and_then(|set| registration::control((&set, epfd), (&s, fd), op, event, &call));
+        if watched && op == EPOLL_CTL_ADD {
+            plain_in_watched(&s, fd);
+        }
         return known.unwrap_or_else(|| {
             // A set nobody told us about, or one too many, would show doorbells.
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
@@ -29,7 +35,7 @@ pub(crate) fn control(
     }
     let inner = sets::enter(fd);
     if let Some(inner) = &inner {
-        registration::watch(inner);
+        watch(inner);
     }
     call()?;
     if let (Some(outer), Some(inner)) = (set, inner) {

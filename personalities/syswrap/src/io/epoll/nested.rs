@@ -1,19 +1,43 @@
-//! Sets inside sets, and sets inside a poll(2): they are ready when one of their rings is.
+//! Sets inside sets, and sets inside a poll(2).
+//!
+//! What the kernel says of such a set is what it holds on its list, and only epoll_wait(2) takes anything off it: an entry of ours that has
+//! to tell of a doorbell, or of something the program did not ask for, would make the set look ready. So the sockets of a set that is
+//! watched go by TCP ([`watch`]), and the kernel's answer is the program's. What follows is for those that are on their way out: a session
+//! that ends while the peer sleeps, or while bytes are left in its ring, lasts until both have gone on.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLET, EPOLLRDHUP, epoll_event};
+use madrigal_report::Reason;
 
 use super::ready::kernel_readiness;
 use super::sleep::{Sleepers, any_ready};
 use super::{ENDED, READABLE};
+use crate::lifecycle::leave::{Back, leave};
 use crate::state::member::{Member, bit};
-use crate::state::registration::{members_of, watch};
+use crate::state::registration::{self, members_of};
 use crate::state::session::Me;
 use crate::state::sets::{self, Set, SetRef};
-use crate::state::sock::Ref;
+use crate::state::settle;
+use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::view;
+
+/// The set's own descriptor is being watched, by another set or by poll(2).
+pub(super) fn watch(set: &Set) {
+    if registration::watch(set) {
+        for s in members_of(set) {
+            plain_in_watched(&s, s.fd());
+        }
+    }
+}
+
+/// A socket in a set that is watched goes by TCP, as long as it is in there.
+pub(super) fn plain_in_watched(s: &Sock, fd: c_int) {
+    if s.mode() != mode::KERNEL {
+        leave(s, fd, Reason::EventSet, Back::IfPossible);
+    }
+}
 
 /// Reports sets nested in this one whose rings are ready.
 pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event]) -> usize {
@@ -45,6 +69,14 @@ pub(super) fn is_meant(outer: &Set, data: u64) -> bool {
 /// The kernel's own list may hold reports of our registrations, which only epoll_wait(2) consumes: doorbells are taken out, which
 /// makes them void, and what remains is a real event or costs the program one fruitless epoll_wait(2).
 fn is_ready(set: &Set) -> bool {
+    each_of_ours(set, |s, _, member| {
+        if let Some(v) = view(s, member.fd.load(Ordering::Relaxed)).filter(|v| v.is_sealed_in())
+            && let Some(_lock) = v.try_reading()
+        {
+            v.finish_receiving();
+        }
+        settle::unhook(s);
+    });
     if any_ready(set) {
         return true;
     }
@@ -89,6 +121,9 @@ pub(crate) struct Polled {
 pub(crate) fn polled(fd: c_int) -> Option<Polled> {
     let set = sets::enter(fd).filter(|set| set.tcp.load(Ordering::Relaxed) > 0)?;
     watch(&set);
+    if set.is_plain() {
+        return None;
+    }
     Some(Polled { set, asleep: None })
 }
 
@@ -102,6 +137,11 @@ impl Polled {
     pub(crate) fn begin_sleep(&mut self) -> bool {
         let asleep = self.asleep.insert(Sleepers::inside(&self.set));
         asleep.inner_ready || any_ready(&self.set)
+    }
+
+    /// How long it may sleep.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.asleep.as_ref().and_then(|asleep| asleep.limit)
     }
 
     /// The thread is back.

@@ -21,8 +21,10 @@ pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     let fd = member.fd.load(Ordering::Relaxed);
     // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
     let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
-    let ready = look(s, Some(member), fd, wanted) & (wanted | (EPOLLERR | EPOLLHUP) as u32);
-    if ready == 0 || stamps.is_some_and(|stamps| !is_news(member, ready, stamps)) {
+    let seen = look(s, Some(member), fd, wanted);
+    let ready = seen & (wanted | (EPOLLERR | EPOLLHUP) as u32);
+    let news = stamps.is_none_or(|stamps| is_news(member, wanted, seen, stamps));
+    if ready == 0 || !news {
         return None;
     }
     if wanted & EPOLLONESHOT as u32 != 0 {
@@ -45,7 +47,7 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
 /// How far the bytes of either direction have come: a change is an edge.
 fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
-    let tail = view(s, fd).map_or(SEALED, |v| v.inn.w.tail.load(Ordering::Acquire));
+    let tail = view(s, fd).map_or(SEALED, |v| View::<Socket<'_>>::CONSUMER.tail(v.inn, Ordering::Acquire));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
     let into = if ring { tail & ((1 << 47) - 1) } else { by_kernel(&s.kernel_moves) };
     let out = if s.session.tx() == phase::RING {
@@ -56,12 +58,17 @@ fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     (into, out)
 }
 
-fn is_news(member: &Member, ready: u32, (into, out): (u64, u64)) -> bool {
-    // The end is an edge once it is told; that an error has been told is none.
-    let into = into | u64::from(ready & ENDED & !(EPOLLERR as u32)) << 48;
-    let news_in = ready & (READABLE | ENDED | URGENT) != 0 && member.seen_in.swap(into, Ordering::Relaxed) != into;
-    let news_out = ready & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
-    news_in || news_out
+/// Whether the kernel would have the member on its list: something happened that it asks for. Whatever is ready then is told, though it may be
+/// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
+fn is_news(member: &Member, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
+    // The end is an edge once it is seen; that an error has been told is none.
+    let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
+    let was_in = member.seen_in.swap(into, Ordering::Relaxed);
+    // An end is news to everybody; bytes are to who asks for them.
+    let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
+    // Room is an edge only once it is there.
+    let news_out = seen & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
+    was_in >> part != into >> part || news_out
 }
 
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.

@@ -91,7 +91,7 @@ fn arm_all(set: &Set, alone: bool) -> Option<u64> {
             let _ = View::<Socket<'_>>::CONSUMER.arm_for(v.inn, sleeper);
             v.pay_space();
         }
-        limit = limit.into_iter().chain(send::longest_sleep(s)).min();
+        limit = limit.into_iter().chain(send::longest_sleep(s)).chain(v.held_for()).min();
     }
     limit
 }

@@ -163,7 +163,17 @@ impl Waiting {
     /// The rings, and the kernel if it is its turn: always for a wait that may not last, and where it told of other descriptors
     /// the last time; otherwise spinning comes first.
     fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let crowded = &self.set.crowded;
+        if crowded.load(Ordering::Relaxed) != 0 && self.kernel_due(0) {
+            // There was no room for what it has to tell.
+            crowded.store(0, Ordering::Relaxed);
+            let n = self.ask_both(out)?;
+            return Ok(n + self.collect(&mut out[n..]));
+        }
         let n = self.collect(out);
+        if n == out.len() {
+            crowded.store(1, Ordering::Relaxed);
+        }
         let turn = if n > 0 {
             self.kernel_due(n)
         } else {

@@ -267,11 +267,12 @@ impl Poll<'_> {
     /// Looks until something is ready or the policy says to sleep; also says since when it looked.
     fn spin(&mut self, places: &[Option<Place>]) -> Result<(usize, u64), Errno> {
         let n = self.ask_rings(places);
-        if n > 0 && !self.memory.kernel_due() {
+        let rings_alone = places.iter().all(|place| moves_in_ring(place.as_ref()));
+        if n > 0 && rings_alone && !self.memory.kernel_due() {
             return Ok((n, 0));
         }
         // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
-        if self.limits.at_once() || !places.iter().all(|place| moves_in_ring(place.as_ref())) {
+        if self.limits.at_once() || !rings_alone {
             let n = self.look(places, Some(0))?;
             if n > 0 || self.limits.at_once() {
                 return Ok((n, 0));
@@ -487,13 +488,16 @@ fn end_sleep(fds: &[pollfd], places: &mut [Option<Place>]) {
     }
 }
 
-/// How long a sleep may last on behalf of senders that found their ring full, if there are any.
+/// How long a sleep may last on behalf of senders that found their ring full, and of bytes that are held back, if there are any.
 fn longest_sleep(places: &[Option<Place>]) -> Option<u64> {
     let socks = places.iter().flatten().filter_map(|place| match place {
-        // Another thread's send may end it, and nothing would wake us.
-        Place::Sock(s) if s.session.seems_connected() => Some(GONE_NS),
-        Place::Sock(s) => send::longest_sleep(s),
-        Place::Set(_) => None,
+        Place::Sock(s) => {
+            // Another thread's send may end it, and nothing would wake us.
+            let gone = s.session.seems_connected().then_some(GONE_NS);
+            let held = session(s, s.fd()).and_then(|v| v.held_for());
+            gone.into_iter().chain(held).chain(send::longest_sleep(s)).min()
+        }
+        Place::Set(set) => set.limit(),
     });
     socks.min()
 }

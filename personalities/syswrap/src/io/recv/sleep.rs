@@ -7,7 +7,7 @@ use madrigal_drivers::shm::layout::state;
 use madrigal_sys::{Errno, raw, time};
 
 use super::{PEEK_NAP_NS, Receive, Step};
-use crate::io::near;
+use crate::io::{near, send::handlers_restart};
 use crate::outcome::{Nap, Outcome};
 use crate::state::process::POLICY;
 use crate::state::session::{Me, View, phase};
@@ -18,14 +18,15 @@ use crate::state::socket::{Socket, nap, view};
 pub(super) struct Sleep {
     since: u64,
     left: Option<u64>,
+    cut: bool,
     poll: Option<i16>,
 }
 
 impl Sleep {
     /// The thread sleeps on this socket.
     pub(super) fn of(self, s: Ref) -> Outcome {
-        let Self { since, left, poll } = self;
-        Outcome::Await(Nap { sock: s.park(), since, left, poll })
+        let Self { since, left, cut, poll } = self;
+        Outcome::Await(Nap { sock: s.park(), since, left, cut, poll })
     }
 }
 
@@ -58,10 +59,12 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
         v.s.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
         return None;
     }
+    let held = v.held_for().filter(|held| left.is_none_or(|left| *held < left));
+    let (left, cut) = (held.or(left), held.is_some());
     // A receive on a socket that was made non-blocking meanwhile would return at once.
     let polls = left.is_some() || s.has(flag::NONBLOCK);
     let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
-    Some(Step::Sleeps(Sleep { since, left, poll }))
+    Some(Step::Sleeps(Sleep { since, left, cut, poll }))
 }
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
@@ -70,11 +73,13 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
     let s = nap.sock.unpark()?;
     s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
     POLICY.slept(&s.rx_wait, nap.since);
-    if op.buffers.total() == 0 {
-        // Whatever ended the sleep, there is nothing to take (tcp_recvmsg of no bytes).
+    if op.buffers.total() == 0 && !matches!(result, Ok(1..)) {
+        // Whatever ended the sleep but a byte, which may be a doorbell, there is nothing to take (tcp_recvmsg of no bytes).
         return Some(Outcome::Done(0));
     }
     match (result, nap.poll) {
+        (Ok(0), Some(_)) if nap.cut => {}
+        (Err(Errno::INTR), _) if nap.cut && op.done() == 0 && !s.has(flag::RCVTIMEO) && handlers_restart() => {}
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),

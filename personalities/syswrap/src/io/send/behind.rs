@@ -105,7 +105,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
                 if left == Some(0) {
                     op.end(Errno::AGAIN)
                 } else {
-                    Outcome::Await(Nap { sock: s.park(), since: now, left, poll: Some(libc::POLLOUT) })
+                    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, poll: Some(libc::POLLOUT) })
                 }
             }
         });

@@ -62,7 +62,7 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
 
 /// Whether every signal handler of the program was installed with `SA_RESTART`. Which of them ran nobody can say afterwards.
 #[cold]
-pub(super) fn handlers_restart() -> bool {
+pub(in crate::io) fn handlers_restart() -> bool {
     // Not sent from outside, or the C library's own.
     const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
     (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal)).all(|signal| {

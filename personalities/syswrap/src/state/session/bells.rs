@@ -51,7 +51,7 @@ pub(crate) enum Me {
 impl<W: Wire> View<'_, W> {
     /// Rings the peer's doorbell.
     pub(crate) fn ring(&self) {
-        self.ring_if(|| true);
+        let _ = self.ring_if(|| true);
     }
 
     /// Wakes whoever a publication found armed; `is_due` says of an event set whether it still sleeps: of all its connections only one
@@ -60,20 +60,23 @@ impl<W: Wire> View<'_, W> {
         match sleeper {
             Sleeper::Nobody => {}
             Sleeper::Own => self.ring(),
-            Sleeper::Set(index) => self.ring_if(|| is_due(index)),
+            Sleeper::Set(index) if !self.ring_if(|| is_due(index)) => self.hurry_late(),
+            Sleeper::Set(_) => {}
         }
     }
 
-    fn ring_if(&self, is_due: impl FnOnce() -> bool) {
+    fn ring_if(&self, is_due: impl FnOnce() -> bool) -> bool {
         self.wire.undisturbed(|| {
             // SYNC: SeqCst with the seal: either we see it and send nothing, or whoever sealed sees `ringing` and waits for the count. A
             // set's word is taken inside: who takes it is sure to ring.
             self.begin_ringing();
-            if self.may_ring() && is_due() {
+            let rings = self.may_ring() && is_due();
+            if rings {
                 self.ring_now();
             }
             self.end_ringing();
-        });
+            rings
+        })
     }
 
     /// Whether a doorbell would be understood: not by a sealed direction, nor by a peer that closes. Only while counted in `ringing`.
@@ -96,10 +99,27 @@ impl<W: Wire> View<'_, W> {
         self.s.ringing.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// A doorbell that the kernel holds back.
+    pub(super) fn ring_late(&self) {
+        self.wire.undisturbed(|| {
+            // SYNC: as `ring_if`.
+            self.begin_ringing();
+            if self.may_ring() {
+                self.ring_by(W::bell_late);
+            }
+            self.end_ringing();
+        });
+    }
+
     /// Sends a doorbell. Only while counted in `ringing`.
     pub(super) fn ring_now(&self) {
+        self.s.late.store(0, Ordering::Relaxed);
+        self.ring_by(W::bell);
+    }
+
+    fn ring_by(&self, bell: impl FnOnce(W) -> Result<(), Errno>) {
         self.out.w.bells.fetch_add(1, Ordering::SeqCst);
-        if let Err(e) = self.wire.bell() {
+        if let Err(e) = bell(self.wire) {
             self.out.w.bells.fetch_sub(1, Ordering::SeqCst);
             if !matches!(e, Errno::AGAIN | Errno::PIPE) {
                 // The kernel tells it once.

@@ -20,6 +20,7 @@
 //! | [`switch`] | both directions into the ring |
 //! | [`source`] | where the next byte is; what a look takes, or would take |
 //! | [`put`] | space for bytes, growth, publication |
+//! | [`held`] | bytes that the program wants held back |
 //! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
 //! | [`gone`] | what the program is told of a peer that went |
 //! | [`leave`] | seals; the end of both directions |
@@ -31,6 +32,7 @@
 mod bells;
 mod gone;
 mod handback;
+mod held;
 mod leave;
 mod put;
 mod reading;
@@ -119,6 +121,10 @@ pub(crate) struct Session {
     full_since: AtomicU64,
     /// Whether a send was refused since the last one that was not.
     refused: AtomicU32,
+    /// 1: the kernel holds a doorbell back.
+    late: AtomicU32,
+    /// How long the kernel's segments are; 0 while nobody asked.
+    segment: AtomicU32,
 
     // --- What outlives a session. ---
     /// Threads asleep on the socket until there are bytes, not counting those asleep on an event set.
@@ -140,6 +146,8 @@ pub(crate) struct Session {
     cut: AtomicU32,
     /// `TCP_CORK`: nothing moves while it is on.
     pub(crate) corked: AtomicU32,
+    /// The last send by the kernel had `MSG_MORE`: nothing moves before one that has not.
+    pub(crate) more: AtomicU32,
     /// It may not move (again).
     pub(crate) stays: AtomicU32,
 }
@@ -161,7 +169,14 @@ impl Session {
     pub(crate) fn clear(&self) {
         self.slot.store(0, Ordering::Release);
         let words = [&self.rx, &self.tx, &self.ringing, &self.checks, &self.sum_out, &self.sum_in, &self.no_room];
-        for word in words.into_iter().chain([&self.fulls, &self.refusals, &self.refused, &self.shared]) {
+        for word in words.into_iter().chain([
+            &self.fulls,
+            &self.refusals,
+            &self.refused,
+            &self.shared,
+            &self.late,
+            &self.segment,
+        ]) {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.generation, &self.number, &self.swallowed, &self.known_block, &self.summed, &self.piece_in];
@@ -174,7 +189,7 @@ impl Session {
     pub(crate) fn reset(&self) {
         self.clear();
         let words = [&self.rx_sleepers, &self.tx_sleepers, &self.watchers, &self.in_recv, &self.in_send];
-        let more = [&self.kernel_events, &self.error, &self.lost, &self.cut, &self.corked, &self.stays];
+        let more = [&self.kernel_events, &self.error, &self.lost, &self.cut, &self.corked, &self.more, &self.stays];
         for word in words.into_iter().chain(more) {
             word.store(0, Ordering::Relaxed);
         }

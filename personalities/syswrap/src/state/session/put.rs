@@ -41,10 +41,11 @@ pub(crate) trait Room {
 
 impl<W: Wire> View<'_, W> {
     /// Puts up to `left` bytes into the ring; `copy(span, from)` fills the span with those from `from` on of the `left`, and says how
-    /// many. Under the send lock, in phase RING.
+    /// many. `more`: they are held back ([`super::held`]). Under the send lock, in phase RING.
     pub(crate) fn put(
         &self,
         left: usize,
+        more: bool,
         room: &impl Room,
         mut copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
     ) -> Put {
@@ -76,12 +77,16 @@ impl<W: Wire> View<'_, W> {
                 }
             };
             self.say_sum(&span, n);
-            match self.s.producer.publish(self.out, &span, n) {
+            match if more { self.hold(&span, n) } else { self.publish(&span, n) } {
                 Ok(sleeper) => bell = bell.or(sleeper),
                 Err(Trouble::Corrupt) => return Put::Broken,
                 Err(_) => break,
             }
             done += n;
+        }
+        if done < left {
+            // Nobody can make room who does not see what is there.
+            self.show();
         }
         match failed {
             _ if done > 0 => {

@@ -232,6 +232,7 @@ impl<W: Wire> View<'_, W> {
             self.check_open(true);
         }
         // What the peer published before it ended is read first.
+        self.show_last();
         if Self::CONSUMER.stirred(self.inn) {
             return self.in_ring();
         }
@@ -280,6 +281,7 @@ impl<W: Wire> View<'_, W> {
 
     /// Bytes that could be received now. Without a lock: an answer that was true at some moment.
     pub(crate) fn inbound(&self) -> u64 {
+        self.show_last();
         let ring = Self::CONSUMER.waiting(self.inn);
         let queued = || self.wire.queued().unwrap_or(0);
         match self.s.rx() {

@@ -36,7 +36,8 @@ impl<W: Wire> View<'_, W> {
         let s = self.s;
         let understood = self.out.r.ready.load(Ordering::Acquire) == self.number();
         let in_turn = s.side() == 0 || s.rx() == phase::RING;
-        understood && in_turn && s.corked.load(Ordering::Relaxed) == 0 && !s.producer.is_sealed(self.out)
+        let held = s.corked.load(Ordering::Relaxed) != 0 || s.more.load(Ordering::Relaxed) != 0;
+        understood && in_turn && !held && !s.producer.is_sealed(self.out)
     }
 
     /// Moves the sending side into the ring if nothing stands in the way; true if it did. Under the send lock.

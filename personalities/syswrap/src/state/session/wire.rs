@@ -36,6 +36,10 @@ pub(crate) trait Wire: Copy {
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T;
     /// Sends one byte without waiting. `EAGAIN`: there is no room.
     fn bell(self) -> Result<(), Errno>;
+    /// The same, held back by the kernel for as long as it holds anything back, or until [`Wire::hurry`] or another send.
+    fn bell_late(self) -> Result<(), Errno>;
+    /// How many bytes a segment has.
+    fn segment(self) -> u32;
     /// Sends bytes without waiting; how many.
     fn send(self, bytes: &[u8]) -> Result<usize, Errno>;
     /// How many bytes it surely takes without waiting, if need be with a larger buffer.
@@ -44,7 +48,7 @@ pub(crate) trait Wire: Copy {
     fn resets(self);
     /// Ends the connection at once, by a reset, and forgets what its queues hold.
     fn cut_off(self);
-    /// Small segments are not to wait.
+    /// Small segments are not to wait, nor those that wait already.
     fn hurry(self);
     /// Whether a block of the shared memory is lent to that direction of this session.
     fn is_lent(self, block: Block, dir: usize) -> bool;

@@ -275,6 +275,15 @@ impl Wire for End<'_> {
 
     fn hurry(self) {}
 
+    fn bell_late(self) -> Result<(), Errno> {
+        // It may come at once, too.
+        self.bell()
+    }
+
+    fn segment(self) -> u32 {
+        536
+    }
+
     fn is_lent(self, _: Block, _: usize) -> bool {
         true
     }

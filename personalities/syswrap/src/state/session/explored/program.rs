@@ -243,7 +243,12 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
                 // SAFETY: the slice is readable; the span is space under the send lock.
                 Ok(unsafe { span.copy_in(0, rest.as_ptr(), n) })
             };
-            match v.put(bytes.len() - done, &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows }, copy) {
+            match v.put(
+                bytes.len() - done,
+                false,
+                &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows },
+                copy,
+            ) {
                 Put::Over => {
                     v.finish_sending();
                     Put::Plain

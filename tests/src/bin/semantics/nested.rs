@@ -1,0 +1,293 @@
+//! Sets inside sets, up to four deep, and sets inside poll(2) and select(2): ready as long as epoll_wait(2) on them would tell of something.
+
+use libc::{
+    EINVAL, EPOLL_CTL_ADD, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, POLLIN,
+};
+use madrigal_tests::net::{self, poll, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::both;
+use crate::set::Set;
+
+crate::checks![
+    level_and_deep,
+    edge_inside,
+    edge_outside,
+    one_shot_inside,
+    one_shot_outside,
+    exclusive_inside,
+    only_room_is_asked_for,
+    ended_inside,
+    watched_with_bytes_unread,
+    moved_into_a_watched_set,
+    asleep_outside,
+    beside_a_pipe,
+    spent_and_left,
+];
+
+/// Sets, the first inside the second and so on, for these events each.
+struct Chain(Vec<Set>);
+
+impl Chain {
+    fn new(deep: usize, events: i32) -> Self {
+        let sets: Vec<Set> = (0..deep).map(|_| Set::new()).collect();
+        for (i, pair) in sets.windows(2).enumerate() {
+            pair[1].add(&pair[0].0, events, 100 + i as u64);
+        }
+        Self(sets)
+    }
+
+    fn inner(&self) -> &Set {
+        &self.0[0]
+    }
+
+    fn outer(&self) -> &Set {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// What the outermost set tells when the others are ready.
+    fn told(&self) -> [(u64, i32); 1] {
+        [(98 + self.0.len() as u64, EPOLLIN)]
+    }
+
+    /// Whether each set, looked at by poll(2), is ready.
+    fn assert_ready(&self, ready: bool) {
+        for set in &self.0 {
+            assert_eq!(poll(&set.0, POLLIN, 0), if ready { POLLIN } else { 0 });
+        }
+    }
+}
+
+fn level_and_deep() {
+    for deep in 2..=4 {
+        let p = Pair::warm();
+        let chain = Chain::new(deep, EPOLLIN);
+        chain.inner().add(&p.s, EPOLLIN, 1);
+        assert_eq!(chain.outer().wait(4, 0), []);
+        for _ in 0..10 {
+            send_all(&p.c, b"xy");
+            net::await_events(&p.s, POLLIN);
+            for _ in 0..2 {
+                assert_eq!(chain.outer().wait(4, 0), chain.told());
+                assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
+                chain.assert_ready(true);
+                recv_exact(&p.s, 1);
+            }
+            assert_eq!(chain.outer().wait(4, 0), []);
+            chain.assert_ready(false);
+            assert_eq!(chain.inner().wait(4, 0), []);
+        }
+    }
+}
+
+fn edge_inside() {
+    for deep in 2..=4 {
+        let p = Pair::warm();
+        let chain = Chain::new(deep, EPOLLIN);
+        chain.inner().add(&p.s, EPOLLIN | EPOLLET, 1);
+        for _ in 0..10 {
+            send_all(&p.c, b"x");
+            assert_eq!(chain.outer().wait(4, -1), chain.told());
+            chain.assert_ready(true);
+            assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
+            // Told, though nothing was read.
+            chain.assert_ready(false);
+            assert_eq!(chain.outer().wait(4, 0), []);
+        }
+        recv_exact(&p.s, 10);
+        send_all(&p.c, b"x");
+        assert_eq!(chain.outer().wait(4, -1), chain.told());
+    }
+}
+
+fn edge_outside() {
+    let p = Pair::warm();
+    let chain = Chain::new(2, EPOLLIN | EPOLLET);
+    chain.inner().add(&p.s, EPOLLIN, 1);
+    for _ in 0..10 {
+        send_all(&p.c, b"x");
+        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, 0), []);
+        assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
+        assert_eq!(chain.outer().wait(4, 0), []);
+    }
+}
+
+fn one_shot_inside() {
+    let p = Pair::warm();
+    let chain = Chain::new(3, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLIN | EPOLLONESHOT, 1);
+    send_all(&p.c, b"x");
+    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
+    send_all(&p.c, b"x");
+    net::nap(20);
+    assert_eq!(chain.outer().wait(4, 0), []);
+    chain.assert_ready(false);
+    chain.inner().modify(&p.s, EPOLLIN | EPOLLONESHOT, 2);
+    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.inner().wait(4, 0), [(2, EPOLLIN)]);
+    drop(p.c);
+    net::nap(20);
+    chain.assert_ready(false);
+    assert_eq!(chain.outer().wait(4, 0), []);
+}
+
+fn one_shot_outside() {
+    let p = Pair::warm();
+    let chain = Chain::new(2, EPOLLIN | EPOLLONESHOT);
+    chain.inner().add(&p.s, EPOLLIN, 1);
+    for _ in 0..3 {
+        send_all(&p.c, b"x");
+        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, 0), []);
+        send_all(&p.c, b"x");
+        assert_eq!(chain.outer().wait(4, 10), []);
+        chain.outer().modify(&chain.inner().0, EPOLLIN | EPOLLONESHOT, 100);
+    }
+}
+
+fn exclusive_inside() {
+    let p = Pair::warm();
+    let chain = Chain::new(2, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLIN | EPOLLEXCLUSIVE, 1);
+    assert_eq!(chain.outer().control(EPOLL_CTL_ADD, &Set::new().0, EPOLLIN | EPOLLEXCLUSIVE, 2), Err(EINVAL));
+    for _ in 0..3 {
+        send_all(&p.c, b"x");
+        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
+        recv_exact(&p.s, 1);
+        chain.assert_ready(false);
+    }
+}
+
+/// What the program did not ask for makes no set ready.
+fn only_room_is_asked_for() {
+    let p = Pair::warm();
+    let chain = Chain::new(3, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLOUT | EPOLLET, 1);
+    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLOUT)]);
+    chain.assert_ready(false);
+    for _ in 0..5 {
+        send_all(&p.c, b"x");
+        net::nap(10);
+        chain.assert_ready(false);
+        assert_eq!(chain.outer().wait(4, 0), []);
+    }
+}
+
+fn ended_inside() {
+    let p = Pair::warm();
+    let chain = Chain::new(2, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+    send_all(&p.c, b"x");
+    assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
+    chain.assert_ready(false);
+    net::shutdown(&p.s, libc::SHUT_WR).unwrap();
+    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    chain.inner().await_all(&[(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+    chain.assert_ready(false);
+}
+
+/// A set that was not watched before, with a ring that holds something.
+fn watched_with_bytes_unread() {
+    let p = Pair::warm();
+    let chain = Chain::new(1, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLIN, 1);
+    send_all(&p.c, b"first");
+    assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
+    chain.assert_ready(true);
+    assert_eq!(recv_exact(&p.s, 5), b"first");
+    chain.assert_ready(false);
+    send_all(&p.c, b"second");
+    send_all(&p.s, b"back");
+    assert_eq!(poll(&chain.inner().0, POLLIN, -1), POLLIN);
+    assert_eq!((recv_exact(&p.s, 6), recv_exact(&p.c, 4)), (b"second".to_vec(), b"back".to_vec()));
+    chain.assert_ready(false);
+}
+
+fn moved_into_a_watched_set() {
+    let (p, q) = (Pair::warm(), Pair::fresh());
+    let chain = Chain::new(2, EPOLLIN);
+    chain.inner().add(&q.s, EPOLLIN, 2);
+    chain.assert_ready(false);
+    send_all(&p.c, b"unread");
+    net::await_events(&p.s, POLLIN);
+    chain.inner().add(&p.s, EPOLLIN, 1);
+    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(recv_exact(&p.s, 6), b"unread");
+    for round in 0..100u8 {
+        for (pair, data) in [(&p, 1), (&q, 2)] {
+            chain.assert_ready(false);
+            send_all(&pair.c, &[round]);
+            assert_eq!(chain.outer().wait(4, -1), chain.told());
+            assert_eq!(chain.inner().wait(4, 0), [(data, EPOLLIN)]);
+            send_all(&pair.s, &recv_exact(&pair.s, 1));
+            assert_eq!(recv_exact(&pair.c, 1), [round]);
+        }
+    }
+}
+
+fn asleep_outside() {
+    for deep in 2..=4 {
+        let p = Pair::warm();
+        let chain = Chain::new(deep, EPOLLIN);
+        chain.inner().add(&p.s, EPOLLIN, 1);
+        for _ in 0..10 {
+            both(
+                || {
+                    net::nap(5);
+                    send_all(&p.c, b"x");
+                },
+                || assert_eq!(chain.outer().wait(4, -1), chain.told()),
+            );
+            recv_exact(&p.s, 1);
+        }
+    }
+}
+
+fn beside_a_pipe() {
+    let p = Pair::warm();
+    let (pipe_out, pipe_in) = net::pipe();
+    let chain = Chain::new(2, EPOLLIN);
+    chain.inner().add(&p.s, EPOLLIN | EPOLLET, 1);
+    chain.inner().add(&pipe_out, EPOLLIN | EPOLLET, 2);
+    net::write(&pipe_in, b"z").unwrap();
+    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.inner().wait(4, 0), [(2, EPOLLIN)]);
+    chain.assert_ready(false);
+    send_all(&p.c, b"x");
+    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    net::write(&pipe_in, b"z").unwrap();
+    chain.inner().await_all(&[(1, EPOLLIN), (2, EPOLLIN)]);
+    chain.assert_ready(false);
+}
+
+/// A one-shot registration that was told of stays silent when its socket leaves the ring, whatever becomes of the connection.
+fn spent_and_left() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLONESHOT, 1);
+    send_all(&p.c, b"x");
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+    recv_exact(&p.s, 1);
+    // What wants signals goes by TCP.
+    net::ioctl(&p.s, libc::FIOASYNC, 1).unwrap();
+    net::ioctl(&p.s, libc::FIOASYNC, 0).unwrap();
+    send_all(&p.c, b"yz");
+    assert_eq!(recv_exact(&p.s, 2), b"yz");
+    assert_eq!(set.control(EPOLL_CTL_ADD, &p.s, EPOLLIN, 3), Err(libc::EEXIST));
+    drop(p.c);
+    net::await_events(&p.s, POLLIN);
+    net::shutdown(&p.s, libc::SHUT_WR).unwrap();
+    net::await_events(&p.s, libc::POLLHUP);
+    assert_eq!(set.wait(4, 10), []);
+    set.modify(&p.s, EPOLLOUT, 2);
+    assert_eq!(set.wait(4, 0).iter().map(|event| event.0).collect::<Vec<_>>(), [2]);
+    set.delete(&p.s);
+    assert_eq!(set.wait(4, 0), []);
+}

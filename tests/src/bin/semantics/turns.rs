@@ -1,0 +1,150 @@
+//! Which members of a set are told of first, where there is room for a few: who was ready first, and who is level-triggered and was told of
+//! goes to the end.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, POLLIN, epoll_event};
+use madrigal_tests::net::{self, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::set::Set;
+
+crate::checks![
+    level_takes_turns,
+    edges_once_each,
+    one_shots_once_each,
+    who_comes_goes_to_the_end,
+    drained_loses_its_turn,
+    room_for_one_and_a_pipe,
+    queued_by_what_was_read,
+    queued_by_an_end,
+    polled_beside_a_pipe,
+];
+
+/// epoll_wait(2): data, in the order told.
+fn wait(set: &Set, max: usize) -> Vec<u64> {
+    let mut events = [epoll_event { events: 0, u64: 0 }; 16];
+    // SAFETY: room for `max` events.
+    let n = unsafe { libc::epoll_wait(set.0.as_raw_fd(), events.as_mut_ptr(), max as i32, 0) };
+    let n = net::count(n as isize).expect("epoll_wait");
+    events[..n].iter().map(|event| event.u64).collect()
+}
+
+/// A set of these events, and pairs that are numbered from 1 on; there is something to read for the first `ready`, in turn.
+fn ready_set(events: i32, n: usize, ready: usize) -> (Set, Vec<Pair>) {
+    let pairs: Vec<Pair> = (0..n).map(|_| Pair::warm()).collect();
+    pairs.iter().for_each(|p| net::set(&p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap());
+    let set = Set::new();
+    pairs.iter().zip(1..).for_each(|(p, i)| set.add(&p.s, events, i));
+    pairs[..ready].iter().for_each(fill);
+    (set, pairs)
+}
+
+fn fill(p: &Pair) {
+    send_all(&p.c, b"x");
+    net::await_events(&p.s, POLLIN);
+}
+
+fn level_takes_turns() {
+    let (set, pairs) = ready_set(EPOLLIN, 5, 5);
+    let told: Vec<_> = (0..5).map(|_| wait(&set, 2)).collect();
+    assert_eq!(told, [[1, 2], [3, 4], [5, 1], [2, 3], [4, 5]]);
+    assert_eq!(wait(&set, 16), [1, 2, 3, 4, 5]);
+    assert_eq!(wait(&set, 3), [1, 2, 3]);
+    assert_eq!(wait(&set, 16), [4, 5, 1, 2, 3]);
+    pairs.iter().for_each(Pair::assert_in_rings);
+}
+
+fn edges_once_each() {
+    let (set, pairs) = ready_set(EPOLLIN | EPOLLET, 3, 3);
+    assert_eq!((wait(&set, 2), wait(&set, 2), wait(&set, 2)), (vec![1, 2], vec![3], vec![]));
+    fill(&pairs[1]);
+    assert_eq!((wait(&set, 1), wait(&set, 1)), (vec![2], vec![]));
+}
+
+fn one_shots_once_each() {
+    let (set, pairs) = ready_set(EPOLLIN | EPOLLONESHOT, 3, 3);
+    assert_eq!((wait(&set, 2), wait(&set, 2), wait(&set, 2)), (vec![1, 2], vec![3], vec![]));
+    set.modify(&pairs[2].s, EPOLLIN | EPOLLONESHOT, 3);
+    assert_eq!((wait(&set, 1), wait(&set, 1)), (vec![3], vec![]));
+    // One that may be told of again and again does not get in front of one that may not.
+    set.modify(&pairs[0].s, EPOLLIN | EPOLLOUT, 1);
+    set.modify(&pairs[1].s, EPOLLIN | EPOLLONESHOT, 2);
+    assert_eq!((wait(&set, 1), wait(&set, 1), wait(&set, 1)), (vec![1], vec![2], vec![1]));
+}
+
+fn who_comes_goes_to_the_end() {
+    let (set, pairs) = ready_set(EPOLLIN, 4, 2);
+    assert_eq!(wait(&set, 1), [1]);
+    fill(&pairs[3]);
+    assert_eq!(wait(&set, 1), [2]);
+    fill(&pairs[2]);
+    let told: Vec<_> = (0..5).map(|_| wait(&set, 1)[0]).collect();
+    assert_eq!(told, [1, 4, 2, 3, 1]);
+}
+
+fn drained_loses_its_turn() {
+    let (set, pairs) = ready_set(EPOLLIN, 3, 3);
+    assert_eq!(wait(&set, 16), [1, 2, 3]);
+    recv_exact(&pairs[0].s, 1);
+    assert_eq!(wait(&set, 16), [2, 3]);
+    fill(&pairs[0]);
+    assert_eq!((wait(&set, 2), wait(&set, 2)), (vec![2, 3], vec![1, 2]));
+}
+
+/// A socket that always has something does not hide a pipe, nor the pipe the socket.
+fn room_for_one_and_a_pipe() {
+    let (set, pairs) = ready_set(EPOLLIN, 1, 1);
+    let (pipe_out, pipe_in) = net::pipe();
+    set.add(&pipe_out, EPOLLIN, 2);
+    net::write(&pipe_in, b"z").unwrap();
+    let mut told = [0; 3];
+    for _ in 0..2000 {
+        told[wait(&set, 1)[0] as usize] += 1;
+    }
+    assert!(told[1] > 0 && told[2] > 0, "{told:?}");
+    pairs.iter().for_each(Pair::assert_in_rings);
+}
+
+/// An edge-triggered member is told of when something happened that it asks for, with whatever is ready by then.
+fn queued_by_what_was_read() {
+    let (set, pairs) = ready_set(EPOLLIN | EPOLLOUT | EPOLLET, 1, 0);
+    let p = &pairs[0];
+    assert_eq!((set.wait(4, 0), set.wait(4, 0)), (vec![(1, EPOLLOUT)], vec![]));
+    for _ in 0..5 {
+        fill(p);
+        recv_exact(&p.s, 1);
+        assert_eq!((set.wait(4, 0), set.wait(4, 0)), (vec![(1, EPOLLOUT)], vec![]));
+    }
+    // Looked at when there was nothing it asks for.
+    set.modify(&p.s, EPOLLIN | EPOLLET, 2);
+    fill(p);
+    recv_exact(&p.s, 1);
+    assert_eq!(set.wait(4, 0), []);
+    p.assert_in_rings();
+}
+
+/// Bytes are no news to who asks for room, but an end is.
+fn queued_by_an_end() {
+    let (set, pairs) = ready_set(EPOLLOUT | EPOLLET, 1, 0);
+    let p = &pairs[0];
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+    fill(p);
+    assert_eq!(set.wait(4, 0), []);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    net::await_events(&p.s, libc::POLLRDHUP);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+}
+
+/// poll(2) tells of all that is ready, whoever carries it.
+fn polled_beside_a_pipe() {
+    let p = Pair::warm();
+    let (pipe_out, pipe_in) = net::pipe();
+    net::write(&pipe_in, b"z").unwrap();
+    let entry = |fd: i32, events| libc::pollfd { fd, events, revents: 0 };
+    for _ in 0..100 {
+        let mut fds = [entry(p.s.as_raw_fd(), libc::POLLOUT), entry(pipe_out.as_raw_fd(), POLLIN)];
+        assert_eq!(net::poll_many(&mut fds, 0), Ok(2));
+    }
+}
