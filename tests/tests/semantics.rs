@@ -14,6 +14,20 @@ const OPEN: &[(&str, &str)] = &[
     ("edges::edge_at_end", "the end is reported twice"),
 ];
 
+/// Checks that do not hold yet where connections leave their rings at random.
+const OPEN_AT_RANDOM: &[(&str, &str)] = &[
+    ("held::", "what is held back is shown when its session ends"),
+    ("turns::", "the kernel tells of a registration anew when it is given back, and puts it behind the others"),
+    ("edges::edge_reported_to_one_thread", "the kernel tells of a registration anew when it is given back"),
+];
+
+/// Why a check is known not to hold.
+fn open(how: How, check: &str) -> Option<&'static str> {
+    let at_random = OPEN_AT_RANDOM.iter().filter(|_| how == How::Random);
+    let open = OPEN.iter().filter(|_| how.is_wrapped()).chain(at_random);
+    open.into_iter().find(|(name, _)| check.starts_with(name)).map(|(_, why)| *why)
+}
+
 fn main() {
     let mut arguments = Arguments::from_args();
     // More at once than processors: most checks wait most of the time, some load is part of the test.
@@ -21,15 +35,15 @@ fn main() {
     let scratch = Scratch::new();
     let list = host::run(host::command(How::Plain, PROGRAM, &scratch).arg("--list")).expect_success();
     let names: Vec<String> = list.text().lines().map(str::to_owned).collect();
-    for (open, _) in OPEN {
-        assert!(names.iter().any(|n| n == open), "no check {open}");
+    for (open, _) in OPEN.iter().chain(OPEN_AT_RANDOM) {
+        assert!(names.iter().any(|n| n.starts_with(open)), "no check {open}");
     }
     let mut trials = Vec::new();
     for name in &names {
         for how in How::ALL {
-            let (check, open) = (name.clone(), OPEN.iter().any(|(o, _)| o == name));
+            let (check, open) = (name.clone(), open(how, name).is_some());
             let title = format!("{}::{name}", format!("{how:?}").to_lowercase());
-            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open && how.is_wrapped()));
+            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
