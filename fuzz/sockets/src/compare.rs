@@ -1,6 +1,6 @@
 //! A step of a wrapped run beside the same step of the plain one.
 
-use crate::op::{Memory, Op, Opt, Time};
+use crate::op::{Ctl, Memory, Op, Opt, Time};
 use crate::program::Program;
 use crate::rules::{Rule, Tally};
 use crate::run::{Entry, Fate, Transcript};
@@ -23,6 +23,11 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     if wrapped.seen.wrong != 0 {
         return Verdict::Differs(wrong(&wrapped.seen));
     }
+    if plain.fate != wrapped.fate && wrapped.fate == Fate::Done(number) && is_told_again(program, number, &[], wrapped)
+    {
+        tally.count(Rule::EdgeAgain);
+        return Verdict::Apart;
+    }
     if plain.fate != wrapped.fate && !program.is_violent() {
         return Verdict::Differs(format!("{} instead of {}", fate(wrapped, number), fate(plain, number)));
     }
@@ -30,6 +35,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         return Verdict::Same;
     }
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
+    if plain.seen.ret >= 0 && is_told_again(program, number, &plain.seen.aux, wrapped) {
+        tally.count(Rule::EdgeAgain);
+        return Verdict::Same;
+    }
     match rule(program, op, &plain.seen, &wrapped.seen) {
         Some((rule, apart)) => {
             tally.count(rule);
@@ -144,6 +153,27 @@ fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rul
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
+}
+
+/// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.
+fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
+    if !matches!(program.steps[number].op, Op::EpollWait { .. }) || wrapped.seen.ret <= 0 {
+        return false;
+    }
+    let told = |list: &[u64], pair: &[u64]| list.chunks_exact(2).any(|other| other == pair);
+    let by_edge = |data: u64| {
+        let before = program.steps[..number].iter().rev();
+        let asked = before.filter_map(|step| match step.op {
+            Op::EpollCtl { what: Ctl::Add | Ctl::Mod, events, data: of, .. } if of == data => Some(events),
+            _ => None,
+        });
+        let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
+        asked.take(1).any(|events| events & (edge | once) == edge)
+    };
+    let aux = &wrapped.seen.aux;
+    aux.len() == 2 * wrapped.seen.ret as usize
+        && plain.chunks_exact(2).all(|pair| told(aux, pair))
+        && aux.chunks_exact(2).all(|pair| told(plain, pair) || by_edge(pair[0]))
 }
 
 /// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
