@@ -1,6 +1,6 @@
 //! A step of a wrapped run beside the same step of the plain one.
 
-use crate::op::{Ctl, Memory, Op, Opt, Time};
+use crate::op::{Ctl, Memory, Op, Opt, Slot, Time};
 use crate::program::Program;
 use crate::rules::{Rule, Tally};
 use crate::run::{Entry, Fate, Transcript};
@@ -23,6 +23,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     if wrapped.seen.wrong != 0 {
         return Verdict::Differs(wrong(&wrapped.seen));
     }
+    if plain.fate != wrapped.fate && [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
+        tally.count(Rule::FaultSplit);
+        return Verdict::Apart;
+    }
     if plain.fate != wrapped.fate && !program.is_violent() {
         return Verdict::Differs(format!("{} instead of {}", fate(wrapped, number), fate(plain, number)));
     }
@@ -30,6 +34,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         return Verdict::Same;
     }
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
+    if tells_again_of_sets(program, number, &plain.seen, &wrapped.seen) {
+        tally.count(Rule::EdgeAgain);
+        return Verdict::Same;
+    }
     if plain.seen.ret >= 0 && is_told_again(program, number, &plain.seen.aux, wrapped) {
         tally.count(Rule::EdgeAgain);
         return Verdict::Same;
@@ -148,6 +156,32 @@ fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rul
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
+}
+
+/// Whether a sleep ended by a send from a bad page: how much of it was sent is open.
+fn ended_by_fault(program: &Program, number: usize, entry: &Entry) -> bool {
+    let Fate::Done(at) = entry.fate else { return false };
+    let half = |op: &Op| matches!(op, Op::Send(data) if matches!(data.memory, Memory::Half(_)));
+    at != number && half(&program.steps[at].op)
+}
+
+/// Whether a poll told what the plain one did, and besides only of event sets with edge-triggered registrations.
+fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let has_edges = |slot| {
+        let edges = |op: &Op| matches!(op, Op::EpollCtl { set, events, .. } if *set == slot && events & libc::EPOLLET as u32 != 0);
+        program.steps[..number].iter().any(|step| edges(&step.op))
+    };
+    let readable = |told: u64| told == libc::POLLIN as u64;
+    let same = |((slot, _), (plain, wrapped)): (&(Slot, i16), (&u64, &u64))| {
+        plain == wrapped || *plain == 0 && readable(*wrapped) && has_edges(*slot)
+    };
+    let told = plain.aux.iter().zip(&wrapped.aux);
+    plain.ret >= 0
+        && wrapped.ret > plain.ret
+        && entries.len() == plain.aux.len()
+        && plain.aux.len() == wrapped.aux.len()
+        && entries.iter().zip(told).all(same)
 }
 
 /// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.

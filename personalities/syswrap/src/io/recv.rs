@@ -261,13 +261,15 @@ struct Hands<'a> {
 
 impl Taker for Hands<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
-        let mut pieces = Receive::pieces();
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let used = self.op.buffers.rest(self.op.done() + done, limit, &mut pieces);
-        let mut msg = message(&mut pieces[..used]);
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        // SAFETY: parts of the program's buffers, for which it vouches.
-        let n = unsafe { raw::recvmsg(self.op.fd, &mut msg, flags) }?;
+        let n = piecewise(limit, |from, limit| {
+            let mut pieces = Receive::pieces();
+            let used = self.op.buffers.rest(self.op.done() + done + from, limit, &mut pieces);
+            let mut msg = message(&mut pieces[..used]);
+            // SAFETY: parts of the program's buffers, for which it vouches.
+            let n = unsafe { raw::recvmsg(self.op.fd, &mut msg, flags) }?;
+            Ok((n, filled(&pieces[..used], n)))
+        })?;
         self.v.wire.s.count_kernel(n, false);
         Ok(n)
     }
@@ -287,20 +289,46 @@ impl Taker for Hands<'_> {
 
 /// Looks at what there is, and leaves it. Under the receive lock.
 fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
+    let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
     let skip = |done: usize, hidden: u64, limit: u64| {
-        let mut pieces = [NOWHERE; PIECES + 1];
-        let bin = Bin::new(hidden)?;
-        pieces[0] = bin.piece();
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let used = op.buffers.rest(done, limit, &mut pieces[1..]);
-        let from = usize::from(hidden == 0);
-        let mut msg = message(&mut pieces[from..=used]);
-        let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
-        let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
-        n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)
+        piecewise(limit, |from, limit| {
+            let mut pieces = [NOWHERE; PIECES + 1];
+            let hidden = hidden + from as u64;
+            let bin = Bin::new(hidden)?;
+            pieces[0] = bin.piece();
+            let used = op.buffers.rest(done + from, limit, &mut pieces[1..]);
+            let first = usize::from(hidden == 0);
+            let mut msg = message(&mut pieces[first..=used]);
+            // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
+            let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
+            let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
+            Ok((n, filled(&pieces[1..=used], n)))
+        })
     };
     v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
+}
+
+/// Takes up to `limit` bytes by calls for as many pieces as one can have; each says how many bytes, and whether there may be more.
+fn piecewise(limit: u64, call: impl Fn(usize, usize) -> Result<(usize, bool), Errno>) -> Result<usize, Errno> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut done = 0;
+    loop {
+        match call(done, limit - done) {
+            Ok((n, more)) => {
+                done += n;
+                if !more || done >= limit {
+                    return Ok(done);
+                }
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether a call got all it had pieces for, and could have had no more of these.
+fn filled(pieces: &[iovec], n: usize) -> bool {
+    pieces.len() == PIECES && n > 0 && n == pieces.iter().map(|piece| piece.iov_len).sum::<usize>()
 }
 
 /// Memory for bytes that nobody wants to see.

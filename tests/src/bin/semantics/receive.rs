@@ -32,6 +32,7 @@ crate::checks![
     low_water,
     waitall_timeout_keeps_part,
     mixed_sizes_in_order,
+    as_many_pieces_as_there_are,
 ];
 
 fn peek_leaves_bytes() {
@@ -373,4 +374,23 @@ fn mixed_sizes_in_order() {
             assert!(got == bytes);
         },
     );
+}
+
+/// More pieces than one of our own calls takes, looked at and received, by the kernel and by the ring.
+fn as_many_pieces_as_there_are() {
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i / 7) as u8).collect();
+    for p in [Pair::fresh(), Pair::warm()] {
+        bytes.chunks(1000).for_each(|piece| send_all(&p.c, piece));
+        // It may begin to move here.
+        send_all(&p.s, b"x");
+        while net::readable(&p.s) < bytes.len() {
+            net::nap(1);
+        }
+        let mut parts = vec![[0u8; 100]; 200];
+        for flags in [libc::MSG_PEEK, 0] {
+            let mut pieces: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+            assert_eq!(net::recvmsg(&p.s, &mut pieces, flags).unwrap().0, bytes.len());
+            assert!(parts.concat() == bytes);
+        }
+    }
 }
