@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use madrigal_drivers::shm::layout::{SEALED, Slot, WriterLine};
+use madrigal_drivers::shm::arena::UNIT;
+use madrigal_drivers::shm::layout::{Block, Direction, ReaderLine, SEALED, SMALL_RING, Slot, WriterLine, small_ring};
 use madrigal_report::Report;
 use madrigal_tests::host::{self, Choices, How, Running, Scratch};
 use madrigal_tests::net;
@@ -152,6 +153,109 @@ fn rests_behind_a_stray_byte(server: &str, killed: bool) {
         peer.kill();
     }
     comes_to_rest(victim.pid());
+}
+
+/// A server that is stopped, and a client whose message to it lies in the ring.
+struct Unread {
+    server: Running,
+    client: Running,
+    /// The client's memory, and where its arena is in there.
+    memory: File,
+    arena: u64,
+    /// Position behind the message.
+    tail: u64,
+}
+
+/// Bytes of a message of those that take turns.
+const MESSAGE: u64 = 16;
+
+impl Unread {
+    fn new(scratch: &Scratch, checks: bool) -> Self {
+        let file = scratch.path().join("port");
+        let start = |words: &[&str]| {
+            let mut command = host::command(How::Wrapped, ACTOR, scratch);
+            Running::start(command.env("MADRIGAL_CHECK", if checks { "1" } else { "0" }).args(words))
+        };
+        let server = start(&["serve", file.to_str().unwrap(), "turns"]);
+        let port = host::until("a port", || std::fs::read_to_string(&file).ok());
+        let client = start(&["connect", &port, "turns"]);
+        for process in [&server, &client] {
+            let in_ring =
+                |pid: u32| Report::of(pid).ok()?.records().any(|r| r.shm_in.load(Relaxed) > 200).then_some(());
+            host::until("a ring", || in_ring(process.pid() as u32));
+        }
+        let arena = arenas(client.pid())[0];
+        let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", client.pid())).unwrap();
+        let this = Self { server, client, memory, arena, tail: 0 };
+        let tail = host::until("an unread message", || this.stop());
+        Self { tail, ..this }
+    }
+
+    /// Stops the server; the position behind what it has not read.
+    fn stop(&self) -> Option<u64> {
+        net::kill(self.server.pid(), libc::SIGSTOP).unwrap();
+        host::until("a stop", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).unwrap();
+            stat.rsplit(')').next().unwrap().trim_start().starts_with('T').then_some(())
+        });
+        net::nap(20);
+        let tail = self.word(offset_of!(Direction, w) + offset_of!(WriterLine, tail));
+        let head = self.word(offset_of!(Direction, r) + offset_of!(ReaderLine, head));
+        if tail == head + MESSAGE {
+            return Some(tail);
+        }
+        net::kill(self.server.pid(), libc::SIGCONT).unwrap();
+        None
+    }
+
+    /// A word of the direction from the client to the server.
+    fn word(&self, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(&mut bytes, self.direction() + at as u64).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// The last byte of the message, and where it lies.
+    fn last(&self) -> (u64, u8) {
+        let at = self.arena + SLOTS_AT + small_ring(0) as u64 + (self.tail - 1) % SMALL_RING as u64;
+        let mut byte = [0];
+        self.memory.read_exact_at(&mut byte, at).unwrap();
+        (at, byte[0])
+    }
+
+    fn direction(&self) -> u64 {
+        self.arena + SLOTS_AT + offset_of!(Slot, dir) as u64
+    }
+
+    /// The server goes on; both have to see a reset, and no byte that was not sent.
+    fn assert_resets(self) {
+        net::kill(self.server.pid(), libc::SIGCONT).unwrap();
+        for process in [self.server, self.client] {
+            let text = process.wait().expect_success().text();
+            assert!(text.contains("how=reset"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_is_found_by_its_sum() {
+    let scratch = Scratch::new();
+    let unread = Unread::new(&scratch, true);
+    let (at, byte) = unread.last();
+    unread.memory.write_all_at(&[byte ^ 1], at).unwrap();
+    unread.assert_resets();
+}
+
+#[test]
+fn a_block_that_was_not_lent_is_not_read() {
+    let scratch = Scratch::new();
+    let unread = Unread::new(&scratch, false);
+    // What lies there was never sent.
+    unread.memory.write_all_at(&[!unread.last().1; UNIT], unread.arena + BLOCKS_AT).unwrap();
+    let word = Block { offset: BLOCKS_AT as usize, size: UNIT }.pack();
+    let at = unread.direction() + (offset_of!(Direction, w) + offset_of!(WriterLine, block)) as u64;
+    unread.memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
+    unread.assert_resets();
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod processes;
 mod receive;
 mod set;
 mod sets;
+mod sleepers;
 mod threads;
 mod transmit;
 mod turns;
@@ -58,6 +59,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("addresses", addresses::CHECKS),
     ("options", options::CHECKS),
     ("threads", threads::CHECKS),
+    ("sleepers", sleepers::CHECKS),
     ("bulk", bulk::CHECKS),
 ];
 

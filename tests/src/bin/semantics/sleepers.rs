@@ -1,0 +1,138 @@
+//! Threads asleep on a socket, or on a set it is in, while other threads use it.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::{EPOLLET, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT};
+use madrigal_tests::net::{self, recv, recv_exact, send_all};
+use madrigal_tests::pair::{self, Pair};
+
+use crate::await_asleep;
+use crate::set::Set;
+
+crate::checks![
+    another_takes_what_woke_it,
+    another_on_the_set_has_gone,
+    reader_asleep_as_it_moves,
+    set_asleep_as_it_moves
+];
+
+/// sockatmark(3) by its ioctl (asm-generic/sockios.h).
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
+/// Where a thread says which it is, for whoever waits until it sleeps.
+#[derive(Default)]
+struct Tid(AtomicI32);
+
+impl Tid {
+    fn tell(&self) {
+        // SAFETY: no pointers.
+        self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+    }
+
+    fn await_asleep(&self) {
+        while self.0.load(Ordering::SeqCst) == 0 {
+            net::nap(1);
+        }
+        await_asleep(self.0.load(Ordering::SeqCst));
+    }
+}
+
+/// What has woken a reader is gone when it looks, taken by a thread that does not wait: of the next byte it hears all the same.
+fn another_takes_what_woke_it() {
+    let p = Pair::warm();
+    let (tid, count) = (Tid::default(), AtomicU32::new(0));
+    let await_count = |n: u32| {
+        while count.load(Ordering::SeqCst) < n {
+            net::nap(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            tid.tell();
+            while recv_exact(&p.s, 1) != b"q" {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut due = 0;
+        for _ in 0..100 {
+            tid.await_asleep();
+            send_all(&p.c, b"a");
+            due += u32::from(recv(&p.s, &mut [0; 1], MSG_DONTWAIT) != Ok(1));
+            net::ioctl(&p.s, SIOCATMARK, 0).unwrap();
+            await_count(due);
+            send_all(&p.c, b"b");
+            due += 1;
+            await_count(due);
+        }
+        send_all(&p.c, b"q");
+    });
+}
+
+/// Of two threads asleep on a set one hears of a byte, and does not come back; the other one hears of the next.
+fn another_on_the_set_has_gone() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    for _ in 0..10 {
+        let (tids, heard) = ([Tid::default(), Tid::default()], AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for tid in &tids {
+                scope.spawn(|| {
+                    tid.tell();
+                    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+                    recv_exact(&p.s, 1);
+                    heard.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            tids.iter().for_each(Tid::await_asleep);
+            send_all(&p.c, b"a");
+            while heard.load(Ordering::SeqCst) == 0 {
+                net::nap(1);
+            }
+            send_all(&p.c, b"b");
+        });
+    }
+}
+
+/// A connection moves while a thread is in a receive of it, where a doorbell would be a byte.
+fn reader_asleep_as_it_moves() {
+    let mut moved = 0;
+    for _ in 0..5 {
+        let (p, tid) = (Pair::fresh(), Tid::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.tell();
+                (0..200).for_each(|i| assert_eq!(recv_exact(&p.s, 1), [i]));
+            });
+            tid.await_asleep();
+            for i in 0..200 {
+                // The accepting end answers in sends alone.
+                send_all(&p.s, b"y");
+                assert_eq!(recv_exact(&p.c, 1), b"y");
+                send_all(&p.c, &[i]);
+            }
+        });
+        moved += pair::moves(&p.c);
+    }
+    assert!(moved > 0 || !pair::expect_ring(), "none of them moved");
+}
+
+/// A connection moves while a thread is asleep on a set it is in, of which it hears nothing.
+fn set_asleep_as_it_moves() {
+    for _ in 0..5 {
+        let (p, tid, set) = (Pair::fresh(), Tid::default(), Set::new());
+        let (out, input) = net::pipe();
+        set.add(&p.s, EPOLLRDHUP, 1);
+        set.add(&out, EPOLLIN, 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.tell();
+                assert_eq!(set.wait(4, -1), [(2, EPOLLIN)]);
+            });
+            tid.await_asleep();
+            p.warm_up();
+            net::write(&input, b"q").unwrap();
+        });
+    }
+}
