@@ -213,7 +213,7 @@ fn send_rest(s: &Sock, op: &Send) -> Outcome {
             s.count_kernel(n, true);
             op.add(n);
         }
-        Err(Errno::AGAIN | Errno::INTR) => {}
+        Err(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
         // The kernel tells it once.
         Err(e) => s.session.owe(e),
     }

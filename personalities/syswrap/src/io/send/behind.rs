@@ -94,7 +94,13 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             }
             Err(Errno::AGAIN) if op.nonblocking(&s) => Some(op.end(Errno::AGAIN)),
             Err(Errno::AGAIN) => None,
-            Err(e) => Some(op.end(e)),
+            Err(e) => {
+                if op.done() > 0 && e != Errno::FAULT {
+                    // What was sent is the result of this call, and the kernel tells an error once.
+                    s.session.owe(e);
+                }
+                Some(op.end(e))
+            }
         };
         return Behind::Ends(match outcome {
             Some(outcome) => outcome,
