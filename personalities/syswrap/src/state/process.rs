@@ -82,7 +82,7 @@ fn be_eager(text: &str) {
     };
     EAGER.store(how, Ordering::Relaxed);
     // Different in each process of a run, and the same in each run.
-    let name = program_name().bytes().fold(0u64, |sum, byte| sum * 31 + u64::from(byte));
+    let name = program_name().bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     DICE.store(seed.parse::<u64>().unwrap_or_else(|_| madrigal_sys::process::random()) ^ name, Ordering::Relaxed);
 }
 
