@@ -9,6 +9,13 @@ pub fn now_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// Nanoseconds since boot as of the kernel's last tick: some milliseconds old, and several times cheaper.
+#[inline]
+pub fn tick_ns() -> u64 {
+    let t = clock_gettime(ClockId::MonotonicCoarse);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// Nanoseconds for which this thread has had a processor (a system call).
 pub fn thread_ns() -> u64 {
     let t = clock_gettime(ClockId::ThreadCPUTime);

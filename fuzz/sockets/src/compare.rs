@@ -34,6 +34,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         return Verdict::Same;
     }
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
+    if is_unnoticed(program, number, &plain.seen, &wrapped.seen) {
+        tally.count(Rule::Unnoticed);
+        return Verdict::Apart;
+    }
     if tells_again_of_sets(program, number, &plain.seen, &wrapped.seen) {
         tally.count(Rule::EdgeAgain);
         return Verdict::Same;
@@ -155,6 +159,29 @@ fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rul
         }
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
+    }
+}
+
+/// Whether a process was killed before, and a call tells of that what TCP would have told had it been killed a moment earlier or later.
+fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let killed = |op: &Op| matches!(op, Op::Kill { .. });
+    if !program.steps[..number].iter().any(|step| killed(&step.op)) {
+        return false;
+    }
+    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
+    let (shows, error) = (|seen: &Seen| seen.aux.first().copied().unwrap_or(0), u64::from(libc::POLLERR as u16));
+    match &program.steps[number].op {
+        Op::Send(_) => {
+            [plain, wrapped].into_iter().any(gone)
+                && [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret > 0)
+        }
+        Op::Recv(_) => {
+            [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
+        }
+        Op::Drain { .. } => plain.ret == 0 && wrapped.ret == 0,
+        Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
+        Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
+        _ => false,
     }
 }
 

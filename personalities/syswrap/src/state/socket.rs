@@ -190,6 +190,10 @@ impl Wire for Socket<'_> {
         time::now_ns()
     }
 
+    fn tick(self) -> u64 {
+        time::tick_ns()
+    }
+
     fn pause(self) {
         nap(20_000);
     }

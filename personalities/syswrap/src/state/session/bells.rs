@@ -19,9 +19,10 @@ pub(super) const ASKED: u32 = 1 << 27;
 pub(super) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// How long a writer may take to put back what the kernel has room for.
 const TAKEN_NS: u64 = 500_000_000;
-/// How long a quiet kernel socket is believed to be open: by a reader that finds nothing, and by a sender. What a program sends to a
-/// peer that it knows to be dead must not go into a ring, where it would look like bytes that the peer left unread.
-const TRUST_NS: u64 = 30_000;
+/// How long a nonblocking reader believes that a quiet kernel socket is still open.
+const TRUST_NS: u64 = 1_000_000;
+/// The same for a sender whose reader has left something unread.
+const BEHIND_NS: u64 = 100_000;
 
 /// Doorbells of a sealed direction that lie in the kernel's queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -316,13 +317,17 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Asks the kernel socket, now and then, whether it is still open: before bytes go into a ring that nobody may read any more.
+    /// Asks the kernel socket, once in a tick and more often while the reader is behind, whether it is still open: what a program sends to a peer that it knows to be dead must not
+    /// go into a ring, where it would look like bytes that the peer left unread. (Each send cannot ask: that would cost what it saves.)
     pub(super) fn look_alive(&self) {
-        let clock = self.wire.now();
-        if self.ended() || clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS {
+        let asked = self.s.alive_at.load(Ordering::Relaxed);
+        let behind = self.s.producer.behind(self.out);
+        let clock = if behind { self.wire.now() } else { self.wire.tick() };
+        // A tick lies before a moment that was read in it.
+        if self.ended() || clock <= asked || behind && clock < asked + BEHIND_NS {
             return;
         }
-        self.s.checked_at.store(clock, Ordering::Relaxed);
+        self.s.alive_at.store(clock, Ordering::Relaxed);
         self.learn();
     }
 

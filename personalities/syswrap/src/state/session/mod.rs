@@ -111,6 +111,8 @@ pub(crate) struct Session {
     shared: AtomicU32,
     /// When the kernel socket was last asked whether it is still open.
     checked_at: AtomicU64,
+    /// When a sender asked the same.
+    alive_at: AtomicU64,
     /// Larger rings could not be had.
     no_room: AtomicU32,
     /// How often the sender found the ring full.
@@ -180,7 +182,7 @@ impl Session {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.generation, &self.number, &self.swallowed, &self.known_block, &self.summed, &self.piece_in];
-        for word in words.into_iter().chain([&self.checked_at, &self.full_since]) {
+        for word in words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since]) {
             word.store(0, Ordering::Relaxed);
         }
     }

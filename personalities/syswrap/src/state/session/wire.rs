@@ -59,6 +59,8 @@ pub(crate) trait Wire: Copy {
     fn lives(self, pid: u32) -> bool;
     /// Nanoseconds of a clock.
     fn now(self) -> u64;
+    /// A clock that is cheap to read, for it stands still between the kernel's ticks.
+    fn tick(self) -> u64;
     /// Lets a short time pass.
     fn pause(self);
     /// The processor this thread is on, plus one.

@@ -304,6 +304,10 @@ impl Wire for End<'_> {
         self.kernel.clock.fetch_add(4_000, Order::Relaxed)
     }
 
+    fn tick(self) -> u64 {
+        self.now()
+    }
+
     fn pause(self) {
         self.kernel.clock.fetch_add(50_000_000, Order::Relaxed);
         mortal::point();
