@@ -1,4 +1,6 @@
 //! `--only`: connections to other ports stay with TCP, whichever side was told.
+//!
+//! Features (docs/features.md): B14.
 
 use madrigal_tests::host::{self, How, Running, Scratch};
 

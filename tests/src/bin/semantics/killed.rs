@@ -123,9 +123,9 @@ fn peer_killed_behind_a_doorbell() {
     assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
 }
 
-/// Of a process that lets its connections be reset when they are closed, a kill shows as a reset.
+/// Of a process that lets its connections be reset when they are closed, a kill shows as a reset, whatever doorbells it left.
 fn peer_killed_that_resets() {
-    for early in [true, false] {
+    for (early, asleep) in [(true, false), (false, false), (true, true), (false, true)] {
         let (out, input) = net::pipe();
         let child = net::fork(|| {
             let fd = pair::client_told_by(&out);
@@ -146,6 +146,9 @@ fn peer_killed_that_resets() {
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
         assert_eq!(recv_exact(&fd, 4), b"last");
+        if asleep {
+            net::nap(50);
+        }
         send_all(&fd, b"?");
         net::wait(child);
         assert_eq!(read(&fd, &mut [0; 1]), Err(libc::ECONNRESET));

@@ -1,0 +1,288 @@
+"""The faults. Each text must be found exactly once in its file: where the code changes, the fault is chosen anew.
+
+Quick tests come first. A model says in its third word how much of it is run: percent of the usual number of interleavings.
+"""
+
+from __future__ import annotations
+
+from bed.tree import Mutant
+
+SYSWRAP = "personalities/syswrap/src/"
+SESSION = SYSWRAP + "state/session/"
+SHM = "crates/drivers/src/shm/"
+
+MUTANTS = [
+    # --- doorbells and sleep ------------------------------------------------------------------------------------------------------
+    Mutant(
+        "bell-never-rung", SESSION + "bells.rs",
+        "        if let Err(e) = bell(self.wire) {",
+        "        let _ = bell;\n        if let Err(e) = Ok::<(), Errno>(()) {",
+        "a doorbell is counted and never sent: whoever sleeps is not woken",
+        ("model madrigal-syswrap both_streams_arrive_whole 5", "semantics threads::duplex_ping_pong default"),
+    ),
+    Mutant(
+        "bell-sometimes-lost", SESSION + "bells.rs",
+        "        self.out.w.bells.fetch_add(1, Ordering::SeqCst);\n        if let Err(e)",
+        "        if self.wire.now() >> 12 & 7 == 0 {\n            return;\n        }\n"
+        "        self.out.w.bells.fetch_add(1, Ordering::SeqCst);\n        if let Err(e)",
+        "one doorbell of eight is neither counted nor sent",
+        ("model madrigal-syswrap both_streams_arrive_whole 10", "semantics threads::duplex_ping_pong default",
+         "semantics edges::edge_after_drain default"),
+    ),
+    Mutant(
+        "discard-leaves-unarmed", SESSION + "bells.rs",
+        "                if self.others_may_sleep() {",
+        "                if false {",
+        "who takes a doorbell out does not arm again: another thread asleep on the socket is never woken",
+        ("semantics sleepers::another_takes_what_woke_it default", "semantics threads::many_readers default"),
+    ),
+    Mutant(
+        "set-leaves-unarmed", SYSWRAP + "io/epoll/wait.rs",
+        "        if shared {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",
+        "        if false {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",
+        "a thread that hears of a doorbell through its event set does not arm again: others asleep on the socket are never woken",
+        ("semantics sleepers::another_on_the_set_has_gone default", "semantics sets::workers_asleep default"),
+    ),
+    Mutant(
+        "key-shown-after-sleep", SYSWRAP + "io/epoll/wait.rs",
+        "    if got <= 0 || !sets::has_keys() {\n        return Some(got);",
+        "    if got <= i32::MAX || !sets::has_keys() {\n        return Some(got);",
+        "a thread that fell asleep before a registration became ours is told our key instead of its own data",
+        ("semantics sleepers::set_asleep_as_it_moves default", "semantics sleepers::set_asleep_as_it_moves first"),
+    ),
+    # --- who may use what ---------------------------------------------------------------------------------------------------------
+    Mutant(
+        "claim-by-any-number", SHM + "slot.rs",
+        "self.session.load(Ordering::Acquire) == lent.session.get() && self.step(lent, stage::OFFERED, stage::ATTACHING)",
+        "self.step(lent, stage::OFFERED, stage::ATTACHING)",
+        "who takes a slot does not compare the session's number: a stale offer is believed",
+        ("unit madrigal-drivers slot::tests",),
+    ),
+    Mutant(
+        "leave-by-any-number", SHM + "slot.rs",
+        "            && seen & own == 0\n            && self.session.load(Ordering::Relaxed) == lent.session.get();",
+        "            && seen & own == 0;",
+        "who leaves a slot does not compare the session's number: another session's slot and blocks are given away",
+        ("unit madrigal-drivers slot::tests",),
+    ),
+    Mutant(
+        "switch-without-echo", SESSION + "switch.rs",
+        "let understood = self.out.r.ready.load(Ordering::Acquire) == self.number();",
+        "let understood = true;",
+        "the writer does not wait for the number that its reader echoes: a reader that knows no doorbells is told by them",
+        ("semantics sleepers::reader_asleep_as_it_moves first", "semantics sleepers::reader_asleep_as_it_moves default"),
+    ),
+    Mutant(
+        "grow-into-any-block", SESSION + "source.rs",
+        "        if !lent {\n            return Err(Trouble::Corrupt);",
+        "        if false {\n            return Err(Trouble::Corrupt);",
+        "a reader follows its writer into a block that is lent to another session",
+        ("test madrigal-tests hostile a_block_that_was_not_lent",),
+    ),
+    Mutant(
+        "block-lent-twice", SHM + "units.rs",
+        "match word.compare_exchange(seen, seen | mask, Ordering::AcqRel, Ordering::Relaxed) {",
+        "match { word.store(word.load(Ordering::Relaxed) | mask, Ordering::Release); Ok::<u64, u64>(seen) } {",
+        "two sides that borrow a block in the same moment get the same one",
+        ("model madrigal-drivers two_sides_never_share_a_unit 100",),
+    ),
+    Mutant(
+        "slot-handed-out-early", SHM + "slot.rs",
+        "let over = seen & BOTH == BOTH ||",
+        "let over = seen & BOTH != 0 ||",
+        "a slot is given out again while one side still reads and writes it",
+        ("unit madrigal-drivers a_slot_is_free_when_both_sides_have_left", "model madrigal-drivers a_slot_and_a_block_have_one_owner 100"),
+    ),
+    Mutant(
+        "only-ignored-by-acceptor", SYSWRAP + "lifecycle/earn.rs",
+        "    if !process::port_wanted(s.tuple.port()) {\n        return s.set_never(Reason::PortOff);",
+        "    if false {\n        return s.set_never(Reason::PortOff);",
+        "a server's --only keeps none of its connections with TCP",
+        ("test madrigal-tests ports the_accepting_side_keeps_to_only",),
+    ),
+    Mutant(
+        "directory-of-another-user", "crates/rendezvous/src/directory.rs",
+        "if private && own { Ok(()) }",
+        "if private { Ok(()) }",
+        "processes meet in a directory that belongs to somebody else",
+        ("test madrigal-tests directory a_directory_of_another_user",),
+    ),
+    Mutant(
+        "revocation-ignored", "crates/identity/src/verify.rs",
+        "        self.judge_revoked(&chain)?;\n",
+        "",
+        "a certificate that was taken back is let in",
+        ("test madrigal-identity handshake taken_back", "test madrigal-cli lab a_host_of_a_lab_is_shut_out_by_its_ca"),
+    ),
+    Mutant(
+        "reach-ignored", "crates/selector/src/lib.rs",
+        "        Reach::Host if !pair.same_host => return Err(Reason::OtherHost),\n",
+        "",
+        "shared memory is chosen between two hosts",
+        ("unit madrigal-selector the_table",),
+    ),
+    # --- the ring -----------------------------------------------------------------------------------------------------------------
+    Mutant(
+        "space-not-counted", SHM + "ring.rs",
+        "Ok(Span::new(base, size, tail, size - used))",
+        "Ok(Span::new(base, size, tail, size))",
+        "a writer takes the whole ring for free, and writes over what is not read yet",
+        ("unit madrigal-drivers ring::tests", "semantics bulk::by_tiny_writes default"),
+    ),
+    Mutant(
+        "published-before-copied", SESSION + "put.rs",
+        """            let n = match copy(&span, done) {
+                Ok(n) if n > 0 => n,
+                Ok(_) => break,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            };
+            self.say_sum(&span, n);
+            match if more { self.hold(&span, n) } else { self.publish(&span, n) } {""",
+        """            let early = if more { self.hold(&span, span.len()) } else { self.publish(&span, span.len()) };
+            let n = match copy(&span, done) {
+                Ok(n) if n > 0 => n,
+                Ok(_) => break,
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
+            };
+            self.say_sum(&span, n);
+            match early {""",
+        "bytes are published before they are in the ring: a reader in between gets old ones",
+        ("model madrigal-syswrap both_streams_arrive_whole 20", "semantics bulk::by_tiny_writes first"),
+    ),
+    Mutant(
+        "seal-ignored", SHM + "ring.rs",
+        "            Err(seen) if seen & SEALED != 0 => Err(Trouble::Sealed),\n",
+        "            Err(seen) if seen & SEALED != 0 => {\n                dir.w.tail.store(new | SEALED, Ordering::SeqCst);\n"
+        "                self.tail.store(new, Ordering::Relaxed);\n                Ok(())\n            }\n",
+        "a writer adds bytes behind the seal, where its reader does not look for them any more",
+        ("unit madrigal-drivers ring::tests", "model madrigal-drivers a_seal_cuts_at_one_place 100"),
+    ),
+    Mutant(
+        "taken-back-twice", SHM + "ring.rs",
+        "_ if dir.r.head.compare_exchange(head, tail, Ordering::SeqCst, Ordering::Relaxed).is_ok() => {",
+        "_ if dir.r.head.load(Ordering::SeqCst) == head => {",
+        "bytes that go back to the kernel stay in the ring, too: their reader gets them twice",
+        ("model madrigal-syswrap whoever_leaves_at_any_time 5", "semantics close::half_close_with_ring_full default"),
+    ),
+    Mutant(
+        "sums-not-compared", SESSION + "source.rs",
+        "            if sum != (piece >> 32) as u32 {",
+        "            if false {",
+        "MADRIGAL_CHECK keeps sums and compares none",
+        ("test madrigal-tests hostile a_changed_byte",),
+    ),
+    # --- the switch, and the way back ---------------------------------------------------------------------------------------------
+    Mutant(
+        "kernel-bytes-off-by-one", SESSION + "switch.rs",
+        "self.out.w.n_kernel.store(position, Ordering::Relaxed);",
+        "self.out.w.n_kernel.store(position + 1, Ordering::Relaxed);",
+        "one byte too many is said to be in the kernel: a doorbell is read for a byte of the program's",
+        ("model madrigal-syswrap both_streams_arrive_whole 5", "semantics threads::duplex_ping_pong first"),
+    ),
+    Mutant(
+        "bells-left-in-queue", SESSION + "bells.rs",
+        "                Left::Bells(left) => self.discard(left),",
+        "                Left::Bells(_) => return true,",
+        "at the end of a session doorbells stay in the kernel's queue, and are read for bytes of the program's",
+        ("model madrigal-syswrap whoever_leaves_at_any_time 5", "churn default half"),
+    ),
+    Mutant(
+        "gate-not-closed", SESSION + "handback.rs",
+        "self.inn.wake.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);",
+        "self.inn.wake.gate.fetch_or(0, Ordering::SeqCst);",
+        "while unread bytes are put back into the kernel's queue their sender sends on: the order of the stream is lost",
+        ("model madrigal-syswrap unread_bytes_go_back 20",),
+    ),
+    Mutant(
+        "fork-keeps-sessions", SYSWRAP + "lifecycle/fork.rs",
+        "        leave(&s, fd, Reason::Forked, Back::Lazily);\n",
+        "        let _ = (&s, fd, leave as fn(&_, _, _, _), Reason::Forked, Back::Lazily);\n",
+        "parent and child of a fork both use one session, each with a memory of its own of it",
+        ("semantics processes::fork_both_write default", "semantics processes::fork_with_unread_bytes default",
+         "semantics processes::fork_child_reads_parent_writes default"),
+    ),
+    Mutant(
+        "passed-on-counts-as-sole", SYSWRAP + "state/holders.rs",
+        "        counter.fetch_or(LOST, Ordering::AcqRel);\n",
+        "        let _ = (counter, LOST);\n",
+        "a socket that another process got by SCM_RIGHTS counts as this one's alone, and moves",
+        ("unit madrigal-syswrap holders::tests", "semantics passing::passed_and_kept default"),
+    ),
+    # --- what a program sees ------------------------------------------------------------------------------------------------------
+    Mutant(
+        "reset-shown-as-end", SESSION + "gone.rs",
+        "            fate::RESET => true,",
+        "            fate::RESET => false,",
+        "a peer's reset looks like the end of its stream",
+        ("semantics close::linger_zero_resets default", "fuzz 20 3 default,eager-first"),
+    ),
+    Mutant(
+        "end-shown-as-reset", SESSION + "gone.rs",
+        "            _ => self.inn.w.resets.load(Ordering::Acquire) != 0 || self.refuses_bytes() && self.wire.peer_lives(),",
+        "            _ => true,",
+        "a peer that is killed with doorbells in its queue, and nothing else, seems to have reset the connection",
+        ("semantics killed::peer_killed_behind_a_doorbell default", "semantics gone::killed_behind_doorbells default", "test madrigal-tests kill a_sender_killed_after_it_moved"),
+    ),
+    Mutant(
+        "unread-close-not-told", SESSION + "leave.rs",
+        "        if resets || self.leaves_unread() {",
+        "        if resets {",
+        "a close that leaves bytes unread looks like a plain end of the stream",
+        ("semantics close::close_with_unread_resets default",),
+    ),
+    Mutant(
+        "linger-zero-not-told", SYSWRAP + "lifecycle/earn.rs",
+        "let resets = u32::from(s.has(flag::LINGER0));",
+        "let resets = u32::from(false && s.has(flag::LINGER0));",
+        "a process with SO_LINGER 0 that is killed seems to have ended its streams",
+        ("semantics killed::peer_killed_that_resets default",),
+    ),
+    Mutant(
+        "peek-consumes", SYSWRAP + "io/recv.rs",
+        "                () if op.is_peek() => look(&v, op),\n",
+        "                () if op.is_peek() && v.s.rx() != phase::RING => look(&v, op),\n",
+        "MSG_PEEK takes the bytes it looks at",
+        ("semantics receive::peek_leaves_bytes default",),
+    ),
+    Mutant(
+        "fionread-without-ring", SESSION + "source.rs",
+        "phase::RING if !self.is_sealed_in() => ring,",
+        "phase::RING if !self.is_sealed_in() => 0 * ring,",
+        "FIONREAD says 0 while the ring holds bytes",
+        ("semantics receive::fionread_counts default",),
+    ),
+    Mutant(
+        "receive-timeout-ignored", SYSWRAP + "io/progress.rs",
+        "        if !s.has(limited) {",
+        "        if receiving || !s.has(limited) {",
+        "SO_RCVTIMEO ends no receive",
+        ("semantics receive::receive_timeout default",),
+    ),
+    Mutant(
+        "one-shot-forgotten", SYSWRAP + "state/member.rs",
+        "        one_shot && !self.has(bit::OURS | bit::SPENT)",
+        "        false && one_shot && !self.has(bit::OURS | bit::SPENT)",
+        "a one-shot registration that the kernel has fired counts as armed when the connection moves",
+        ("semantics edges::oneshot_fired_before_the_ring default", "semantics edges::oneshot_fired_before_the_ring first"),
+    ),
+    Mutant(
+        "spent-not-set", SYSWRAP + "io/epoll/ready.rs",
+        "    if wanted & EPOLLONESHOT as u32 != 0 {",
+        "    if false && wanted & EPOLLONESHOT as u32 != 0 {",
+        "a one-shot registration fires again and again",
+        ("semantics edges::oneshot_once default", "semantics edges::oneshot_once first"),
+    ),
+    Mutant(
+        "edge-told-twice", SYSWRAP + "io/epoll/ready.rs",
+        "    was_in >> part != into >> part || news_out\n",
+        "    was_in >> part <= u64::MAX || news_out\n",
+        "an edge is told as often as it is asked for",
+        ("semantics edges::edge_once_per_arrival default", "semantics edges::edge_once_per_arrival first"),
+    ),
+]
