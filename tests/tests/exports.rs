@@ -3,7 +3,7 @@
 //! Features (docs/features.md): P2.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use madrigal_tests::host::{self, How, Scratch};
@@ -18,12 +18,18 @@ fn defined(library: &Path) -> Option<BTreeSet<String>> {
     Some(names.map(|n| n.split('@').next().unwrap_or(n).to_owned()).collect())
 }
 
+/// The files below a folder.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(dir).expect("the hooks").map(|entry| entry.expect("a file").path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 /// Names of the hooks in the sources: exported functions, and entries of the tables that make more of them.
 fn hooks() -> BTreeSet<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../personalities/syswrap/src/hooks");
     let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(dir).expect("the hooks") {
-        let text = std::fs::read_to_string(entry.expect("a file").path()).expect("a source file");
+    for file in files(&dir) {
+        let text = std::fs::read_to_string(file).expect("a source file");
         let (mut exported, mut listed) = (false, false);
         for line in text.lines().map(str::trim) {
             exported |= line.contains("#[unsafe(no_mangle)]");
@@ -31,10 +37,10 @@ fn hooks() -> BTreeSet<String> {
                 names.insert(rest.split('(').next().unwrap_or(rest).to_owned());
                 exported = false;
             }
-            // A table of names alone.
+            // A table of names, and what follows them.
             listed = (listed || line == "before_request! {") && line != "}";
-            if let Some(name) = line.strip_suffix(';').filter(|_| listed) {
-                names.insert(name.to_owned());
+            if let Some(entry) = line.strip_suffix(';').filter(|_| listed) {
+                names.insert(entry.split(',').next().unwrap_or(entry).to_owned());
             }
             if let Some((name, rest)) =
                 line.split_once(": before_").filter(|(n, r)| !n.contains(' ') && r.contains('{'))

@@ -18,7 +18,7 @@ const OPEN: &[(&str, &str)] = &[
 const OPEN_AT_RANDOM: &[(&str, &str)] = &[
     ("held::", "what is held back is shown when its session ends"),
     ("turns::", "the kernel tells of a registration anew when it is given back, and puts it behind the others"),
-    ("edges::edge_reported_to_one_thread", "the kernel tells of a registration anew when it is given back"),
+    ("edges::edge_", "the kernel tells of a registration anew when it is given back"),
     ("sleepers::another_on_the_set_has_gone", "a doorbell heard before the ring is reached leaves it unarmed"),
 ];
 
