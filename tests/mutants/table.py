@@ -153,7 +153,7 @@ MUTANTS = [
             self.say_sum(&span, n);
             match early {""",
         "bytes are published before they are in the ring: a reader in between gets old ones",
-        ("model madrigal-syswrap both_streams_arrive_whole 20", "semantics bulk::by_tiny_writes first"),
+        ("model madrigal-syswrap both_streams_arrive_whole 5",),
     ),
     Mutant(
         "seal-ignored", SHM + "ring.rs",
@@ -168,7 +168,7 @@ MUTANTS = [
         "_ if dir.r.head.compare_exchange(head, tail, Ordering::SeqCst, Ordering::Relaxed).is_ok() => {",
         "_ if dir.r.head.load(Ordering::SeqCst) == head => {",
         "bytes that go back to the kernel stay in the ring, too: their reader gets them twice",
-        ("model madrigal-syswrap whoever_leaves_at_any_time 5", "semantics close::half_close_with_ring_full default"),
+        ("semantics close::half_close_with_ring_full default", "model madrigal-syswrap whoever_leaves_at_any_time 5"),
     ),
     Mutant(
         "sums-not-compared", SESSION + "source.rs",
@@ -190,7 +190,7 @@ MUTANTS = [
         "                Left::Bells(left) => self.discard(left),",
         "                Left::Bells(_) => return true,",
         "at the end of a session doorbells stay in the kernel's queue, and are read for bytes of the program's",
-        ("model madrigal-syswrap whoever_leaves_at_any_time 5", "churn default half"),
+        ("churn default half", "model madrigal-syswrap whoever_leaves_at_any_time 5"),
     ),
     Mutant(
         "gate-not-closed", SESSION + "handback.rs",

@@ -99,11 +99,14 @@ fn another_on_the_set_has_gone() {
 fn reader_asleep_as_it_moves() {
     let mut moved = 0;
     for _ in 0..5 {
-        let (p, tid) = (Pair::fresh(), Tid::default());
+        let (p, tid, count) = (Pair::fresh(), Tid::default(), AtomicU32::new(0));
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let reader = scope.spawn(|| {
                 tid.tell();
-                (0..200).for_each(|i| assert_eq!(recv_exact(&p.s, 1), [i]));
+                for i in 0..200 {
+                    assert_eq!(recv_exact(&p.s, 1), [i]);
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
             });
             tid.await_asleep();
             for i in 0..200 {
@@ -111,6 +114,9 @@ fn reader_asleep_as_it_moves() {
                 send_all(&p.s, b"y");
                 assert_eq!(recv_exact(&p.c, 1), b"y");
                 send_all(&p.c, &[i]);
+                while count.load(Ordering::SeqCst) <= u32::from(i) && !reader.is_finished() {
+                    std::thread::yield_now();
+                }
             }
         });
         moved += pair::moves(&p.c);
