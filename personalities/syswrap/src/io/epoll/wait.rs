@@ -254,7 +254,7 @@ impl Waiting {
             self.set.activate(sets::id(s, m), member);
         }
         let fd = member.fd.load(Ordering::Relaxed);
-        let in_ring = s.mode() == mode::SESSION && s.session.rx() == phase::RING;
+        let in_ring = s.mode() == mode::SESSION && matches!(s.session.rx(), phase::READY | phase::RING);
         let Some(v) = view(s, fd).filter(|_| in_ring) else { return };
         let shared = self.set.sleepers.load(Ordering::SeqCst) > 0
             || s.session.has_sleepers()

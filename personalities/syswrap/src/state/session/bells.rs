@@ -331,12 +331,14 @@ impl<W: Wire> View<'_, W> {
         self.learn();
     }
 
-    pub(super) fn look_for_end(&self) {
+    /// Looks whether the kernel's queue is at its end, or broken; true if so.
+    pub(super) fn look_for_end(&self) -> bool {
         match self.wire.peek() {
             Ok(false) => self.saw_end(),
-            Ok(true) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(true) | Err(Errno::AGAIN | Errno::INTR) => return false,
             Err(e) => self.saw_error(e),
         }
+        true
     }
 
     /// The peer wrote nonsense: its stream ends here, as if it had reset the connection.

@@ -181,7 +181,7 @@ impl<W: Wire> View<'_, W> {
         };
         while Self::CONSUMER.waiting(self.inn) > 0 && !self.ended() && may_answer() && self.wire.now() < end {
             self.wire.pause();
-            self.look_for_end();
+            let _ = self.look_for_end();
         }
         self.inn.wake.gate.fetch_and(!gate::WANTED, Ordering::SeqCst);
         if Self::CONSUMER.waiting(self.inn) > 0 {

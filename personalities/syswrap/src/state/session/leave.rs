@@ -257,7 +257,7 @@ impl<'a, W: Wire> View<'a, W> {
             if due > 0 {
                 self.discard(due);
             } else {
-                self.look_for_end();
+                let _ = self.look_for_end();
             }
             if self.ended() {
                 return;

@@ -153,6 +153,8 @@ impl<W: Wire> View<'_, W> {
 
     fn before_ring(&self) -> Source {
         self.help_switch();
+        // Before the bytes are counted: another thread may learn of an end that comes behind some.
+        let ended = self.ended();
         // The count first: bytes counted while the writer had not switched are data.
         let waiting = match self.wire.queued() {
             Ok(waiting) => waiting,
@@ -162,7 +164,7 @@ impl<W: Wire> View<'_, W> {
             }
         };
         if self.inn.w.state.load(Ordering::SeqCst) == state::KERNEL {
-            return if waiting > 0 { Source::Kernel(waiting) } else { self.quiet() };
+            return if waiting > 0 { Source::Kernel(waiting) } else { self.quiet(ended) };
         }
         match self.left_in_kernel() {
             Some(0) => {
@@ -177,8 +179,8 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// No byte, and the writer has not switched: the end, a peer that left again, or nothing.
-    fn quiet(&self) -> Source {
+    /// No byte, and the writer has not switched: the end, a peer that left again, or nothing. `ended`: it had before that was found.
+    fn quiet(&self, ended: bool) -> Source {
         if self.is_sealed_in() {
             // SYNC: SeqCst, behind the look at the seal: it may have switched, and sealed, since it was asked above.
             if self.inn.w.state.load(Ordering::SeqCst) != state::KERNEL {
@@ -189,10 +191,7 @@ impl<W: Wire> View<'_, W> {
             self.follow();
             return Source::Plain;
         }
-        if !self.ended() {
-            self.look_for_end();
-        }
-        if self.ended() { Source::End } else { Source::Empty }
+        if ended || self.look_for_end() { Source::End } else { Source::Empty }
     }
 
     fn in_ring(&self) -> Source {
@@ -231,12 +230,13 @@ impl<W: Wire> View<'_, W> {
         } else if !self.end_is_known() {
             self.check_open(true);
         }
-        // What the peer published before it ended is read first.
+        // SYNC: before the look, for another thread may learn of the end at any time: what the peer published before it is read first.
+        let ended = self.ended();
         self.show_last();
         if Self::CONSUMER.stirred(self.inn) {
             return self.in_ring();
         }
-        if self.ended() { Source::End } else { Source::Empty }
+        if ended { Source::End } else { Source::Empty }
     }
 
     /// Drained and sealed: the doorbells that are left are taken out, then the kernel carries bytes again.
