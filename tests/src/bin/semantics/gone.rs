@@ -56,6 +56,8 @@ fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
 fn end(pid: i32) {
     net::kill(pid, SIGKILL).unwrap();
     net::wait(pid);
+    // More than a tick of the kernel's clock, for which a peer is believed to live (docs/limits.md).
+    net::nap(20);
 }
 
 /// One more send is taken, and only the next one breaks: nothing of it is a byte that the peer left unread.
