@@ -1,5 +1,5 @@
 //! Socket behaviour in detail: every check of `semantics` in a process of its own, plain and wrapped, there also with connections that
-//! move at once and at random.
+//! move at once, and, with `MADRIGAL_TEST_RANDOM` set, at random.
 //!
 //! Features (docs/features.md): P2.
 
@@ -43,12 +43,17 @@ fn main() {
     for (open, _) in OPEN.iter().chain(OPEN_AT_RANDOM) {
         assert!(names.iter().any(|n| n.starts_with(open)), "no check {open}");
     }
+    // Rare differences at random points are still found one by one: a run of them is asked for (CONTRIBUTING.md).
+    let at_random = std::env::var_os("MADRIGAL_TEST_RANDOM").is_some();
     let mut trials = Vec::new();
     for name in &names {
         for how in How::ALL {
             let (check, open) = (name.clone(), open(how, name).is_some());
             let title = format!("{}::{name}", format!("{how:?}").to_lowercase());
-            trials.push(Trial::test(title, move || holds(how, &check)).with_ignored_flag(open));
+            trials.push(
+                Trial::test(title, move || holds(how, &check))
+                    .with_ignored_flag(open || how == How::Random && !at_random),
+            );
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
