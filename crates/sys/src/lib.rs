@@ -22,3 +22,22 @@ pub mod time;
 pub mod turn;
 
 pub use rustix::io::Errno;
+
+/// An error by a number that may be anything: what a peer, or another library, wrote. `EIO` where it is none.
+pub fn errno_from(code: i32) -> Errno {
+    // `from_raw_os_error` panics for any other.
+    if (1..4096).contains(&code) { Errno::from_raw_os_error(code) } else { Errno::IO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_is_some_error() {
+        assert_eq!(errno_from(libc::ECONNRESET), Errno::CONNRESET);
+        for code in [i32::MIN, -1, 0, 4096, 0xff_ffff, i32::MAX] {
+            assert_eq!(errno_from(code), Errno::IO);
+        }
+    }
+}

@@ -276,7 +276,7 @@ fn failed(s: &Sock, fd: c_int, told: c_int) -> Errno {
     // What a blocking connect was woken by; the program hears of it once.
     let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     let ended = matches!(told, libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ECONNREFUSED);
-    let plain = if ended { Errno::CONNREFUSED } else { Errno::from_raw_os_error(told) };
+    let plain = if ended { Errno::CONNREFUSED } else { madrigal_sys::errno_from(told) };
     if ended && !process::is_plain() { ask::verdict(fd, blocks(s)).unwrap_or(plain) } else { plain }
 }
 

@@ -168,7 +168,7 @@ fn keep_error(fd: c_int) {
     }
     guarded_or((), || {
         if let Some(s) = sock::enter(fd) {
-            s.session.owe_again(Errno::from_raw_os_error(code));
+            s.session.owe_again(madrigal_sys::errno_from(code));
         }
     });
 }

@@ -117,7 +117,7 @@ fn fail(e: Errno) -> c_int {
 
 /// What a call of the C library's says.
 fn told(result: ssize_t) -> Result<usize, Errno> {
-    usize::try_from(result).map_err(|_| Errno::from_raw_os_error(errno()))
+    usize::try_from(result).map_err(|_| madrigal_sys::errno_from(errno()))
 }
 
 /// Reads one of the program's values. `None`: its address is bad, which the kernel will say.

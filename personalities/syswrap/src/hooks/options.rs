@@ -107,12 +107,12 @@ fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
         // What the kernel told is the program's if the peer meant it.
         match told {
             0 => v.learn(),
-            _ => v.saw_error(Errno::from_raw_os_error(told)),
+            _ => v.saw_error(madrigal_sys::errno_from(told)),
         }
         return Some(s.session.pending_error().map_or(0, Errno::raw_os_error));
     }
     if told != 0 {
-        s.session.note_error(Errno::from_raw_os_error(told));
+        s.session.note_error(madrigal_sys::errno_from(told));
         return if route::is_on() { route::error(fd) } else { None };
     }
     s.session.pending_error().map(Errno::raw_os_error)

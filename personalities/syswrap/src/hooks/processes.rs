@@ -70,7 +70,7 @@ fn read_and_write_nothing() -> Result<(), Errno> {
     for standard in 0..3 {
         // SAFETY: numbers only.
         if null != standard && unsafe { fds::dup2(null, standard) } < 0 {
-            return Err(Errno::from_raw_os_error(crate::outcome::errno()));
+            return Err(madrigal_sys::errno_from(crate::outcome::errno()));
         }
     }
     if null > 2 {

@@ -128,7 +128,7 @@ pub(crate) fn after_sleep(ticket: Ticket, ret: isize) {
     let saved = errno();
     let Some(s) = ticket.sock.unpark() else { return };
     if ret < 0 {
-        s.session.note_error(Errno::from_raw_os_error(saved));
+        s.session.note_error(madrigal_sys::errno_from(saved));
     }
     let busy = if ticket.receiving { &s.session.in_recv } else { &s.session.in_send };
     busy.fetch_sub(1, Ordering::SeqCst);

@@ -109,7 +109,7 @@ pub(super) fn verdict(fd: c_int, blocks: bool) -> Option<Errno> {
     };
     let text = answer.ask(&question, patience).ok()?;
     let code = core::str::from_utf8(text).ok()?.parse::<i32>().ok()?;
-    (1..4096).contains(&code).then(|| Errno::from_raw_os_error(code))
+    (1..4096).contains(&code).then(|| madrigal_sys::errno_from(code))
 }
 
 /// What is asked.

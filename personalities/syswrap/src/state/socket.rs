@@ -113,7 +113,7 @@ impl Wire for Socket<'_> {
 
     fn take_error(self) -> Option<Errno> {
         let code = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
-        (code != 0).then(|| Errno::from_raw_os_error(code))
+        (code != 0).then(|| madrigal_sys::errno_from(code))
     }
 
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {

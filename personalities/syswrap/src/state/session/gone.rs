@@ -97,7 +97,7 @@ impl Session {
                 _ if began => return Some(Ok(0)),
                 OVER => return Some(Err(Errno::PIPE)),
                 LOST => (OVER, Err(Errno::PIPE)),
-                broken => (OVER, Err(Errno::from_raw_os_error((broken >> ERRNO_AT) as i32))),
+                broken => (OVER, Err(madrigal_sys::errno_from((broken >> ERRNO_AT) as i32))),
             };
             if self.step(now, next) {
                 return Some(told);
@@ -115,7 +115,7 @@ impl Session {
         if now & 0xff != BROKEN {
             return self.take_owed();
         }
-        self.step(now, OVER).then(|| Errno::from_raw_os_error((now >> ERRNO_AT) as i32))
+        self.step(now, OVER).then(|| madrigal_sys::errno_from((now >> ERRNO_AT) as i32))
     }
 
     /// Whether there is one.
@@ -150,7 +150,7 @@ impl Session {
     fn take_owed(&self) -> Option<Errno> {
         let code = self.error.load(Ordering::Relaxed);
         let taken = code != 0 && self.error.compare_exchange(code, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        taken.then(|| Errno::from_raw_os_error(code as i32))
+        taken.then(|| madrigal_sys::errno_from(code as i32))
     }
 
     /// What a shutdown(2) finds; `sending`: of the sending direction (too).
