@@ -259,6 +259,21 @@ fn a_block_that_was_not_lent_is_not_read() {
 }
 
 #[test]
+fn an_error_that_is_none_ends_no_program() {
+    for word in [4_u32, 0xffff_ff04] {
+        let scratch = Scratch::new();
+        let Unread { server, mut client, memory, arena, .. } = Unread::new(&scratch, false);
+        // What the server has been told of its peer: that it broke, by an error of this number.
+        let at = offset_of!(Slot, dir) + offset_of!(Direction, r) + offset_of!(ReaderLine, gone);
+        memory.write_all_at(&word.to_ne_bytes(), arena + SLOTS_AT + at as u64).unwrap();
+        client.kill();
+        net::kill(server.pid(), libc::SIGCONT).unwrap();
+        let text = server.wait().expect_success().text();
+        assert!(text.contains("how="), "{text}");
+    }
+}
+
+#[test]
 fn garbage_in_an_arena_kills_no_event_loop() {
     survives("echo", false);
 }

@@ -53,6 +53,14 @@ fn broken_by(e: Errno) -> u32 {
     BROKEN | (e.raw_os_error() as u32) << ERRNO_AT
 }
 
+/// The error of a connection that broke. The word is shared memory: a peer that wrote nonsense there has reset it.
+fn error_in(word: u32) -> Errno {
+    match madrigal_sys::errno_from((word >> ERRNO_AT) as i32) {
+        Errno::IO => Errno::CONNRESET,
+        e => e,
+    }
+}
+
 /// What a shutdown(2) finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shut {
@@ -97,7 +105,7 @@ impl Session {
                 _ if began => return Some(Ok(0)),
                 OVER => return Some(Err(Errno::PIPE)),
                 LOST => (OVER, Err(Errno::PIPE)),
-                broken => (OVER, Err(madrigal_sys::errno_from((broken >> ERRNO_AT) as i32))),
+                broken => (OVER, Err(error_in(broken))),
             };
             if self.step(now, next) {
                 return Some(told);
@@ -115,7 +123,7 @@ impl Session {
         if now & 0xff != BROKEN {
             return self.take_owed();
         }
-        self.step(now, OVER).then(|| madrigal_sys::errno_from((now >> ERRNO_AT) as i32))
+        self.step(now, OVER).then(|| error_in(now))
     }
 
     /// Whether there is one.
