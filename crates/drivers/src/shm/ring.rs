@@ -151,13 +151,18 @@ impl Producer {
     }
 
     /// Free space, as pieces to copy into. Empty when the ring is full, and then until half of it is free: a bulk writer that
-    /// resumed at every byte would bounce the lines between processors (half-ring hysteresis).
+    /// resumed at every byte would bounce the lines between processors (half-ring hysteresis). `Sealed`: a reader that sealed may move
+    /// its position before it has copied what is unread, so nothing of it is free any more.
     pub fn space(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
         let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let tail = self.tail.load(Ordering::Relaxed);
-        let mut used = tail.wrapping_sub(self.head.load(Ordering::Relaxed)) as usize;
+        let mut used = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as usize;
         if used > size / 2 {
             used = self.look_at_head(dir, tail, size)?;
+        }
+        // SYNC: behind the position, wherever it was looked at: one that was moved behind a seal comes with the seal.
+        if self.is_sealed(dir) {
+            return Err(Trouble::Sealed);
         }
         let resume = if self.full.load(Ordering::Relaxed) == 0 { size } else { size / 2 + 1 };
         if used >= resume {
@@ -314,7 +319,8 @@ impl Producer {
         if used > size as u64 {
             return Err(Trouble::Corrupt);
         }
-        self.head.store(head, Ordering::Relaxed);
+        // SYNC: Release pairs with `space`: another thread may use what this one saw.
+        self.head.store(head, Ordering::Release);
         Ok(used as usize)
     }
 }

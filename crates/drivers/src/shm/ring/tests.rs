@@ -218,6 +218,18 @@ mod examples {
         }
     }
 
+    /// A reader that has sealed moves its position first and copies then, to give the bytes to another one.
+    #[test]
+    fn a_sealed_ring_has_no_space() {
+        let ring = Ring::new();
+        ring.write(&stream(0, 60)).unwrap();
+        ring.rx.seal(&ring.dir);
+        let span = ring.rx.data(&ring.dir, &ring.mem).unwrap();
+        ring.rx.advance(&ring.dir, &span, span.len()).unwrap();
+        assert_eq!(ring.tx.unread(&ring.dir, &ring.mem), Ok(0));
+        assert_eq!(ring.fill(&[0; 1000]).err(), Some(Trouble::Sealed));
+    }
+
     #[test]
     fn who_arms_is_owed_one_bell() {
         let ring = Ring::new();

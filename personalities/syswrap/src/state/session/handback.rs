@@ -100,7 +100,8 @@ impl<W: Wire> View<'_, W> {
                 Ok(_) | Err(Trouble::Sealed) => break,
                 Err(_) => return Err(Errno::CONNRESET),
             };
-            // Ours first: a child of ours may read them, too. Nothing is added to a sealed ring, so the bytes stay where they are.
+            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), so the bytes stay
+            // where they are.
             match Self::CONSUMER.advance(self.inn, &span, span.len()) {
                 Ok(()) => {}
                 Err(Trouble::Raced) => continue,
