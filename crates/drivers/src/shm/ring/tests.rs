@@ -371,12 +371,12 @@ mod model {
 
         fn put(&mut self, ring: &Ring, len: usize) {
             let bytes = stream(self.written, len);
-            let limit = if self.full { self.size / 2 + 1 } else { self.size };
-            self.full = self.bytes.len() >= limit;
             if self.sealed {
                 assert!(matches!(ring.write(&bytes), Err(Trouble::Sealed)));
                 return;
             }
+            let limit = if self.full { self.size / 2 + 1 } else { self.size };
+            self.full = self.bytes.len() >= limit;
             let (n, bell) = ring.write(&bytes).unwrap();
             let room = if self.full { 0 } else { self.size - self.bytes.len() };
             // It need not look while it knows of room, so it may know of less than there is.
