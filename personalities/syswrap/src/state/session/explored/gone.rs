@@ -115,9 +115,12 @@ fn be_peer(world: &World, turn: &AtomicU32, how: How) -> Tcp {
     while turn.load(Turn::SeqCst) == 0 {
         talk(world, PEER);
     }
-    let process =
-        if how == How::Kill { Process::killed_after(thread_rng().gen_range(1..60)) } else { Process::immortal() };
-    let _ = process.run(|| talk(world, PEER));
+    if how == How::Kill {
+        let process = Process::killed_after(thread_rng().gen_range(1..60));
+        while process.run(|| talk(world, PEER)).is_some() {}
+    } else {
+        talk(world, PEER);
+    }
     let was = if how == How::Reset || leaves_unread(world) { Tcp::Reset } else { Tcp::Ended };
     if how != How::Kill && world.view(PEER).close(how == How::Reset) {
         world.kernel.abort(PEER);
