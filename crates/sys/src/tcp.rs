@@ -134,6 +134,50 @@ pub fn set_most_unsent(fd: c_int, bytes: c_int) -> Result<(), Errno> {
     raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &bytes)
 }
 
+/// A send buffer that takes more for a while. What the program had set is set again on drop; before that its descriptor must not be
+/// closed.
+#[derive(Debug)]
+pub struct Wide {
+    fd: c_int,
+    size: c_int,
+    locked: Option<c_int>,
+    unsent: Option<c_int>,
+}
+
+/// What setsockopt(2) gives without privilege, twice `net.core.wmem_max` where nobody changed that.
+const UNPRIVILEGED: c_int = 2 * 212_992;
+/// `SO_BUF_LOCK` (Linux 5.14): which sizes the kernel may not change by itself.
+const SO_BUF_LOCK: c_int = 72;
+
+/// Makes room for `n` more bytes in the send buffer (`SO_SNDBUFFORCE`; as far as `SO_SNDBUF` goes without privilege), however little
+/// the program wants to have waiting in it. The kernel counts memory, up to twice the bytes.
+pub fn widen(fd: c_int, n: u64) -> Result<Wide, Errno> {
+    let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+    let locked = raw::sockopt_int(fd, libc::SOL_SOCKET, SO_BUF_LOCK).ok();
+    let unsent = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).ok().filter(|&most| most > 0);
+    let wide = Wide { fd, size, locked, unsent };
+    if unsent.is_some() {
+        set_most_unsent(fd, c_int::MAX)?;
+    }
+    // It is doubled.
+    let half = c_int::try_from(n).unwrap_or(c_int::MAX).saturating_add(size / 2);
+    if raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && size < UNPRIVILEGED {
+        raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &half)?;
+    }
+    Ok(wide)
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        let half = self.size / 2;
+        if raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && self.size < UNPRIVILEGED {
+            let _ = raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &half);
+        }
+        let _ = self.locked.map(|which| raw::set_sockopt(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which));
+        let _ = self.unsent.map(|most| set_most_unsent(self.fd, most));
+    }
+}
+
 /// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
 pub fn netns_cookie(fd: c_int) -> u64 {
     const SO_NETNS_COOKIE: c_int = 71;

@@ -5,10 +5,11 @@ use core::ptr;
 
 use libc::{off_t, off64_t, size_t, ssize_t};
 use madrigal_report::Reason;
-use madrigal_sys::{fault, file, raw};
+use madrigal_sys::{Errno, fault, file, raw};
 
 use super::{
-    cancellation_point, fail, finish, get, guarded, guarded_or, is_socket, kernel_only, sends_by_kernel, told,
+    cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest, sends_by_kernel,
+    told,
 };
 use crate::io::file::{Transfer, transfer};
 use crate::io::progress::Progress;
@@ -121,6 +122,41 @@ fn is_readable(fd: c_int) -> bool {
     raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_ACCMODE != libc::O_WRONLY)
 }
 
+/// Moves what is left in the ring of a peer that is gone: at most what there is, and what the pipe takes.
+fn splice_rest(from: c_int, to: c_int, n: usize, flags: c_uint) -> ssize_t {
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0 && raw::fcntl(to, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    let (mut done, mut bytes) = (0, [0u8; libc::PIPE_BUF]);
+    while done == 0 || done < n && has_bytes(from) {
+        if !has_room(to, waits && done == 0) {
+            return if done == 0 { fail(Errno::AGAIN) as ssize_t } else { done as ssize_t };
+        }
+        let (at, len) = (bytes.as_mut_ptr().cast(), bytes.len().min(n - done));
+        // Not taken before the pipe has it.
+        // SAFETY: memory of our own; so below.
+        let there = unsafe { data::recv(from, at, len, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+        if there <= 0 {
+            return if done == 0 { there } else { done as ssize_t };
+        }
+        // SAFETY: see above.
+        let moved = unsafe { real::write()(to, at, there as usize) };
+        if moved <= 0 {
+            return if done == 0 { moved } else { done as ssize_t };
+        }
+        // SAFETY: see above.
+        unsafe { data::recv(from, at, moved as usize, libc::MSG_DONTWAIT) };
+        done += moved as usize;
+    }
+    done as ssize_t
+}
+
+/// Whether a pipe takes `PIPE_BUF` bytes at once, or has nobody to read them.
+fn has_room(pipe: c_int, waits: bool) -> bool {
+    let mut poll = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one entry of our own, and no mask.
+    unsafe { real::ppoll()(&raw mut poll, 1, if waits { ptr::null() } else { &raw const now }, ptr::null()) > 0 }
+}
+
 /// splice(2): a socket in it is a plain one from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
@@ -131,7 +167,10 @@ pub unsafe extern "C-unwind" fn splice(
     n: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    kernel_only(from, Reason::Splice);
+    let plain_pipe = from_at.is_null() && to_at.is_null() && file::pipe_holds(to).is_some();
+    if leaves_rest(from, Reason::Splice) && n > 0 && plain_pipe {
+        return splice_rest(from, to, n.min(MOST), flags);
+    }
     sends_by_kernel(to, Reason::Splice);
     // SAFETY: see `sendfile`.
     let real = |n| unsafe { real::splice()(from, from_at, to, to_at, n, flags) };

@@ -28,6 +28,8 @@ use crate::io::{plain, recv};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
 use crate::state::table::{self, Kind};
+use crate::state::sock::mode;
+use crate::state::socket::view;
 use crate::state::{process, sock};
 
 unsafe extern "C-unwind" {
@@ -141,6 +143,31 @@ fn kernel_only(fd: c_int, reason: Reason) {
             }
         });
     }
+}
+
+/// The same where we can make the call ourselves. True: we have to, for what a gone peer left in the ring cannot be had in the kernel.
+fn leaves_rest(fd: c_int, reason: Reason) -> bool {
+    kernel_soon(fd, reason);
+    let rests = has_rest(fd);
+    if !rests {
+        kernel_only(fd, reason);
+    }
+    rests
+}
+
+/// Whether bytes are left in the ring, or only we know of the end or the error behind them.
+fn has_rest(fd: c_int) -> bool {
+    let look = || {
+        let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
+        let in_ring = || view(&s, fd).is_some_and(|v| v.inbound() > 0 || v.ended());
+        Some(s.session.owes_error() || s.session.receives() && in_ring())
+    };
+    is_known(fd) && guarded_or(false, || look().unwrap_or(false))
+}
+
+/// Whether there are bytes to be received.
+fn has_bytes(fd: c_int) -> bool {
+    guarded_or(false, || sock::enter(fd).is_some_and(|s| view(&s, fd).is_some_and(|v| v.inbound() > 0)))
 }
 
 /// Before a call behind which our hooks read on: what is unread stays where it is, if it cannot be had in the kernel at once.

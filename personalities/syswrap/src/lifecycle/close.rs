@@ -40,9 +40,11 @@ pub(crate) fn forget_range(from: u32, to: u32) {
     }
 }
 
-/// What has been registered by this descriptor stays in the kernel as long as another one is open, and cannot be changed any more.
+/// What has been registered by this descriptor stays in the kernel as long as another one is open, here or in another process, and cannot
+/// be changed any more.
 fn before_close(s: &Sock, fd: c_int) {
-    if s.refs.load(Ordering::Relaxed) > 1 && registration::is_registered_by(s, fd) {
+    let is_last = s.refs.load(Ordering::Relaxed) <= 1 && s.is_sole();
+    if !is_last && registration::is_registered_by(s, fd) {
         leave_for_good(s, fd, Reason::EventSet, Back::Beside);
         registration::orphan(s, fd);
     }

@@ -175,6 +175,12 @@ impl HandBack for Hands<'_> {
 }
 
 impl PeerEnd for Copy {
+    type Wide = Option<tcp::Wide>;
+
+    fn widen(&self, n: u64) -> Option<tcp::Wide> {
+        tcp::widen(self.0.as_raw_fd(), n).ok()
+    }
+
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         raw::send_bytes(self.0.as_raw_fd(), bytes)
     }

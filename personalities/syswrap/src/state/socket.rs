@@ -76,6 +76,8 @@ impl Sock {
 }
 
 impl Wire for Socket<'_> {
+    type Wide = Option<tcp::Wide>;
+
     fn queued(self) -> Result<u64, Errno> {
         raw::ioctl_int(self.fd, libc::FIONREAD).map(|n| n.max(0) as u64)
     }
@@ -151,6 +153,10 @@ impl Wire for Socket<'_> {
         let unsent = raw::ioctl_int(self.fd, libc::TIOCOUTQ).unwrap_or(0).max(0) as u64;
         // What the kernel counts against the size is memory, up to twice the bytes.
         n + unsent <= size() / 2
+    }
+
+    fn widen(self, n: u64) -> Option<tcp::Wide> {
+        tcp::widen(self.fd, n).ok()
     }
 
     fn resets(self) {

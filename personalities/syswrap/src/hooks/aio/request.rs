@@ -8,12 +8,10 @@ use libc::{sigevent, size_t, ssize_t};
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
 
-use super::super::{data, guarded_or, kernel_only, kernel_soon};
+use super::super::{data, has_rest, kernel_only, kernel_soon};
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
-use crate::state::sock::{self, mode};
-use crate::state::socket::view;
 
 /// `struct aiocb` of glibc, up to where it keeps the result.
 #[repr(C)]
@@ -46,7 +44,7 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
     // SAFETY: the caller's contract.
     let Some(asked) = (unsafe { super::get(at) }) else { return false };
     kernel_soon(asked.fd, Reason::AsyncIo);
-    if !reads || !guarded_or(false, || has_rest(asked.fd)) {
+    if !reads || !has_rest(asked.fd) {
         return false;
     }
     // SAFETY: as above.
@@ -55,12 +53,6 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
         kernel_only(asked.fd, Reason::AsyncIo);
     }
     done
-}
-
-/// Whether bytes are left in the ring.
-fn has_rest(fd: c_int) -> bool {
-    let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION && s.session.receives()) else { return false };
-    view(&s, fd).is_some_and(|v| v.inbound() > 0 || v.ended())
 }
 
 /// Receives what there is. False: that is nothing.

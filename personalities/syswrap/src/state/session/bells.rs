@@ -20,7 +20,7 @@ pub(super) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLER
 /// How long a writer may take to put back what the kernel has room for.
 const TAKEN_NS: u64 = 500_000_000;
 /// How long a nonblocking reader believes that a quiet kernel socket is still open.
-const TRUST_NS: u64 = 1_000_000;
+const TRUST_NS: u64 = 100_000;
 /// The same for a sender whose reader has left something unread. A model's asks each time: what it compares with knows of every death.
 const BEHIND_NS: u64 = if cfg!(feature = "shuttle") { 0 } else { 100_000 };
 

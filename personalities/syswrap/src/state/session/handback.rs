@@ -30,6 +30,10 @@ pub(crate) trait HandBack {
 
 /// The peer's end of the connection.
 pub(crate) trait PeerEnd {
+    /// Keeps its send buffer large.
+    type Wide;
+    /// See [`Wire::widen`].
+    fn widen(&self, n: u64) -> Self::Wide;
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
     /// Bytes ever sent by it, by whoever.
@@ -93,6 +97,8 @@ impl<W: Wire> View<'_, W> {
         let mut aside = by.aside()?;
         let front = self.empty_queue(peer, &mut aside, by)?;
         let (before, behind) = aside.bytes().split_at_checked(front).ok_or(Errno::INVAL)?;
+        // Nobody reads meanwhile: all of it has to fit.
+        let _wide = peer.widen(aside.bytes().len() as u64 + Self::CONSUMER.waiting(self.inn));
         self.resend(peer, before)?;
         loop {
             let span = match self.data() {

@@ -118,6 +118,8 @@ impl<'a, W: Wire> View<'a, W> {
         }
         self.await_reader();
         let Ok(unread) = producer.unread(out, &self.mem) else { return };
+        let asked = self.is_asked_back() || self.out.w.fate.load(Ordering::Relaxed) != fate::OPEN;
+        let _wide = (unread > 0 && asked).then(|| self.wire.widen(unread as u64));
         if unread == 0 || !self.wire.room_for(unread as u64) {
             return;
         }

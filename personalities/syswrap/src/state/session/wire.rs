@@ -18,6 +18,8 @@ pub(crate) enum Health {
 
 /// A connected stream socket, and what goes with it.
 pub(crate) trait Wire: Copy {
+    /// Keeps a send buffer large.
+    type Wide;
     /// Bytes in its receive queue, doorbells among them.
     fn queued(self) -> Result<u64, Errno>;
     /// Bytes ever taken out of its receive queue.
@@ -42,8 +44,10 @@ pub(crate) trait Wire: Copy {
     fn segment(self) -> u32;
     /// Sends bytes without waiting; how many.
     fn send(self, bytes: &[u8]) -> Result<usize, Errno>;
-    /// How many bytes it surely takes without waiting, if need be with a larger buffer.
+    /// Whether it surely takes `n` bytes without waiting.
     fn room_for(self, n: u64) -> bool;
+    /// Makes such room, as far as that can be, until what is returned is dropped.
+    fn widen(self, n: u64) -> Self::Wide;
     /// The kernel is to tell the peer of a reset when it is closed.
     fn resets(self);
     /// Ends the connection at once, by a reset, and forgets what its queues hold.

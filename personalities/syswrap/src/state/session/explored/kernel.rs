@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64 as Clock, Ordering as Order};
 use madrigal_base::sync::explored::mortal;
 use madrigal_drivers::shm::layout::Block;
 use madrigal_sys::Errno;
+use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};
 
 use super::super::handback::{Aside, HandBack, PeerEnd};
@@ -13,6 +14,8 @@ use super::super::wire::{Health, Wire};
 
 /// Bytes the kernel carries for one direction before a sender has to wait.
 const ROOM: usize = 1500;
+/// A look at the clock takes one of these, in ns: what must be done in some time is done in time, or is not.
+const STEPS: [u64; 2] = [4_000, 120_000];
 /// What a doorbell looks like in the queue; no byte of a stream does.
 pub(super) const BELL: u8 = 0;
 
@@ -57,13 +60,15 @@ pub(super) struct Kernel {
     queues: [Mutex<Queue>; 2],
     changed: [Condvar; 2],
     clock: Clock,
+    /// What a look at it takes, in ns.
+    step: u64,
     /// Sides that were killed, a bit each.
     dead: Clock,
 }
 
 impl Kernel {
     pub(super) fn new() -> Self {
-        Self { queues: Default::default(), changed: Default::default(), clock: Clock::new(1), dead: Clock::new(0) }
+        Self { queues: Default::default(), changed: Default::default(), clock: Clock::new(1), step: STEPS[thread_rng().gen_range(0..STEPS.len())], dead: Clock::new(0) }
     }
 
     fn with<T>(&self, queue: usize, part: impl FnOnce(&mut Queue) -> T) -> T {
@@ -205,6 +210,8 @@ pub(super) struct End<'a> {
 }
 
 impl Wire for End<'_> {
+    type Wide = ();
+
     fn queued(self) -> Result<u64, Errno> {
         Ok(self.kernel.with(self.side, |queue| queue.bytes.len() as u64))
     }
@@ -274,6 +281,8 @@ impl Wire for End<'_> {
         self.kernel.with(1 - self.side, |queue| queue.bytes.len() + (n as usize) < ROOM)
     }
 
+    fn widen(self, _: u64) {}
+
     fn resets(self) {}
 
     fn hurry(self) {}
@@ -304,7 +313,7 @@ impl Wire for End<'_> {
     }
 
     fn now(self) -> u64 {
-        self.kernel.clock.fetch_add(4_000, Order::Relaxed)
+        self.kernel.clock.fetch_add(self.kernel.step, Order::Relaxed)
     }
 
     fn tick(self) -> u64 {
@@ -355,6 +364,10 @@ impl HandBack for End<'_> {
 }
 
 impl PeerEnd for End<'_> {
+    type Wide = ();
+
+    fn widen(&self, _: u64) {}
+
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         self.kernel.send(self.side, bytes)
     }
