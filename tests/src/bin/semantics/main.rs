@@ -17,6 +17,7 @@ mod passing;
 mod polling;
 mod processes;
 mod receive;
+mod rest;
 mod set;
 mod sets;
 mod sleepers;
@@ -56,6 +57,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("gone", gone::CHECKS),
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
+    ("rest", rest::CHECKS),
     ("addresses", addresses::CHECKS),
     ("options", options::CHECKS),
     ("threads", threads::CHECKS),

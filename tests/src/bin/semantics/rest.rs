@@ -1,0 +1,169 @@
+//! What is unread when a connection goes on without its ring: every byte is where the next reader looks, whatever room there is.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+use libc::{ECONNRESET, EPOLLIN, EPOLLRDHUP, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
+use madrigal_tests::net::{self, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::set::Set;
+
+crate::checks![
+    spliced_from_small_buffers,
+    spliced_from_little_unsent,
+    spliced_when_the_peer_has_closed,
+    spliced_when_the_peer_has_reset,
+    spliced_into_a_full_pipe,
+    inherited_with_small_buffers,
+    watched_by_who_closed_first,
+];
+
+/// A pair in rings, with buffers that hold less than a ring does.
+fn small() -> Pair {
+    let pair = Pair::warm();
+    for fd in [&pair.c, &pair.s] {
+        net::set(fd, SOL_SOCKET, SO_SNDBUF, 4096).unwrap();
+        net::set(fd, SOL_SOCKET, SO_RCVBUF, 4096).unwrap();
+    }
+    pair
+}
+
+/// Sends as much as goes without waiting; what that was.
+fn fill(fd: &OwnedFd) -> Vec<u8> {
+    net::set_nonblocking(fd, true);
+    let mut sent = Vec::new();
+    loop {
+        let piece: Vec<u8> = (sent.len()..sent.len() + 30_000).map(|i| (i * 7 + (i >> 9)) as u8).collect();
+        match net::send(fd, &piece, libc::MSG_NOSIGNAL) {
+            Ok(n) => sent.extend(&piece[..n]),
+            Err(_) => break,
+        }
+    }
+    net::set_nonblocking(fd, false);
+    sent
+}
+
+fn splice(from: &OwnedFd, to: &OwnedFd, n: usize, flags: u32) -> net::Count {
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, flags) })
+}
+
+/// Takes `n` bytes out by splice(2).
+fn spliced(from: &OwnedFd, n: usize) -> Vec<u8> {
+    let ((out, input), mut got) = (net::pipe(), Vec::new());
+    while got.len() < n {
+        let moved = splice(from, &input, 60_000, 0).expect("splice");
+        assert!(moved > 0, "the end after {} of {n}", got.len());
+        got.extend(recv_from_pipe(&out, moved));
+    }
+    got
+}
+
+fn recv_from_pipe(pipe: &OwnedFd, n: usize) -> Vec<u8> {
+    let (mut bytes, mut done) = (vec![0; n], 0);
+    while done < n {
+        done += net::read(pipe, &mut bytes[done..]).unwrap();
+    }
+    bytes
+}
+
+fn assert_same(got: &[u8], sent: &[u8]) {
+    let at = got.iter().zip(sent).position(|(got, sent)| got != sent);
+    assert_eq!((got.len(), at), (sent.len(), None));
+}
+
+fn spliced_from_small_buffers() {
+    let p = small();
+    let sent = fill(&p.c);
+    let before = net::get(&p.c, SOL_SOCKET, SO_SNDBUF);
+    assert_same(&spliced(&p.s, sent.len()), &sent);
+    assert_eq!(net::get(&p.c, SOL_SOCKET, SO_SNDBUF), before);
+    send_all(&p.c, b"on");
+    assert_eq!(recv_exact(&p.s, 2), b"on");
+}
+
+fn spliced_from_little_unsent() {
+    let p = Pair::warm();
+    net::set(&p.c, IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 1).unwrap();
+    let sent = fill(&p.c);
+    assert_same(&spliced(&p.s, sent.len()), &sent);
+    assert_eq!(net::get(&p.c, IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT), Ok(1));
+}
+
+fn spliced_when_the_peer_has_closed() {
+    let p = small();
+    let sent = fill(&p.c);
+    // The end comes behind what nobody has read, which the window may keep away.
+    drop(p.c);
+    assert_same(&spliced(&p.s, sent.len()), &sent);
+    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+}
+
+fn spliced_when_the_peer_has_reset() {
+    let p = Pair::warm();
+    send_all(&p.s, b"never read");
+    send_all(&p.c, b"before");
+    drop(p.c);
+    net::await_events(&p.s, POLLERR);
+    assert_eq!(spliced(&p.s, 6), b"before");
+    let (_out, input) = net::pipe();
+    assert_eq!(splice(&p.s, &input, 1, 0), Err(ECONNRESET));
+    assert_eq!(splice(&p.s, &input, 1, 0), Ok(0));
+}
+
+fn spliced_into_a_full_pipe() {
+    let p = Pair::warm();
+    let sent: Vec<u8> = (0..20_000).map(|i| (i * 7 + (i >> 9)) as u8).collect();
+    send_all(&p.s, b"never read");
+    send_all(&p.c, &sent);
+    drop(p.c);
+    net::await_events(&p.s, POLLERR);
+    let (out, input) = net::pipe();
+    let holds = net::fcntl(&input, libc::F_SETPIPE_SZ, 8192).unwrap() as usize;
+    let mut done = 0;
+    while done < sent.len() {
+        let moved = splice(&p.s, &input, sent.len(), libc::SPLICE_F_NONBLOCK).unwrap();
+        assert!((1..=holds).contains(&moved), "{moved}");
+        assert_same(&recv_from_pipe(&out, moved), &sent[done..done + moved]);
+        done += moved;
+    }
+    assert_eq!(splice(&p.s, &input, 1, 0), Err(ECONNRESET));
+}
+
+/// A program that knows nothing of rings reads what is there as its standard input.
+fn inherited_with_small_buffers() {
+    let p = small();
+    let mut sent = fill(&p.c);
+    let stdin = Stdio::from(net::dup(&p.s));
+    let cat = Command::new("cat").env_clear().stdin(stdin).stdout(Stdio::piped()).spawn().unwrap();
+    send_all(&p.c, b"more");
+    sent.extend(b"more");
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    let told = cat.wait_with_output().unwrap();
+    assert!(told.status.success());
+    assert_same(&told.stdout, &sent);
+}
+
+/// An entry of an event set lives as long as anybody has the socket open: another process, too.
+fn watched_by_who_closed_first() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLRDHUP, 7);
+    send_all(&p.c, b"x");
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        assert_eq!(recv_exact(&p.s, 2), b"xy");
+        0
+    });
+    drop(p.s);
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    send_all(&p.c, b"y");
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(set.wait(4, 0), []);
+}
