@@ -170,7 +170,8 @@ pub fn widen(fd: c_int, n: u64) -> Result<Wide, Errno> {
 impl Drop for Wide {
     fn drop(&mut self) {
         let half = self.size / 2;
-        if raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && self.size < UNPRIVILEGED {
+        if raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && self.size < UNPRIVILEGED
+        {
             let _ = raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &half);
         }
         let _ = self.locked.map(|which| raw::set_sockopt(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which));

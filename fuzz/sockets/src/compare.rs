@@ -1,6 +1,6 @@
 //! A step of a wrapped run beside the same step of the plain one.
 
-use crate::op::{Ctl, Memory, Op, Opt, Slot, Time};
+use crate::op::{Ctl, ExitHow, Memory, Op, Opt, Slot, Time};
 use crate::program::Program;
 use crate::rules::{Rule, Tally};
 use crate::run::{Entry, Fate, Transcript};
@@ -25,6 +25,13 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     }
     if plain.fate != wrapped.fate && [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
         tally.count(Rule::FaultSplit);
+        return Verdict::Apart;
+    }
+    if matches!(plain.fate, Fate::Done(_) | Fate::Blocked)
+        && plain.fate != wrapped.fate
+        && is_told_again(program, number, &[], wrapped)
+    {
+        tally.count(Rule::EdgeAgain);
         return Verdict::Apart;
     }
     if plain.fate != wrapped.fate && !program.is_violent() {
@@ -164,7 +171,7 @@ fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rul
 
 /// Whether a process was killed before, and a call tells of that what TCP would have told had it been killed a moment earlier or later.
 fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let killed = |op: &Op| matches!(op, Op::Kill { .. });
+    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
     if !program.steps[..number].iter().any(|step| killed(&step.op)) {
         return false;
     }

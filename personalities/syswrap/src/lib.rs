@@ -36,8 +36,12 @@ mod route;
 
 #[cfg(not(feature = "shuttle"))]
 mod loaded {
+    use core::ffi::{c_int, c_void};
+
     /// Runs when the library is loaded: looks up the functions behind ours and reads the environment. No I/O.
     extern "C" fn start() {
+        // SAFETY: a function that lives as long as the program.
+        unsafe { __cxa_at_quick_exit(finish_quickly, core::ptr::null_mut()) };
         std::panic::set_hook(Box::new(|_| {}));
         // The clock and the processor's number are looked up at their first use, which may not be in a signal handler.
         let _ = (madrigal_sys::time::now_ns(), madrigal_sys::cpu::current());
@@ -45,6 +49,16 @@ mod loaded {
         crate::state::process::configure();
         crate::state::watched::look();
         crate::route::configure();
+    }
+
+    unsafe extern "C" {
+        /// What at_quick_exit(3) calls. Whoever registers first is called last.
+        fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+    }
+
+    /// Runs when the program calls quick_exit(3).
+    extern "C" fn finish_quickly(_: *mut c_void) {
+        finish();
     }
 
     /// Runs when the program returns from main or calls exit(3).

@@ -8,8 +8,8 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, file, raw};
 
 use super::{
-    cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest, sends_by_kernel,
-    told,
+    cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest,
+    sends_by_kernel, told,
 };
 use crate::io::file::{Transfer, transfer};
 use crate::io::progress::Progress;
@@ -124,7 +124,8 @@ fn is_readable(fd: c_int) -> bool {
 
 /// Moves what is left in the ring of a peer that is gone: at most what there is, and what the pipe takes.
 fn splice_rest(from: c_int, to: c_int, n: usize, flags: c_uint) -> ssize_t {
-    let waits = flags & libc::SPLICE_F_NONBLOCK == 0 && raw::fcntl(to, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0
+        && raw::fcntl(to, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
     let (mut done, mut bytes) = (0, [0u8; libc::PIPE_BUF]);
     while done == 0 || done < n && has_bytes(from) {
         if !has_room(to, waits && done == 0) {

@@ -27,9 +27,9 @@ use madrigal_sys::{Errno, fault};
 use crate::io::{plain, recv};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
-use crate::state::table::{self, Kind};
 use crate::state::sock::mode;
 use crate::state::socket::view;
+use crate::state::table::{self, Kind};
 use crate::state::{process, sock};
 
 unsafe extern "C-unwind" {

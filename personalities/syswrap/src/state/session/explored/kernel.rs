@@ -68,7 +68,13 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new() -> Self {
-        Self { queues: Default::default(), changed: Default::default(), clock: Clock::new(1), step: STEPS[thread_rng().gen_range(0..STEPS.len())], dead: Clock::new(0) }
+        Self {
+            queues: Default::default(),
+            changed: Default::default(),
+            clock: Clock::new(1),
+            step: STEPS[thread_rng().gen_range(0..STEPS.len())],
+            dead: Clock::new(0),
+        }
     }
 
     fn with<T>(&self, queue: usize, part: impl FnOnce(&mut Queue) -> T) -> T {

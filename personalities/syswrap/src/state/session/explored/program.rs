@@ -162,7 +162,12 @@ impl World {
     pub(super) fn assert_whole(&self) {
         for side in [0, 1] {
             let (sent, read) = (self.sent[side].load(Order::SeqCst), self.read[1 - side].load(Order::SeqCst));
-            assert_eq!((sent, read), (self.total[side].load(Order::SeqCst), sent), "side {side} sent, the other read\n{}", self.dump());
+            assert_eq!(
+                (sent, read),
+                (self.total[side].load(Order::SeqCst), sent),
+                "side {side} sent, the other read\n{}",
+                self.dump()
+            );
         }
     }
 
