@@ -112,10 +112,15 @@ fn unread_past_mark(fd: c_int) -> Result<c_int, Errno> {
     all
 }
 
-/// The urgent byte, if the next one to be read is behind it (sockatmark(3)) and it has not been received.
-pub fn urgent_here(fd: c_int) -> Option<u8> {
+/// Whether the next byte to be read is behind the urgent one (sockatmark(3)).
+pub fn at_mark(fd: c_int) -> bool {
     const SIOCATMARK: libc::c_ulong = 0x8905;
-    if raw::ioctl_int(fd, SIOCATMARK).ok()? == 0 {
+    raw::ioctl_int(fd, SIOCATMARK).is_ok_and(|at| at != 0)
+}
+
+/// The urgent byte, if the next one to be read is behind it ([`at_mark`]) and it has not been received.
+pub fn urgent_here(fd: c_int) -> Option<u8> {
+    if !at_mark(fd) {
         return None;
     }
     let mut byte = 0u8;

@@ -160,6 +160,14 @@ impl Buffers {
         Ok(done)
     }
 
+    /// All the pieces, as the program has them. `None`: there is one.
+    pub(crate) fn array(&self) -> Option<(*const iovec, usize)> {
+        match self.pieces {
+            Pieces::One(_) => None,
+            Pieces::Many(pieces, count) => Some((pieces, count)),
+        }
+    }
+
     /// What is left after `skip` bytes, at most `limit` of it, in `room` pieces at most; how many pieces.
     pub(crate) fn rest(&self, mut skip: usize, limit: usize, room: &mut [iovec]) -> usize {
         let (mut used, mut left) = (0, limit);

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, raw, tcp, time};
 
 use super::buffers::{Buffers, NOWHERE, message};
 use super::plain::{self, Wait};
@@ -261,6 +261,10 @@ struct Hands<'a> {
 
 impl Taker for Hands<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
+        // A receive ends at the urgent mark.
+        if done > 0 && tcp::at_mark(self.op.fd) {
+            return Err(Errno::AGAIN);
+        }
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         let n = piecewise(limit, |from, limit| {
             let mut pieces = Receive::pieces();

@@ -77,7 +77,17 @@ impl Send {
         self.some(usize::MAX, pieces)
     }
 
+    /// The same for at most `limit` bytes.
     fn some(&self, limit: usize, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
+        if let Some((array, count)) = self.buffers.array()
+            && self.done() == 0
+            && self.buffers.total() <= limit
+        {
+            // In one call: behind the first of two a reset may come.
+            let mut msg = message(&mut []);
+            (msg.msg_iov, msg.msg_iovlen) = (array.cast_mut(), count);
+            return msg;
+        }
         let used = self.buffers.rest(self.done(), limit, pieces);
         message(&mut pieces[..used])
     }

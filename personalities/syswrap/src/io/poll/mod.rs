@@ -272,7 +272,7 @@ impl Poll<'_> {
             return Ok((n, 0));
         }
         // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
-        if self.limits.at_once() || !rings_alone {
+        if n > 0 || self.limits.at_once() || !rings_alone {
             let n = self.look(places, Some(0))?;
             if n > 0 || self.limits.at_once() {
                 return Ok((n, 0));

@@ -61,9 +61,9 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     }
     let held = v.held_for().filter(|held| left.is_none_or(|left| *held < left));
     let (left, cut) = (held.or(left), held.is_some());
-    // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part ends with any signal
-    // handler.
-    let polls = left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0;
+    // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part, or asks for nothing,
+    // ends with any signal handler.
+    let polls = left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
     let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
     Some(Step::Sleeps(Sleep { since, left, cut, poll }))
 }

@@ -76,13 +76,7 @@ impl<W: Wire> View<'_, W> {
                 Source::End => Took::End,
             };
             match step {
-                Took::Bytes(n) => {
-                    done += n;
-                    // A receive ends at the urgent mark, which may be here.
-                    if self.s.may_meet_urgent() {
-                        break;
-                    }
-                }
+                Took::Bytes(n) => done += n,
                 other if done == 0 => return other,
                 // What stopped us is there the next time, too.
                 Took::Plain => return self.take_rest(done, left, taker),
