@@ -306,6 +306,17 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: c_long) 
     }
 }
 
+/// sockatmark(3), which asks inside the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut at: c_int = 0;
+    // SAFETY: the request writes an int.
+    match unsafe { ioctl(fd, SIOCATMARK, (&raw mut at).expose_provenance() as c_long) } {
+        0 => at,
+        failed => failed,
+    }
+}
+
 fn session_of(fd: c_int, f: impl FnOnce(&Sock) -> Option<usize>) -> Option<usize> {
     guarded_or(None, || sock::enter(fd).filter(|s| s.mode() == mode::SESSION).and_then(|s| f(&s)))
 }

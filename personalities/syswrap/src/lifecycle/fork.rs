@@ -18,7 +18,7 @@ use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS};
 use crate::state::socket::Socket;
 use crate::state::table::{self, Kind};
-use crate::state::{arenas, gate, offers, process, sets, still};
+use crate::state::{arenas, gate, offers, process, registration, sets, still};
 
 static PARENT: AtomicU32 = AtomicU32::new(0);
 /// pthread_atfork(3) handlers are in place.
@@ -176,6 +176,8 @@ fn give_away_set(set: &sets::Set) {
     for (fd, s) in sockets() {
         if s.members.iter().any(|member| member.is_in(set.index())) {
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
+            // One whose peer has gone still has ours.
+            registration::restore(&s);
         }
     }
     set.pass_on();
@@ -192,7 +194,9 @@ pub(crate) fn before_exec(told: bool) {
     }
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
-            give_away_held(fd, &s, Back::IntoKernel);
+            // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.
+            let read = close::is_standard(fd) || s.is_sole();
+            give_away_held(fd, &s, if read { Back::IntoKernel } else { Back::Beside });
             continue;
         }
         leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);
@@ -201,6 +205,11 @@ pub(crate) fn before_exec(told: bool) {
         } else {
             // It may go on, and hold the socket, uncounted.
             s.pass_on();
+        }
+    }
+    for (epfd, _) in table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::EventSet) {
+        if let Some(set) = sets::enter(epfd).filter(|set| set.is_sole() && !closes_on_exec(epfd)) {
+            give_away_set(&set);
         }
     }
     sets::leave_for_exec();

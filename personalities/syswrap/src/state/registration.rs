@@ -295,6 +295,8 @@ pub(crate) fn control(
     let by_this = |(_, member): &(usize, &Member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd;
     let known = used(s).find(by_this);
     Some(match (op, known, event) {
+        // Another process would be shown what is ours.
+        (EPOLL_CTL_ADD, None, Some(_)) if s.has(flag::HOOKED) && !set.is_sole() => return None,
         (EPOLL_CTL_ADD, None, Some(event)) => {
             let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
             add((set, epfd), (s, fd), (m, member), event, call)

@@ -386,10 +386,11 @@ fn peer(places: &[Option<Place>]) -> Peer {
     rings.map_or(Peer::Unknown, |v| v.writer_is())
 }
 
-/// Whether both directions of a socket go by the ring.
+/// Whether both directions of a socket go by the ring, and its peer has not closed.
 fn moves_in_ring(place: Option<&Place>) -> bool {
     let both = |s: &Ref| s.session.rx() == phase::RING && s.session.tx() == phase::RING;
-    matches!(place, Some(Place::Sock(s)) if s.mode() == mode::SESSION && both(s))
+    let open = |s: &Ref| session(s, s.fd()).is_some_and(|v| v.peer_is_open());
+    matches!(place, Some(Place::Sock(s)) if both(s) && open(s))
 }
 
 /// What the kernel is asked for on behalf of a socket.

@@ -203,9 +203,14 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
+    /// Whether the peer has not closed.
+    pub(crate) fn peer_is_open(&self) -> bool {
+        self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN
+    }
+
     /// Whether the peer has closed, or died: nobody puts anything back any more.
     pub(crate) fn is_left(&self) -> bool {
-        self.inn.w.fate.load(Ordering::SeqCst) != fate::OPEN || !self.wire.peer_lives()
+        !self.peer_is_open() || !self.wire.peer_lives()
     }
 
     /// Unread bytes stay in the ring, but others may read the kernel's queue: the doorbells in front of it are taken out. Behind the seal,

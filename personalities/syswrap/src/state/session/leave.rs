@@ -21,6 +21,9 @@ const ROOM_NS: u64 = 2_000_000_000;
 /// Doorbells under way are waited for so long by a side that closes. TCP may pace them.
 const RINGING_NS: u64 = 500_000_000;
 
+/// So much a connection that is not read takes at once, if it took nothing before.
+const IN_WINDOW: usize = 32 << 10;
+
 /// A gate through which the writer sends by the kernel, behind a direction that has ended.
 pub(crate) enum Passage<'a, W> {
     /// Counted; it leaves on drop.
@@ -213,20 +216,27 @@ impl<'a, W: Wire> View<'a, W> {
     pub(crate) fn close(&self, resets: bool) -> bool {
         if resets || self.leaves_unread() {
             self.out.w.fate.store(fate::RESET, Ordering::SeqCst);
+            // A reader that knows nothing of rings is to find what came before the reset; but a full window would lose it.
+            if self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0 && n <= IN_WINDOW) {
+                self.end_sending();
+            }
             return true;
         }
         // First, so that the peer rings no more: a doorbell we leave unread would make the kernel send a reset we do not mean.
         self.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
+        self.end_sending();
+        if let Some(_lock) = self.try_reading() {
+            self.take_doorbells();
+        }
+        false
+    }
+
+    fn end_sending(&self) {
         let guard = self.s.wlock.lock();
         if !guard.nested() && self.s.tx() == phase::RING {
             self.s.producer.seal(self.out);
             self.end_ring();
         }
-        drop(guard);
-        if let Some(_lock) = self.try_reading() {
-            self.take_doorbells();
-        }
-        false
     }
 
     /// Whether there is something the program has not read. Doorbells are none of its bytes.

@@ -192,16 +192,17 @@ impl Kernel {
     /// The side has ended: as close(2), by the program or by its death.
     pub(super) fn close(&self, side: usize, dead: bool) {
         self.dead.fetch_or(u64::from(dead) << side, Order::SeqCst);
-        let unread = {
+        let (unread, aborted) = {
             let mut own = self.queues[side].lock().unwrap();
             own.deaf = true;
-            !own.bytes.is_empty()
+            (!own.bytes.is_empty(), own.aborted)
         };
         let mut theirs = self.queues[1 - side].lock().unwrap();
-        if unread {
-            theirs.reset();
-        } else {
-            theirs.fin = true
+        match () {
+            // Nothing follows a reset.
+            () if aborted => {}
+            () if unread => theirs.reset(),
+            () => theirs.fin = true,
         }
         drop(theirs);
         self.changed.iter().for_each(Condvar::notify_all);
