@@ -6,11 +6,12 @@ use std::ptr;
 
 use libc::{POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 use madrigal_tests::net::{self, poll, poll_many, recv_exact, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
 
 crate::checks![
+    poll_shows_the_end_beside_room,
     poll_readable,
     poll_norm_bits,
     poll_norm_bits_wake,
@@ -327,6 +328,25 @@ fn poll_in_two_threads() {
         });
         recv_exact(&p.s, 1);
     }
+}
+
+/// There is room in the ring, which is an answer; but not the whole of it.
+fn poll_shows_the_end_beside_room() {
+    let (out, input) = net::pipe();
+    let peer = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::kill(peer, libc::SIGKILL).unwrap();
+    net::wait(peer);
+    let both = POLLOUT | POLLRDHUP;
+    assert_eq!(poll(&fd, both, -1) & both, both);
 }
 
 fn poll_bell_is_not_data() {

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use libc::{ECONNRESET, EPOLLIN, EPOLLRDHUP, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
+use libc::{ECONNRESET, EPOLLHUP, EPOLLIN, EPOLLRDHUP, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
 use madrigal_tests::net::{self, recv_exact, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 use crate::set::Set;
 
@@ -17,7 +18,9 @@ crate::checks![
     spliced_when_the_peer_has_reset,
     spliced_into_a_full_pipe,
     inherited_with_small_buffers,
+    left_to_a_parent,
     watched_by_who_closed_first,
+    watched_by_a_child,
 ];
 
 /// A pair in rings, with buffers that hold less than a ring does.
@@ -145,6 +148,49 @@ fn inherited_with_small_buffers() {
     let told = cat.wait_with_output().unwrap();
     assert!(told.status.success());
     assert_same(&told.stdout, &sent);
+}
+
+/// A child becomes another program, which has the socket by accident: what a killed peer left is the parent's.
+fn left_to_a_parent() {
+    let (out, input) = net::pipe();
+    let peer = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        send_all(&fd, &[7; 300]);
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::wait(peer);
+    let child = net::fork(|| {
+        let _ = Command::new("true").exec();
+        1
+    });
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(recv_exact(&fd, 300), [7; 300]);
+    assert_eq!(net::read(&fd, &mut [0; 1]), Ok(0));
+}
+
+/// A connection that broke, in a set that another process has, too: it shows what the kernel says, by the program's own word.
+fn watched_by_a_child() {
+    let p = Pair::warm();
+    let set = Set::new();
+    send_all(&p.s, b"never read");
+    net::await_events(&p.c, libc::POLLIN);
+    drop(p.c);
+    net::await_events(&p.s, POLLERR);
+    assert_eq!(net::read(&p.s, &mut [0; 1]), Err(ECONNRESET));
+    let child = net::fork(|| {
+        set.add(&p.s, 0, 2);
+        net::nap(60_000);
+        0
+    });
+    assert_eq!(set.wait(4, 5000), [(2, EPOLLHUP)]);
+    net::kill(child, libc::SIGKILL).unwrap();
+    net::wait(child);
 }
 
 /// An entry of an event set lives as long as anybody has the socket open: another process, too.

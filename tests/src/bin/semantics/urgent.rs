@@ -1,10 +1,19 @@
 //! Urgent data: it goes by the kernel, and the stream around it stays in order.
+#![allow(unsafe_code)]
 
 use libc::{MSG_OOB, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
 use madrigal_tests::pair::Pair;
 
-crate::checks![urgent_byte, urgent_mark, urgent_inline, urgent_signal, stream_around_urgent];
+crate::checks![
+    urgent_byte,
+    urgent_mark,
+    urgent_mark_asked_for,
+    receive_ends_at_the_mark,
+    urgent_inline,
+    urgent_signal,
+    stream_around_urgent
+];
 
 /// `SIOCATMARK`
 const SIOCATMARK: libc::c_ulong = 0x8905;
@@ -28,6 +37,32 @@ fn urgent_mark() {
     assert_eq!(net::ioctl(&p.s, SIOCATMARK, 0), Ok(1));
     send_all(&p.c, b"after");
     assert_eq!(recv_exact(&p.s, 5), b"after");
+}
+
+unsafe extern "C" {
+    fn sockatmark(fd: libc::c_int) -> libc::c_int;
+}
+
+fn urgent_mark_asked_for() {
+    let p = Pair::warm();
+    assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { sockatmark(std::os::fd::AsRawFd::as_raw_fd(&p.s)) }, 1);
+}
+
+/// Wherever the bytes before and behind it travel.
+fn receive_ends_at_the_mark() {
+    let p = Pair::warm();
+    send_all(&p.c, b"xy");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+    send_all(&p.c, b"behind");
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    let mut b = [0; 20];
+    assert_eq!(recv(&p.s, &mut b, 0), Ok(1));
+    assert_eq!(b[0], b'y');
+    assert_eq!(recv_exact(&p.s, 6), b"behind");
 }
 
 fn urgent_inline() {
