@@ -222,7 +222,10 @@ impl Sequence<'_, '_> {
         };
         match *op {
             Op::Kill { actor, .. } => lives(actor),
-            Op::Stop { actor } => lives(actor) && !self.stopped[self.program.actors[actor as usize].process as usize],
+            Op::Stop { actor } => {
+                let process = self.program.actors[actor as usize].process;
+                lives(actor) && !self.stopped[process as usize] && !self.is_amid_transfer(process)
+            }
             Op::Continue { actor } => {
                 lives(actor) && self.stopped[self.program.actors[actor as usize].process as usize]
             }
@@ -232,6 +235,15 @@ impl Sequence<'_, '_> {
             }
             _ => true,
         }
+    }
+
+    /// Whether a process sleeps behind a part of a transfer: the kernel ends that short when the process is stopped and goes on, with no
+    /// handler that could be seen; ours sends the rest ([`crate::rules`]).
+    fn is_amid_transfer(&self, process: u8) -> bool {
+        self.blocked().any(|(actor, step)| {
+            let whole = |op: &Op| matches!(op, Op::Send(_) | Op::SendAll { .. } | Op::Exchange { .. } | Op::Recv(_));
+            self.program.actors[actor as usize].process == process && whole(&self.program.steps[step].op)
+        })
     }
 
     fn blocked(&self) -> impl Iterator<Item = (ActorId, usize)> + '_ {

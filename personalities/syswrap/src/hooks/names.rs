@@ -4,9 +4,9 @@ use core::ffi::{c_char, c_int};
 
 use libc::{addrinfo, hostent, size_t, sockaddr, socklen_t};
 
-use madrigal_sys::{fault, raw};
+use madrigal_sys::{Errno, fault, raw};
 
-use super::{get, guarded_or};
+use super::{get, guarded_or, is_socket};
 use crate::outcome::errno;
 use crate::real;
 use crate::route::{self, Addresses};
@@ -31,6 +31,9 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, addr: *mut sockaddr, len:
 /// As for getpeername(2), which `real` is, or getsockname(2).
 unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, real: impl FnOnce() -> c_int) -> c_int {
     if !route::is_routed(fd) || addr.is_null() || len.is_null() {
+        if peer && is_socket(fd) && is_reset(fd) {
+            return super::fail(Errno::NOTCONN);
+        }
         let result = real();
         // SAFETY: the caller's contract.
         let known = peer && result < 0 && errno() == libc::ENOTCONN && unsafe { tell_peer(fd, addr, len) };
@@ -63,6 +66,16 @@ unsafe fn tell_peer(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> bool
     unsafe { fault::copy(addr.cast(), (&raw const name).cast(), size.min(room as usize)) };
     // SAFETY: as above.
     unsafe { fault::write(len, size as socklen_t) }
+}
+
+/// Whether the peer has reset the connection, or would have: the kernel's own socket may have its name still.
+fn is_reset(fd: c_int) -> bool {
+    guarded_or(false, || {
+        let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION) else { return false };
+        let Some(v) = view(&s, fd) else { return false };
+        v.learn();
+        s.session.is_gone() && !s.session.seems_connected()
+    })
 }
 
 fn peer_name(fd: c_int) -> Option<libc::sockaddr_storage> {

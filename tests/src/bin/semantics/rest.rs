@@ -19,6 +19,7 @@ crate::checks![
     spliced_into_a_full_pipe,
     inherited_with_small_buffers,
     left_to_a_parent,
+    left_by_a_child,
     watched_by_who_closed_first,
     watched_by_a_child,
 ];
@@ -172,6 +173,29 @@ fn left_to_a_parent() {
     assert_eq!(net::wait(child), 0);
     assert_eq!(recv_exact(&fd, 300), [7; 300]);
     assert_eq!(net::read(&fd, &mut [0; 1]), Ok(0));
+}
+
+/// A child has taken what was in the ring, and the doorbells behind it: what has come since is the parent's.
+fn left_by_a_child() {
+    let p = Pair::warm();
+    send_all(&p.c, b"1");
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        send_all(&p.s, b"2");
+        assert_eq!(recv_exact(&p.s, 1), b"1");
+        send_all(&p.s, b"3");
+        assert_eq!(recv_exact(&p.s, 1), b"4");
+        net::write(&input, b"done").unwrap();
+        0
+    });
+    assert_eq!(recv_exact(&p.c, 2), b"23");
+    send_all(&p.c, b"4");
+    assert_eq!(net::read(&out, &mut [0; 4]), Ok(4));
+    send_all(&p.c, b"5");
+    net::await_events(&p.s, libc::POLLIN);
+    assert_eq!(net::readable(&p.s), 1);
+    assert_eq!(recv_exact(&p.s, 1), b"5");
+    assert_eq!(net::wait(child), 0);
 }
 
 /// A connection that broke, in a set that another process has, too: it shows what the kernel says, by the program's own word.

@@ -219,6 +219,8 @@ impl<W: Wire> View<'_, W> {
         let all = self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(self.inn.w.bells.load(Ordering::Acquire));
         match self.wire.taken().map(|taken| all.checked_sub(taken)) {
             Ok(Some(left)) => Left::Bells(left),
+            // Another process has taken them, and bytes behind them.
+            Ok(None) if self.s.is_shared() => Left::Bells(0),
             Ok(None) => Left::Nonsense,
             Err(_) => Left::MoreToCome,
         }
