@@ -252,7 +252,8 @@ fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], pla
     let same = (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals);
     let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
     let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(crate::op::Slot, i16))| {
-        plain == wrapped || plain | libc::POLLRDHUP as u64 == *wrapped && is_overfull(program, *slot)
+        let end = (libc::POLLRDHUP | libc::POLLHUP) as u64;
+        plain == wrapped || plain & !end == wrapped & !end && plain & wrapped == *plain && is_overfull(program, *slot)
     };
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
 }

@@ -126,6 +126,13 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             // The session ended while the call waited, or has given all it has.
             return op.end(Ok(0));
         }
+        if !nonblocking && s.has(flag::NONBLOCK) && !op.is_peek() {
+            match wait_on(s, op) {
+                Waited::Ends(outcome) => return outcome,
+                Waited::Looks(back) => s = back,
+            }
+            continue;
+        }
         let wait = match () {
             () if nonblocking => Wait::No,
             () if op.is_whole() || s.has(flag::LOW_WATER) || op.done() > 0 => Wait::Whole,
@@ -137,6 +144,39 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             Err(back) => s = back,
         }
     }
+}
+
+/// How a receive goes on by the kernel whose socket was made non-blocking meanwhile.
+enum Waited {
+    Ends(Outcome),
+    Looks(Ref),
+}
+
+/// Such a receive waits on, as it began.
+#[cold]
+fn wait_on(s: Ref, op: &Receive) -> Waited {
+    let rest = |_| {
+        let mut pieces = Receive::pieces();
+        let mut msg = op.rest(&mut pieces);
+        // SAFETY: parts of the program's buffers, for which it vouches.
+        unsafe { raw::recvmsg(op.fd, &mut msg, op.rest_flags() | libc::MSG_DONTWAIT) }
+    };
+    let outcome = match plain::receive(s, op.fd, Wait::No, rest) {
+        Ok(outcome) => outcome,
+        Err(back) => return Waited::Looks(back),
+    };
+    let Some(s) = sock::enter(op.fd) else { return Waited::Ends(op.end(Err(Errno::BADF))) };
+    Waited::Ends(match outcome {
+        Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
+        Outcome::Done(n) if op.add(n) => judged(op.fd, op.end(Ok(0))),
+        Outcome::Done(_) => return Waited::Looks(s),
+        Outcome::Fail(e) if op.done() > 0 => {
+            // It is told once, and this call has something to tell.
+            s.session.owe(e);
+            op.end(Ok(0))
+        }
+        other => judged(op.fd, other),
+    })
 }
 
 /// A reset, or an end, that the kernel told a receive of a session may be another than the peer meant.

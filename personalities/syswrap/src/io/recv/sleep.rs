@@ -68,6 +68,18 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     Some(Step::Sleeps(Sleep { since, left, cut, poll }))
 }
 
+/// A sleep until the kernel has more, of a call that has got a part or waits all the same.
+pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
+    let since = time::now_ns();
+    let end = op.progress.deadline(&s, op.fd, true, since);
+    let left = (end != u64::MAX).then(|| end.saturating_sub(since));
+    if left == Some(0) {
+        return op.end(Err(Errno::AGAIN));
+    }
+    s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+    Sleep { since, left, cut: false, poll: Some(libc::POLLIN | libc::POLLRDHUP) }.of(s)
+}
+
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
 /// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
 pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
