@@ -28,6 +28,7 @@ build: ## build the command and the libraries it preloads or names, side by side
 
 test: setup build ## run every test; what cannot run here says `skipped` and why
 	cargo test --workspace --no-fail-fast
+	$(MAKE) models
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi && \
 		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites; \
 	else echo 'skipped: no python3 for the tests of bench, MPI, churn and suites'; fi
