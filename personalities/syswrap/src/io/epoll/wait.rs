@@ -174,11 +174,8 @@ impl Waiting {
         if n == out.len() {
             crowded.store(1, Ordering::Relaxed);
         }
-        let turn = if n > 0 {
-            self.kernel_due(n)
-        } else {
-            self.limits.at_once() || self.set.mixed.load(Ordering::Relaxed) != 0
-        };
+        let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
+        let turn = mixed || if n > 0 { self.kernel_due(n) } else { self.limits.at_once() };
         if !turn || n == out.len() {
             return Ok(n);
         }

@@ -63,6 +63,10 @@ impl<W: Wire> View<'_, W> {
             return Ok(());
         }
         match by.peer() {
+            // Nothing goes behind a FIN.
+            Ok(_) if self.inn.w.shut.load(Ordering::SeqCst) != 0 && Self::CONSUMER.waiting(self.inn) > 0 => {
+                return Err(Errno::PIPE);
+            }
             // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
             Ok(peer) => {
                 let done = self.put_back(&peer, by);

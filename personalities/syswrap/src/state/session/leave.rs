@@ -116,7 +116,9 @@ impl<'a, W: Wire> View<'a, W> {
     fn take_back(&self) {
         let (out, producer) = (self.out, &self.s.producer);
         let deaf = self.out.r.deaf.load(Ordering::SeqCst) != 0;
-        if deaf || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || self.ended() {
+        // A reader that has only shut its own sending direction reads on.
+        let gone = self.ended() && self.inn.w.shut.load(Ordering::SeqCst) == 0 || self.is_dead();
+        if deaf || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || gone {
             return;
         }
         self.await_reader();

@@ -64,6 +64,8 @@ pub(super) struct Kernel {
     step: u64,
     /// Sides that were killed, a bit each.
     dead: Clock,
+    /// Room in each queue besides [`ROOM`].
+    more: [Clock; 2],
 }
 
 impl Kernel {
@@ -74,6 +76,7 @@ impl Kernel {
             clock: Clock::new(1),
             step: STEPS[thread_rng().gen_range(0..STEPS.len())],
             dead: Clock::new(0),
+            more: Default::default(),
         }
     }
 
@@ -101,6 +104,10 @@ impl Kernel {
         Ok(true)
     }
 
+    fn room(&self, queue: usize) -> usize {
+        ROOM + self.more[queue].load(Order::SeqCst) as usize
+    }
+
     /// Sends without waiting.
     pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
         if self.told(side)? {
@@ -112,7 +119,7 @@ impl Kernel {
             if queue.fin || queue.deaf {
                 return Err(Errno::PIPE);
             }
-            let n = bytes.len().min(ROOM.saturating_sub(queue.bytes.len()));
+            let n = bytes.len().min(self.room(1 - side).saturating_sub(queue.bytes.len()));
             queue.bytes.extend(&bytes[..n]);
             queue.given += n as u64;
             if n == 0 && !bytes.is_empty() { Err(Errno::AGAIN) } else { Ok(n) }
@@ -209,6 +216,26 @@ impl Kernel {
     }
 }
 
+/// More room in a queue, for a while.
+pub(super) struct Wide<'a> {
+    kernel: &'a Kernel,
+    queue: usize,
+}
+
+impl<'a> Wide<'a> {
+    fn new(end: End<'a>, n: u64) -> Self {
+        let (kernel, queue) = (end.kernel, 1 - end.side);
+        kernel.more[queue].store(n, Order::SeqCst);
+        Self { kernel, queue }
+    }
+}
+
+impl Drop for Wide<'_> {
+    fn drop(&mut self) {
+        self.kernel.more[self.queue].store(0, Order::SeqCst);
+    }
+}
+
 /// One side's end.
 #[derive(Clone, Copy)]
 pub(super) struct End<'a> {
@@ -216,8 +243,8 @@ pub(super) struct End<'a> {
     pub(super) side: usize,
 }
 
-impl Wire for End<'_> {
-    type Wide = ();
+impl<'a> Wire for End<'a> {
+    type Wide = Wide<'a>;
 
     fn queued(self) -> Result<u64, Errno> {
         Ok(self.kernel.with(self.side, |queue| queue.bytes.len() as u64))
@@ -285,10 +312,12 @@ impl Wire for End<'_> {
     }
 
     fn room_for(self, n: u64) -> bool {
-        self.kernel.with(1 - self.side, |queue| queue.bytes.len() + (n as usize) < ROOM)
+        self.kernel.with(1 - self.side, |queue| queue.bytes.len() + (n as usize) < self.kernel.room(1 - self.side))
     }
 
-    fn widen(self, _: u64) {}
+    fn widen(self, n: u64) -> Wide<'a> {
+        Wide::new(self, n)
+    }
 
     fn resets(self) {}
 
@@ -370,10 +399,12 @@ impl HandBack for End<'_> {
     }
 }
 
-impl PeerEnd for End<'_> {
-    type Wide = ();
+impl<'a> PeerEnd for End<'a> {
+    type Wide = Wide<'a>;
 
-    fn widen(&self, _: u64) {}
+    fn widen(&self, n: u64) -> Wide<'a> {
+        Wide::new(*self, n)
+    }
 
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         self.kernel.send(self.side, bytes)
