@@ -17,6 +17,7 @@ crate::checks![
     spliced_when_the_peer_has_closed,
     spliced_when_the_peer_has_reset,
     spliced_into_a_full_pipe,
+    spliced_when_both_have_shut,
     inherited_with_small_buffers,
     left_to_a_parent,
     left_by_a_child,
@@ -135,6 +136,17 @@ fn spliced_into_a_full_pipe() {
         done += moved;
     }
     assert_eq!(splice(&p.s, &input, 1, 0), Err(ECONNRESET));
+}
+
+/// Nothing can be put behind a FIN: what is unread lies in front of it.
+fn spliced_when_both_have_shut() {
+    let p = Pair::warm();
+    send_all(&p.c, b"before");
+    net::shutdown(&p.s, libc::SHUT_WR).unwrap();
+    net::await_events(&p.c, libc::POLLRDHUP);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    assert_eq!(spliced(&p.s, 6), b"before");
+    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
 }
 
 /// A program that knows nothing of rings reads what is there as its standard input.
