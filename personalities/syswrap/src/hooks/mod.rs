@@ -165,6 +165,12 @@ fn has_rest(fd: c_int) -> bool {
     is_known(fd) && guarded_or(false, || look().unwrap_or(false))
 }
 
+/// Whether the peer has gone, and only we know what a send is told.
+fn is_gone(fd: c_int) -> bool {
+    is_known(fd)
+        && guarded_or(false, || sock::enter(fd).is_some_and(|s| s.mode() == mode::SESSION && s.session.is_gone()))
+}
+
 /// Whether there are bytes to be received.
 fn has_bytes(fd: c_int) -> bool {
     guarded_or(false, || sock::enter(fd).is_some_and(|s| view(&s, fd).is_some_and(|v| v.inbound() > 0)))

@@ -58,7 +58,9 @@ fn adopt_all(s: &Sock) -> bool {
 
 fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     let Some(set) = member.set().and_then(sets::by_index) else { return false };
-    let (Some(epfd), false) = (set.descriptor(), member.has(bit::ORPHAN)) else { return false };
+    // What another process waits for stays the program's.
+    let stays = member.has(bit::ORPHAN) || !set.is_sole();
+    let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
     member.set_bit(bit::AWAITED, false);

@@ -8,7 +8,7 @@ use libc::{sigevent, size_t, ssize_t};
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
 
-use super::super::{data, has_rest, kernel_only, kernel_soon};
+use super::super::{data, has_rest, is_gone, kernel_only, kernel_soon};
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
@@ -44,25 +44,33 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
     // SAFETY: the caller's contract.
     let Some(asked) = (unsafe { super::get(at) }) else { return false };
     kernel_soon(asked.fd, Reason::AsyncIo);
-    if !reads || !has_rest(asked.fd) {
+    let ours = if reads { has_rest(asked.fd) } else { is_gone(asked.fd) };
+    if !ours {
         return false;
     }
     // SAFETY: as above.
-    let done = (0..=PRIORITIES).contains(&asked.priority) && unsafe { read(at, &asked) };
+    let done = (0..=PRIORITIES).contains(&asked.priority) && unsafe { make(at, &asked, reads) };
     if !done {
         kernel_only(asked.fd, Reason::AsyncIo);
     }
     done
 }
 
-/// Receives what there is. False: that is nothing.
+/// Receives what there is, or sends to nobody. False: neither can be done at once.
 ///
 /// # Safety
 /// `at` is a request of the program's, `asked` what it says.
-unsafe fn read(at: *mut Request, asked: &Request) -> bool {
+unsafe fn make(at: *mut Request, asked: &Request, reads: bool) -> bool {
     let saved = errno();
+    let Request { fd, buf, n, .. } = *asked;
     // SAFETY: the program vouches for its buffer.
-    let result = unsafe { data::recv(asked.fd, asked.buf, asked.n, libc::MSG_DONTWAIT) };
+    let result = unsafe {
+        match reads {
+            true => data::recv(fd, buf, n, libc::MSG_DONTWAIT),
+            // The C library's thread takes no signals.
+            false => data::send(fd, buf, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+        }
+    };
     let error = if result < 0 { errno() } else { 0 };
     restore_errno(saved);
     if error == Errno::AGAIN.raw_os_error() {
