@@ -185,7 +185,7 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
         Op::Recv(_) => {
             [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
         }
-        Op::Drain { .. } => plain.ret == 0 && wrapped.ret == 0,
+        Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
         Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
         Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
         _ => false,

@@ -23,6 +23,7 @@ crate::checks![
     left_by_a_child,
     watched_by_who_closed_first,
     watched_by_a_child,
+    watched_by_two_processes,
 ];
 
 /// A pair in rings, with buffers that hold less than a ring does.
@@ -248,4 +249,32 @@ fn watched_by_who_closed_first() {
     net::write(&input, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), []);
+}
+
+/// A set that two processes have: what one of them registers, and then moves as much as would earn a ring, the other is told of by the
+/// program's own word, and only when there is something.
+fn watched_by_two_processes() {
+    let set = Set::new();
+    let ((warm, input), (go, start)) = (net::pipe(), net::pipe());
+    let child = net::fork(|| {
+        let p = Pair::fresh();
+        set.add(&p.s, EPOLLIN, 9);
+        for _ in 0..300 {
+            for (from, to) in [(&p.c, &p.s), (&p.s, &p.c)] {
+                send_all(from, b"w");
+                assert_eq!(recv_exact(to, 1), b"w");
+            }
+        }
+        net::write(&input, b"w").unwrap();
+        assert_eq!(net::read(&go, &mut [0; 1]), Ok(1));
+        send_all(&p.c, b"x");
+        net::nap(60_000);
+        0
+    });
+    assert_eq!(net::read(&warm, &mut [0; 1]), Ok(1));
+    assert_eq!(set.wait(4, 0), []);
+    net::write(&start, b"g").unwrap();
+    assert_eq!(set.wait(4, 5000), [(9, EPOLLIN)]);
+    net::kill(child, libc::SIGKILL).unwrap();
+    net::wait(child);
 }
