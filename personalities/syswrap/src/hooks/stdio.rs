@@ -8,16 +8,80 @@ use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
 
-use super::{guarded_or, is_known, kernel_only, sends_by_kernel};
+use super::{data, get, guarded_or, is_known, leaves_rest, sends_by_kernel};
+use crate::io::recv;
 use crate::lifecycle::{close, fork};
+use crate::outcome::{errno, restore_errno};
 use crate::real;
+use crate::state::slab::zeroed_pages;
+use crate::state::sock;
+
+unsafe extern "C" {
+    fn ungetc(byte: c_int, file: *mut c_void) -> c_int;
+}
 
 /// fdopen(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    kernel_only(fd, Reason::Stdio);
-    // SAFETY: the program's arguments, passed on unchanged.
-    unsafe { real::fdopen()(fd, mode) }
+    // SAFETY: the program's arguments, passed on unchanged; so below.
+    let real = || unsafe { real::fdopen()(fd, mode) };
+    // SAFETY: the program vouches for the string, if it is mapped.
+    if !unsafe { reads(mode) } {
+        sends_by_kernel(fd, Reason::Stdio);
+        return real();
+    }
+    if !leaves_rest(fd, Reason::Stdio) {
+        return real();
+    }
+    let file = real();
+    if !file.is_null() {
+        // SAFETY: a FILE just opened.
+        unsafe { push_rest(fd, file) };
+    }
+    file
+}
+
+/// Whether a FILE of this mode is one to read from.
+///
+/// # Safety
+/// What is mapped at `mode` is a string.
+unsafe fn reads(mode: *const c_char) -> bool {
+    for i in 0..8 {
+        // SAFETY: the caller's contract: up to its end.
+        match unsafe { get(mode.wrapping_add(i)) }.map_or(0, |byte| byte as u8) {
+            0 | b',' => return false,
+            b'r' | b'+' => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+/// What is left in the ring of a peer that is gone goes in front of what the FILE reads, the last byte first (glibc takes back as many
+/// as there are).
+///
+/// # Safety
+/// `file` is open, and nobody else knows it yet.
+unsafe fn push_rest(fd: c_int, file: *mut c_void) {
+    let size = guarded_or(None, || recv::readable(&*sock::enter(fd)?, fd)).unwrap_or(0);
+    if let Some(bytes) = zeroed_pages(size.max(1)) {
+        let saved = errno();
+        // SAFETY: memory of our own, of that size.
+        let got = if size > 0 { unsafe { data::recv(fd, bytes.cast(), size, libc::MSG_DONTWAIT) } } else { 0 };
+        for i in (0..usize::try_from(got).unwrap_or(0)).rev() {
+            // SAFETY: a byte that was just received; the caller's contract.
+            unsafe { ungetc(c_int::from(*bytes.add(i)), file) };
+        }
+        // SAFETY: our own mapping, which nobody uses any more.
+        let _ = unsafe { rustix::mm::munmap(bytes.cast(), size.max(1)) };
+        restore_errno(saved);
+    }
+    // What follows is the kernel's: no doorbell is to be read for a byte.
+    guarded_or((), || {
+        if let Some(s) = sock::enter(fd) {
+            recv::clear_bells(&s, fd);
+        }
+    });
 }
 
 /// fclose(3): closes the descriptor where close(2)'s hook does not see it.

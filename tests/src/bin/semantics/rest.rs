@@ -1,7 +1,7 @@
 //! What is unread when a connection goes on without its ring: every byte is where the next reader looks, whatever room there is.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -18,6 +18,8 @@ crate::checks![
     spliced_when_the_peer_has_reset,
     spliced_into_a_full_pipe,
     spliced_when_both_have_shut,
+    read_by_a_file,
+    beside_a_file_that_writes,
     inherited_with_small_buffers,
     left_to_a_parent,
     left_by_a_child,
@@ -148,6 +150,43 @@ fn spliced_when_both_have_shut() {
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     assert_eq!(spliced(&p.s, 6), b"before");
     assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+}
+
+/// A connection that its peer has reset, with so much unread that it lies in the ring.
+fn reset_behind(n: usize) -> (OwnedFd, Vec<u8>) {
+    let p = Pair::warm();
+    let sent: Vec<u8> = (0..n).map(|i| (i * 7 + (i >> 9)) as u8).collect();
+    send_all(&p.s, b"never read");
+    send_all(&p.c, &sent);
+    drop(p.c);
+    net::await_events(&p.s, POLLERR);
+    (p.s, sent)
+}
+
+fn file(fd: &OwnedFd, mode: &std::ffi::CStr) -> *mut libc::FILE {
+    // SAFETY: a descriptor of its own, and a string.
+    let file = unsafe { libc::fdopen(net::dup(fd).into_raw_fd(), mode.as_ptr()) };
+    assert!(!file.is_null());
+    file
+}
+
+fn read_by_a_file() {
+    let (fd, sent) = reset_behind(40_000);
+    let file = file(&fd, c"r");
+    let mut got = vec![0; 50_000];
+    // SAFETY: our own memory, and a FILE that is open.
+    let n = unsafe { libc::fread(got.as_mut_ptr().cast(), 1, got.len(), file) };
+    assert_same(&got[..n], &sent);
+    // SAFETY: open.
+    unsafe { libc::fclose(file) };
+}
+
+fn beside_a_file_that_writes() {
+    let (fd, sent) = reset_behind(40_000);
+    let file = file(&fd, c"w");
+    assert_same(&recv_exact(&fd, sent.len()), &sent);
+    // SAFETY: open.
+    unsafe { libc::fclose(file) };
 }
 
 /// A program that knows nothing of rings reads what is there as its standard input.
