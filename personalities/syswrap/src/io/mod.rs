@@ -2,7 +2,7 @@
 //!
 //! | module | calls |
 //! |---|---|
-//! | [`send`], [`recv`], [`file`] | data calls: through the session while there is one |
+//! | [`send`], [`recv`], [`file`](mod@file) | data calls: through the session while there is one |
 //! | [`plain`] | on the kernel socket, looking on by the wait policy before they sleep |
 //! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
 //! | [`buffers`], [`progress`], [`near`] | the program's memory; how far a call is; two that take turns where every processor is taken |
