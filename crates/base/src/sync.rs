@@ -1,7 +1,7 @@
 //! The atomics of what two parties share: the real ones, or those of a scheduler that explores their interleavings.
 //!
 //! Under the feature `shuttle` every operation is also a point at which the process of the calling thread may be killed
-//! ([`explored::mortal`]).
+//! (`explored::mortal`).
 
 #[cfg(not(feature = "shuttle"))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
