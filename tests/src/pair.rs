@@ -69,6 +69,24 @@ impl Pair {
     }
 }
 
+/// The accepting end of a connection in rings whose peer, another process, did this and was killed at once.
+pub fn left_by_a_killed_peer(last: impl FnOnce(&OwnedFd)) -> OwnedFd {
+    let (out, input) = net::pipe();
+    let peer = net::fork(|| {
+        let fd = client_told_by(&out);
+        warm_client(&fd);
+        last(&fd);
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(loopback());
+    tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    warm_server(&fd);
+    net::wait(peer);
+    fd
+}
+
 /// Tells another process, through a pipe, where to connect.
 pub fn tell_port(pipe: &OwnedFd, addr: SocketAddr) {
     assert_eq!(net::write(pipe, &addr.port().to_ne_bytes()), Ok(2));

@@ -155,30 +155,35 @@ const UNPRIVILEGED: c_int = 2 * 212_992;
 const SO_BUF_LOCK: c_int = 72;
 
 /// Makes room for `n` more bytes in the send buffer (`SO_SNDBUFFORCE`; as far as `SO_SNDBUF` goes without privilege), however little
-/// the program wants to have waiting in it. The kernel counts memory, up to twice the bytes.
-pub fn widen(fd: c_int, n: u64) -> Result<Wide, Errno> {
-    let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
-    let locked = raw::sockopt_int(fd, libc::SOL_SOCKET, SO_BUF_LOCK).ok();
+/// the program wants to have waiting in it. The kernel counts memory, up to twice the bytes. `None`: an empty one has it, or nothing can
+/// be done.
+pub fn widen(fd: c_int, n: u64) -> Option<Wide> {
+    let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).ok()?;
     let unsent = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).ok().filter(|&most| most > 0);
+    if unsent.is_none() && n <= size as u64 / 2 {
+        return None;
+    }
+    let locked = raw::sockopt_int(fd, libc::SOL_SOCKET, SO_BUF_LOCK).ok();
     let wide = Wide { fd, size, locked, unsent };
     if unsent.is_some() {
-        set_most_unsent(fd, c_int::MAX)?;
+        set_most_unsent(fd, c_int::MAX).ok()?;
     }
     // It is doubled.
     let half = c_int::try_from(n).unwrap_or(c_int::MAX).saturating_add(size / 2);
-    if raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && size < UNPRIVILEGED {
-        raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &half)?;
+    (wide.set_half(half) || unsent.is_some()).then_some(wide)
+}
+
+impl Wide {
+    /// Sets the buffer's size; false: it stays as it is, for without privilege it might become smaller.
+    fn set_half(&self, half: c_int) -> bool {
+        let set = |name| raw::set_sockopt(self.fd, libc::SOL_SOCKET, name, &half).is_ok();
+        set(libc::SO_SNDBUFFORCE) || self.size < UNPRIVILEGED && set(libc::SO_SNDBUF)
     }
-    Ok(wide)
 }
 
 impl Drop for Wide {
     fn drop(&mut self) {
-        let half = self.size / 2;
-        if raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &half).is_err() && self.size < UNPRIVILEGED
-        {
-            let _ = raw::set_sockopt(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &half);
-        }
+        self.set_half(self.size / 2);
         let _ = self.locked.map(|which| raw::set_sockopt(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which));
         let _ = self.unsent.map(|most| set_most_unsent(self.fd, most));
     }

@@ -128,8 +128,11 @@ fn splice_rest(from: c_int, to: c_int, n: usize, flags: c_uint) -> ssize_t {
         && raw::fcntl(to, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
     let (mut done, mut bytes) = (0, [0u8; libc::PIPE_BUF]);
     while done == 0 || done < n && has_bytes(from) {
-        if !has_room(to, waits && done == 0) {
-            return if done == 0 { fail(Errno::AGAIN) as ssize_t } else { done as ssize_t };
+        match await_room(to, waits && done == 0) {
+            1.. => {}
+            _ if done > 0 => break,
+            0 => return fail(Errno::AGAIN) as ssize_t,
+            _ => return fail(Errno::INTR) as ssize_t,
         }
         let (at, len) = (bytes.as_mut_ptr().cast(), bytes.len().min(n - done));
         // Not taken before the pipe has it.
@@ -150,12 +153,12 @@ fn splice_rest(from: c_int, to: c_int, n: usize, flags: c_uint) -> ssize_t {
     done as ssize_t
 }
 
-/// Whether a pipe takes `PIPE_BUF` bytes at once, or has nobody to read them.
-fn has_room(pipe: c_int, waits: bool) -> bool {
+/// Above 0: a pipe takes `PIPE_BUF` bytes at once, or has nobody to read them; below: a signal handler ran.
+fn await_room(pipe: c_int, waits: bool) -> c_int {
     let mut poll = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one entry of our own, and no mask.
-    unsafe { real::ppoll()(&raw mut poll, 1, if waits { ptr::null() } else { &raw const now }, ptr::null()) > 0 }
+    unsafe { real::ppoll()(&raw mut poll, 1, if waits { ptr::null() } else { &raw const now }, ptr::null()) }
 }
 
 /// splice(2): a socket in it is a plain one from now on.

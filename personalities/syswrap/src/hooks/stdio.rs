@@ -66,9 +66,15 @@ unsafe fn push_rest(fd: c_int, file: *mut c_void) {
     let size = guarded_or(None, || recv::readable(&*sock::enter(fd)?, fd)).unwrap_or(0);
     if let Some(bytes) = zeroed_pages(size.max(1)) {
         let saved = errno();
-        // SAFETY: memory of our own, of that size.
-        let got = if size > 0 { unsafe { data::recv(fd, bytes.cast(), size, libc::MSG_DONTWAIT) } } else { 0 };
-        for i in (0..usize::try_from(got).unwrap_or(0)).rev() {
+        let mut got = 0;
+        while got < size {
+            // SAFETY: memory of our own, of that size.
+            match unsafe { data::recv(fd, bytes.add(got).cast(), size - got, libc::MSG_DONTWAIT) } {
+                n @ 1.. => got += n as usize,
+                _ => break,
+            }
+        }
+        for i in (0..got).rev() {
             // SAFETY: a byte that was just received; the caller's contract.
             unsafe { ungetc(c_int::from(*bytes.add(i)), file) };
         }

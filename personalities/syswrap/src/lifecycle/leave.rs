@@ -178,7 +178,7 @@ impl PeerEnd for Copy {
     type Wide = Option<tcp::Wide>;
 
     fn widen(&self, n: u64) -> Option<tcp::Wide> {
-        tcp::widen(self.0.as_raw_fd(), n).ok()
+        tcp::widen(self.0.as_raw_fd(), n)
     }
 
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {

@@ -156,7 +156,7 @@ impl Wire for Socket<'_> {
     }
 
     fn widen(self, n: u64) -> Option<tcp::Wide> {
-        tcp::widen(self.fd, n).ok()
+        tcp::widen(self.fd, n)
     }
 
     fn resets(self) {

@@ -260,20 +260,10 @@ fn shown_by_the_end() {
 }
 
 fn shown_by_a_kill() {
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        cork(&fd, 1);
-        send_all(&fd, b"last");
-        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-        0
+    let fd = pair::left_by_a_killed_peer(|fd| {
+        cork(fd, 1);
+        send_all(fd, b"last");
     });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::wait(child);
     net::await_events(&fd, libc::POLLRDHUP);
     assert_eq!(net::readable(&fd), 4);
     assert_eq!(recv_up_to(&fd, 100), b"last");

@@ -25,19 +25,7 @@ fn child_killed() {
 
 /// aio_read(3) of what a killed process left: in parts, told of as the program wants, and then the end.
 fn asynchronously() {
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        send_all(&fd, &[7; 300]);
-        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::wait(child);
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, &[7; 300]));
     net::await_events(&fd, libc::POLLRDHUP);
     assert_eq!(aio_read(&fd, 100, libc::SIGEV_NONE), Ok(100));
     net::on_signal(libc::SIGUSR1, net::count_signal, true);

@@ -332,19 +332,7 @@ fn poll_in_two_threads() {
 
 /// There is room in the ring, which is an answer; but not the whole of it.
 fn poll_shows_the_end_beside_room() {
-    let (out, input) = net::pipe();
-    let peer = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        net::nap(60_000);
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::kill(peer, libc::SIGKILL).unwrap();
-    net::wait(peer);
+    let fd = pair::left_by_a_killed_peer(|_| {});
     let both = POLLOUT | POLLRDHUP;
     assert_eq!(poll(&fd, both, -1) & both, both);
 }

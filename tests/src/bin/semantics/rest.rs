@@ -205,19 +205,7 @@ fn inherited_with_small_buffers() {
 
 /// A child becomes another program, which has the socket by accident: what a killed peer left is the parent's.
 fn left_to_a_parent() {
-    let (out, input) = net::pipe();
-    let peer = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        send_all(&fd, &[7; 300]);
-        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::wait(peer);
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, &[7; 300]));
     let child = net::fork(|| {
         let _ = Command::new("true").exec();
         1

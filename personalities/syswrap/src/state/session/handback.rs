@@ -32,7 +32,7 @@ pub(crate) trait HandBack {
 pub(crate) trait PeerEnd {
     /// Keeps its send buffer large.
     type Wide;
-    /// See [`Wire::widen`].
+    /// See [`Wire::widen`]; its queue is empty.
     fn widen(&self, n: u64) -> Self::Wide;
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
@@ -209,7 +209,7 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether the peer has not closed.
     pub(crate) fn peer_is_open(&self) -> bool {
-        self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN
+        self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
     }
 
     /// Whether the peer has closed, or died: nobody puts anything back any more.

@@ -123,9 +123,13 @@ impl<'a, W: Wire> View<'a, W> {
         }
         self.await_reader();
         let Ok(unread) = producer.unread(out, &self.mem) else { return };
-        let asked = self.is_asked_back() || self.out.w.fate.load(Ordering::Relaxed) != fate::OPEN;
-        let _wide = (unread > 0 && asked).then(|| self.wire.widen(unread as u64));
-        if unread == 0 || !self.wire.room_for(unread as u64) {
+        if unread == 0 {
+            return;
+        }
+        let has_room = || self.wire.room_for(unread as u64);
+        let needed = self.is_asked_back() || self.out.w.fate.load(Ordering::Relaxed) != fate::OPEN;
+        let _wide = (needed && !has_room()).then(|| self.wire.widen(unread as u64));
+        if !has_room() {
             return;
         }
         // Nobody else consumes these bytes once this succeeds: they are as good as unpublished, and lie still in our own block.
