@@ -38,7 +38,6 @@ crate::checks![
     other_thread_changes_set,
     woken_by_any,
     added_when_readable,
-    rings_beside_others,
     set_before_upgrade,
     pipe_not_starved,
     workers_asleep,
@@ -493,14 +492,4 @@ fn workers_asleep() {
     }
     drop(fds);
     workers.into_iter().for_each(|pid| assert_eq!(net::wait(pid), 0));
-}
-
-/// What the kernel alone knows of is told of each time, as long as it is so, however fast the rings answer.
-fn rings_beside_others() {
-    let (ring, other, set) = (Pair::warm(), Pair::fresh(), Set::new());
-    set.add(&ring.s, EPOLLOUT, 1);
-    set.add(&other.s, EPOLLOUT, 2);
-    for _ in 0..20 {
-        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (2, EPOLLOUT)]);
-    }
 }

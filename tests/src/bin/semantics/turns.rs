@@ -20,6 +20,7 @@ crate::checks![
     queued_by_what_was_read,
     queued_by_an_end,
     polled_beside_a_pipe,
+    rings_beside_others
 ];
 
 /// epoll_wait(2): data, in the order told.
@@ -146,5 +147,15 @@ fn polled_beside_a_pipe() {
     for _ in 0..100 {
         let mut fds = [entry(p.s.as_raw_fd(), libc::POLLOUT), entry(pipe_out.as_raw_fd(), POLLIN)];
         assert_eq!(net::poll_many(&mut fds, 0), Ok(2));
+    }
+}
+
+/// What the kernel alone knows of is told of each time, as long as it is so, however fast the rings answer.
+fn rings_beside_others() {
+    let (ring, other, set) = (Pair::warm(), Pair::fresh(), Set::new());
+    set.add(&ring.s, EPOLLOUT, 1);
+    set.add(&other.s, EPOLLOUT, 2);
+    for _ in 0..20 {
+        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (2, EPOLLOUT)]);
     }
 }
