@@ -1,6 +1,7 @@
 //! What integration tests need of the host: the library to preload, programs with an end, scratch folders, random choices.
 #![allow(unsafe_code)]
 
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -285,10 +286,15 @@ pub fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port nobody listens on now.
+/// A port for a listener that has SO_REUSEADDR. The kernel gives it to nobody else for a minute: a connection of it is in TIME_WAIT.
 pub fn free_port() -> u16 {
-    let probe = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    probe.local_addr().expect("a name").port()
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("a name")).expect("a connection");
+    let (server, _) = listener.accept().expect("a connection");
+    let port = server.local_addr().expect("a name").port();
+    drop(server);
+    drop(client);
+    port
 }
 
 /// Whether somebody listens on this port, seen without connecting.

@@ -42,7 +42,10 @@ pub(crate) enum Rest {
 
 fn counter(cell: &AtomicU32) -> Option<&'static AtomicU32> {
     // UNKNOWN and AWAY are far out of range.
-    let index = cell.load(Ordering::Relaxed).checked_sub(1)? as usize;
+    at(cell.load(Ordering::Relaxed).checked_sub(1)? as usize)
+}
+
+fn at(index: usize) -> Option<&'static AtomicU32> {
     let table = TABLE.load(Ordering::Acquire);
     if table.is_null() || index >= COUNTERS {
         return None;
@@ -65,7 +68,8 @@ fn make() -> bool {
         &*place
     };
     let Some(table) = map.at(0, map.len()) else { return false };
-    TABLE.store(table.cast(), Ordering::Release);
+    // Two threads may fork at once: those of the first one count.
+    let _ = TABLE.compare_exchange(core::ptr::null_mut(), table.cast(), Ordering::AcqRel, Ordering::Acquire);
     true
 }
 
@@ -80,16 +84,12 @@ pub(crate) fn share(cell: &AtomicU32) {
         return;
     }
     let first = HINT.load(Ordering::Relaxed);
-    for i in 0..COUNTERS as u32 {
-        let index = first.wrapping_add(i) % COUNTERS as u32;
-        cell.store(index + 1, Ordering::Relaxed);
-        let free = counter(cell).is_some_and(|c| c.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-        if free {
-            HINT.store(index + 1, Ordering::Relaxed);
-            return;
-        }
-    }
-    cell.store(UNKNOWN, Ordering::Relaxed);
+    let free = |index: &u32| {
+        at(*index as usize).is_some_and(|c| c.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    };
+    let index = (0..COUNTERS as u32).map(|i| first.wrapping_add(i) % COUNTERS as u32).find(free);
+    HINT.store(index.map_or(first, |index| index + 1), Ordering::Relaxed);
+    cell.store(index.map_or(UNKNOWN, |index| index + 1), Ordering::Relaxed);
 }
 
 /// This process holds it no longer.

@@ -28,9 +28,15 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A port that nobody uses now.
+/// A port for a listener that has SO_REUSEADDR. The kernel gives it to nobody else for a minute: a connection of it is in TIME_WAIT.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let port = server.local_addr().unwrap().port();
+    drop(server);
+    drop(client);
+    port
 }
 
 /// Whether the tests run as root.
