@@ -5,6 +5,7 @@ use crate::program::Program;
 use crate::rules::{Rule, Tally};
 use crate::run::{Entry, Fate, Transcript};
 use crate::share::Seen;
+use crate::via::SendVia;
 
 /// What a comparison says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -178,9 +179,10 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
     let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
     let (shows, error) = (|seen: &Seen| seen.aux.first().copied().unwrap_or(0), u64::from(libc::POLLERR as u16));
     match &program.steps[number].op {
-        Op::Send(_) => {
-            [plain, wrapped].into_iter().any(gone)
-                && [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret > 0)
+        Op::Send(data) => {
+            // Of several messages the error of one may have taken a SIGPIPE's place.
+            let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(gone);
+            told && [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret > 0)
         }
         Op::Recv(_) => {
             [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)

@@ -439,10 +439,13 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let result = core::cell::Cell::new(None);
     guarded_or((), || {
         let Some(s) = sock::enter(fd).filter(|s| s.may_carry()) else { return };
-        if how != libc::SHUT_WR
-            && let Some(v) = view(&s, fd)
-        {
-            v.be_deaf();
+        if let Some(v) = view(&s, fd) {
+            if v.has_last_bytes(how) {
+                leave_for_good(&s, fd, Reason::HalfClosed, Back::IfPossible);
+            }
+            if how != libc::SHUT_WR {
+                v.be_deaf();
+            }
         }
         leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
         match s.session.tells_shutdown(how != libc::SHUT_RD) {

@@ -199,7 +199,8 @@ fn rest_before_error(s: Ref, op: &Receive, call: impl Fn(c_int) -> Result<usize,
     let outcome = plain::receive(s, op.fd, Wait::No, |extra| call(extra | libc::MSG_DONTWAIT))?;
     let Some(s) = sock::enter(op.fd) else { return Ok(outcome) };
     let nothing = matches!(outcome, Outcome::Done(0) | Outcome::Fail(Errno::AGAIN | Errno::NOTCONN));
-    let nothing = nothing && op.buffers.total() > 0;
+    // A receive of nothing does not say whether there are bytes.
+    let nothing = nothing && (op.buffers.total() > 0 || raw::ioctl_int(op.fd, libc::FIONREAD) == Ok(0));
     let error = if nothing { s.session.owed_error() } else { None };
     Ok(error.map_or(outcome, Outcome::Fail))
 }
