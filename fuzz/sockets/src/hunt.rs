@@ -48,6 +48,8 @@ pub struct Report {
     pub seeds: u64,
     /// Wrapped runs.
     pub runs: u64,
+    /// Those of them with connections in rings.
+    pub rings: u64,
     /// Failures.
     pub failures: u64,
     /// Seeds whose plain runs differ: they say nothing.
@@ -149,13 +151,15 @@ impl Shared<'_> {
             }
         }
         let mut tally = Tally::default();
-        let mut runs = 0;
+        let (mut runs, mut rings) = (0, 0);
         for how in self.hunt.ways(seed) {
             if stopped() {
                 return;
             }
             runs += 1;
-            if let Some(failure) = wrapped(bench, &program, &plain, how, &mut tally)
+            let failure = wrapped(bench, &program, &plain, how, &mut tally);
+            rings += u64::from(bench.rings());
+            if let Some(failure) = failure
                 && !self.failed(bench, &program, &plain, how, failure)
             {
                 break;
@@ -164,6 +168,7 @@ impl Shared<'_> {
         self.with(|report| {
             report.seeds += 1;
             report.runs += runs;
+            report.rings += rings;
             report.cut += u64::from(plain.cut.is_some());
             report.tally.add(&tally);
             self.progress(report);

@@ -190,6 +190,9 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// So many runs, and one of them should have connections in rings.
+const ENOUGH: u64 = 200;
+
 fn run(options: &Options) -> std::io::Result<bool> {
     let what = hunt_of(options)?;
     eprintln!("first seed {}, library {}", what.first, what.place.library.display());
@@ -198,6 +201,12 @@ fn run(options: &Options) -> std::io::Result<bool> {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         summary(&report);
+    }
+    if report.rings == 0 && report.runs >= ENOUGH && options.sides.contains(&Side::Both) && !stopped() {
+        return Err(std::io::Error::other(format!(
+            "none of {} runs had a connection in a ring, so nothing was tried: `madrigal info` says why",
+            report.runs
+        )));
     }
     Ok(report.failures == 0 && report.own.is_empty())
 }
@@ -241,11 +250,12 @@ fn describe(program: &Program, found: &Found) {
 
 fn summary(report: &Report) {
     println!(
-        "{} seeds in {:.0} s ({:.1} a second), {} wrapped runs, {} failures, {} flaky seeds, {} faults of the fuzzer, {} programs cut off",
+        "{} seeds in {:.0} s ({:.1} a second), {} wrapped runs ({} with rings), {} failures, {} flaky seeds, {} faults of the fuzzer, {} programs cut off",
         report.seeds,
         report.seconds,
         report.seeds as f64 / report.seconds,
         report.runs,
+        report.rings,
         report.failures,
         report.flaky.len(),
         report.own.len(),

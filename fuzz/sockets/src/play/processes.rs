@@ -187,9 +187,10 @@ pub(crate) fn child(via: StormVia) -> c_int {
             }
             StormVia::Vfork => child = vforked(path, &args),
             _ => {
+                let parent = libc::getpid();
                 child = c::fork();
                 if child == 0 {
-                    forked_child(via);
+                    forked_child(via, parent);
                 }
                 if via == StormVia::Kill {
                     c::kill(child, libc::SIGKILL);
@@ -214,7 +215,7 @@ fn vforked(path: *const c_char, args: &[*const c_char; 2]) -> pid_t {
     }
 }
 
-fn forked_child(via: StormVia) -> ! {
+fn forked_child(via: StormVia, parent: pid_t) -> ! {
     let args = [c"true".as_ptr(), ptr::null()];
     // SAFETY: null-terminated lists of texts; nothing comes after.
     unsafe {
@@ -222,9 +223,13 @@ fn forked_child(via: StormVia) -> ! {
             StormVia::ForkClose => drop(c::close_range(3, u32::MAX, 0)),
             StormVia::ForkQuick => c::exit(0),
             StormVia::ForkExec => drop(c::execv(c"/bin/true".as_ptr(), args.as_ptr())),
-            StormVia::Kill => loop {
-                libc::pause();
-            },
+            StormVia::Kill => {
+                // Where the parent is killed first, nobody else would end this one, which holds its connections open.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                while libc::getppid() == parent {
+                    libc::pause();
+                }
+            }
             _ => {}
         }
         c::_exit(0)

@@ -5,6 +5,7 @@ mod quiet;
 mod sequence;
 mod tasks;
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -134,6 +135,8 @@ pub struct Bench {
     folder: PathBuf,
     quiet: Quiet,
     cpu: usize,
+    /// A process of the run had connections in rings.
+    rings: Cell<bool>,
 }
 
 /// How long a process or thread may take to begin.
@@ -153,12 +156,17 @@ impl Bench {
         fs::create_dir_all(&folder)?;
         let region = folder.join("region");
         let map = Map::create(&region)?;
-        Ok(Self { place, map, region, folder, quiet: Quiet::open()?, cpu })
+        Ok(Self { place, map, region, folder, quiet: Quiet::open()?, cpu, rings: Cell::new(false) })
     }
 
     /// Changes what is known of the place.
     pub fn place_mut(&mut self) -> &mut Place {
         &mut self.place
+    }
+
+    /// Whether connections of the last run were in rings.
+    pub fn rings(&self) -> bool {
+        self.rings.get()
     }
 
     /// Runs a program. `plain` is what a plain run of it gave: it says for what to wait, and `judge` compares with it.
@@ -170,6 +178,7 @@ impl Bench {
         judge: &mut Judge<'_>,
     ) -> Transcript {
         self.map.clear();
+        self.rings.set(false);
         let text = serde_json::to_string(program).unwrap_or_default();
         self.map.set_text(&text);
         let run = (u64::from(std::process::id()) << 32) | RUNS.fetch_add(1, Ordering::Relaxed);

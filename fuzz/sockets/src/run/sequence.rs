@@ -192,6 +192,11 @@ impl Sequence<'_, '_> {
         let needs = self.program.needs(&what.op);
         self.blocked().all(|(other, blocked)| {
             let held = self.program.needs(&self.program.steps[blocked].op);
+            // Whatever wakes a receive of nothing ends it, a change of an option, too.
+            let nothing = matches!(&self.program.steps[blocked].op, Op::Recv(data) if data.len == 0);
+            if nothing && matches!(what.op, Op::SetOption { .. }) {
+                return false;
+            }
             let disturbs = what.op.blocks_signals() && self.same_process(what.actor, other);
             !(disturbs || clash(&held, &needs, &what.op) || self.pulls_away(what.actor, &what.op, other, blocked))
         })
@@ -277,6 +282,9 @@ impl Sequence<'_, '_> {
         };
         if self.await_done(actor, step as u32 + 1, sleepy, step)? {
             self.entries[step] = Entry { fate: Fate::Done(step), seen: self.bench.map.records[step].read() };
+            if matches!(what.op, Op::Exchange { .. }) && self.plain.is_some() && !self.bench.rings() {
+                self.bench.rings.set(tasks::has_rings(self.process_of(actor)));
+            }
             self.after(step)
         } else {
             self.phases[actor as usize] = Phase::Blocked(step);

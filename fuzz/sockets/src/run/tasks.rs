@@ -92,6 +92,11 @@ pub(crate) fn describe(process: i32) -> String {
     text
 }
 
+/// Whether a process has connections in rings, or had.
+pub(crate) fn has_rings(process: i32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/maps")).is_ok_and(|maps| maps.contains("memfd:madrigal-arena"))
+}
+
 /// Lets this thread, and what it starts, run on one processor, or with `None` on all.
 pub(crate) fn pin(cpu: Option<usize>) {
     // SAFETY: a set of our own.
