@@ -1,6 +1,6 @@
 //! A step of a wrapped run beside the same step of the plain one.
 
-use crate::op::{Ctl, ExitHow, Memory, Op, Opt, Slot, Time};
+use crate::op::{ActorId, Ctl, ExitHow, Memory, Op, Opt, Slot, Time};
 use crate::program::Program;
 use crate::rules::{Rule, Tally};
 use crate::run::{Entry, Fate, Transcript};
@@ -44,6 +44,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
     if is_unnoticed(program, number, &plain.seen, &wrapped.seen) {
         tally.count(Rule::Unnoticed);
+        return Verdict::Apart;
+    }
+    if is_told_elsewhere(program, number, &plain.seen, &wrapped.seen) {
+        tally.count(Rule::ToldOnce);
         return Verdict::Apart;
     }
     if tells_again_of_sets(program, number, &plain.seen, &wrapped.seen) {
@@ -192,6 +196,24 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
         Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
         _ => false,
     }
+}
+
+/// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
+fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    let unwrapped = program.steps[..number].iter().any(|step| match step.op {
+        Op::Exec { plain } => plain && process(step.actor) == own,
+        Op::Spawn { actor, plain, .. } => plain && process(actor) == own,
+        _ => false,
+    });
+    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
+    unwrapped
+        && match &program.steps[number].op {
+            Op::Send(_) => gone(plain) && gone(wrapped),
+            Op::Recv(_) => gone(plain) && (gone(wrapped) || wrapped.ret == 0),
+            _ => false,
+        }
 }
 
 /// Whether a sleep ended by a send from a bad page: how much of it was sent is open.

@@ -30,6 +30,7 @@ rules! {
     HeldBack: "the kernel held bytes back for long (a full window, Nagle), so that nobody knows what has arrived when";
     BufferSize: "the kernel tunes SO_SNDBUF and SO_RCVBUF by what passes through it, unless the program sets them";
     Unnoticed: "a peer killed in the tick in which it was found alive may have left a send in the ring, and a look may come too soon";
+    ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or find another one";
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
     FaultSplit: "how much of a transfer precedes a bad page depends on how the kernel cut the stream into segments";
 }
