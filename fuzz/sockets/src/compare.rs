@@ -35,6 +35,13 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         tally.count(Rule::EdgeAgain);
         return Verdict::Apart;
     }
+    if matches!(plain.fate, Fate::Done(_) | Fate::Blocked)
+        && plain.fate != wrapped.fate
+        && meets_shutdown(program, number, wrapped)
+    {
+        tally.count(Rule::BufferRoom);
+        return Verdict::Apart;
+    }
     if plain.fate != wrapped.fate && !program.is_violent() {
         return Verdict::Differs(format!("{} instead of {}", fate(wrapped, number), fate(plain, number)));
     }
@@ -214,6 +221,13 @@ fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Recv(_) => gone(plain) && (gone(wrapped) || wrapped.ret == 0),
             _ => false,
         }
+}
+
+/// Whether a send that slept for room ended as a receiving direction was shut: a reset comes where the window has room for one byte more.
+fn meets_shutdown(program: &Program, number: usize, entry: &Entry) -> bool {
+    let Fate::Done(at) = entry.fate else { return false };
+    let sends = matches!(program.steps[number].op, Op::Send(_) | Op::SendAll { .. });
+    sends && at != number && matches!(program.steps[at].op, Op::Shutdown { how: libc::SHUT_RD | libc::SHUT_RDWR, .. })
 }
 
 /// Whether a sleep ended by a send from a bad page: how much of it was sent is open.

@@ -10,6 +10,7 @@ use super::{aside, fail, guarded_or, is_known};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::lifecycle::{close, fork};
 use crate::outcome::errno;
+use crate::state::registration;
 use crate::state::session::Shut;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::socket::view;
@@ -450,8 +451,12 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
         match s.session.tells_shutdown(how != libc::SHUT_RD) {
             Shut::ByKernel => {}
-            Shut::Half => return result.set(Some(0)),
-            Shut::NotConnected => return result.set(Some(fail(Errno::NOTCONN))),
+            told => {
+                // Whoever waits for events is woken, as by any shutdown.
+                real();
+                registration::stir(&s);
+                return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
+            }
         }
         if how != libc::SHUT_RD
             && let Some(v) = view(&s, fd)

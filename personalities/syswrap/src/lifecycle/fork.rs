@@ -72,6 +72,7 @@ pub(crate) fn before() {
     PARENT.store(proc::own_pid(), Ordering::Relaxed);
     for (fd, s) in sockets() {
         leave(&s, fd, Reason::Forked, Back::Lazily);
+        registration::forget_detached(&s);
     }
     for (_, s) in SOCKS.all() {
         s.locks().into_iter().for_each(still::hold);

@@ -117,10 +117,7 @@ fn restore_one(s: &Sock, member: &Member) {
     let Some(set) = member.set().and_then(sets::by_index) else { return };
     let epfd = set.descriptor();
     if member.has(bit::DETACHED) {
-        if let Some(epfd) = epfd {
-            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
-        }
-        return forget(&set, s, member);
+        return take_out(&set, s, member);
     }
     // No thread is in the middle of a look at the session once this lock was ours.
     let _lock = set.lock.lock();
@@ -261,22 +258,30 @@ pub(crate) fn watch(set: &Set) -> bool {
     let first = set.watched.swap(1, Ordering::AcqRel) == 0;
     if first {
         for s in members_of(set) {
-            forget_detached(set, &s);
+            // What the program has taken out would make the set look ready.
+            forget_detached(&s);
             quieten(&s);
         }
     }
     first
 }
 
-/// What the program has taken out of the set goes from the kernel's, too, where it would make the set look ready.
-fn forget_detached(set: &Set, s: &Sock) {
+/// What the program has taken out of its sets goes from the kernel's, too: a child has those of the kernel, and a list of its own.
+pub(crate) fn forget_detached(s: &Sock) {
     let _registering = s.registering();
-    for (_, member) in used(s).filter(|(_, member)| member.is_in(set.index()) && member.has(bit::DETACHED)) {
-        if let Some(epfd) = set.descriptor() {
-            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+    for (_, member) in used(s).filter(|(_, member)| member.has(bit::DETACHED)) {
+        if let Some(set) = member.set().and_then(sets::by_index) {
+            take_out(&set, s, member);
         }
-        forget(set, s, member);
     }
+}
+
+/// A member of ours leaves the kernel's set.
+fn take_out(set: &Set, s: &Sock, member: &Member) {
+    if let Some(epfd) = set.descriptor() {
+        let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+    }
+    forget(set, s, member);
 }
 
 // --- epoll_ctl(2) ------------------------------------------------------------------------------------------------------------------
@@ -322,7 +327,7 @@ fn change_quickly(
     let (m, member) = used(s)
         .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
         .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
-    let simple = set.watched.load(Ordering::Relaxed) == 0 && set.sleepers.load(Ordering::SeqCst) == 0;
+    let simple = set.watched.load(Ordering::Relaxed) == 0 && set.sleepers.load(Ordering::SeqCst) == 0 && set.is_sole();
     match (op, event) {
         (EPOLL_CTL_DEL, _) if simple && !member.has(bit::DETACHED) => {
             member.set_bit(bit::DETACHED, true);
@@ -453,11 +458,8 @@ fn change_ours(
         (EPOLL_CTL_MOD, Some(event)) => ask(set, member, event),
         (EPOLL_CTL_DEL, _) => {
             member.set_bit(bit::DETACHED, true);
-            if set.watched.load(Ordering::Relaxed) != 0
-                && let Some(epfd) = set.descriptor()
-            {
-                let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
-                forget(set, s, member);
+            if set.watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
+                take_out(set, s, member);
             }
             return Ok(());
         }
