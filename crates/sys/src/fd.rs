@@ -2,7 +2,12 @@
 //! hooks of whoever is preloaded - possibly us.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::DupFlags;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use crate::Errno;
 
 /// An open descriptor. Dropping it closes it.
 #[derive(Debug)]
@@ -33,4 +38,17 @@ impl Drop for Fd {
     fn drop(&mut self) {
         crate::raw::close(self.0.as_raw_fd());
     }
+}
+
+/// Puts a socket in a descriptor's place whose peer has reset the connection: the next call on it says so. What the descriptor stood for
+/// stays open by its other descriptors, here and in other processes.
+pub fn replace_by_reset(fd: RawFd) -> Result<(), Errno> {
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (reset, peer) = (Fd::from(pair.0), Fd::from(pair.1));
+    // unix(7): a peer that closes with bytes unread resets the connection.
+    rustix::net::send(&reset, &[0], SendFlags::NOSIGNAL)?;
+    drop(peer);
+    // SAFETY: no memory; what becomes of the number is the caller's matter, who named it.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+    rustix::io::dup3(&reset, &mut place, DupFlags::empty())
 }

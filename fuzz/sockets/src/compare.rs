@@ -57,6 +57,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         tally.count(Rule::ToldOnce);
         return Verdict::Apart;
     }
+    if is_left_beside(program, number, &plain.seen, &wrapped.seen) {
+        tally.count(Rule::LeftBeside);
+        return Verdict::Apart;
+    }
     if tells_again_of_sets(program, number, &plain.seen, &wrapped.seen) {
         tally.count(Rule::EdgeAgain);
         return Verdict::Same;
@@ -203,6 +207,18 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
         Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
         _ => false,
     }
+}
+
+/// Whether a program that was executed in a child finds a reset where another process still holds what the peer left.
+fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    let before = || program.steps[..number].iter();
+    let executed = before().any(|step| matches!(step.op, Op::Spawn { actor, fork: true, .. } if process(actor) == own));
+    let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
+    let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
+    let reset = wrapped.ret == -1 && wrapped.errno == libc::ECONNRESET;
+    executed && left && reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_))
 }
 
 /// Whether a program that runs without the library is told of the end of a connection by another error, or by none.

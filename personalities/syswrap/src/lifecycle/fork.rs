@@ -16,7 +16,7 @@ use crate::route;
 use crate::state::lock::Lock;
 use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS};
-use crate::state::socket::Socket;
+use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Kind};
 use crate::state::{arenas, gate, offers, process, registration, sets, still};
 
@@ -198,6 +198,10 @@ pub(crate) fn before_exec(told: bool) {
             // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.
             let read = close::is_standard(fd) || s.is_sole();
             give_away_held(fd, &s, if read { Back::IntoKernel } else { Back::Beside });
+            if view(&s, fd).is_some_and(|v| !v.is_handed_back()) {
+                // The bytes are the other holder's. If the next program reads all the same it must not take doorbells for them.
+                let _ = madrigal_sys::fd::replace_by_reset(fd);
+            }
             continue;
         }
         leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);

@@ -212,6 +212,11 @@ impl<W: Wire> View<'_, W> {
         self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
     }
 
+    /// Whether the kernel's queue holds all that is unread, and nothing else. Behind the seal.
+    pub(crate) fn is_handed_back(&self) -> bool {
+        self.s.rx() == phase::DONE
+    }
+
     /// Whether the peer has closed, or died: nobody puts anything back any more.
     pub(crate) fn is_left(&self) -> bool {
         !self.peer_is_open() || !self.wire.peer_lives()
