@@ -217,8 +217,8 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
     let executed = before().any(|step| matches!(step.op, Op::Spawn { actor, fork: true, .. } if process(actor) == own));
     let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
     let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
-    let reset = wrapped.ret == -1 && wrapped.errno == libc::ECONNRESET;
-    executed && left && reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_))
+    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
+    executed && left && reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_) | Op::Send(_))
 }
 
 /// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
