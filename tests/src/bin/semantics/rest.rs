@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use libc::{ECONNRESET, EPOLLHUP, EPOLLIN, EPOLLRDHUP, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
+use madrigal_report::Path;
 use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
@@ -19,6 +20,7 @@ crate::checks![
     spliced_when_the_peer_has_reset,
     spliced_into_a_full_pipe,
     spliced_when_both_have_shut,
+    spliced_around_doorbells,
     read_by_a_file,
     beside_a_file_that_writes,
     inherited_with_small_buffers,
@@ -150,6 +152,41 @@ fn spliced_when_both_have_shut() {
     net::await_events(&p.c, libc::POLLRDHUP);
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     assert_eq!(spliced(&p.s, 6), b"before");
+    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+}
+
+/// A connection whose accepting end has not read all that came by the kernel, behind which lie a doorbell and bytes of the ring; and what
+/// is unread.
+fn mixed() -> (Pair, Vec<u8>) {
+    let (p, mut unread) = (Pair::fresh(), Vec::new());
+    let moved = || pair::path(&p.c) == Some(Path::Shm);
+    loop {
+        let next = [unread.len() as u8; 2];
+        send_all(&p.c, &next);
+        unread.extend(next);
+        if unread.len() > 500 || moved() {
+            break;
+        }
+        assert_eq!(recv_exact(&p.s, 1), [unread.remove(0)]);
+    }
+    assert!(!pair::expect_ring() || moved(), "no ring: {:?}", pair::why(&p.c));
+    (p, unread)
+}
+
+/// What has been sent last goes by the kernel again, behind doorbells that only we can tell from bytes.
+fn spliced_around_doorbells() {
+    let (p, unread) = mixed();
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    net::await_events(&p.s, libc::POLLRDHUP);
+    assert_same(&spliced(&p.s, unread.len()), &unread);
+    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+    send_all(&p.s, b"on");
+    assert_eq!(recv_exact(&p.c, 2), b"on");
+
+    let (p, unread) = mixed();
+    drop(p.c);
+    net::await_events(&p.s, libc::POLLRDHUP);
+    assert_same(&spliced(&p.s, unread.len()), &unread);
     assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
 }
 

@@ -64,27 +64,27 @@ impl<W: Wire> View<'_, W> {
         }
         match by.peer() {
             // Nothing goes behind a FIN.
-            Ok(_) if self.inn.w.shut.load(Ordering::SeqCst) != 0 && Self::CONSUMER.waiting(self.inn) > 0 => {
-                return Err(Errno::PIPE);
-            }
+            Ok(_) if self.inn.w.shut.load(Ordering::SeqCst) != 0 => return self.keep_queue(Errno::PIPE),
             // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
             Ok(peer) => {
                 let done = self.put_back(&peer, by);
                 self.finish_in();
                 return done.map_err(|_| Errno::IO);
             }
-            // The peer is gone, and with it what it had not sent. Doorbells behind unread kernel bytes nobody can take out any more.
-            Err(_) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => {
-                let clean = if self.s.rx() == phase::RING { self.rung_out() } else { self.is_unmixed() };
-                if !clean {
-                    return Err(Errno::IO);
-                }
-            }
+            // The peer is gone, and with it what it had not sent.
+            Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e),
             Err(_) if by.may_ask() && (self.s.rx() == phase::RING || self.is_unmixed()) => self.ask_back()?,
             Err(e) => return Err(e),
         }
         self.finish_in();
         Ok(())
+    }
+
+    /// Nobody can send anything again: the kernel's queue has to do as it is, without its first doorbells. An error: more of them lie behind
+    /// unread kernel bytes, where only our hooks can take them out.
+    fn keep_queue(&self, e: Errno) -> Result<(), Errno> {
+        self.finish_receiving();
+        if self.s.rx() == phase::DONE { Ok(()) } else { Err(e) }
     }
 
     fn put_back<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
