@@ -24,8 +24,8 @@ pub(crate) enum Back {
     Lazily,
     /// In the kernel's queue, if that is done at once.
     IfPossible,
-    /// In the kernel's queue, for others besides our hooks may read; but if the peer has gone they stay where they are: this process is
-    /// more likely to read them.
+    /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more they stay where they are: this process
+    /// is more likely to read them.
     Beside,
     /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reset, for bytes would be lost.
     IntoKernel,

@@ -27,6 +27,7 @@ crate::checks![
     left_to_a_parent,
     left_by_a_child,
     watched_by_who_closed_first,
+    watched_around_doorbells,
     watched_by_a_child,
     watched_by_two_processes,
 ];
@@ -319,6 +320,19 @@ fn watched_by_who_closed_first() {
     net::write(&input, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), []);
+}
+
+/// What an event set goes on watching by a descriptor that is closed is read by another one.
+fn watched_around_doorbells() {
+    let ((p, unread), set) = (mixed(), Set::new());
+    let other = net::dup(&p.s);
+    set.add(&other, EPOLLIN, 7);
+    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+    drop(other);
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    assert_same(&recv_exact(&p.s, unread.len()), &unread);
+    send_all(&p.s, b"on");
+    assert_eq!(recv_exact(&p.c, 2), b"on");
 }
 
 /// A set that two processes have: what one of them registers, and then moves as much as would earn a ring, the other is told of by the

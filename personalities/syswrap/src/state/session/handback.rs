@@ -217,9 +217,9 @@ impl<W: Wire> View<'_, W> {
         self.s.rx() == phase::DONE
     }
 
-    /// Whether the peer has closed, or died: nobody puts anything back any more.
+    /// Whether the peer has closed, or shut its sending direction, or died: nobody puts anything back any more.
     pub(crate) fn is_left(&self) -> bool {
-        !self.peer_is_open() || !self.wire.peer_lives()
+        !self.peer_is_open() || self.inn.w.shut.load(Ordering::SeqCst) != 0 || !self.wire.peer_lives()
     }
 
     /// Unread bytes stay in the ring, but others may read the kernel's queue: the doorbells in front of it are taken out. Behind the seal,
