@@ -10,7 +10,6 @@ use super::{aside, fail, guarded_or, is_known};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::lifecycle::{close, fork};
 use crate::outcome::errno;
-use crate::state::registration;
 use crate::state::session::Shut;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::socket::view;
@@ -452,9 +451,10 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         match s.session.tells_shutdown(how != libc::SHUT_RD) {
             Shut::ByKernel => {}
             told => {
-                // Whoever waits for events is woken, as by any shutdown.
-                real();
-                registration::stir(&s);
+                // The kernel's wakes whoever waits for the socket, even where it finds nothing to shut: to edge-triggered registrations that
+                // is news. This direction of it is over, so it sends nothing.
+                // SAFETY: see `socket`.
+                let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
                 return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }

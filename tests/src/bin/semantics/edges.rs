@@ -21,6 +21,7 @@ crate::checks![
     edge_both_directions,
     edge_added_when_readable,
     edge_reported_to_one_thread,
+    shutdown_of_broken_is_an_edge,
 ];
 
 fn edge_once_per_arrival() {
@@ -281,5 +282,22 @@ fn edge_reported_to_one_thread() {
         });
         assert_eq!(seen.into_inner(), 1, "one edge, one thread");
         recv_exact(&p.s, 1);
+    }
+}
+
+/// A shutdown(2) wakes whoever waits for the socket, though there is nothing left to shut.
+fn shutdown_of_broken_is_an_edge() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    set.add(&c, EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+    send_all(&c, b"x");
+    drop(s);
+    net::await_events(&c, libc::POLLHUP);
+    assert_eq!(net::read(&c, &mut [0; 4]), Err(libc::ECONNRESET));
+    for _ in 0..3 {
+        // To leave a ring may be one more edge.
+        while !set.wait(4, 20).is_empty() {}
+        assert_eq!(net::shutdown(&c, libc::SHUT_WR), Err(libc::ENOTCONN));
+        assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
     }
 }
