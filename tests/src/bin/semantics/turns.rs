@@ -20,7 +20,8 @@ crate::checks![
     queued_by_what_was_read,
     queued_by_an_end,
     polled_beside_a_pipe,
-    rings_beside_others
+    rings_beside_others,
+    room_for_one_beside_a_ring
 ];
 
 /// epoll_wait(2): data, in the order told.
@@ -158,4 +159,16 @@ fn rings_beside_others() {
     for _ in 0..20 {
         assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (2, EPOLLOUT)]);
     }
+}
+
+/// What the kernel has to tell of a ring's registration, to us alone, takes no room from what it has to tell of others.
+fn room_for_one_beside_a_ring() {
+    let (ring, set) = (Pair::warm(), Set::new());
+    let (pipe_out, pipe_in) = net::pipe();
+    net::write(&pipe_in, b"z").unwrap();
+    set.add(&ring.s, EPOLLOUT, 1);
+    set.add(&pipe_out, EPOLLIN, 2);
+    net::nap(1);
+    assert_eq!(set.wait(2, 0), [(1, EPOLLOUT), (2, EPOLLIN)]);
+    ring.assert_in_rings();
 }

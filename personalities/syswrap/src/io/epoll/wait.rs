@@ -127,9 +127,9 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     // SAFETY: the kernel just filled `got` events there.
     let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
     let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
-    match waiting.translate(out, got as usize) {
-        0 => None,
-        n => Some(n as c_int),
+    match waiting.translate(0, out, got as usize) {
+        (0, _) => None,
+        (n, _) => Some(n as c_int),
     }
 }
 
@@ -197,37 +197,59 @@ impl Waiting {
         seen >= KERNEL_ANSWERS || time::now_ns() > self.set.kernel_at.load(Ordering::Relaxed) + KERNEL_NS
     }
 
-    /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says.
+    /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says. Where reports of our registrations took
+    /// the room, it is asked for what stands behind them.
     fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
+        let (mut n, mut more) = self.ask_behind(0, out, timeout)?;
+        while more && n < out.len() {
+            match self.ask_behind(n, out, Some(0)) {
+                // What was found is found.
+                Err(_) if n > 0 => break,
+                answer => (n, more) = answer?,
+            }
+        }
+        Ok(n)
+    }
+
+    /// Asks once; the answer comes behind the first `n` events of `out`. How many there are then, and whether some of ours filled the room.
+    fn ask_behind(&self, n: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<(usize, bool), Errno> {
         let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
-        // SAFETY: `out` has room for its length; the mask is the program's.
-        let got = unsafe { kernel_wait(self.epfd, out, timeout, mask) }?;
+        // SAFETY: the slice has room for its length; the mask is the program's.
+        let got = unsafe { kernel_wait(self.epfd, &mut out[n..], timeout, mask) }?;
         if !self.set.is_plain() {
             self.set.kernel_at.store(time::now_ns(), Ordering::Relaxed);
         }
-        Ok(self.translate(out, got))
+        let full = n + got == out.len();
+        let (n, ours) = self.translate(n, out, got);
+        Ok((n, full && ours))
     }
 
-    /// Keeps the kernel's events of other descriptors, and turns those of our registrations into activity of their members.
-    fn translate(&self, out: &mut [epoll_event], got: usize) -> usize {
-        let mut kept = 0;
-        for i in 0..got {
+    /// Of the `got` events behind the first `n`, keeps those of other descriptors, and turns those of our registrations into activity of
+    /// their members. How many there are then, and whether some were ours.
+    fn translate(&self, n: usize, out: &mut [epoll_event], got: usize) -> (usize, bool) {
+        let (mut kept, mut others, mut ours) = (n, false, false);
+        for i in n..n + got {
             let event = out[i];
             match sets::by_key(event.u64) {
                 None if is_meant(&self.set, event.u64) => {
-                    out[kept] = event;
-                    kept += 1;
+                    others = true;
+                    if !is_told(&mut out[..n], event) {
+                        out[kept] = event;
+                        kept += 1;
+                    }
                 }
                 None => {}
-                Some(Some((s, m))) => self.note(&s, m, event.events),
-                Some(None) => {}
+                Some(named) => {
+                    ours = true;
+                    named.into_iter().for_each(|(s, m)| self.note(&s, m, event.events));
+                }
             }
         }
-        if got > 0 || kept > 0 {
-            self.set.mixed.store(u32::from(kept > 0), Ordering::Relaxed);
+        if others || got > 0 && n == 0 {
+            self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
-        if kept < got { kept + self.collect(&mut out[kept..]) } else { kept }
+        (kept + if kept < n + got { self.collect(&mut out[kept..]) } else { 0 }, ours)
     }
 
     /// The kernel reported something of a member whose registration is ours.
@@ -340,6 +362,16 @@ impl Waiting {
     fn bell_comes(&self) -> bool {
         (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !nap(100_000))
     }
+}
+
+/// Whether an event is among those told already; what is new of it is added there. The kernel tells of a level-triggered entry each time
+/// it is asked.
+fn is_told(told: &mut [epoll_event], event: epoll_event) -> bool {
+    let same = told.iter_mut().find(|other| other.u64 == event.u64);
+    same.is_some_and(|other| {
+        other.events |= event.events;
+        true
+    })
 }
 
 /// epoll_pwait(2) in the form the time-out asks for.
