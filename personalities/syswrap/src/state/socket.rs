@@ -35,6 +35,9 @@ impl Socket<'_> {
         while !self.s.session.knows_cut() && self.s.session.is_called() && time::now_ns() < end {
             self.pause();
         }
+        if let Some(fin) = self.had_fin() {
+            return !fin;
+        }
         if !self.s.session.knows_cut()
             && let Some(v) = view(self.s, self.fd)
             && let Some(e) = self.take_error()
@@ -44,6 +47,16 @@ impl Socket<'_> {
         // An error would have been told by now.
         self.s.session.assume_fin();
         self.s.session.was_cut()
+    }
+
+    /// Whether there was one, by what has been taken of the queue: it counts as a byte. The error, which would tell, stays in the kernel for
+    /// whoever goes on there.
+    fn had_fin(self) -> Option<bool> {
+        let v = view(self.s, self.fd).filter(|_| !self.s.session.knows_cut())?;
+        let _lock = v.try_reading()?;
+        let counted = v.taken_of_ring()?;
+        let taken = tcp::bytes_read(self.fd, self.s.session.may_meet_urgent() || v.is_sealed_in(), || true).ok()?;
+        taken.checked_sub(counted).filter(|&fin| fin <= 1).map(|fin| fin == 1)
     }
 }
 

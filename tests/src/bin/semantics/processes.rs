@@ -31,6 +31,7 @@ crate::checks![
     wc_on_the_socket,
     wc_after_end,
     exec_after_end,
+    exec_after_a_reset,
     close_on_exec_ends,
     grandchild,
     exit_without_close,
@@ -268,6 +269,9 @@ pub(crate) fn exec_child(args: &[String]) {
         pair::warm_server(&fd);
         return assert_eq!(read(&fd, &mut [0; 4]), Err(libc::EAGAIN), "the time-out is the listener's");
     }
+    if net::poll(&fd, 0, 0) & libc::POLLERR != 0 {
+        return assert_eq!(net::take_error(&fd), libc::EPIPE);
+    }
     let message = recv_exact(&fd, 5);
     send_all(&fd, &message.iter().rev().copied().collect::<Vec<u8>>());
     net::shutdown(&fd, libc::SHUT_WR).unwrap();
@@ -450,6 +454,18 @@ fn exec_after_end() {
     let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
     drop(s);
     assert_eq!(recv_up_to(&c, 100), b"olleh");
+    assert_eq!(net::wait(pid), 0);
+}
+
+/// What the kernel keeps to tell is for the next program.
+fn exec_after_a_reset() {
+    let Pair { c, s } = inheritable();
+    drop(c);
+    send_all(&s, b"x");
+    net::await_events(&s, libc::POLLERR);
+    let args = arguments(s.as_raw_fd());
+    // SAFETY: a null-terminated list of strings.
+    let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
     assert_eq!(net::wait(pid), 0);
 }
 

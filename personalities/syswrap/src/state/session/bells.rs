@@ -206,6 +206,14 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
+    /// Bytes of the kernel's that were read up to the ring, and doorbells since, as this side has counted them. In any other phase than
+    /// RING nobody has.
+    pub(crate) fn taken_of_ring(&self) -> Option<u64> {
+        let counted =
+            || self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(self.inn.r.swallowed.load(Ordering::SeqCst));
+        (self.s.rx() == phase::RING).then(counted)
+    }
+
     /// Whether the writer of a sealed direction rings no more: what it has counted is all.
     pub(crate) fn has_rung_last(&self) -> bool {
         self.inn.w.state.load(Ordering::SeqCst) == state::DONE || self.inn.w.ringing.load(Ordering::SeqCst) == 0
