@@ -31,7 +31,10 @@ pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno
             Outcome::Sleep(ticket) if op.done() > 0 => match receive_rest(op, ticket) {
                 Ok(true) => {}
                 Ok(false) => return op.end(Ok(0)),
-                Err(e) => return op.end(Err(e)),
+                Err(e) => {
+                    guarded_or((), || recv::keep_error(op.fd(), e));
+                    return op.end(Ok(0));
+                }
             },
             outcome => return outcome,
         }
@@ -84,24 +87,9 @@ pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
                     return outcome;
                 }
             }
-            Outcome::Sleep(ticket) if op.done() > 0 => {
-                if !send_rest(op, ticket) {
-                    return Outcome::Done(op.done());
-                }
-            }
             outcome => return outcome,
         }
     }
-}
-
-/// Sends what is left by the kernel; true: there is more.
-fn send_rest(op: &Send, ticket: Ticket) -> bool {
-    let mut pieces = Send::pieces();
-    let msg = op.rest(&mut pieces);
-    // SAFETY: parts of the program's buffers, for which it vouches.
-    let sent = unsafe { real::sendmsg()(op.fd(), &raw const msg, op.rest_flags()) };
-    after_sleep(ticket, sent);
-    told(sent).is_ok_and(|n| !op.add(n) && n == length(&msg))
 }
 
 #[inline]

@@ -179,6 +179,14 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     })
 }
 
+/// The kernel tells an error once, and the call that was told it has bytes to tell of.
+#[cold]
+pub(crate) fn keep_error(fd: c_int, e: Errno) {
+    if let Some(s) = sock::enter(fd).filter(|_| !matches!(e, Errno::AGAIN | Errno::INTR | Errno::FAULT)) {
+        s.session.owe(e);
+    }
+}
+
 /// A reset, or an end, that the kernel told a receive of a session may be another than the peer meant.
 pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET) | Outcome::Done(0)) {

@@ -17,11 +17,11 @@ use super::{plain, recv};
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, finish_sending, leave_for_good};
 use crate::outcome::Outcome;
-use crate::state::session::{Put, View, phase};
+use crate::state::session::{Health, Put, View, Wire as _, phase};
 use crate::state::sock::{self, Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
-use behind::{Behind, behind_session};
+use behind::{Behind, await_kernel, behind_session};
 
 pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, woken};
 pub(super) use space::handlers_restart;
@@ -141,10 +141,14 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
                 Behind::Over(back) => s = back,
             }
         }
-        if op.done() > 0 && nonblocking {
-            return send_rest(&s, op);
-        }
         s.session.more.store(u32::from(op.flags & libc::MSG_MORE != 0), Ordering::Relaxed);
+        if op.done() > 0 {
+            match send_rest(s, op) {
+                Rest::Ends(outcome) => return outcome,
+                Rest::Looks(back) => s = back,
+            }
+            continue;
+        }
         match plain::send(s, op.fd, nonblocking, &call) {
             Ok(outcome) => return judged(op, outcome),
             Err(back) => s = back,
@@ -213,21 +217,41 @@ fn learn(s: &Sock, fd: c_int) {
     }
 }
 
-/// The session ended behind a part of a request: the kernel takes what it can.
-fn send_rest(s: &Sock, op: &Send) -> Outcome {
+/// How a send goes on of which a part is sent.
+enum Rest {
+    Ends(Outcome),
+    Looks(Ref),
+}
+
+/// The session ended behind a part of a request: the kernel takes what it can. It would tell this call of an error that it keeps for the
+/// next one.
+fn send_rest(s: Ref, op: &Send) -> Rest {
+    if is_over(&s, op.fd) {
+        return Rest::Ends(Outcome::Done(op.done()));
+    }
     let mut pieces = Send::pieces();
     let msg = op.rest(&mut pieces);
     // SAFETY: parts of the program's buffers, for which it vouches.
-    match at_kernel(s, || unsafe { raw::sendmsg(op.fd, &msg, op.rest_flags() | libc::MSG_DONTWAIT) }) {
-        Ok(n) => {
-            s.count_kernel(n, true);
-            op.add(n);
-        }
-        Err(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
-        // The kernel tells it once.
-        Err(e) => s.session.owe(e),
+    let call = || unsafe { raw::sendmsg(op.fd, &msg, op.rest_flags() | libc::MSG_DONTWAIT) };
+    let outcome = match plain::send(s, op.fd, true, call) {
+        Ok(outcome) => outcome,
+        Err(back) => return Rest::Looks(back),
+    };
+    let Some(s) = sock::enter(op.fd) else { return Rest::Ends(Outcome::Done(op.done())) };
+    match outcome {
+        Outcome::Done(n) if !op.add(n) && n > 0 => return Rest::Looks(s),
+        Outcome::Fail(Errno::AGAIN) if !op.nonblocking(&s) => return Rest::Ends(await_kernel(s, op)),
+        Outcome::Fail(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
+        // It came in this very moment, and the kernel tells it once.
+        Outcome::Fail(e) => s.session.owe(e),
+        _ => {}
     }
-    Outcome::Done(op.done())
+    Rest::Ends(Outcome::Done(op.done()))
+}
+
+/// Whether the kernel takes nothing more, ever.
+fn is_over(s: &Sock, fd: c_int) -> bool {
+    matches!(Socket { s, fd }.health(), Health::Closed | Health::Broken)
 }
 
 /// Sends in session mode; `None` when the kernel carries everything.

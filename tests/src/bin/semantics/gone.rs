@@ -23,6 +23,7 @@ crate::checks![
     killed_then_files,
     bad_memory_is_not_taken,
     part_of_a_receive_takes_no_error,
+    part_of_a_send_takes_no_error,
     error_stays_for_poll,
     error_stays_for_the_c_library,
     bytes_for_who_has_shut_both_ways,
@@ -216,6 +217,29 @@ fn part_of_a_receive_takes_no_error() {
     assert_eq!(recv(&fd, &mut [0; 2], MSG_WAITALL), Ok(1));
     assert_eq!(send(&fd, b"x", 0), Err(ECONNRESET));
     assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+}
+
+/// A reset behind the part that is sent is told to the next call, of whichever process.
+fn part_of_a_send_takes_no_error() {
+    const MORE_THAN_FITS: usize = 32 << 20;
+    let Pair { c, s } = Pair::warm();
+    // Unread, so that the ring is not done with.
+    send_all(&s, b"x");
+    let child = net::fork(|| {
+        net::close_in_child(&c);
+        let sent = net::write(&s, &vec![b'x'; MORE_THAN_FITS]);
+        i32::from(!sent.is_ok_and(|n| (1..MORE_THAN_FITS).contains(&n)))
+    });
+    let full = || {
+        let before = net::readable(&c);
+        net::nap(50);
+        before > 1 && net::readable(&c) == before
+    };
+    while !full() {}
+    drop(c);
+    assert_eq!(net::wait(child), 0, "a part was sent");
+    assert_eq!(poll(&s, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(net::take_error(&s), ECONNRESET);
 }
 
 fn error_stays_for_poll() {

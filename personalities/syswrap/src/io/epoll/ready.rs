@@ -78,7 +78,10 @@ pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
 
 /// [`readiness`]; with a member whose registration is ours, the kernel is not asked again before it has told something new.
 fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
-    let Some(v) = view(s, fd) else { return kernel_readiness(fd, wanted) };
+    let Some(v) = view(s, fd) else {
+        let owed = if s.session.owes_error() { EPOLLERR as u32 } else { 0 };
+        return kernel_readiness(fd, wanted) | owed;
+    };
     let asked = READABLE | EPOLLRDHUP as u32 | wanted & URGENT;
     let mut ready = match s.session.rx() {
         phase::RING => ring_readiness(&v, told, asked),

@@ -6,8 +6,8 @@ use core::ffi::c_int;
 use madrigal_base::sync::Ordering;
 use madrigal_sys::{Errno, raw, time};
 
-use super::Send;
 use super::space::{PATIENCE_NS, handlers_restart};
+use super::{Send, is_over};
 use crate::outcome::{Nap, Outcome};
 use crate::state::session::Passage;
 use crate::state::settle;
@@ -74,6 +74,9 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             settle::note(&s);
             return Behind::Over(s);
         }
+        if op.done() > 0 && is_over(&s, op.fd) {
+            return Behind::Ends(Outcome::Done(op.done()));
+        }
         let mut pieces = Send::pieces();
         let msg = op.some(THROUGH_GATE, &mut pieces);
         let flags = if op.done() > 0 { op.rest_flags() } else { op.flags };
@@ -104,18 +107,20 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
         };
         return Behind::Ends(match outcome {
             Some(outcome) => outcome,
-            None => {
-                let now = time::now_ns();
-                let end = op.progress.deadline(&s, op.fd, false, now);
-                let left = (end != u64::MAX).then(|| end.saturating_sub(now));
-                if left == Some(0) {
-                    op.end(Errno::AGAIN)
-                } else {
-                    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, poll: Some(libc::POLLOUT) })
-                }
-            }
+            None => await_kernel(s, op),
         });
     }
+}
+
+/// A sleep until the kernel has room.
+pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
+    let now = time::now_ns();
+    let end = op.progress.deadline(&s, op.fd, false, now);
+    let left = (end != u64::MAX).then(|| end.saturating_sub(now));
+    if left == Some(0) {
+        return op.end(Errno::AGAIN);
+    }
+    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, poll: Some(libc::POLLOUT) })
 }
 
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
