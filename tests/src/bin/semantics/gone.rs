@@ -21,6 +21,7 @@ crate::checks![
     killed_then_named,
     killed_then_forked,
     killed_then_files,
+    killed_while_it_moves,
     bad_memory_is_not_taken,
     part_of_a_receive_takes_no_error,
     part_of_a_send_takes_no_error,
@@ -197,6 +198,40 @@ fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
     let none = std::ptr::null_mut();
     // SAFETY: no offsets.
     net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
+}
+
+/// At any point of a connection's way into a ring: the first look shows the end.
+fn killed_while_it_moves() {
+    for rounds in 1..=12 {
+        for looks in [false, true] {
+            let (port, tell) = net::pipe();
+            let (out, done) = net::pipe();
+            let pid = net::fork(|| {
+                let fd = pair::client_told_by(&port);
+                for _ in 0..rounds {
+                    send_all(&fd, b"?");
+                    recv_exact(&fd, 1);
+                }
+                if looks {
+                    assert_eq!(recv(&fd, &mut [0; 1], MSG_DONTWAIT), Err(libc::EAGAIN));
+                }
+                net::write(&done, b"d").unwrap();
+                net::nap(60_000);
+                0
+            });
+            let (listener, addr) = net::listener(pair::loopback());
+            pair::tell_port(&tell, addr);
+            let fd = net::accept(&listener, 0).unwrap();
+            for _ in 0..rounds {
+                recv_exact(&fd, 1);
+                send_all(&fd, b"!");
+            }
+            assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+            end(pid);
+            assert_eq!(poll(&fd, POLLIN | POLLOUT, 0), POLLIN | POLLOUT, "after {rounds} rounds");
+            assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+        }
+    }
 }
 
 fn bad_memory_is_not_taken() {

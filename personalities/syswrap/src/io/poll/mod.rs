@@ -403,8 +403,12 @@ fn kernel_events(s: &Ref, wanted: i16) -> i16 {
     match s.session.rx() {
         // Doorbells come for space too.
         phase::RING => told | out | wanted & (POLLRDHUP | POLLPRI),
-        // Kernel bytes not read yet would wake a caller that did not ask for them.
-        _ => wanted & (READABLE | POLLRDHUP | POLLPRI) | out,
+        // Kernel bytes not read yet would wake a caller that did not ask for them. An end wakes who asks for bytes; by its own name, for the
+        // reader may be found to have come to its ring meanwhile, where bytes of the kernel's are doorbells.
+        _ => {
+            let end = if wanted & READABLE != 0 { POLLRDHUP } else { 0 };
+            wanted & (READABLE | POLLRDHUP | POLLPRI) | end | out
+        }
     }
 }
 
