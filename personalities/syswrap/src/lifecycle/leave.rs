@@ -85,11 +85,11 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     settle::note(s);
 }
 
-/// A child of the process that began the session may be the one that reads.
+/// A child of the process that began the session may be the one that reads. The descriptor is the one whose close the peer is told of.
 fn introduce(v: &View<'_, Socket<'_>>) {
     let own = &v.slot.side[v.s.side()];
     own.pid.store(proc::own_pid(), Ordering::Relaxed);
-    own.fd.store(v.wire.fd as u32, Ordering::Relaxed);
+    own.fd.store(v.wire.s.fd() as u32, Ordering::Relaxed);
 }
 
 /// Our sending direction is over, because the peer has sealed it or is gone. Under the send lock.

@@ -21,6 +21,7 @@ crate::checks![
     spliced_into_a_full_pipe,
     spliced_when_both_have_shut,
     spliced_around_doorbells,
+    found_by_another_descriptor,
     read_by_a_file,
     beside_a_file_that_writes,
     inherited_with_small_buffers,
@@ -207,6 +208,38 @@ fn file(fd: &OwnedFd, mode: &std::ffi::CStr) -> *mut libc::FILE {
     let file = unsafe { libc::fdopen(net::dup(fd).into_raw_fd(), mode.as_ptr()) };
     assert!(!file.is_null());
     file
+}
+
+/// Bytes come back by the other end's descriptor that is left, whichever of them it moved by, or left its ring by.
+fn found_by_another_descriptor() {
+    let onto_stdin = |fd: &OwnedFd| {
+        // SAFETY: this process reads nothing there.
+        assert_eq!(unsafe { libc::dup2(fd.as_raw_fd(), 0) }, 0);
+        drop(net::new_fd(0));
+    };
+    let p = Pair::fresh();
+    let copy = net::dup(&p.c);
+    for _ in 0..20 {
+        send_all(&copy, b"?");
+        recv_exact(&p.s, 1);
+        send_all(&p.s, b"!");
+        recv_exact(&copy, 1);
+    }
+    drop(copy);
+    p.warm_up();
+    send_all(&p.c, b"unread");
+    onto_stdin(&p.s);
+    assert_eq!(recv_exact(&p.s, 6), b"unread");
+    send_all(&p.s, b"answer");
+    assert_eq!(recv_exact(&p.c, 6), b"answer", "still connected");
+
+    let p = small();
+    let sent = fill(&p.s);
+    onto_stdin(&p.s);
+    onto_stdin(&p.c);
+    assert_eq!(recv_exact(&p.c, sent.len()), sent);
+    send_all(&p.c, b"answer");
+    assert_eq!(recv_exact(&p.s, 6), b"answer", "still connected");
 }
 
 fn read_by_a_file() {
