@@ -255,7 +255,8 @@ fn stir_sleepers(set: &Set, s: &Sock, m: usize, member: &Member) {
 /// The set's own descriptor is being watched: from now on our registrations in it, as long as there are any, tell of doorbells only.
 /// True: it was not before.
 pub(crate) fn watch(set: &Set) -> bool {
-    let first = set.watched.swap(1, Ordering::AcqRel) == 0;
+    // SYNC: SeqCst, before the look at the members: with `epoll::control`.
+    let first = set.watched.swap(1, Ordering::SeqCst) == 0;
     if first {
         for s in members_of(set) {
             // What the program has taken out would make the set look ready.

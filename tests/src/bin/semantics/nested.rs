@@ -1,4 +1,7 @@
 //! Sets inside sets, up to four deep, and sets inside poll(2) and select(2): ready as long as epoll_wait(2) on them would tell of something.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
 
 use libc::{
     EINVAL, EPOLL_CTL_ADD, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, POLLIN,
@@ -20,6 +23,7 @@ crate::checks![
     ended_inside,
     watched_with_bytes_unread,
     moved_into_a_watched_set,
+    added_while_polled,
     asleep_outside,
     beside_a_pipe,
     spent_and_left,
@@ -229,6 +233,30 @@ fn moved_into_a_watched_set() {
             send_all(&pair.s, &recv_exact(&pair.s, 1));
             assert_eq!(recv_exact(&pair.c, 1), [round]);
         }
+    }
+}
+
+/// A poll(2) that sleeps on a set with nothing in it, alone or beside a ring: what is put into the set wakes it when it has what it is asked
+/// for, and not before.
+fn added_while_polled() {
+    for beside in [false, true] {
+        let (ring, p, set) = (Pair::warm(), Pair::warm(), Set::new());
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (ring, set) = (&ring.s, &set);
+            let poller = scope.spawn(move || {
+                let entry = |fd: i32| libc::pollfd { fd, events: POLLIN, revents: 0 };
+                let mut fds = [entry(set.0.as_raw_fd()), entry(if beside { ring.as_raw_fd() } else { -1 })];
+                // SAFETY: no pointers.
+                tell.send(unsafe { libc::gettid() }).unwrap();
+                (net::poll_many(&mut fds, -1), set.wait(4, 0))
+            });
+            crate::await_asleep(told.recv().unwrap());
+            set.add(&p.s, EPOLLIN, 1);
+            net::nap(20);
+            send_all(&p.c, b"x");
+            assert_eq!(poller.join().unwrap(), (Ok(1), vec![(1, EPOLLIN)]));
+        });
     }
 }
 

@@ -119,7 +119,8 @@ pub(crate) struct Polled {
 
 /// The epoll descriptor `fd`, if its rings must be looked at.
 pub(crate) fn polled(fd: c_int) -> Option<Polled> {
-    let set = sets::enter(fd).filter(|set| set.tcp.load(Ordering::Relaxed) > 0)?;
+    let set = sets::enter(fd)?;
+    // Also an empty one: a socket may be put into it meanwhile.
     watch(&set);
     if set.is_plain() {
         return None;
