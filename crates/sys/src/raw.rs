@@ -5,6 +5,7 @@
 //! function of the same name. Source: the man page of the same name, section 2.
 
 use core::ffi::{c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use libc::{epoll_event, msghdr, pollfd, sigset_t, timespec};
 use rustix::io::Errno;
@@ -105,6 +106,16 @@ fn change_mask(how: c_int, mask: u64) -> Result<u64, Errno> {
     // SAFETY: both masks are our own, of the size that is told.
     check(unsafe { syscall6(libc::SYS_rt_sigprocmask, [how as usize, new, old_at, SIGSET, 0, 0]) })?;
     Ok(old)
+}
+
+/// signalfd(2): a descriptor that is readable while a signal of `mask` waits for the thread that looks.
+pub fn signal_fd(mask: u64) -> Result<OwnedFd, Errno> {
+    let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+    // SAFETY: a mask of our own, of the size that is told.
+    let fd =
+        check(unsafe { syscall6(libc::SYS_signalfd4, [usize::MAX, (&raw const mask) as usize, SIGSET, flags, 0, 0]) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
 /// rt_sigtimedwait(2) without a time-out: the signal and `si_code` (not above 0 when a process sent it).

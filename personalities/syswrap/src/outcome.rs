@@ -35,6 +35,8 @@ pub(crate) struct Nap {
     pub(crate) left: Option<u64>,
     /// It is to look again when they are over; otherwise the call is over, too.
     pub(crate) cut: bool,
+    /// A signal handler with `SA_RESTART` does not end it.
+    pub(crate) restarts: bool,
     /// By poll(2), for these events; otherwise by a receive that leaves what it finds.
     pub(crate) poll: Option<i16>,
 }

@@ -9,6 +9,7 @@ use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told};
 use crate::io::buffers::{Buffers, message};
+use crate::io::handlers;
 use crate::io::plain::after_sleep;
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
@@ -65,6 +66,12 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
     let got = match nap.poll {
         // SAFETY: one byte of our own.
         None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
+        Some(events) if nap.restarts => {
+            return handlers::sleep((fd, events), nap.left.map(time::timespec), |poll, left, mask| {
+                // SAFETY: entries, a time and a mask of our own.
+                told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
+            });
+        }
         Some(events) => {
             let mut poll = libc::pollfd { fd, events, revents: 0 };
             let left = nap.left.map(time::timespec);

@@ -5,11 +5,13 @@
 //! | [`send`], [`recv`], [`file`](mod@file) | data calls: through the session while there is one |
 //! | [`plain`] | on the kernel socket, looking on by the wait policy before they sleep |
 //! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
+//! | [`handlers`] | what a signal handler means for a call of the program's that it interrupts |
 //! | [`buffers`], [`progress`], [`near`] | the program's memory; how far a call is; two that take turns where every processor is taken |
 
 pub(crate) mod buffers;
 pub(crate) mod epoll;
 pub(crate) mod file;
+pub(crate) mod handlers;
 pub(crate) mod near;
 pub(crate) mod plain;
 pub(crate) mod poll;

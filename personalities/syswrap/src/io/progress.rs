@@ -40,6 +40,11 @@ impl Progress {
         !waits
     }
 
+    /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread may have made non-blocking.
+    pub(crate) fn begin_again(&self) {
+        self.waits.set(None);
+    }
+
     /// When a call that began to wait at `since` ends by a time-out of its socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); very late without one.
     pub(crate) fn deadline(&self, s: &Sock, fd: c_int, receiving: bool, since: u64) -> u64 {
         let (limited, option) =

@@ -24,7 +24,6 @@ use crate::state::{registration, settle};
 use behind::{Behind, await_kernel, behind_session};
 
 pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, woken};
-pub(super) use space::handlers_restart;
 pub(crate) use space::longest_sleep;
 pub(super) use space::{Waited, await_space};
 

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use libc::{EINTR, POLLIN, SIGUSR1, pollfd};
+use libc::{EAGAIN, EINTR, POLLIN, SIGUSR1, SIGUSR2, pollfd};
 use madrigal_tests::net::{self, read, send_all};
 use madrigal_tests::pair::Pair;
 
@@ -26,6 +26,8 @@ crate::checks![
     handler_uses_the_socket,
     interrupted_with_timeout,
     waitall_interrupted_keeps_part,
+    begun_again_without_waiting,
+    ended_while_others_restart,
 ];
 
 /// Ends the process should it hang.
@@ -269,4 +271,33 @@ fn waitall_interrupted_keeps_part() {
             assert_eq!(&b[..4], b"part");
         }
     }
+}
+
+/// A receive asleep on a socket that becomes non-blocking, and on a connection that leaves its ring; then a handler runs.
+fn interrupted_when_nonblocking(signal: libc::c_int) -> Result<usize, i32> {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, net::count_signal, true);
+    net::on_signal(SIGUSR2, net::count_signal, false);
+    let me = net::this_thread();
+    // SAFETY: no pointers.
+    let tid = unsafe { libc::gettid() };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            crate::await_asleep(tid);
+            net::set_nonblocking(&p.s, true);
+            // None of it is carried by a ring, and no byte comes.
+            assert_eq!(net::send(&p.c, b"", libc::MSG_OOB), Ok(0));
+            crate::await_asleep(tid);
+            net::signal_thread(me, signal);
+        });
+        read(&p.s, &mut [0; 4])
+    })
+}
+
+fn begun_again_without_waiting() {
+    assert_eq!(interrupted_when_nonblocking(SIGUSR1), Err(EAGAIN));
+}
+
+fn ended_while_others_restart() {
+    assert_eq!(interrupted_when_nonblocking(SIGUSR2), Err(EINTR));
 }

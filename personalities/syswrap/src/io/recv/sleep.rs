@@ -7,7 +7,7 @@ use madrigal_drivers::shm::layout::state;
 use madrigal_sys::{Errno, raw, time};
 
 use super::{PEEK_NAP_NS, Receive, Step};
-use crate::io::{near, send::handlers_restart};
+use crate::io::near;
 use crate::outcome::{Nap, Outcome};
 use crate::state::process::POLICY;
 use crate::state::session::{Me, View, phase};
@@ -19,14 +19,15 @@ pub(super) struct Sleep {
     since: u64,
     left: Option<u64>,
     cut: bool,
+    restarts: bool,
     poll: Option<i16>,
 }
 
 impl Sleep {
     /// The thread sleeps on this socket.
     pub(super) fn of(self, s: Ref) -> Outcome {
-        let Self { since, left, cut, poll } = self;
-        Outcome::Await(Nap { sock: s.park(), since, left, cut, poll })
+        let Self { since, left, cut, restarts, poll } = self;
+        Outcome::Await(Nap { sock: s.park(), since, left, cut, restarts, poll })
     }
 }
 
@@ -60,12 +61,13 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
         return None;
     }
     let held = v.held_for().filter(|held| left.is_none_or(|left| *held < left));
+    let restarts = left.is_none() && op.done() == 0;
     let (left, cut) = (held.or(left), held.is_some());
     // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part, or asks for nothing,
     // ends with any signal handler.
     let polls = left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
     let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
-    Some(Step::Sleeps(Sleep { since, left, cut, poll }))
+    Some(Step::Sleeps(Sleep { since, left, cut, restarts, poll }))
 }
 
 /// A sleep until the kernel has more, of a call that has got a part or waits all the same.
@@ -77,7 +79,8 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
         return op.end(Err(Errno::AGAIN));
     }
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-    Sleep { since, left, cut: false, poll: Some(libc::POLLIN | libc::POLLRDHUP) }.of(s)
+    let restarts = left.is_none() && op.done() == 0;
+    Sleep { since, left, cut: false, restarts, poll: Some(libc::POLLIN | libc::POLLRDHUP) }.of(s)
 }
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
@@ -92,7 +95,7 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
     }
     match (result, nap.poll) {
         (Ok(0), Some(_)) if nap.cut => {}
-        (Err(Errno::INTR), _) if nap.cut && op.done() == 0 && !s.has(flag::RCVTIMEO) && handlers_restart() => {}
+        (Err(Errno::RESTART), _) => op.progress.begin_again(),
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use madrigal_base::sync::Ordering;
 use madrigal_sys::{Errno, raw, time};
 
-use super::space::{PATIENCE_NS, handlers_restart};
+use super::space::PATIENCE_NS;
 use super::{Send, is_over};
 use crate::outcome::{Nap, Outcome};
 use crate::state::session::Passage;
@@ -120,7 +120,8 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
     if left == Some(0) {
         return op.end(Errno::AGAIN);
     }
-    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, poll: Some(libc::POLLOUT) })
+    let restarts = left.is_none() && op.done() == 0;
+    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, restarts, poll: Some(libc::POLLOUT) })
 }
 
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
@@ -128,7 +129,10 @@ pub(crate) fn woken(op: &Send, nap: Nap, result: Result<usize, Errno>) -> Option
     drop(nap.sock.unpark()?);
     match result {
         Ok(0) => Some(op.end(Errno::AGAIN)),
-        Err(Errno::INTR) if op.done() == 0 && nap.left.is_none() && handlers_restart() => None,
+        Err(Errno::RESTART) => {
+            op.progress.begin_again();
+            None
+        }
         Err(Errno::INTR) => Some(op.end(Errno::INTR)),
         _ => None,
     }

@@ -1,10 +1,9 @@
 //! Waiting for space in a ring.
 
-use core::ffi::c_int;
-
 use madrigal_base::sync::Ordering;
 use madrigal_sys::{Errno, raw, time};
 
+use crate::io::handlers::handlers_restart;
 use crate::io::progress::Progress;
 use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
@@ -55,24 +54,12 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     let result = sleep_for_space(v, end);
     POLICY.slept(&s.tx_wait, since);
     match result {
-        Err(Errno::INTR) if progress.done() == 0 && end == u64::MAX && handlers_restart() => Ok(Waited::Slept),
+        Err(Errno::INTR) if progress.done() == 0 && end == u64::MAX && handlers_restart() => {
+            progress.begin_again();
+            Ok(Waited::Slept)
+        }
         result => result.map(|()| Waited::Slept),
     }
-}
-
-/// Whether every signal handler of the program was installed with `SA_RESTART`. Which of them ran nobody can say afterwards.
-#[cold]
-pub(in crate::io) fn handlers_restart() -> bool {
-    // Not sent from outside, or the C library's own.
-    const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
-    (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal)).all(|signal| {
-        // SAFETY: all-zero is a valid sigaction, and with a null pointer nothing is changed.
-        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: as above.
-        let known = unsafe { crate::real::sigaction()(signal, core::ptr::null(), &raw mut now) } == 0;
-        let handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction);
-        !handled || now.sa_flags & libc::SA_RESTART != 0
-    })
 }
 
 fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {

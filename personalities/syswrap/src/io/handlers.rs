@@ -1,0 +1,66 @@
+//! What a signal handler that interrupts a sleep of ours means for the program's call: begun again, or ended (`SA_RESTART`).
+//!
+//! The kernel says so of its own receives and sends. poll(2), in which some of ours sleep, ends with either; which handler ran nobody
+//! can say afterwards. Where a program has both kinds, the signals whose handlers end a call are held back during the sleep and looked
+//! at by signalfd(2): they end it, too, and their handlers run behind it.
+
+use core::ffi::c_int;
+use core::ptr;
+use std::os::fd::IntoRawFd;
+
+use libc::{pollfd, sigset_t, timespec};
+use madrigal_sys::{Errno, mem, raw};
+
+/// Whether every signal handler of the program was installed with `SA_RESTART`.
+#[cold]
+pub(in crate::io) fn handlers_restart() -> bool {
+    installed(|flags| flags & libc::SA_RESTART == 0) == 0
+}
+
+/// The signals with a handler whose flags are such, as a mask.
+fn installed(such: impl Fn(c_int) -> bool) -> u64 {
+    // Not sent from outside, or the C library's own.
+    const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    let signals = (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal));
+    signals.fold(0, |mask, signal| {
+        // SAFETY: all-zero is a valid sigaction, and with a null pointer nothing is changed.
+        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        let known = unsafe { crate::real::sigaction()(signal, ptr::null(), &raw mut now) } == 0;
+        let handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction);
+        if handled && such(now.sa_flags) { mask | 1 << (signal - 1) } else { mask }
+    })
+}
+
+/// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
+/// A thread that is cancelled in it leaves a descriptor open.
+#[cold]
+pub(crate) fn sleep(
+    (fd, events): (c_int, i16),
+    left: Option<timespec>,
+    ppoll: impl FnOnce(&mut [pollfd; 2], *const timespec, *const sigset_t) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let ends = installed(|flags| flags & libc::SA_RESTART == 0);
+    let mixed = ends != 0 && installed(|flags| flags & libc::SA_RESTART != 0) != 0;
+    let told = if mixed { raw::signal_fd(ends).ok().map(|fd| mem::move_high(fd).into_raw_fd()) } else { None };
+    let mask = told.and_then(|_| raw::block_signals(0).ok()).map(|now| as_set(now | ends));
+    let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+    poll[0].events = events;
+    let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
+    told.into_iter().for_each(raw::close);
+    match result {
+        Err(Errno::INTR) if mask.is_some() || ends == 0 => Err(Errno::RESTART),
+        Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
+        result => result,
+    }
+}
+
+fn as_set(mask: u64) -> sigset_t {
+    // SAFETY: a signal set is an array of words, of which the kernel uses the first.
+    unsafe {
+        let mut set: sigset_t = core::mem::zeroed();
+        (&raw mut set).cast::<u64>().write(mask);
+        set
+    }
+}
