@@ -152,6 +152,8 @@ pub struct SideLine {
     pub tuple: [AtomicU64; 5],
     /// 1: this side keeps and compares sums of what travels ([`Sums`]).
     pub checks: AtomicU32,
+    /// A child of that process that has the socket, too, by the same number; 0: none is known.
+    pub child: AtomicU32,
 }
 
 /// Sums that a slot has room for, in each direction.

@@ -131,6 +131,7 @@ fn lay_out(s: &Sock, fd: c_int, lease: &Lease, index: u32) -> Option<Lent> {
 fn introduce(line: &SideLine, s: &Sock, fd: c_int) -> Option<()> {
     line.cookie.store(tcp::cookie(fd).ok()?, Ordering::Relaxed);
     line.pid.store(proc::own_pid(), Ordering::Relaxed);
+    line.child.store(0, Ordering::Relaxed);
     // Not the one that was called by: of another's close nobody would tell the peer.
     line.fd.store(s.fd() as u32, Ordering::Relaxed);
     line.checks.store(u32::from(process::checks()), Ordering::Relaxed);

@@ -6,6 +6,7 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsRawFd;
 
+use madrigal_drivers::shm::layout::SideLine;
 use madrigal_report::{Path, Reason};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
@@ -85,11 +86,25 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     settle::note(s);
 }
 
-/// A child of the process that began the session may be the one that reads. The descriptor is the one whose close the peer is told of.
+/// A child of the process that began the session may be the one that reads, and the one that lives longer, or not. The descriptor is the
+/// one whose close the peer is told of.
 fn introduce(v: &View<'_, Socket<'_>>) {
     let own = &v.slot.side[v.s.side()];
-    own.pid.store(proc::own_pid(), Ordering::Relaxed);
-    own.fd.store(v.wire.s.fd() as u32, Ordering::Relaxed);
+    let (pid, fd) = (proc::own_pid(), v.wire.s.fd() as u32);
+    let first = own.pid.load(Ordering::Relaxed);
+    if first == pid || copy_of(first, own).is_err() {
+        own.pid.store(pid, Ordering::Relaxed);
+        own.fd.store(fd, Ordering::Relaxed);
+    } else if own.fd.load(Ordering::Relaxed) == fd {
+        own.child.store(pid, Ordering::Relaxed);
+    }
+}
+
+/// A copy of the socket that `line` describes, from one of those who have it.
+fn copy_of(pid: u32, line: &SideLine) -> Result<Copy, Errno> {
+    let copy = Fd::from(proc::steal_fd(pid, line.fd.load(Ordering::Relaxed) as i32)?);
+    let same = tcp::cookie(copy.as_raw_fd()) == Ok(line.cookie.load(Ordering::Relaxed));
+    if same { Ok(Copy(copy)) } else { Err(Errno::BADF) }
 }
 
 /// Our sending direction is over, because the peer has sealed it or is gone. Under the send lock.
@@ -138,18 +153,20 @@ impl HandBack for Hands<'_> {
         let session = &self.socket.s.session;
         let peer = &session.slot().ok_or(Errno::NOTCONN)?.side[1 - session.side()];
         // It may move its socket to another descriptor between two looks.
+        let mut told = Errno::STALE;
         for _ in 0..8 {
-            let fd = peer.fd.load(Ordering::Relaxed) as i32;
-            let copy = proc::steal_fd(peer.pid.load(Ordering::Relaxed), fd);
-            match copy.map(Fd::from) {
-                Ok(copy) if tcp::cookie(copy.as_raw_fd()) == Ok(peer.cookie.load(Ordering::Relaxed)) => {
-                    return Ok(Copy(copy));
+            let holders = [&peer.pid, &peer.child].map(|holder| holder.load(Ordering::Relaxed));
+            for pid in holders.into_iter().filter(|pid| *pid != 0) {
+                match copy_of(pid, peer) {
+                    Err(e) => told = e,
+                    copy => return copy,
                 }
-                Ok(_) | Err(Errno::BADF) => {}
-                Err(e) => return Err(e),
+            }
+            if told != Errno::BADF {
+                break;
             }
         }
-        Err(Errno::STALE)
+        Err(told)
     }
 
     fn may_ask(&self) -> bool {
