@@ -192,9 +192,9 @@ impl Sequence<'_, '_> {
         let needs = self.program.needs(&what.op);
         self.blocked().all(|(other, blocked)| {
             let held = self.program.needs(&self.program.steps[blocked].op);
-            // Whatever wakes a receive of nothing ends it, a change of an option, too.
+            // Whatever wakes a receive of nothing ends it: a change of an option, and the end of the other direction, too.
             let nothing = matches!(&self.program.steps[blocked].op, Op::Recv(data) if data.len == 0);
-            if nothing && matches!(what.op, Op::SetOption { .. }) {
+            if nothing && matches!(what.op, Op::SetOption { .. } | Op::Shutdown { how: libc::SHUT_WR, .. }) {
                 return false;
             }
             let disturbs = what.op.blocks_signals() && self.same_process(what.actor, other);

@@ -136,8 +136,11 @@ impl Session {
         if self.step(LOST, OVER) { Some(Errno::PIPE) } else { self.owed_error() }
     }
 
-    /// An error that a call of ours has taken from the kernel is the program's.
+    /// An error that a call of ours has taken from the kernel is the program's. `EPIPE` is none where the program has shut the direction.
     pub(crate) fn owe(&self, e: Errno) {
+        if e == Errno::PIPE && self.slot().is_none_or(|slot| slot.dir[self.side()].w.shut.load(Ordering::SeqCst) != 0) {
+            return;
+        }
         let kept = if e == Errno::PIPE {
             self.step(ENDED, LOST) || self.step(OPEN, LOST)
         } else {
