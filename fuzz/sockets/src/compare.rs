@@ -30,7 +30,7 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     }
     if matches!(plain.fate, Fate::Done(_) | Fate::Blocked)
         && plain.fate != wrapped.fate
-        && is_told_again(program, number, &[], wrapped)
+        && (is_told_again(program, number, &[], wrapped) || wakes_by_sets(program, number, wrapped))
     {
         tally.count(Rule::EdgeAgain);
         return Verdict::Apart;
@@ -253,16 +253,28 @@ fn ended_by_fault(program: &Program, number: usize, entry: &Entry) -> bool {
     at != number && half(&program.steps[at].op)
 }
 
+/// Whether a slot is an event set with edge-triggered registrations.
+fn has_edges(program: &Program, number: usize, slot: Slot) -> bool {
+    let edges =
+        |op: &Op| matches!(op, Op::EpollCtl { set, events, .. } if *set == slot && events & libc::EPOLLET as u32 != 0);
+    program.steps[..number].iter().any(|step| edges(&step.op))
+}
+
+/// Whether a poll that sleeps where it is plain told of event sets with edge-triggered registrations, and of nothing else.
+fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let told = entries.iter().zip(&wrapped.seen.aux);
+    wrapped.seen.ret > 0
+        && entries.len() == wrapped.seen.aux.len()
+        && told.into_iter().all(|((slot, _), told)| *told == 0 || has_edges(program, number, *slot))
+}
+
 /// Whether a poll told what the plain one did, and besides only of event sets with edge-triggered registrations.
 fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let has_edges = |slot| {
-        let edges = |op: &Op| matches!(op, Op::EpollCtl { set, events, .. } if *set == slot && events & libc::EPOLLET as u32 != 0);
-        program.steps[..number].iter().any(|step| edges(&step.op))
-    };
     let readable = |told: u64| told == libc::POLLIN as u64;
     let same = |((slot, _), (plain, wrapped)): (&(Slot, i16), (&u64, &u64))| {
-        plain == wrapped || *plain == 0 && readable(*wrapped) && has_edges(*slot)
+        plain == wrapped || *plain == 0 && readable(*wrapped) && has_edges(program, number, *slot)
     };
     let told = plain.aux.iter().zip(&wrapped.aux);
     plain.ret >= 0
@@ -281,11 +293,14 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
     let by_edge = |data: u64| {
         let before = program.steps[..number].iter().rev();
         let asked = before.filter_map(|step| match step.op {
-            Op::EpollCtl { what: Ctl::Add | Ctl::Mod, events, data: of, .. } if of == data => Some(events),
+            Op::EpollCtl { what: Ctl::Add | Ctl::Mod, slot, events, data: of, .. } if of == data => {
+                Some((slot, events))
+            }
             _ => None,
         });
         let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
-        asked.take(1).any(|events| events & (edge | once) == edge)
+        // A set in the set is told of anew with its members.
+        asked.take(1).any(|(slot, events)| events & (edge | once) == edge || has_edges(program, number, slot))
     };
     let aux = &wrapped.seen.aux;
     aux.len() == 2 * wrapped.seen.ret as usize
