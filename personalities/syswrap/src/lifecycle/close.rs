@@ -113,7 +113,9 @@ pub(crate) fn duplicate(old: c_int, new: c_int) {
                 // A descriptor we cannot see might be read without us.
                 leave_for_good(&s, old, Reason::SharedUnknown, Back::IntoKernel);
             } else if is_standard(new) && s.may_carry() {
-                leave_for_good(&s, new, Reason::Stdio, Back::IntoKernel);
+                // A FILE that reads finds what the kernel has; beside one that writes our hooks read on.
+                let back = if new == libc::STDIN_FILENO { Back::IntoKernel } else { Back::Beside };
+                leave_for_good(&s, new, Reason::Stdio, back);
             }
         }
         Kind::EventSet => {

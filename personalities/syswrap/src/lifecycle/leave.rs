@@ -12,10 +12,11 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
 
 use super::earn;
-use crate::state::session::{Aside, HandBack, PeerEnd, View, Wire};
+use crate::state::session::{Aside, HandBack, PeerEnd, Session, View, Wire};
 use crate::state::slab::zeroed_pages;
-use crate::state::sock::{Sock, mode};
+use crate::state::sock::{SOCKS, Sock, mode};
 use crate::state::socket::{Socket, view};
+use crate::state::table::{self, Kind, Word};
 use crate::state::{registration, settle};
 
 /// Where unread bytes are to be when the session is over.
@@ -25,8 +26,8 @@ pub(crate) enum Back {
     Lazily,
     /// In the kernel's queue, if that is done at once.
     IfPossible,
-    /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more they stay where they are: this process
-    /// is more likely to read them.
+    /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more, or nobody can be found who holds its
+    /// end, they stay where they are: this process is more likely to read them.
     Beside,
     /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reset, for bytes would be lost.
     IntoKernel,
@@ -69,7 +70,7 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
             && let Err(e) = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible })
         {
             match back {
-                Back::Beside if v.is_left() => v.clear_queue(),
+                Back::Beside if e != Errno::IO || v.is_left() => v.clear_queue(),
                 Back::IfPossible if e != Errno::IO => {}
                 _ => give_up(&v),
             }
@@ -92,19 +93,12 @@ fn introduce(v: &View<'_, Socket<'_>>) {
     let own = &v.slot.side[v.s.side()];
     let (pid, fd) = (proc::own_pid(), v.wire.s.fd() as u32);
     let first = own.pid.load(Ordering::Relaxed);
-    if first == pid || copy_of(first, own).is_err() {
+    if first == pid || held_by(first, own).is_err() {
         own.pid.store(pid, Ordering::Relaxed);
         own.fd.store(fd, Ordering::Relaxed);
     } else if own.fd.load(Ordering::Relaxed) == fd {
         own.child.store(pid, Ordering::Relaxed);
     }
-}
-
-/// A copy of the socket that `line` describes, from one of those who have it.
-fn copy_of(pid: u32, line: &SideLine) -> Result<Copy, Errno> {
-    let copy = Fd::from(proc::steal_fd(pid, line.fd.load(Ordering::Relaxed) as i32)?);
-    let same = tcp::cookie(copy.as_raw_fd()) == Ok(line.cookie.load(Ordering::Relaxed));
-    if same { Ok(Copy(copy)) } else { Err(Errno::BADF) }
 }
 
 /// Our sending direction is over, because the peer has sealed it or is gone. Under the send lock.
@@ -157,7 +151,7 @@ impl HandBack for Hands<'_> {
         for _ in 0..8 {
             let holders = [&peer.pid, &peer.child].map(|holder| holder.load(Ordering::Relaxed));
             for pid in holders.into_iter().filter(|pid| *pid != 0) {
-                match copy_of(pid, peer) {
+                match held_by(pid, peer) {
                     Err(e) => told = e,
                     copy => return copy,
                 }
@@ -166,7 +160,7 @@ impl HandBack for Hands<'_> {
                 break;
             }
         }
-        Err(told)
+        own_end(session, peer.cookie.load(Ordering::Relaxed)).ok_or(told)
     }
 
     fn may_ask(&self) -> bool {
@@ -189,6 +183,28 @@ impl HandBack for Hands<'_> {
         aside.len += n;
         Ok(n)
     }
+}
+
+/// A copy of that descriptor. `EBADF`: it is not this socket's.
+fn copy_of(pid: u32, fd: c_int, cookie: u64) -> Result<Copy, Errno> {
+    let copy = Fd::from(proc::steal_fd(pid, fd)?);
+    if tcp::cookie(copy.as_raw_fd()) == Ok(cookie) { Ok(Copy(copy)) } else { Err(Errno::BADF) }
+}
+
+/// A copy of the socket that a side has told of, from a process that may have it.
+fn held_by(pid: u32, line: &SideLine) -> Result<Copy, Errno> {
+    copy_of(pid, line.fd.load(Ordering::Relaxed) as c_int, line.cookie.load(Ordering::Relaxed))
+}
+
+/// A copy of the peer's end if this process has it, too: after a fork the process that is on record may have closed it.
+fn own_end(session: &Session, cookie: u64) -> Option<Copy> {
+    let is_other = |word: Word| {
+        let other = SOCKS.get(word.index()).map(|s| &s.session);
+        other.is_some_and(|other| other.lent() == session.lent() && other.side() != session.side())
+    };
+    table::range(0, u32::MAX)
+        .filter(|&(_, word)| word.kind() == Kind::Socket && is_other(word))
+        .find_map(|(fd, _)| copy_of(proc::own_pid(), fd, cookie).ok())
 }
 
 impl PeerEnd for Copy {

@@ -7,7 +7,16 @@ use libc::POLLIN;
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::Pair;
 
-crate::checks![passed_by_message, passed_with_unread_bytes, passed_after_end, passed_and_kept, received_and_used];
+use crate::rest::mixed;
+
+crate::checks![
+    passed_by_message,
+    passed_with_unread_bytes,
+    passed_after_end,
+    passed_and_kept,
+    passed_by_the_peer,
+    received_and_used,
+];
 
 /// Sends one descriptor with a byte.
 fn pass(over: &OwnedFd, fd: &OwnedFd) {
@@ -113,6 +122,24 @@ fn passed_and_kept() {
     assert_eq!(net::wait(pid), 0);
     send_all(&p.s, b"by the parent");
     assert_eq!(recv_exact(&p.c, 13), b"by the parent");
+}
+
+/// The peer's end lies in a message, where nobody finds it, while this end becomes the standard error stream, too.
+fn passed_by_the_peer() {
+    let ((p, unread), (mine, theirs)) = (mixed(), net::unix_pair());
+    pass(&mine, &p.c);
+    drop(p.c);
+    let kept = net::dup(2);
+    for from in [&p.s, &kept] {
+        // SAFETY: no pointers.
+        assert_eq!(unsafe { libc::dup2(from.as_raw_fd(), 2) }, 2);
+    }
+    assert!(recv_exact(&p.s, unread.len()) == unread);
+    let c = receive_fd(&theirs);
+    send_all(&p.s, b"there");
+    assert_eq!(recv_exact(&c, 5), b"there");
+    send_all(&c, b"back");
+    assert_eq!(recv_exact(&p.s, 4), b"back");
 }
 
 fn received_and_used() {

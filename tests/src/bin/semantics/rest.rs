@@ -27,6 +27,7 @@ crate::checks![
     inherited_with_small_buffers,
     left_to_a_parent,
     left_by_a_child,
+    kept_beside_a_command,
     watched_by_who_closed_first,
     watched_around_doorbells,
     watched_by_a_child,
@@ -159,7 +160,7 @@ fn spliced_when_both_have_shut() {
 
 /// A connection whose accepting end has not read all that came by the kernel, behind which lie a doorbell and bytes of the ring; and what
 /// is unread.
-fn mixed() -> (Pair, Vec<u8>) {
+pub(crate) fn mixed() -> (Pair, Vec<u8>) {
     let (p, mut unread) = (Pair::fresh(), Vec::new());
     let moved = || pair::path(&p.c) == Some(Path::Shm);
     loop {
@@ -312,6 +313,24 @@ fn left_by_a_child() {
     net::await_events(&p.s, libc::POLLIN);
     assert_eq!(net::readable(&p.s), 1);
     assert_eq!(recv_exact(&p.s, 1), b"5");
+    assert_eq!(net::wait(child), 0);
+}
+
+/// A child keeps both ends, which its parent has closed, and runs a program that has one of them by accident.
+fn kept_beside_a_command() {
+    let ((p, unread), (out, input)) = (mixed(), net::pipe());
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        let inherited = net::dup(&p.s);
+        // SAFETY: a string.
+        assert_eq!(unsafe { libc::system(c"true".as_ptr()) }, 0);
+        assert_same(&recv_exact(&inherited, unread.len()), &unread);
+        send_all(&inherited, b"on");
+        assert_eq!(recv_exact(&p.c, 2), b"on");
+        0
+    });
+    drop(p);
+    net::write(&input, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
 }
 
