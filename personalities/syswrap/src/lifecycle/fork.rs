@@ -15,7 +15,7 @@ use super::leave::{Back, leave, leave_for_good};
 use crate::route;
 use crate::state::lock::Lock;
 use crate::state::session::Wire;
-use crate::state::sock::{self, Ref, SOCKS};
+use crate::state::sock::{self, Ref, SOCKS, Sock, flag};
 use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Kind};
 use crate::state::{arenas, gate, offers, process, registration, sets, still};
@@ -147,6 +147,9 @@ pub(crate) fn before_spawn() {
         if !closes_on_exec(fd) {
             // It hardly knows of the socket, and this process goes on with it.
             give_away_held(fd, &s, Back::Beside);
+            if leaves_bytes(&s, fd) {
+                withhold(&s);
+            }
         }
     }
 }
@@ -154,6 +157,30 @@ pub(crate) fn before_spawn() {
 /// The child has been made, or could not be.
 pub(crate) fn after_spawn() {
     process::spawn_step(false);
+    if process::is_plain() {
+        return;
+    }
+    for (fd, s) in sockets().filter(|(_, s)| s.has(flag::WITHHELD)) {
+        s.set_flag(flag::WITHHELD, false);
+        let _ = raw::fcntl(fd, libc::F_SETFD, 0);
+    }
+}
+
+/// Keeps a socket from the child, if it has no descriptor that is closed on exec anyway: which of them is nobody would know afterwards.
+#[cold]
+fn withhold(s: &Ref) {
+    let own = || sockets().filter(|(_, other)| core::ptr::eq(&**other, &**s)).map(|(fd, _)| fd);
+    if !own().any(closes_on_exec) {
+        s.set_flag(flag::WITHHELD, true);
+        for fd in own() {
+            let _ = raw::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        }
+    }
+}
+
+/// Whether unread bytes could not be put into the kernel: whoever reads it without us would take doorbells for them, or miss them.
+fn leaves_bytes(s: &Sock, fd: c_int) -> bool {
+    view(s, fd).is_some_and(|v| !v.is_handed_back())
 }
 
 /// A descriptor goes where its readers and writers cannot be seen: it is an ordinary socket from now on.
@@ -198,8 +225,8 @@ pub(crate) fn before_exec(told: bool) {
             // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.
             let read = close::is_standard(fd) || s.is_sole();
             give_away_held(fd, &s, if read { Back::IntoKernel } else { Back::Beside });
-            if view(&s, fd).is_some_and(|v| !v.is_handed_back()) {
-                // The bytes are the other holder's. If the next program reads all the same it must not take doorbells for them.
+            if leaves_bytes(&s, fd) {
+                // The bytes are the other holder's.
                 let _ = madrigal_sys::fd::replace_by_reset(fd);
             }
             continue;

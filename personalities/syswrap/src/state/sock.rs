@@ -77,6 +77,8 @@ pub(crate) mod flag {
     pub(crate) const SHARES_PORT: u32 = 256;
     /// `SO_RCVLOWAT` is above 1: a receive with `MSG_DONTWAIT` would return less.
     pub(crate) const LOW_WATER: u32 = 512;
+    /// Its descriptors are closed on exec only until a child is made that must not read it.
+    pub(crate) const WITHHELD: u32 = 1024;
     /// What a connection has from its listener; `TCP_CORK`, too.
     pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER;
 }
