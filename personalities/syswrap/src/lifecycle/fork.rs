@@ -240,7 +240,8 @@ pub(crate) fn before_exec(told: bool) {
         }
     }
     for (epfd, _) in table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::EventSet) {
-        if let Some(set) = sets::enter(epfd).filter(|set| set.is_sole() && !closes_on_exec(epfd)) {
+        // Whoever else holds it now, nobody is alone with it any more.
+        if let Some(set) = sets::enter(epfd).filter(|_| !closes_on_exec(epfd)) {
             give_away_set(&set);
         }
     }

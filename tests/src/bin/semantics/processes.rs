@@ -11,6 +11,8 @@ use libc::c_char;
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
+use crate::set::Set;
+
 crate::checks![
     two_processes,
     fork_child_serves,
@@ -25,6 +27,7 @@ crate::checks![
     exec_inherits,
     exec_inherits_a_listener,
     exec_shares_with_the_parent,
+    exec_inherits_a_set,
     vfork_exec,
     spawn_with_dup2,
     cat_on_the_socket,
@@ -259,7 +262,7 @@ fn prefork_accept() {
     }
 }
 
-/// `semantics --child FD`: answers on an inherited socket, or as a server where it is a listener.
+/// `semantics --child FD`: answers on an inherited socket, or as a server where it is a listener; waits once on an event set.
 pub(crate) fn exec_child(args: &[String]) {
     let fd: i32 = args[0].parse().expect("a number");
     // SAFETY: whoever started us gave us this descriptor.
@@ -268,6 +271,9 @@ pub(crate) fn exec_child(args: &[String]) {
         let fd = net::accept(&fd, 0).unwrap();
         pair::warm_server(&fd);
         return assert_eq!(read(&fd, &mut [0; 4]), Err(libc::EAGAIN), "the time-out is the listener's");
+    }
+    if net::get(&fd, libc::SOL_SOCKET, libc::SO_TYPE).is_err() {
+        return assert_eq!(Set(fd).wait(4, 2000), [(7, libc::EPOLLIN)]);
     }
     if net::poll(&fd, 0, 0) & libc::POLLERR != 0 {
         return assert_eq!(net::take_error(&fd), libc::EPIPE);
@@ -342,6 +348,24 @@ fn exec_shares_with_the_parent() {
     send_all(&s, b"end");
     drop(s);
     assert_eq!(recv_up_to(&c, 100), b"hello\nend");
+}
+
+/// What the parent puts into a set is told to a program that has the set as well, with the parent's data.
+fn exec_inherits_a_set() {
+    let (set, first) = (Set::new(), Pair::warm());
+    net::fcntl(&set.0, libc::F_SETFD, 0).unwrap();
+    let (out, input) = net::pipe();
+    let args = arguments(set.0.as_raw_fd());
+    // SAFETY: a null-terminated list of strings.
+    let child = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
+    drop(input);
+    assert_eq!(read(&out, &mut [0; 1]), Ok(0), "the child has become another program");
+    drop(first);
+    let Pair { c, s } = Pair::warm();
+    set.add(&s, libc::EPOLLIN, 7);
+    send_all(&c, b"x");
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(set.wait(4, 0), [(7, libc::EPOLLIN)]);
 }
 
 fn exec_inherits_a_listener() {
