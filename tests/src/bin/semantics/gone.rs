@@ -5,11 +5,13 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
-    ECONNRESET, EFAULT, ENOTCONN, EPIPE, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI,
-    POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
+    ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP,
+    POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
 use madrigal_tests::pair::{self, Pair};
+
+use crate::set::Set;
 
 crate::checks![
     killed_then_two_sends,
@@ -26,6 +28,7 @@ crate::checks![
     part_of_a_receive_takes_no_error,
     part_of_a_send_takes_no_error,
     error_stays_for_poll,
+    error_stays_for_a_set_of_two,
     error_stays_for_the_c_library,
     bytes_for_who_has_shut_both_ways,
     closed_with_kernel_bytes_unread,
@@ -288,6 +291,22 @@ fn error_stays_for_poll() {
     }
     assert_eq!(net::take_error(&p.c), ECONNRESET);
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP);
+}
+
+/// What the kernel tells of a set that two processes have it tells of the error, too.
+fn error_stays_for_a_set_of_two() {
+    let p = Pair::warm();
+    drop(p.s);
+    net::nap(20);
+    assert_eq!(send(&p.c, b"taken", 0), Ok(5));
+    let set = Set::new();
+    let (out, input) = net::pipe();
+    let child = net::fork(|| i32::from(net::read(&out, &mut [0; 1]) != Ok(1)));
+    set.add(&p.c, EPOLLIN, 1);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(send(&p.c, b"not taken", 0), Err(EPIPE));
 }
 
 /// Who writes where no hook sees it is told what any other call would be told.

@@ -212,7 +212,13 @@ impl<W: Wire> View<'_, W> {
         }
         match self.wire.health() {
             Health::Open => {}
-            Health::Ended => self.saw_end(),
+            Health::Ended => {
+                if self.inn.r.deaf.load(Ordering::SeqCst) == 0 {
+                    // Who asks later need not take an error that has come behind it.
+                    self.s.assume_fin();
+                }
+                self.saw_end();
+            }
             Health::Closed => self.saw_close(),
             // The kernel keeps its error, for the program's next call.
             Health::Broken if self.is_reset_meant() => {

@@ -282,7 +282,7 @@ impl Session {
         }
     }
 
-    /// The connection is closed, and nobody was told that it broke: the peer's FIN came.
+    /// The peer's FIN came: the kernel says so, or the connection is closed, and nobody was told that it broke.
     pub(crate) fn assume_fin(&self) {
         let _ = self.cut.compare_exchange(cut::UNKNOWN, cut::AFTER_FIN, Ordering::SeqCst, Ordering::Relaxed);
     }
