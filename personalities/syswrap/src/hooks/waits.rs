@@ -328,12 +328,17 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     wait((epfd, events, max), Limits { end, mask }, sleep).unwrap_or_else(|| real(timeout))
 }
 
+/// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
+/// another process has a set and changes it.
+const MOST_IN_VAIN: u32 = 64;
+
 /// Waits; `sleep(left)` is the C library's wait. `None`: the whole call is.
 fn wait(
     (epfd, events, max): (c_int, *mut epoll_event, c_int),
     limits: Limits,
     sleep: impl Fn(Option<u64>) -> c_int,
 ) -> Option<c_int> {
+    let mut vain = 0;
     loop {
         match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
             Waited::Pass => return None,
@@ -343,6 +348,10 @@ fn wait(
                 let got = sleep(limits.left());
                 if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
                     return Some(n);
+                }
+                vain += 1;
+                if vain > MOST_IN_VAIN && limits.left() == Some(0) {
+                    return Some(0);
                 }
             }
         }

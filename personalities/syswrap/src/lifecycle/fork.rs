@@ -73,6 +73,7 @@ pub(crate) fn before() {
     for (fd, s) in sockets() {
         leave(&s, fd, Reason::Forked, Back::Lazily);
         registration::forget_detached(&s);
+        registration::lend(&s);
     }
     for (_, s) in SOCKS.all() {
         s.locks().into_iter().for_each(still::hold);

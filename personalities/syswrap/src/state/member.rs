@@ -5,6 +5,8 @@
 //!                     |               |  \--del--> OURS + DETACHED (kept in the kernel, tells nothing) --add--> OURS
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
 //!                                              keeps what it had, and nobody can change it any more
+//!                                     OURS --lend--> LENT: a registration of a socket whose peer has gone, before a fork, or before it
+//!                                              becomes ORPHAN
 //! ```
 //! What the kernel has told of a PLAIN one-shot registration nobody knows, so nobody knows whether it is armed: it becomes OURS as the
 //! program arms it, unless it was SPENT when it was restored.
@@ -59,6 +61,9 @@ pub(crate) mod bit {
     /// One-shot and reported while the registration was ours: the program's is not in the kernel, which could not be told that it is
     /// spent, until the program modifies it.
     pub(crate) const ABSENT: u32 = 256;
+    /// The kernel's registration is what the program asks for, with our key: the kernel says when there is something to tell, to whichever
+    /// process waits, and what it is we know better, for the peer has gone.
+    pub(crate) const LENT: u32 = 512;
 }
 
 impl Member {

@@ -11,6 +11,7 @@ use libc::{
 };
 use madrigal_sys::{Errno, raw};
 
+use super::lock::Guard;
 use super::member::{Member, bit};
 use super::session::phase;
 use super::sets::{self, Set, id, key};
@@ -89,6 +90,10 @@ fn ours(set: &Set, s: &Sock, member: &Member) -> u32 {
 /// Makes the kernel's entry of a member this.
 fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
     let fd = member.fd.load(Ordering::Relaxed);
+    if member.has(bit::ORPHAN) {
+        // The number may be another socket's.
+        return Err(Errno::BADF);
+    }
     if member.has(bit::ABSENT) {
         return raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data).inspect(|()| member.set_bit(bit::ABSENT, false));
     }
@@ -108,7 +113,7 @@ pub(crate) fn restore(s: &Sock) {
 
 fn restore_all(s: &Sock) {
     s.set_flag(flag::HOOKED, false);
-    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT)) {
         restore_one(s, member);
     }
 }
@@ -116,14 +121,8 @@ fn restore_all(s: &Sock) {
 fn restore_one(s: &Sock, member: &Member) {
     let Some(set) = member.set().and_then(sets::by_index) else { return };
     let epfd = set.descriptor();
-    if member.has(bit::DETACHED) {
-        return take_out(&set, s, member);
-    }
-    // No thread is in the middle of a look at the session once this lock was ours.
-    let _lock = set.lock.lock();
-    set.deactivate(member);
-    member.set_bit(bit::OURS, false);
-    set.ours.fetch_sub(1, Ordering::AcqRel);
+    let Some(_lock) = withdraw(&set, s, member) else { return };
+    member.set_bit(bit::LENT, false);
     let Some(epfd) = epfd else { return };
     if member.has(bit::SPENT) {
         // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
@@ -135,12 +134,61 @@ fn restore_one(s: &Sock, member: &Member) {
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
+/// A member is ours no longer; `None`: it is none any more.
+fn withdraw<'a>(set: &'a Set, s: &Sock, member: &Member) -> Option<Guard<'a>> {
+    if member.has(bit::DETACHED) {
+        take_out(set, s, member);
+        return None;
+    }
+    // No thread is in the middle of a look at the session once this lock was ours.
+    let lock = set.lock.lock();
+    if member.has(bit::OURS) {
+        set.deactivate(member);
+        member.set_bit(bit::OURS, false);
+        set.ours.fetch_sub(1, Ordering::AcqRel);
+    }
+    Some(lock)
+}
+
+/// A fork is coming: the child will have the kernel's registrations, and what they have told must be told to one of the two only. Those
+/// of a socket whose peer has gone cannot be the program's.
+pub(crate) fn lend(s: &Sock) {
+    if !s.session.is_gone() || used(s).next().is_none() {
+        return;
+    }
+    let _registering = s.registering();
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        lend_one(s, m, member);
+    }
+}
+
+fn lend_one(s: &Sock, m: usize, member: &Member) {
+    let Some(set) = member.set().and_then(sets::by_index) else { return };
+    let Some(_lock) = withdraw(&set, s, member) else { return };
+    member.set_bit(bit::LENT, true);
+    let _ = put_lent(&set, s, m, member);
+}
+
+/// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
+/// the time, and the program never, it tells once.
+fn put_lent(set: &Set, s: &Sock, m: usize, member: &Member) -> Result<(), Errno> {
+    let wanted = member.events.load(Ordering::Relaxed);
+    let shown = s.session.end_events() | (EPOLLIN | EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
+    let tells = !member.has(bit::SPENT) && shown & (wanted | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0;
+    let epfd = set.descriptor().ok_or(Errno::BADF)?;
+    put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, key(s, m))
+}
+
 /// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
-/// any more. Just before the close, when no registration is ours (the session has been left).
+/// any more. Just before the close, when no registration is ours but of a socket whose peer has gone (the session has been left).
 pub(crate) fn orphan(s: &Sock, fd: c_int) {
     let _registering = s.registering();
-    for (_, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
-        if member.has(bit::OURS) {
+    // What is told of a socket that this process has no more is not ours to put right.
+    let stays = s.refs.load(Ordering::Relaxed) > 1 && s.session.is_gone();
+    for (m, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
+        if stays && member.has(bit::OURS) {
+            lend_one(s, m, member);
+        } else if !stays && member.has(bit::OURS | bit::LENT) {
             restore_one(s, member);
         }
         member.set_bit(bit::ORPHAN, true);
@@ -239,6 +287,13 @@ pub(crate) fn stir(s: &Sock) {
         set.activate(id(s, m), member);
         stir_sleepers(&set, s, m, member);
     }
+    // One that tells once may have done so.
+    let again = |member: &Member| member.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 == 0;
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::LENT) && again(member)) {
+        if let Some(set) = member.set().and_then(sets::by_index) {
+            let _ = put_lent(&set, s, m, member);
+        }
+    }
 }
 
 /// Makes threads asleep on the set look at its active members again. While the socket's registrations are held still.
@@ -309,7 +364,7 @@ pub(crate) fn control(
             let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
             add((set, epfd), (s, fd), (m, member), event, call)
         }
-        (_, Some((_, member)), _) if !member.has(bit::OURS) => changed_plainly(set, s, member, op, event, call),
+        (_, Some(known), _) if !known.1.has(bit::OURS) => changed_plainly(set, s, known, op, event, call),
         (_, Some(known), _) => change_ours(set, s, known, op, event, call),
         _ => call(),
     })
@@ -385,7 +440,7 @@ fn add(
 fn changed_plainly(
     set: &Set,
     s: &Sock,
-    member: &Member,
+    (m, member): (usize, &Member),
     op: c_int,
     event: Option<epoll_event>,
     call: impl Fn() -> Result<(), Errno>,
@@ -397,6 +452,13 @@ fn changed_plainly(
         && arm_as_ours(s, member, event)
     {
         return Ok(());
+    }
+    if let (EPOLL_CTL_MOD, Some(event), true) = (op, event, member.has(bit::LENT)) {
+        if member.is_exclusive() || is_exclusive(event) {
+            return Err(Errno::INVAL);
+        }
+        member.ask(event);
+        return put_lent(set, s, m, member);
     }
     call()?;
     match (op, event) {

@@ -5,8 +5,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
-    ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP,
-    POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
+    ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, MSG_DONTWAIT,
+    MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
 use madrigal_tests::pair::{self, Pair};
@@ -22,6 +22,8 @@ crate::checks![
     killed_then_shut,
     killed_then_named,
     killed_then_forked,
+    killed_then_closed_but_duplicated,
+    killed_then_forked_with_a_set,
     killed_then_files,
     killed_while_it_moves,
     bad_memory_is_not_taken,
@@ -181,6 +183,45 @@ fn killed_then_forked() {
     assert_eq!(net::wait(child), 0);
     assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
     assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    net::wait(pid);
+}
+
+/// A set goes on telling of a socket whose descriptor it was given is closed.
+fn killed_then_closed_but_duplicated() {
+    let (fd, pid) = rung();
+    let set = Set::new();
+    let copy = net::dup(&fd);
+    set.add(&fd, EPOLLIN, 1);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+    drop(fd);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+    assert_eq!(send(&copy, b"taken", 0), Ok(5));
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    assert_eq!(send(&copy, b"not taken", 0), Err(EPIPE));
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP)]);
+    drop(copy);
+    assert_eq!(set.wait(4, 0), []);
+    net::wait(pid);
+}
+
+/// What a set tells once it tells to one of the processes that have it.
+fn killed_then_forked_with_a_set() {
+    let (fd, pid) = rung();
+    let set = Set::new();
+    set.add(&fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1);
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        assert_eq!(set.wait(4, 0), []);
+        set.modify(&fd, EPOLLIN, 2);
+        assert_eq!(set.wait(4, 0), [(2, EPOLLIN)]);
+        0
+    });
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(set.wait(4, 0), []);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
     net::wait(pid);
 }
 

@@ -18,7 +18,7 @@ use crate::state::socket::{Socket, view};
 /// What the program is told of a member now, by its trigger mode.
 pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     let wanted = member.events.load(Ordering::Relaxed);
-    let fd = member.fd.load(Ordering::Relaxed);
+    let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
     // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
     let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
     let seen = look(s, Some(member), fd, wanted);

@@ -8,7 +8,7 @@ use madrigal_sys::{Errno, fault, raw, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
-use super::ready::kernel_readiness;
+use super::ready::{kernel_readiness, report_of};
 use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, READABLE};
 use crate::state::member::bit;
@@ -230,8 +230,8 @@ impl Waiting {
     fn translate(&self, n: usize, out: &mut [epoll_event], got: usize) -> (usize, bool) {
         let (mut kept, mut others, mut ours) = (n, false, false);
         for i in n..n + got {
-            let event = out[i];
-            match sets::by_key(event.u64) {
+            let (event, named) = self.put_right(out[i]);
+            match named {
                 None if is_meant(&self.set, event.u64) => {
                     others = true;
                     if !is_told(&mut out[..n], event) {
@@ -241,7 +241,7 @@ impl Waiting {
                 }
                 None => {}
                 Some(named) => {
-                    ours = true;
+                    ours |= named.is_some();
                     named.into_iter().for_each(|(s, m)| self.note(&s, m, event.events));
                 }
             }
@@ -250,6 +250,22 @@ impl Waiting {
             self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
         (kept + if kept < n + got { self.collect(&mut out[kept..]) } else { 0 }, ours)
+    }
+
+    /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
+    fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
+        let named = sets::by_key(event.u64);
+        let Some(Some((s, m))) = &named else { return (event, named) };
+        let member = &s.members[*m];
+        if !member.has(bit::LENT) || !member.is_in(self.set.index()) {
+            return (event, named);
+        }
+        let end = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        // More than an end is told only of what is armed, by another process where it is spent here.
+        let armed = if event.events & !end != 0 { bit::SPENT } else { 0 };
+        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | armed, false);
+        let told = if member.has(bit::SPENT) { None } else { report_of(s, member) };
+        told.map_or((event, Some(None)), |event| (event, None))
     }
 
     /// The kernel reported something of a member whose registration is ours.
