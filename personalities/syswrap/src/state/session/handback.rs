@@ -53,6 +53,8 @@ pub(crate) trait Aside {
 const ROOM_NS: u64 = 2_000_000_000;
 /// How long the peer is waited for that is to take its bytes back itself.
 const ASKED_NS: u64 = 15_000_000_000;
+/// How long what was sent again may be on its way.
+const ARRIVAL_NS: u64 = 20_000_000;
 
 impl<W: Wire> View<'_, W> {
     /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, and bytes are lost
@@ -91,7 +93,7 @@ impl<W: Wire> View<'_, W> {
         // SYNC: SeqCst with `pass`: whoever sends already is seen, and nobody begins to.
         self.inn.wake.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
         self.handing(true);
-        let done = self.send_again(peer, by);
+        let done = self.send_again(peer, by).inspect(|()| self.await_arrival(peer));
         self.handing(false);
         self.inn.wake.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
         done
@@ -175,6 +177,18 @@ impl<W: Wire> View<'_, W> {
             }
         }
         Ok(())
+    }
+
+    /// A busy machine delivers later, also to itself; what has no room in the window comes when there is some.
+    fn await_arrival(&self, peer: &impl PeerEnd) {
+        let end = self.wire.now() + ARRIVAL_NS;
+        let is_here = || {
+            let came = self.wire.taken().and_then(|taken| Ok(taken.wrapping_add(self.wire.queued()?)));
+            came.is_err() || came == peer.given()
+        };
+        while !is_here() && self.wire.now() < end {
+            self.wire.pause();
+        }
     }
 
     /// The peer takes its unread bytes back itself, as soon as one of its threads looks at the connection; the seal's doorbell has woken
