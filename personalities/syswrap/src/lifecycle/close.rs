@@ -51,14 +51,19 @@ fn before_close(s: &Sock, fd: c_int) {
 }
 
 fn closed(s: &Sock, fd: c_int, word: Word) {
-    if s.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        last_close(s, fd);
-        // The last one at work leaves the slot and frees the socket.
-        s.hold.set_due();
-    } else if s.fd() == fd
+    let last = s.refs.fetch_sub(1, Ordering::AcqRel) == 1;
+    if !last
+        && s.fd() == fd
         && let Some((other, _)) = table::range(0, u32::MAX).find(|&(_, w)| w == word)
     {
         s.set_fd(other);
+    }
+    // A thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's.
+    drop(s.session.wlock.lock());
+    if last {
+        last_close(s, fd);
+        // The last one at work leaves the slot and frees the socket.
+        s.hold.set_due();
     }
 }
 

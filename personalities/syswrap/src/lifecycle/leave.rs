@@ -42,20 +42,24 @@ pub(crate) fn leave_for_good(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     leave(s, fd, reason, back);
 }
 
-/// Leaves the session, if there is one.
+/// Leaves the session, if there is one. Another thread may close the descriptor at any time, for who makes a child leaves them all.
 pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     if s.mode() == mode::OFFERED {
         let guard = s.session.wlock.lock();
-        if !guard.nested() && s.mode() == mode::OFFERED && !earn::call_off(s) {
+        if !guard.nested()
+            && s.mode() == mode::OFFERED
+            && let Some(fd) = s.open_fd(fd)
+            && !earn::call_off(s)
+        {
             earn::begin(s, fd);
         }
     }
     if s.mode() != mode::SESSION {
         return;
     }
-    let Some(v) = view(s, fd) else { return };
     {
-        let _sending = v.s.wlock.lock();
+        let _sending = s.session.wlock.lock();
+        let Some(v) = s.open_fd(fd).and_then(|fd| view(s, fd)) else { return };
         let _receiving = v.reading();
         // Of a peer that went nobody else will know what is to be told.
         v.learn();
@@ -80,10 +84,10 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
             v.s.stop_checks();
             v.s.share();
         }
+        settle::unhook(s);
     }
     s.tell(Path::Tcp, Some(reason));
     registration::stir(s);
-    settle::unhook(s);
     settle::note(s);
 }
 

@@ -281,6 +281,12 @@ impl Sock {
         self.fd.load(Ordering::Relaxed)
     }
 
+    /// `fd`, if it is still a descriptor of it, or else another one. Under the send lock: none of them is closed before that is free.
+    pub(crate) fn open_fd(&self, fd: c_int) -> Option<c_int> {
+        let is_own = |fd: &c_int| table::get(*fd) == Some(self.word(self.index()));
+        [fd, self.fd()].into_iter().find(is_own)
+    }
+
     /// Another descriptor of it is the one that stays.
     pub(crate) fn set_fd(&self, fd: c_int) {
         self.fd.store(fd, Ordering::Relaxed);

@@ -4,7 +4,9 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use libc::POLLIN;
 use madrigal_tests::net::{self, read, recv_exact, send_all};
@@ -19,6 +21,7 @@ crate::checks![
     cancelled_in_recv,
     readers_end_together,
     thread_per_connection,
+    closed_beside_a_spawn,
     spin_and_sleep_mixed,
 ];
 
@@ -199,6 +202,46 @@ fn thread_per_connection() {
             });
         }
     });
+}
+
+/// A connection leaves its ring for the sake of a child while another thread closes it: what that opens next has the same descriptor.
+fn closed_beside_a_spawn() {
+    let (listener, addr) = net::listener(madrigal_tests::pair::loopback());
+    let (turn, rounds) = (Barrier::new(2), 150);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                turn.wait();
+                spawn_nothing();
+                turn.wait();
+            }
+        });
+        for round in 0..rounds {
+            let p = Pair::over(&listener, addr);
+            p.warm_up();
+            assert_eq!(net::fcntl(&p.s, libc::F_SETFD, 0), Ok(0));
+            send_all(&p.c, &[1; 20_000]);
+            turn.wait();
+            std::thread::sleep(Duration::from_micros(round % 50));
+            drop(p.s);
+            let next = Pair::over(&listener, addr);
+            for i in 0..20u8 {
+                send_all(&next.s, &[i]);
+                assert_eq!(recv_exact(&next.c, 1), [i]);
+            }
+            turn.wait();
+        }
+    });
+}
+
+/// Nobody can execute a directory, so that there is no child to be waited for.
+fn spawn_nothing() {
+    let (mut child, none) = (0, [ptr::null_mut()]);
+    // SAFETY: an empty list twice.
+    let error = unsafe {
+        libc::posix_spawn(&raw mut child, c"/".as_ptr(), ptr::null(), ptr::null(), none.as_ptr(), none.as_ptr())
+    };
+    assert_eq!(error, libc::EACCES);
 }
 
 fn spin_and_sleep_mixed() {
