@@ -217,8 +217,8 @@ pub(crate) fn drop_members(s: &Sock) {
     }
 }
 
-/// A doorbell meant for all may have been on its way to the socket that is closing: a sleeper is made to look again.
-fn wake_sleeper(set: &Set) {
+/// Another thread has taken what was meant for all, such as a doorbell of a socket that is closing: a sleeper is made to look again.
+pub(crate) fn wake_sleeper(set: &Set) {
     let _lock = set.lock.lock();
     if let (Some((id, s, member)), Some(epfd)) = (set.active().next(), set.descriptor()) {
         // A modified entry that is writable, as this one is or will be, is reported at once.

@@ -21,7 +21,8 @@ crate::checks![
     queued_by_an_end,
     polled_beside_a_pipe,
     rings_beside_others,
-    room_for_one_beside_a_ring
+    room_for_one_beside_a_ring,
+    a_ring_leaves_room_for_others
 ];
 
 /// epoll_wait(2): data, in the order told.
@@ -170,5 +171,22 @@ fn room_for_one_beside_a_ring() {
     set.add(&pipe_out, EPOLLIN, 2);
     net::nap(1);
     assert_eq!(set.wait(2, 0), [(1, EPOLLOUT), (2, EPOLLIN)]);
+    ring.assert_in_rings();
+}
+
+/// A ring that can always be written to does not keep others from being told of, where there is room for one event.
+fn a_ring_leaves_room_for_others() {
+    let (ring, set) = (Pair::warm(), Set::new());
+    let pipes = [2, 3, 4].map(|i| (i, net::pipe()));
+    set.add(&ring.s, EPOLLOUT, 1);
+    for (i, (out, input)) in &pipes {
+        set.add(out, EPOLLIN | EPOLLET, *i);
+        net::write(input, b"z").unwrap();
+    }
+    net::nap(1);
+    let mut told: Vec<u64> = (0..8).flat_map(|_| wait(&set, 1)).collect();
+    told.sort_unstable();
+    told.dedup();
+    assert_eq!(told, [1, 2, 3, 4]);
     ring.assert_in_rings();
 }

@@ -13,6 +13,7 @@ use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, READABLE};
 use crate::state::member::bit;
 use crate::state::process::POLICY;
+use crate::state::registration;
 use crate::state::session::{Me, View, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
 use crate::state::sock::{Ref, mode};
@@ -127,10 +128,9 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     // SAFETY: the kernel just filled `got` events there.
     let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
     let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
-    match waiting.translate(0, out, got as usize) {
-        (0, _) => None,
-        (n, _) => Some(n as c_int),
-    }
+    let (n, ours) = waiting.translate(0, out, got as usize);
+    let n = n + if ours { waiting.collect(&mut out[n..]) } else { 0 };
+    (n > 0).then_some(n as c_int)
 }
 
 struct Waiting {
@@ -164,7 +164,8 @@ impl Waiting {
     /// the last time; otherwise spinning comes first.
     fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let crowded = &self.set.crowded;
-        if crowded.load(Ordering::Relaxed) != 0 && self.kernel_due(0) {
+        let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
+        if crowded.load(Ordering::Relaxed) != 0 && (mixed || self.kernel_due(0)) {
             // There was no room for what it has to tell.
             crowded.store(0, Ordering::Relaxed);
             let n = self.ask_both(out)?;
@@ -174,7 +175,6 @@ impl Waiting {
         if n == out.len() {
             crowded.store(1, Ordering::Relaxed);
         }
-        let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
         let turn = mixed || if n > 0 { self.kernel_due(n) } else { self.limits.at_once() };
         if !turn || n == out.len() {
             return Ok(n);
@@ -201,19 +201,47 @@ impl Waiting {
     /// the room, it is asked for what stands behind them.
     fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
-        let (mut n, mut more) = self.ask_behind(0, out, timeout)?;
-        while more && n < out.len() {
-            match self.ask_behind(n, out, Some(0)) {
+        let (mut n, mut noted) = (0, 0);
+        for turn in 0..=self.set.ours.load(Ordering::Relaxed) {
+            let (kept, full, ours) = match self.ask_behind(n, out, if turn == 0 { timeout } else { Some(0) }) {
                 // What was found is found.
-                Err(_) if n > 0 => break,
-                answer => (n, more) = answer?,
+                Err(_) if noted > 0 => break,
+                answer => answer?,
+            };
+            n = kept;
+            noted += u32::from(ours);
+            if full && ours && self.sleepers() > 0 {
+                // Nobody else is woken for what was noted here; and somebody is for what others have to tell.
+                n += self.collect(&mut out[n..]);
             }
+            if !(full && ours) || n == out.len() {
+                break;
+            }
+        }
+        // Behind what others have to tell: a ring that can always be written to would take their room.
+        if noted > 0 && n < out.len() {
+            n += self.collect(&mut out[n..]);
+        }
+        if noted > 1 && n == out.len() && self.sleepers() > 0 {
+            registration::wake_sleeper(&self.set);
         }
         Ok(n)
     }
 
-    /// Asks once; the answer comes behind the first `n` events of `out`. How many there are then, and whether some of ours filled the room.
-    fn ask_behind(&self, n: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<(usize, bool), Errno> {
+    /// Threads asleep on the set, this one among them.
+    fn sleepers(&self) -> u32 {
+        // SYNC: SeqCst, behind the activation of a member: a sleeper counts itself and then looks at the list.
+        self.set.sleepers.load(Ordering::SeqCst)
+    }
+
+    /// Asks once; the answer comes behind the first `n` events of `out`. How many there are then, whether the kernel filled the room, and
+    /// whether some reports were of ours.
+    fn ask_behind(
+        &self,
+        n: usize,
+        out: &mut [epoll_event],
+        timeout: Option<u64>,
+    ) -> Result<(usize, bool, bool), Errno> {
         let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
         // SAFETY: the slice has room for its length; the mask is the program's.
         let got = unsafe { kernel_wait(self.epfd, &mut out[n..], timeout, mask) }?;
@@ -222,7 +250,7 @@ impl Waiting {
         }
         let full = n + got == out.len();
         let (n, ours) = self.translate(n, out, got);
-        Ok((n, full && ours))
+        Ok((n, full, ours))
     }
 
     /// Of the `got` events behind the first `n`, keeps those of other descriptors, and turns those of our registrations into activity of
@@ -249,7 +277,7 @@ impl Waiting {
         if others || got > 0 && n == 0 {
             self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
-        (kept + if kept < n + got { self.collect(&mut out[kept..]) } else { 0 }, ours)
+        (kept, ours)
     }
 
     /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
