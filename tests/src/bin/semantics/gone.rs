@@ -28,6 +28,7 @@ crate::checks![
     killed_while_it_moves,
     bad_memory_is_not_taken,
     part_of_a_receive_takes_no_error,
+    part_that_waits_takes_no_error,
     part_of_a_send_takes_no_error,
     error_stays_for_poll,
     error_stays_for_a_set_of_two,
@@ -296,6 +297,26 @@ fn part_of_a_receive_takes_no_error() {
     assert_eq!(recv(&fd, &mut [0; 2], MSG_WAITALL), Ok(1));
     assert_eq!(send(&fd, b"x", 0), Err(ECONNRESET));
     assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
+}
+
+/// Nor does one that waits for the rest of it.
+fn part_that_waits_takes_no_error() {
+    let Pair { c, s } = Pair::warm();
+    // SAFETY: no pointers.
+    let tid = unsafe { libc::gettid() };
+    std::thread::scope(|scope| {
+        let c = &c;
+        scope.spawn(move || {
+            crate::await_asleep(tid);
+            send_all(&s, b"x");
+            crate::await_asleep(tid);
+            send_all(c, b"never read");
+            drop(s);
+        });
+        assert_eq!(recv(c, &mut [0; 2], MSG_WAITALL), Ok(1));
+    });
+    assert_eq!(send(&c, b"x", 0), Err(ECONNRESET));
+    assert_eq!(send(&c, b"x", 0), Err(EPIPE));
 }
 
 /// A reset behind the part that is sent is told to the next call, of whichever process.

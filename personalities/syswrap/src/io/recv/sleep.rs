@@ -1,16 +1,14 @@
 //! The wait of a receive that found nothing: looking on as the policy allows, arming the ring, and what a wake-up says.
 
-use core::ffi::c_int;
-
 use madrigal_base::sync::Ordering;
 use madrigal_drivers::shm::layout::state;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, time};
 
 use super::{PEEK_NAP_NS, Receive, Step};
 use crate::io::near;
 use crate::outcome::{Nap, Outcome};
 use crate::state::process::POLICY;
-use crate::state::session::{Me, View, phase};
+use crate::state::session::{Me, View, Wire as _, phase};
 use crate::state::sock::{Ref, flag};
 use crate::state::socket::{Socket, nap, view};
 
@@ -37,7 +35,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     let mut wait = POLICY.begin(&s.rx_wait, v.s.rx() == phase::RING);
     loop {
         v.pay_space();
-        if stirred(v, op.fd) {
+        if stirred(v) {
             wait.paid();
             return None;
         }
@@ -123,15 +121,22 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
 }
 
 /// Whether there may be something to take.
-fn stirred(v: &View<'_, Socket<'_>>, fd: c_int) -> bool {
+fn stirred(v: &View<'_, Socket<'_>>) -> bool {
     match v.s.rx() {
         phase::RING => View::<Socket<'_>>::CONSUMER.stirred(v.inn) && !waits_for_last_bell(v),
-        phase::READY => {
-            v.inn.w.state.load(Ordering::Acquire) != state::KERNEL
-                || raw::peek(fd, libc::MSG_DONTWAIT) != Err(Errno::AGAIN)
-        }
+        phase::READY => v.inn.w.state.load(Ordering::Acquire) != state::KERNEL || has_come(v),
         _ => true,
     }
+}
+
+/// Whether the kernel has a byte, the end, or an error, which it tells once.
+fn has_come(v: &View<'_, Socket<'_>>) -> bool {
+    match v.wire.peek() {
+        Err(Errno::AGAIN) => return false,
+        Err(e) => v.saw_error(e),
+        Ok(_) => {}
+    }
+    true
 }
 
 /// Sealed and drained, but the writer is just about to ring once more: only the kernel can tell when.

@@ -287,7 +287,8 @@ impl<W: Wire> View<'_, W> {
             return;
         }
         let Some(_lock) = self.try_reading() else { return };
-        let queued = self.s.rx() == phase::RING && self.wire.peek() == Ok(true);
+        // By a question that takes nothing: there may be an error, which the program is to be told.
+        let queued = self.s.rx() == phase::RING && self.wire.queued().is_ok_and(|n| n > 0);
         // Counts come before bytes, and a seal before bytes of the kernel's: read again, behind the byte that was seen.
         if queued && self.bells_due() == 0 && !self.is_sealed_in() {
             self.spoil();
