@@ -67,6 +67,11 @@ pub fn established(fd: c_int) -> bool {
     info(fd).is_ok_and(|i| i.state == ESTABLISHED)
 }
 
+/// Whether the peer's FIN has come, or the connection is closed.
+pub fn has_fin(fd: c_int) -> bool {
+    info(fd).is_ok_and(|i| matches!(i.state, TIME_WAIT | CLOSE_WAIT | LAST_ACK | CLOSING | CLOSE))
+}
+
 /// How many bytes have ever been written to this socket, by whoever. Exact while no other writer is active.
 pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
     let i = info(fd)?;

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, leave};
 use crate::outcome::Outcome;
-use crate::state::session::{Me, Source, Taker, Took, View, Wire, phase};
+use crate::state::session::{Health, Me, Source, Taker, Took, View, Wire, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{self, Ref, Sock, flag, mode};
 use crate::state::socket::{Socket, nap, view};
@@ -139,7 +139,6 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             () => Wait::Looking,
         };
         match plain::receive(s, op.fd, wait, &call) {
-            Ok(outcome) if op.buffers.total() == 0 => return outcome,
             Ok(outcome) => return judged(op.fd, outcome),
             Err(back) => s = back,
         }
@@ -195,10 +194,17 @@ pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
     let Some(s) = sock::enter(fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
     let Some(v) = view(&s, fd) else { return outcome };
     match outcome {
+        // A receive of nothing does not say that there is nothing; one that a handler ends is told the same.
+        Outcome::Done(_) if !is_at_end(&v) => return outcome,
         Outcome::Done(_) => v.judge_end(),
         _ => v.saw_error(Errno::CONNRESET),
     }
     v.ending().into()
+}
+
+/// Whether the kernel's queue is empty, and no more comes.
+fn is_at_end(v: &View<'_, Socket<'_>>) -> bool {
+    v.wire.queued() == Ok(0) && v.wire.health() != Health::Open
 }
 
 /// The bytes that came before an error, and then the error.

@@ -126,6 +126,10 @@ impl Wire for Socket<'_> {
         }
     }
 
+    fn has_fin(self) -> bool {
+        tcp::has_fin(self.fd)
+    }
+
     fn take_error(self) -> Option<Errno> {
         let code = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
         (code != 0).then(|| madrigal_sys::errno_from(code))

@@ -28,6 +28,7 @@ crate::checks![
     waitall_interrupted_keeps_part,
     begun_again_without_waiting,
     ended_while_others_restart,
+    nothing_behind_what_nobody_reads,
 ];
 
 /// Ends the process should it hang.
@@ -300,4 +301,18 @@ fn begun_again_without_waiting() {
 
 fn ended_while_others_restart() {
     assert_eq!(interrupted_when_nonblocking(SIGUSR2), Err(EINTR));
+}
+
+/// A receive of no bytes that a handler ends tells of nothing: what the peer, which lives, has not read is no sign of its end.
+fn nothing_behind_what_nobody_reads() {
+    let p = Pair::warm();
+    net::on_signal(SIGUSR1, net::count_signal, false);
+    send_all(&p.c, b"never read");
+    assert_eq!(net::shutdown(&p.s, libc::SHUT_RD), Ok(()));
+    assert_eq!(interrupting(|| net::recv(&p.c, &mut [], libc::MSG_WAITALL), || {}), Ok(0));
+    assert_eq!(net::take_error(&p.c), 0);
+    // Nor is an end that the program itself has made.
+    assert_eq!(net::shutdown(&p.c, libc::SHUT_RD), Ok(()));
+    assert_eq!(read(&p.c, &mut [0; 4]), Ok(0));
+    assert_eq!(net::take_error(&p.c), 0);
 }

@@ -239,7 +239,7 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether the end that the kernel tells of is one.
     pub(crate) fn judge_end(&self) {
-        if !self.leaves_ring_unread() {
+        if !self.leaves_ring_unread() || self.has_ended_itself() {
             return;
         }
         match self.inn.w.fate.load(Ordering::Acquire) {
@@ -249,6 +249,11 @@ impl<W: Wire> View<'_, W> {
             fate::CLOSED => self.s.owe(Errno::PIPE),
             _ => {}
         }
+    }
+
+    /// Whether what the kernel tells of is what the program has shut, and not the peer.
+    fn has_ended_itself(&self) -> bool {
+        self.inn.r.deaf.load(Ordering::SeqCst) != 0 && !self.wire.has_fin()
     }
 
     /// The kernel's socket is closed, and holds no error: it has been told.

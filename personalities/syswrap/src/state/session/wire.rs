@@ -32,6 +32,8 @@ pub(crate) trait Wire: Copy {
     fn peek(self) -> Result<bool, Errno>;
     /// What has become of the connection. Takes nothing.
     fn health(self) -> Health;
+    /// Whether the peer's end has come, or the connection is closed, whatever this end has shut.
+    fn has_fin(self) -> bool;
     /// Takes the error that the socket holds, which is told once.
     fn take_error(self) -> Option<Errno>;
     /// Runs a part that no signal handler gets into.

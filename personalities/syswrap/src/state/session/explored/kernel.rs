@@ -283,6 +283,10 @@ impl<'a> Wire for End<'a> {
         })
     }
 
+    fn has_fin(self) -> bool {
+        self.kernel.with(self.side, |queue| queue.fin || queue.closed)
+    }
+
     fn take_error(self) -> Option<Errno> {
         self.kernel.with(self.side, |queue| queue.error.take())
     }
