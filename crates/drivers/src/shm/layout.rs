@@ -59,7 +59,7 @@ pub struct WriterLine {
     pub resets: AtomicU32,
     /// 1: unread bytes are on their way from the ring to the kernel.
     pub taking: AtomicU32,
-    /// 1: urgent data follow, or have followed, by the kernel.
+    /// Not 0: urgent data follow, or have followed, by the kernel; one more than how many such bytes count as doorbells.
     pub urgent: AtomicU32,
     /// 1: the program has shut its sending direction: the end that the kernel tells of is no death.
     pub shut: AtomicU32,

@@ -130,6 +130,10 @@ impl Wire for Socket<'_> {
         tcp::has_fin(self.fd)
     }
 
+    fn keeps_urgent(self) -> bool {
+        raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|on| on != 0)
+    }
+
     fn take_error(self) -> Option<Errno> {
         let code = raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
         (code != 0).then(|| madrigal_sys::errno_from(code))

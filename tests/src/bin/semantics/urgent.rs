@@ -12,6 +12,7 @@ crate::checks![
     receive_ends_at_the_mark,
     urgent_inline,
     urgent_signal,
+    urgent_byte_behind_another,
     stream_around_urgent
 ];
 
@@ -91,6 +92,28 @@ fn urgent_signal() {
         net::nap(1);
     }
     assert_eq!(recv_exact(&p.s, 1), b"q");
+}
+
+/// One that is the first unread byte when the next one comes is dropped, and becomes an ordinary byte otherwise.
+fn urgent_byte_behind_another() {
+    let stream = |ordinary: &[u8], urgent: [&[u8]; 3], inline| {
+        let p = Pair::warm();
+        net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, inline).unwrap();
+        send_all(&p.c, ordinary);
+        urgent.iter().for_each(|bytes| assert_eq!(send(&p.c, bytes, MSG_OOB), Ok(bytes.len())));
+        send_all(&p.c, b".");
+        let mut all = Vec::new();
+        while all.last() != Some(&b'.') {
+            let mut b = [0; 16];
+            let n = recv(&p.s, &mut b, 0).unwrap();
+            all.extend_from_slice(&b[..n]);
+        }
+        all
+    };
+    assert_eq!(stream(b"", [b"A", b"B", b"C"], 0), b".");
+    assert_eq!(stream(b"", [b"A", b"xB", b"C"], 0), b"xB.");
+    assert_eq!(stream(b"unread", [b"A", b"xB", b"C"], 0), b"unreadAxB.");
+    assert_eq!(stream(b"", [b"A", b"xB", b"C"], 1), b"AxBC.");
 }
 
 fn stream_around_urgent() {

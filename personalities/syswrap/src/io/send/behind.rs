@@ -81,7 +81,11 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
         let msg = op.some(THROUGH_GATE, &mut pieces);
         let flags = if op.done() > 0 { op.rest_flags() } else { op.flags };
         // SAFETY: parts of the program's buffers, for which it vouches.
-        let sent = behind_gate(&s, op.fd, || unsafe { raw::sendmsg(op.fd, &msg, flags | libc::MSG_DONTWAIT) });
+        let call = || unsafe { raw::sendmsg(op.fd, &msg, flags | libc::MSG_DONTWAIT) };
+        let sent = behind_gate(&s, op.fd, || match view(&s, op.fd) {
+            Some(v) if flags & libc::MSG_OOB != 0 => v.send_urgent(call),
+            _ => call(),
+        });
         let outcome = match sent {
             Ok(n) => {
                 s.count_kernel(n, true);

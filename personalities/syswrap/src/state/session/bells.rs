@@ -224,7 +224,7 @@ impl<W: Wire> View<'_, W> {
         if !self.has_rung_last() {
             return Left::MoreToCome;
         }
-        let all = self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(self.inn.w.bells.load(Ordering::Acquire));
+        let all = self.bells_end();
         match self.wire.taken().map(|taken| all.checked_sub(taken)) {
             Ok(Some(left)) => Left::Bells(left),
             // Another process has taken them, and bytes behind them.

@@ -158,7 +158,7 @@ impl<W: Wire> View<'_, W> {
             self.wire.pause();
         }
         let data = self.inn.w.n_kernel.load(Ordering::Acquire);
-        let all = data.wrapping_add(self.inn.w.bells.load(Ordering::Acquire));
+        let all = self.bells_end();
         // In phase RING the data are read, and some doorbells are out.
         let front = usize::try_from(data.saturating_sub(begin)).unwrap_or(usize::MAX).min(aside.bytes().len());
         let bells =

@@ -25,6 +25,7 @@
 //! | [`gone`] | what the program is told of a peer that went |
 //! | [`leave`] | seals; the end of both directions |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
+//! | [`urgent`] | urgent bytes behind doorbells |
 //! | [`handback`] | unread bytes back into the kernel's queue, for readers that know nothing of rings |
 //!
 //! All of it works on a [`Wire`], the program's socket or a model's; `explored` runs it under a scheduler, with kills at every step.
@@ -38,6 +39,7 @@ mod put;
 mod reading;
 mod source;
 mod switch;
+mod urgent;
 mod wire;
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
@@ -121,6 +123,8 @@ pub(crate) struct Session {
     pub(crate) refusals: AtomicU32,
     /// Since when a sender has found it full, or waited for it to have room, 0 while it does not.
     full_since: AtomicU64,
+    /// Bytes that this end had put into the kernel when it had sent its last urgent one.
+    urgent_end: AtomicU64,
     /// Whether a send was refused since the last one that was not.
     refused: AtomicU32,
     /// 1: the kernel holds a doorbell back.
@@ -182,7 +186,7 @@ impl Session {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.generation, &self.number, &self.swallowed, &self.known_block, &self.summed, &self.piece_in];
-        for word in words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since]) {
+        for word in words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since, &self.urgent_end]) {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -299,18 +303,6 @@ impl Session {
 
     pub(crate) fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed) == cut::SHORT
-    }
-
-    /// Urgent data follow by the kernel, where they count as bytes that no receive returns.
-    pub(crate) fn announce_urgent(&self) {
-        if let Some(slot) = self.slot() {
-            slot.dir[self.side()].w.urgent.store(1, Ordering::Release);
-        }
-    }
-
-    /// Whether the peer has sent such.
-    pub(crate) fn may_meet_urgent(&self) -> bool {
-        self.slot().is_some_and(|slot| slot.dir[1 - self.side()].w.urgent.load(Ordering::Acquire) != 0)
     }
 
     /// Whether the program's bytes travel by the kernel again, both ways.

@@ -343,9 +343,7 @@ impl<W: Wire> View<'_, W> {
         }
         // Behind a sealed ring, and its doorbells, the kernel goes on.
         if done < left && self.is_sealed_in() && self.has_rung_last() {
-            let bells = self.inn.w.bells.load(Ordering::Acquire);
-            let taken = self.wire.taken().unwrap_or(0);
-            let front = self.inn.w.n_kernel.load(Ordering::Acquire).wrapping_add(bells).wrapping_sub(taken);
+            let front = self.bells_end().wrapping_sub(self.wire.taken().unwrap_or(0));
             if front >= hidden && front < 1 << 40 {
                 done += skip(done, front, (left - done) as u64).unwrap_or(0);
             }

@@ -287,6 +287,10 @@ impl<'a> Wire for End<'a> {
         self.kernel.with(self.side, |queue| queue.fin || queue.closed)
     }
 
+    fn keeps_urgent(self) -> bool {
+        false
+    }
+
     fn take_error(self) -> Option<Errno> {
         self.kernel.with(self.side, |queue| queue.error.take())
     }
