@@ -9,6 +9,7 @@ use core::ptr;
 use std::os::fd::IntoRawFd;
 
 use libc::{pollfd, sigset_t, timespec};
+use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, mem, raw};
 
 /// Whether every signal handler of the program was installed with `SA_RESTART`.
@@ -53,14 +54,5 @@ pub(crate) fn sleep(
         Err(Errno::INTR) if mask.is_some() || ends == 0 => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
         result => result,
-    }
-}
-
-fn as_set(mask: u64) -> sigset_t {
-    // SAFETY: a signal set is an array of words, of which the kernel uses the first.
-    unsafe {
-        let mut set: sigset_t = core::mem::zeroed();
-        (&raw mut set).cast::<u64>().write(mask);
-        set
     }
 }

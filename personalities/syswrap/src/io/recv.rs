@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
+use madrigal_sys::signals::Blocked;
 use madrigal_sys::{Errno, raw, tcp, time};
 
 use super::buffers::{Buffers, NOWHERE, message};
@@ -16,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::state::session::{Health, Me, Source, Taker, Took, View, Wire, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{self, Ref, Sock, flag, mode};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, view};
 use crate::state::{process, registration, settle};
 
 mod sleep;
@@ -254,9 +255,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
         match took {
             Took::Bytes(n) if op.is_peek() => {
                 let enough = n == total || !op.is_whole() || op.nonblocking(s);
-                if enough || !await_more(&v, op, n) {
-                    return Some(Step::Ends(Outcome::Done(n)));
-                }
+                return if enough { Some(n) } else { look_on(&v, op, n) }.map(|n| Step::Ends(Outcome::Done(n)));
             }
             Took::Bytes(n) => {
                 v.pay_space();
@@ -291,8 +290,38 @@ fn is_there(v: &View<'_, Socket<'_>>) -> Took {
     }
 }
 
-/// Waits until more than `n` bytes can be peeked at; false when that cannot be.
-fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
+/// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
+/// come. `None`: the kernel carries everything.
+fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
+    // A handler that ran between two naps would end neither.
+    let blocked = Blocked::all();
+    loop {
+        let waits = await_more(v, op, n, &blocked);
+        let looked = {
+            let _lock = v.reading();
+            look(v, op)
+        };
+        settle::note(v.wire.s);
+        match looked {
+            Took::Bytes(there) => n = there,
+            Took::Plain if waits => return None,
+            Took::Plain => {
+                let mut pieces = Receive::pieces();
+                let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+                // SAFETY: parts of the program's buffers, for which it vouches.
+                return Some(unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) }.unwrap_or(n));
+            }
+            // Another thread has taken it.
+            _ => return Some(n),
+        }
+        if !waits || n >= op.buffers.total() {
+            return Some(n);
+        }
+    }
+}
+
+/// Waits until more than `n` bytes can be peeked at; false when that cannot be, or a signal handler ran.
+fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize, blocked: &Blocked) -> bool {
     let s = v.wire.s;
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
     while readable(s, op.fd).is_some_and(|there| there <= n) {
@@ -301,7 +330,7 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
         {
             v.check_open(false);
         }
-        if v.ended() || s.is_closed() || time::now_ns() > end || !nap(PEEK_NAP_NS) {
+        if v.ended() || s.is_closed() || time::now_ns() > end || !blocked.nap(PEEK_NAP_NS) {
             return false;
         }
     }

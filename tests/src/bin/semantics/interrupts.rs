@@ -3,7 +3,7 @@
 
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use libc::{EAGAIN, EINTR, POLLIN, SIGUSR1, SIGUSR2, pollfd};
 use madrigal_tests::net::{self, read, send_all};
@@ -26,6 +26,7 @@ crate::checks![
     handler_uses_the_socket,
     interrupted_with_timeout,
     waitall_interrupted_keeps_part,
+    peek_interrupted_sees_all,
     begun_again_without_waiting,
     ended_while_others_restart,
     nothing_behind_what_nobody_reads,
@@ -271,6 +272,31 @@ fn waitall_interrupted_keeps_part() {
             assert_eq!(interrupting(|| net::recv(&p.s, &mut b, libc::MSG_WAITALL), || {}), Ok(4));
             assert_eq!(&b[..4], b"part");
         }
+    }
+}
+
+fn peek_interrupted_sees_all() {
+    for _ in 0..20 {
+        let (p, over) = (Pair::warm(), AtomicBool::new(false));
+        net::set(&p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+        net::on_signal(SIGUSR1, net::count_signal, true);
+        send_all(&p.c, b"one");
+        let me = net::this_thread();
+        // SAFETY: no pointers.
+        let tid = unsafe { libc::gettid() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                crate::await_asleep(tid);
+                send_all(&p.c, b"two");
+                // The first one may run just before the kernel is asked.
+                while !over.load(Ordering::SeqCst) {
+                    net::signal_thread(me, SIGUSR1);
+                    net::nap(50);
+                }
+            });
+            assert_eq!(net::recv(&p.s, &mut [0; 16], libc::MSG_PEEK | libc::MSG_WAITALL), Ok(6));
+            over.store(true, Ordering::SeqCst);
+        });
     }
 }
 
