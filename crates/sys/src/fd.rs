@@ -20,6 +20,20 @@ impl From<OwnedFd> for Fd {
     }
 }
 
+impl Fd {
+    /// The number, which stays open until [`Fd::from_number`].
+    pub fn into_number(self) -> RawFd {
+        ManuallyDrop::new(self).as_raw_fd()
+    }
+
+    /// # Safety
+    /// The number is from [`Fd::into_number`], and comes back once.
+    pub unsafe fn from_number(fd: RawFd) -> Self {
+        // SAFETY: the caller's contract.
+        Self::from(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
 impl AsFd for Fd {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -40,15 +54,26 @@ impl Drop for Fd {
     }
 }
 
-/// Puts a socket in a descriptor's place whose peer has reset the connection: the next call on it says so. What the descriptor stood for
-/// stays open by its other descriptors, here and in other processes.
-pub fn replace_by_reset(fd: RawFd) -> Result<(), Errno> {
+/// A socket whose peer has reset the connection: the next call on it says so.
+pub fn reset_socket() -> Result<Fd, Errno> {
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let (reset, peer) = (Fd::from(pair.0), Fd::from(pair.1));
     // unix(7): a peer that closes with bytes unread resets the connection.
     rustix::net::send(&reset, &[0], SendFlags::NOSIGNAL)?;
     drop(peer);
+    Ok(reset)
+}
+
+/// The number `fd` stands for what `by` does, and survives exec (dup3(2)). What it stood for stays open by its other descriptors.
+pub fn replace(fd: RawFd, by: impl AsFd) -> Result<(), Errno> {
     // SAFETY: no memory; what becomes of the number is the caller's matter, who named it.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-    rustix::io::dup3(&reset, &mut place, DupFlags::empty())
+    rustix::io::dup3(by, &mut place, DupFlags::empty())
+}
+
+/// Another descriptor of what `fd` stands for, with a high number, closed on exec.
+pub fn copy_high(fd: RawFd) -> Result<Fd, Errno> {
+    let copy = crate::raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)?;
+    // SAFETY: fcntl just made this descriptor for us.
+    Ok(Fd::from(crate::mem::move_high(unsafe { OwnedFd::from_raw_fd(copy) })))
 }

@@ -6,8 +6,10 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::os::fd::BorrowedFd;
 
 use madrigal_report::Reason;
+use madrigal_sys::fd::{self, Fd};
 use madrigal_sys::{process as proc, raw};
 
 use super::close;
@@ -171,7 +173,8 @@ pub(crate) fn after_spawn() {
 #[cold]
 fn withhold(s: &Ref) {
     let own = || sockets().filter(|(_, other)| core::ptr::eq(&**other, &**s)).map(|(fd, _)| fd);
-    if !own().any(closes_on_exec) {
+    // A child without one of the standard descriptors would write into the next file it opens.
+    if !own().any(|fd| closes_on_exec(fd) || fd <= libc::STDERR_FILENO) {
         s.set_flag(flag::WITHHELD, true);
         for fd in own() {
             let _ = raw::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
@@ -227,8 +230,7 @@ pub(crate) fn before_exec(told: bool) {
             let read = close::is_standard(fd) || s.is_sole();
             give_away_held(fd, &s, if read { Back::IntoKernel } else { Back::Beside });
             if leaves_bytes(&s, fd) {
-                // The bytes are the other holder's.
-                let _ = madrigal_sys::fd::replace_by_reset(fd);
+                displace(&s, fd);
             }
             continue;
         }
@@ -250,11 +252,40 @@ pub(crate) fn before_exec(told: bool) {
     offers::leave();
 }
 
+/// The next program finds a reset: the bytes are the other holder's. [`put_back`] undoes it.
+#[cold]
+fn displace(s: &Sock, fd: c_int) {
+    if s.displaced.load(Ordering::Relaxed) == 0 {
+        let Ok(copy) = fd::copy_high(fd) else { return };
+        s.displaced.store(copy.into_number() as u32 + 1, Ordering::Relaxed);
+    }
+    let _ = fd::reset_socket().and_then(|reset| fd::replace(fd, reset));
+}
+
+/// What was displaced is where it was.
+fn put_back() {
+    let copy_of = |s: &Sock| s.displaced.load(Ordering::Relaxed).checked_sub(1).map(|copy| copy as c_int);
+    for (fd, s) in sockets().filter(|&(fd, _)| !closes_on_exec(fd)) {
+        if let Some(copy) = copy_of(&s) {
+            // SAFETY: open until below.
+            let _ = fd::replace(fd, unsafe { BorrowedFd::borrow_raw(copy) });
+        }
+    }
+    for (_, s) in sockets() {
+        if let Some(copy) = copy_of(&s) {
+            s.displaced.store(0, Ordering::Relaxed);
+            // SAFETY: from `displace`, and taken away just now.
+            drop(unsafe { Fd::from_number(copy) });
+        }
+    }
+}
+
 /// exec failed: the program goes on.
 pub(crate) fn exec_failed() {
     if process::is_plain() {
         return;
     }
+    put_back();
     for (fd, s) in sockets() {
         if !s.come_back() {
             // Another process of the family may have moved it to a ring, of which this one knows nothing.

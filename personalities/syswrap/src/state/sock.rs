@@ -98,6 +98,8 @@ pub(crate) struct Sock {
     flags: AtomicU32,
     /// Why it may never move: a [`Reason`], 0 for none.
     never: AtomicU32,
+    /// While this process tries to become another program: one more than a descriptor of it, whose own numbers stand for a reset socket.
+    pub(crate) displaced: AtomicU32,
     /// Sends so far, and how many make the next try worth it.
     sends: AtomicU32,
     next_try: AtomicU32,
@@ -235,7 +237,15 @@ pub(crate) fn track(fd: c_int, role: u32, nonblocking: bool) {
 impl Sock {
     fn reset(&self, index: u32, fd: c_int, role: u32, nonblocking: bool) {
         let words = [&self.mode, &self.never, &self.sends, &self.seen_offers, &self.holders, &self.kernel_moves];
-        let more = [&self.kernel_room, &self.offer, &self.offer_looks, &self.lease, &self.record_of, &self.turns];
+        let more = [
+            &self.kernel_room,
+            &self.offer,
+            &self.offer_looks,
+            &self.lease,
+            &self.record_of,
+            &self.turns,
+            &self.displaced,
+        ];
         for field in words.into_iter().chain(more) {
             field.store(0, Ordering::Relaxed);
         }

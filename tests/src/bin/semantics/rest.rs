@@ -26,6 +26,7 @@ crate::checks![
     beside_a_file_that_writes,
     inherited_with_small_buffers,
     left_to_a_parent,
+    left_when_exec_fails,
     left_by_a_child,
     kept_beside_a_command,
     watched_by_who_closed_first,
@@ -291,6 +292,21 @@ fn left_to_a_parent() {
     assert_eq!(net::wait(child), 0);
     assert_eq!(recv_exact(&fd, 300), [7; 300]);
     assert_eq!(net::read(&fd, &mut [0; 1]), Ok(0));
+}
+
+/// A process fails to become another program, while a child has the socket, too.
+fn left_when_exec_fails() {
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, &[7; 300]));
+    net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
+    let child = net::fork(|| {
+        net::nap(300);
+        0
+    });
+    let _ = Command::new("/nonexistent").exec();
+    assert_eq!(net::get(&fd, libc::SOL_SOCKET, libc::SO_DOMAIN), Ok(libc::AF_INET), "the same socket");
+    assert_eq!(recv_exact(&fd, 300), [7; 300]);
+    assert_eq!(net::read(&fd, &mut [0; 1]), Ok(0));
+    assert_eq!(net::wait(child), 0);
 }
 
 /// A child has taken what was in the ring, and the doorbells behind it: what has come since is the parent's.
