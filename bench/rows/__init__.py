@@ -9,12 +9,22 @@ from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
 from rows.own import Idle, IdlePeers, Multiplexing, PassThrough, VLinkLatency
-from rows.redis import Redis
-from rows.services import GoEcho, Memcached, NginxKeepAlive, NginxNewConnections, Pgbench
+from rows.redis import Redis, RedisTails
+from rows.services import GoEcho, Memcached, MemcachedTails, NginxKeepAlive, NginxNewConnections, NginxTails, Pgbench
 
 
 def _rates(what: str, tests: tuple[str, ...], target: float, goal: float | None = None, floor: float | None = None) -> list[Figure]:
     return [Figure(what.format(test), "requests/s", target, goal, floor=floor) for test in tests]
+
+
+def _tails(busy: bool) -> dict[str, Row]:
+    """The slowest requests: nowhere slower than plain TCP's."""
+    workloads = {"redis1": ("redis GET, 1 client", RedisTails(clients=1)), "redis50": ("redis GET, 50 clients", RedisTails(clients=50)),
+                 "nginx": ("nginx + wrk, keep-alive", NginxTails()), "memcached": ("memcached, 10 clients", MemcachedTails())}
+    head, short = ("busy: ", "busy-") if busy else ("", "")
+    return {f"{short}tails-{name}": Pair(workload, [Figure(f"{head}{what}, {share}", "us", 1.0, lower_is_better=True)
+                                                   for share in ("p99", "p99.9")], busy=busy)
+            for name, (what, workload) in workloads.items()}
 
 
 def all_rows() -> dict[str, Row]:
@@ -44,6 +54,8 @@ def all_rows() -> dict[str, Row]:
         "busy-iperf3": Pair(Iperf3(), [Figure("busy: iperf3, 1 stream", "Gbit/s", 0.95, 1.2, floor=0.8)], busy=True),
         "busy-nginx": Pair(NginxKeepAlive(), [Figure("busy: nginx + wrk, keep-alive", "requests/s", 0.95, 1.2, floor=0.8)],
                            busy=True),
+        **_tails(busy=False),
+        **_tails(busy=True),
         "vlink": VLinkLatency(),
         "multiplexing": Multiplexing(),
         "peers": IdlePeers(),

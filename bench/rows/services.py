@@ -56,11 +56,24 @@ class NginxKeepAlive(_Nginx):
 
     def run(self, side: Side, server: Child, seconds: float) -> list[float]:
         """Requests per second."""
-        text = side.client(["wrk", "-t1", "-c10", f"-d{math.ceil(seconds)}s", self.url(side)], server)
-        found = re.search(r"Requests/sec:\s*([0-9.]+)", text)
+        return [float(value) for value in self._wrk(side, server, seconds, r"Requests/sec:\s*([0-9.]+)")]
+
+    def _wrk(self, side: Side, server: Child, seconds: float, wanted: str, *options: str) -> Sequence[str]:
+        text = side.client(["wrk", "-t1", "-c10", f"-d{math.ceil(seconds)}s", *options, self.url(side)], server)
+        found = re.search(wanted, text)
         if not found or "Socket errors" in text or "Non-2xx" in text:
             raise Failed(f"{side.label}: wrk: {text[-300:]}")
-        return [float(found[1])]
+        return found.groups()
+
+
+@dataclass(frozen=True)
+class NginxTails(NginxKeepAlive):
+    """The same, and how long the slowest of a hundred and of a thousand requests take."""
+
+    def run(self, side: Side, server: Child, seconds: float) -> list[float]:
+        """p99 and p99.9 in us."""
+        script = str(builds.BENCH / "peers" / "tails.lua")
+        return [float(us) for us in self._wrk(side, server, seconds, r"tails: ([0-9.]+) ([0-9.]+) us", "-s", script)]
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,20 @@ class Memcached:
 
     def run(self, side: Side, server: Child, seconds: float) -> list[float]:
         """Requests per second."""
-        return [float(side.client([builds.c_program("memload"), f"{side.memory['port']:.0f}", "10", str(seconds)], server))]
+        return self._load(side, server, seconds)
+
+    def _load(self, side: Side, server: Child, seconds: float, *what: str) -> list[float]:
+        load = [builds.c_program("memload"), f"{side.memory['port']:.0f}", "10", str(seconds), *what]
+        return [float(value) for value in side.client(load, server).split()]
+
+
+@dataclass(frozen=True)
+class MemcachedTails(Memcached):
+    """The same, and how long the slowest of a hundred and of a thousand requests take."""
+
+    def run(self, side: Side, server: Child, seconds: float) -> list[float]:
+        """p99 and p99.9 in us."""
+        return self._load(side, server, seconds, "tails")
 
 
 @dataclass(frozen=True)
