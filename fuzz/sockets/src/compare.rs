@@ -209,16 +209,21 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
     }
 }
 
-/// Whether a program that was executed in a child finds a reset where another process still holds what the peer left.
+/// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
+/// what the peer left.
 fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
     let before = || program.steps[..number].iter();
-    let executed = before().any(|step| matches!(step.op, Op::Spawn { actor, fork: true, .. } if process(actor) == own));
+    let begun = |forked: bool| {
+        before().any(|step| matches!(step.op, Op::Spawn { actor, fork, .. } if fork == forked && process(actor) == own))
+    };
     let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
     let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
     let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    executed && left && reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_) | Op::Send(_))
+    let reset = reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_) | Op::Send(_));
+    let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
+    left && (begun(true) && reset || begun(false) && missing)
 }
 
 /// Whether a program that runs without the library is told of the end of a connection by another error, or by none.

@@ -31,7 +31,7 @@ rules! {
     BufferSize: "the kernel tunes SO_SNDBUF and SO_RCVBUF by what passes through it, unless the program sets them";
     Unnoticed: "a peer killed in the tick in which it was found alive may have left a send in the ring, and a look may come too soon";
     ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or find another one";
-    LeftBeside: "what a peer that is gone left in a ring, or in front of doorbells, is its holder's: a program executed beside it finds a reset";
+    LeftBeside: "what a peer that is gone left in a ring, or in front of doorbells, is its holder's: a program executed beside it finds a reset, one that is spawned no descriptor";
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
     FaultSplit: "how much of a transfer precedes a bad page depends on how the kernel cut the stream into segments";
 }

@@ -123,7 +123,7 @@ impl Tx {
             }
             self.move_to(size);
         }
-        let span = self.producer.space(self.side.out(), &self.memory)?;
+        let span = self.producer.space(self.side.out(), &self.memory, 1)?;
         if span.is_empty() {
             self.full = self.full.saturating_add(1);
         }

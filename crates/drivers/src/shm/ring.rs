@@ -150,10 +150,10 @@ impl Producer {
         Block::unpack(self.block.load(Ordering::Relaxed), mem.size())
     }
 
-    /// Free space, as pieces to copy into. Empty when the ring is full, and then until half of it is free: a bulk writer that
+    /// Free space, as pieces to copy into. Empty when less than `least` bytes are free, and then until half of the ring is: a bulk writer that
     /// resumed at every byte would bounce the lines between processors (half-ring hysteresis). `Sealed`: a reader that sealed may move
     /// its position before it has copied what is unread, so nothing of it is free any more.
-    pub fn space(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
+    pub fn space(&self, dir: &Direction, mem: &Memory, least: usize) -> Result<Span, Trouble> {
         let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let tail = self.tail.load(Ordering::Relaxed);
         let mut used = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as usize;
@@ -164,8 +164,10 @@ impl Producer {
         if self.is_sealed(dir) {
             return Err(Trouble::Sealed);
         }
-        let resume = if self.full.load(Ordering::Relaxed) == 0 { size } else { size / 2 + 1 };
-        if used >= resume {
+        // No more than a ring that counts as free again has.
+        let least = least.clamp(1, size / 2);
+        let refused = if self.full.load(Ordering::Relaxed) == 0 { size - least + 1 } else { size / 2 + 1 };
+        if used >= refused {
             self.full.store(1, Ordering::Relaxed);
             return Ok(Span::new(base, size, tail, 0));
         }

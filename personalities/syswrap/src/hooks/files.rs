@@ -13,8 +13,8 @@ use super::{
 };
 use crate::io::file::{Transfer, transfer};
 use crate::io::progress::Progress;
-use crate::io::send;
-use crate::outcome::Outcome;
+use crate::io::{recv, send};
+use crate::outcome::{Outcome, errno};
 use crate::real;
 use crate::state::sock;
 
@@ -49,38 +49,68 @@ unsafe fn send_file(
     n: usize,
     real: impl Fn(usize) -> ssize_t,
 ) -> ssize_t {
-    if !is_socket(out) {
+    if !is_socket(out) || n == 0 {
         return real(n);
     }
-    // SAFETY: the caller's contract.
-    match unsafe { by_ring(out, file, offset, n) } {
-        Outcome::Pass => in_order(out, n, real),
-        outcome => finish(out, outcome, || real(n)),
+    let mut done = 0;
+    loop {
+        // SAFETY: the caller's contract.
+        let (outcome, sent) = unsafe { by_ring(out, file, offset, n - done) };
+        done += sent;
+        match outcome {
+            Outcome::Pass => {}
+            _ if done > 0 => return done as ssize_t,
+            outcome => return finish(out, outcome, || real(n)),
+        }
+        if done > 0 && guarded_or(true, || sock::enter(out).is_none_or(|s| send::is_over(&s, out))) {
+            // The kernel would tell this call of an error that is the next one's.
+            return done as ssize_t;
+        }
+        // `None`: the connection has just moved.
+        let Some((sent, asked)) = in_order(out, n - done, &real) else { continue };
+        if sent < 0 && done > 0 {
+            keep_error(out);
+            return done as ssize_t;
+        }
+        if sent < asked as ssize_t || done + asked == n {
+            return done as ssize_t + sent;
+        }
+        done += asked;
     }
 }
 
-/// The kernel sends up to `n` bytes, behind what the peer may just be putting back into its queue; then a part at a time.
-fn in_order(out: c_int, n: usize, real: impl Fn(usize) -> ssize_t) -> ssize_t {
-    let mut result = None;
+/// The kernel sends up to `n` bytes, behind what the peer may just be putting back into its queue; then a part at a time. What it told, and
+/// of how many bytes. `None`: the connection moved into a ring in the same moment, and nothing was sent.
+fn in_order(out: c_int, n: usize, real: impl Fn(usize) -> ssize_t) -> Option<(ssize_t, usize)> {
+    let (mut result, mut asked) = (None, n);
     guarded_or((), || {
         if let Some(s) = sock::enter(out) {
-            let n = if send::is_bound(&s, out) { n.min(PART) } else { n };
-            let call = || send::at_kernel(&s, || told(real(n)));
+            asked = if send::is_bound(&s, out) { n.min(PART) } else { n };
+            let call = || send::unless_moved(&s, || told(real(asked)));
             result = Some(send::in_order(&s, out, call));
         }
     });
-    match result {
-        Some(Ok(n)) => n as ssize_t,
-        Some(Err(e)) => fail(e) as ssize_t,
+    let sent = match result {
+        Some(Some(Ok(n))) => n as ssize_t,
+        Some(Some(Err(e))) => fail(e) as ssize_t,
+        Some(None) => return None,
         None => real(n),
-    }
+    };
+    Some((sent, asked))
 }
 
-/// Reads the file straight into the ring. Its offset moves by what was published, never by what was only read.
+/// What the kernel has told a call that has something else to tell.
+#[cold]
+fn keep_error(fd: c_int) {
+    let e = madrigal_sys::errno_from(errno());
+    guarded_or((), || recv::keep_error(fd, e));
+}
+
+/// Reads the file straight into the ring; how many bytes were sent so. Its offset moves by what was published, never by what was only read.
 ///
 /// # Safety
 /// As for [`send_file`].
-unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> Outcome {
+unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (Outcome, usize) {
     let at = if offset.is_null() {
         raw::seek(file, 0, libc::SEEK_CUR).ok()
     } else {
@@ -90,20 +120,24 @@ unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> Ou
     // Without a place in the file, or with a bad address, the kernel says what is wrong.
     let Some(at) = at.filter(|&at| at >= 0) else {
         sends_by_kernel(out, Reason::Splice);
-        return Outcome::Pass;
+        return (Outcome::Pass, 0);
     };
     let op = Transfer { out, file, at, n: n.min(MOST), progress: Progress::default() };
-    loop {
+    let outcome = loop {
         match guarded(|| transfer(&op)) {
             Outcome::Again => cancellation_point(),
-            Outcome::Done(sent) => {
-                // SAFETY: the caller's contract.
-                unsafe { move_offset(file, offset, at + sent as off64_t) };
-                return Outcome::Done(sent);
-            }
-            outcome => return outcome,
+            outcome => break outcome,
         }
+    };
+    let sent = match outcome {
+        Outcome::Done(sent) => sent,
+        _ => op.progress.done(),
+    };
+    if sent > 0 {
+        // SAFETY: the caller's contract.
+        unsafe { move_offset(file, offset, at + sent as off64_t) };
     }
+    (outcome, sent)
 }
 
 /// # Safety
@@ -192,6 +226,7 @@ pub unsafe extern "C-unwind" fn splice(
     let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
     match told {
         Some(outcome) => finish(to, outcome, || real(n)),
-        None => in_order(to, n, real),
+        // It left for good above: it cannot have moved.
+        None => in_order(to, n, real).map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent),
     }
 }

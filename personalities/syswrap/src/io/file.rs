@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::{recv, send};
 use crate::lifecycle::earn;
 use crate::outcome::Outcome;
-use crate::state::session::Put;
+use crate::state::session::{Piece, Put};
 use crate::state::settle;
 use crate::state::sock::{self, Ref, mode};
 use crate::state::socket::view;
@@ -25,8 +25,8 @@ pub(crate) struct Transfer {
     pub(crate) progress: Progress,
 }
 
-/// Sends a part of a file; `Pass`: the kernel carries everything, and the call is its, in order ([`send::in_order`]). What was sent before
-/// the session ended is the call's result: the rest is for the next one.
+/// Sends a part of a file; `Pass`: the kernel carries everything, and what the call has not sent by then is the kernel's, in order
+/// ([`send::in_order`]).
 pub(crate) fn transfer(op: &Transfer) -> Outcome {
     let Some(s) = sock::enter(op.out) else { return Outcome::Pass };
     earn::step(&s, op.out);
@@ -36,7 +36,7 @@ pub(crate) fn transfer(op: &Transfer) -> Outcome {
     send::flush_deferred(&s, op.out);
     match outcome {
         Some(outcome) => outcome,
-        None if op.progress.done() > 0 => Outcome::Done(op.progress.done()),
+        None if op.progress.done() > 0 => Outcome::Pass,
         None => send::told_elsewhere(&s, op.out, rest(op), Ok).unwrap_or(Outcome::Pass),
     }
 }
@@ -57,8 +57,8 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
             if guard.nested() {
                 return Some(Outcome::Fail(Errno::INTR));
             }
-            let left = op.n - op.progress.done();
-            send::put(&v, left, false, |span, from| {
+            let done = op.progress.done();
+            send::put(&v, Piece { left: op.n - done, first: done == 0, more: false }, |span, from| {
                 let got = read(op, span, from);
                 over = Some(got).filter(|got| got.is_err() || *got == Ok(0));
                 Ok(got.unwrap_or(0))

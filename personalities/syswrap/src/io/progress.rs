@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 
-use madrigal_sys::Errno;
+use madrigal_sys::{Errno, raw};
 
 use super::plain;
 use crate::outcome::Outcome;
@@ -17,6 +17,8 @@ pub(crate) struct Progress {
     deadline: Cell<u64>,
     /// As it was when the call began.
     waits: Cell<Option<bool>>,
+    /// It has found a session with nothing for it.
+    waited: Cell<bool>,
 }
 
 impl Progress {
@@ -40,9 +42,21 @@ impl Progress {
         !waits
     }
 
+    /// The call is about to wait in a session.
+    pub(crate) fn note_wait(&self) {
+        self.waited.set(true);
+    }
+
+    /// Whether it waits on, where the kernel would return at once: on a socket that was made non-blocking meanwhile, by whomever.
+    pub(crate) fn is_to_wait_on(&self, s: &Sock, fd: c_int) -> bool {
+        let by_another = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0);
+        s.has(flag::NONBLOCK) || self.waited.get() && by_another()
+    }
+
     /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread may have made non-blocking.
     pub(crate) fn begin_again(&self) {
         self.waits.set(None);
+        self.waited.set(false);
     }
 
     /// When a call that began to wait at `since` ends by a time-out of its socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); very late without one.
@@ -62,7 +76,6 @@ impl Progress {
 /// A socket time-out in nanoseconds; very long when none is set.
 fn timeout(fd: c_int, name: c_int) -> u64 {
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let set =
-        madrigal_sys::raw::sockopt(fd, libc::SOL_SOCKET, name, &mut tv).is_ok() && (tv.tv_sec, tv.tv_usec) != (0, 0);
+    let set = raw::sockopt(fd, libc::SOL_SOCKET, name, &mut tv).is_ok() && (tv.tv_sec, tv.tv_usec) != (0, 0);
     if set { tv.tv_sec as u64 * 1_000_000_000 + tv.tv_usec as u64 * 1000 } else { u64::MAX / 4 }
 }

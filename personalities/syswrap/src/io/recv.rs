@@ -127,7 +127,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             // The session ended while the call waited, or has given all it has.
             return op.end(Ok(0));
         }
-        if !nonblocking && s.has(flag::NONBLOCK) && !op.is_peek() {
+        if !nonblocking && !op.is_peek() && op.progress.is_to_wait_on(&s, op.fd) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -272,6 +272,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             Took::Failed(e) => return Some(Step::Ends(op.end(Err(e)))),
             Took::Empty if op.nonblocking(s) => return Some(Step::Ends(op.end(Err(Errno::AGAIN)))),
             Took::Empty => {
+                op.progress.note_wait();
                 if let Some(step) = sleep::await_data(&v, op) {
                     return Some(step);
                 }

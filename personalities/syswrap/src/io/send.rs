@@ -17,13 +17,13 @@ use super::{plain, recv};
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, finish_sending, leave_for_good};
 use crate::outcome::Outcome;
-use crate::state::session::{Health, Put, View, Wire as _, phase};
+use crate::state::session::{Health, Piece, Put, View, Wire as _, phase};
 use crate::state::sock::{self, Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 use behind::{Behind, await_kernel, behind_session};
 
-pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, woken};
+pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, unless_moved, woken};
 pub(crate) use space::longest_sleep;
 pub(super) use space::{Waited, await_space};
 
@@ -249,7 +249,7 @@ fn send_rest(s: Ref, op: &Send) -> Rest {
 }
 
 /// Whether the kernel takes nothing more, ever.
-fn is_over(s: &Sock, fd: c_int) -> bool {
+pub(crate) fn is_over(s: &Sock, fd: c_int) -> bool {
     matches!(Socket { s, fd }.health(), Health::Closed | Health::Broken)
 }
 
@@ -270,7 +270,8 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                     Err(e) => Outcome::Fail(e),
                 });
             }
-            put(&v, op.left(), op.flags & libc::MSG_MORE != 0, |span, from| op.buffers.drain(op.done() + from, span))
+            let piece = Piece { left: op.left(), first: op.done() == 0, more: op.flags & libc::MSG_MORE != 0 };
+            put(&v, piece, |span, from| op.buffers.drain(op.done() + from, span))
         };
         match put {
             Put::Bytes(n, sleeper) => {
@@ -314,12 +315,10 @@ fn broken(flags: c_int) -> Outcome {
     Outcome::Fail(Errno::PIPE)
 }
 
-/// Puts up to `left` bytes into the ring, making the switch first if it is time, and ends the direction if it is over. `more`: as with
-/// `MSG_MORE`. Under the send lock.
+/// Puts bytes into the ring, making the switch first if it is time, and ends the direction if it is over. Under the send lock.
 pub(super) fn put(
     v: &View<'_, Socket<'_>>,
-    left: usize,
-    more: bool,
+    piece: Piece,
     copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
 ) -> Put {
     if !matches!(v.s.rx(), phase::RING | phase::DONE) {
@@ -333,7 +332,8 @@ pub(super) fn put(
         finish_sending(v, Reason::PeerLeft);
         return Put::Plain;
     }
-    match v.put(left, more || v.s.corked.load(Ordering::Relaxed) != 0, &v.wire, copy) {
+    let piece = Piece { more: piece.more || v.s.corked.load(Ordering::Relaxed) != 0, ..piece };
+    match v.put(piece, &v.wire, copy) {
         Put::Over => {
             over(v);
             Put::Plain
@@ -400,7 +400,10 @@ fn flush_now(s: &Sock, fd: c_int) {
 fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
     let bytes = Buffers::one(ptr.cast(), n);
     let session = view(s, fd).filter(|_| s.mode() == mode::SESSION);
-    match session.map_or(Put::Plain, |v| put(&v, n, false, |span, from| bytes.drain(from, span))) {
+    match session.map_or(Put::Plain, |v| {
+        let piece = Piece { left: n, first: false, more: false };
+        put(&v, piece, |span, from| bytes.drain(from, span))
+    }) {
         Put::Bytes(n, sleeper) => {
             s.deferred.sent(n);
             if let Some(v) = session {

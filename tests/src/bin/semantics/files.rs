@@ -15,6 +15,7 @@ crate::checks![
     sendfile_offset_null,
     sendfile_nonblocking,
     sendfile_past_end,
+    sendfile_beside_a_sender,
     splice_into_socket,
     splice_out_of_socket,
     splice_out_with_ring_bytes,
@@ -99,6 +100,7 @@ fn sendfile_past_end() {
     let mut at = 2;
     assert_eq!(sendfile(&p.c, &file, Some(&mut at), 1000), Ok(3));
     assert_eq!(sendfile(&p.c, &file, Some(&mut at), 1000), Ok(0));
+    assert_eq!(sendfile(&p.c, &file, Some(&mut 0), 0), Ok(0));
     assert_eq!(recv_exact(&p.s, 3), b"ort");
     assert_eq!(net::poll(&p.s, libc::POLLIN, 0), 0);
 }
@@ -107,6 +109,26 @@ fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
     let none = ptr::null_mut();
     // SAFETY: no offsets.
     net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
+}
+
+fn sendfile_beside_a_sender() {
+    // A connection that moves into its ring while one thread is about to call the kernel: each piece is whole, and none is missing.
+    const PIECES: usize = 800;
+    let file = file_of(&[2; 700]);
+    for _ in 0..60 {
+        let p = Pair::fresh();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..PIECES).for_each(|_| send_all(&p.c, &[1; 700])));
+            scope.spawn(|| (0..PIECES).for_each(|_| assert_eq!(sendfile(&p.c, &file, Some(&mut 0), 700), Ok(700))));
+            let mut count = [0; 3];
+            for _ in 0..2 * PIECES {
+                let piece = recv_exact(&p.s, 700);
+                assert!(piece.iter().all(|byte| *byte == piece[0]), "a piece was torn");
+                count[piece[0] as usize] += 1;
+            }
+            assert_eq!(count, [0, PIECES, PIECES]);
+        });
+    }
 }
 
 fn splice_into_socket() {

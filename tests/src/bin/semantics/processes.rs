@@ -35,6 +35,7 @@ crate::checks![
     wc_after_end,
     exec_after_end,
     exec_after_a_reset,
+    reset_in_a_sleep_from_before,
     close_on_exec_ends,
     grandchild,
     exit_without_close,
@@ -491,6 +492,30 @@ fn exec_after_a_reset() {
     // SAFETY: a null-terminated list of strings.
     let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
     assert_eq!(net::wait(pid), 0);
+}
+
+fn reset_in_a_sleep_from_before() {
+    // A receive sleeps while its process forks, which takes the connection out of its ring, and is told of the reset all the same.
+    let (p, (out, input)) = (Pair::warm(), net::pipe());
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&p.c, &mut [0; 16]));
+        net::nap(50);
+        let child = net::fork(|| {
+            net::close_in_child(&p.s);
+            net::close_in_child(&input);
+            read(&out, &mut [0]).map_or(1, |_| 0)
+        });
+        for _ in 0..2 {
+            send_all(&p.c, b"by the kernel");
+            assert_eq!(recv_exact(&p.s, 13), b"by the kernel");
+        }
+        net::linger(&p.s, 0);
+        net::close_in_child(&p.s);
+        assert_eq!(reader.join().unwrap(), Err(libc::ECONNRESET));
+        drop(input);
+        assert_eq!(net::wait(child), 0);
+    });
+    std::mem::forget(p.s);
 }
 
 fn close_on_exec_ends() {

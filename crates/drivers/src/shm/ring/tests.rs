@@ -49,7 +49,7 @@ impl Ring {
 
     /// Copies into free space without publishing; how many bytes fitted.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<(Span, usize), Trouble> {
-        let span = self.tx.space(&self.dir, &self.mem)?;
+        let span = self.tx.space(&self.dir, &self.mem, 1)?;
         self.assert_inside(&span);
         // SAFETY: `bytes` is readable for its length; the span was just given.
         let n = unsafe { span.copy_in(0, bytes.as_ptr(), bytes.len()) };

@@ -101,7 +101,13 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
         (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::AGAIN), None) => {}
         (result, polled) => {
-            let v = view(&s, op.fd)?;
+            let Some(v) = view(&s, op.fd) else {
+                // The session is over. What the sleep was told of the connection the kernel tells nobody else.
+                if let Err(e) = result {
+                    s.session.owe_if_broken(e);
+                }
+                return None;
+            };
             match result {
                 Ok(0) => v.saw_end(),
                 Ok(_) => {

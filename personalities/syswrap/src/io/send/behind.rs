@@ -46,6 +46,17 @@ pub(crate) fn at_kernel(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>) -
     result
 }
 
+/// The same for a call that sends bytes. `None`: the session took over in the same moment, and nothing was sent; ask again there.
+pub(crate) fn unless_moved(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>) -> Option<Result<usize, Errno>> {
+    let mut moved = false;
+    // SYNC: SeqCst with `View::switch`: counted first (`at_kernel`), then looked. A byte behind the switch would be taken for a doorbell.
+    let result = at_kernel(s, || {
+        moved = s.session.sends();
+        if moved { Ok(0) } else { call() }
+    });
+    (!moved).then_some(result)
+}
+
 /// Whether the peer may still ask for its unread bytes, behind the end of the session.
 pub(crate) fn is_bound(s: &Sock, fd: c_int) -> bool {
     s.mode() == mode::SESSION && view(s, fd).is_some_and(|v| v.is_needed())

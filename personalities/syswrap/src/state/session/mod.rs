@@ -52,7 +52,7 @@ pub(crate) use bells::Me;
 pub(crate) use gone::Shut;
 pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
-pub(crate) use put::{Put, Room, STALL_NS};
+pub(crate) use put::{Piece, Put, Room, STALL_NS};
 pub(crate) use source::{Source, Taker, Took};
 pub(crate) use wire::{Health, Wire};
 
@@ -78,6 +78,10 @@ mod cut {
     /// Behind the peer's FIN.
     pub(super) const AFTER_FIN: u32 = 2;
 }
+
+/// Errors by which the kernel says that a connection broke.
+const BROKEN: [Errno; 5] =
+    [Errno::CONNRESET, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::HOSTUNREACH, Errno::NETUNREACH];
 
 /// This process's part of a session, and what it knows of the kernel's socket. All-zero: none.
 #[derive(Default)]
@@ -279,10 +283,17 @@ impl Session {
     /// A call of the program's was told this by the kernel, which says once that a connection broke. Before the call is counted as over.
     #[cold]
     pub(crate) fn note_error(&self, e: Errno) {
-        const BROKEN: [Errno; 5] =
-            [Errno::CONNRESET, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::HOSTUNREACH, Errno::NETUNREACH];
         if BROKEN.contains(&e) {
             let _ = self.cut.compare_exchange(cut::UNKNOWN, cut::SHORT, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
+    /// The same for a call of ours: what it was told is the program's.
+    #[cold]
+    pub(crate) fn owe_if_broken(&self, e: Errno) {
+        if BROKEN.contains(&e) {
+            self.note_error(e);
+            self.owe(e);
         }
     }
 

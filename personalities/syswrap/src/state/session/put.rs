@@ -31,6 +31,16 @@ pub(crate) enum Put {
     Failed(Errno),
 }
 
+/// What is to be put.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) left: usize,
+    /// Nothing of the call's bytes is sent yet. As in TCP, where threads share a connection, a small send is not torn.
+    pub(crate) first: bool,
+    /// They are held back ([`super::held`]).
+    pub(crate) more: bool,
+}
+
 /// Where larger rings come from.
 pub(crate) trait Room {
     /// A block of that size for our direction of this session.
@@ -41,11 +51,10 @@ pub(crate) trait Room {
 
 impl<W: Wire> View<'_, W> {
     /// Puts up to `left` bytes into the ring; `copy(span, from)` fills the span with those from `from` on of the `left`, and says how
-    /// many. `more`: they are held back ([`super::held`]). Under the send lock, in phase RING.
+    /// many. Under the send lock, in phase RING.
     pub(crate) fn put(
         &self,
-        left: usize,
-        more: bool,
+        Piece { left, first, more }: Piece,
         room: &impl Room,
         mut copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
     ) -> Put {
@@ -63,7 +72,7 @@ impl<W: Wire> View<'_, W> {
         }
         let (mut done, mut bell, mut failed) = (0, Sleeper::Nobody, None);
         while done < left {
-            let span = match self.space(left - done, room) {
+            let span = match self.space(left - done, first && done == 0, room) {
                 Ok(span) if !span.is_empty() => span.first((left - done).min(CHUNK)),
                 Ok(_) | Err(Trouble::Sealed | Trouble::Raced) => break,
                 Err(Trouble::Corrupt) => return Put::Broken,
@@ -101,8 +110,8 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Free space for `left` bytes, in a larger block if they earn one.
-    fn space(&self, left: usize, room: &impl Room) -> Result<Span, Trouble> {
+    /// Free space for `left` bytes, in a larger block if they earn one; for all of a few of them, if they are to be `whole`.
+    fn space(&self, left: usize, whole: bool, room: &impl Room) -> Result<Span, Trouble> {
         let size = self.s.producer.block(&self.mem).map_or(0, |block| block.size);
         let often = self.s.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW;
         let larger = if often { 4 * size } else { left.next_power_of_two() }.clamp(UNIT, LARGEST);
@@ -112,7 +121,7 @@ impl<W: Wire> View<'_, W> {
             self.s.producer.seal(self.out);
             return Err(Trouble::Sealed);
         }
-        let span = self.s.producer.space(self.out, &self.mem)?;
+        let span = self.s.producer.space(self.out, &self.mem, if whole { left } else { 1 })?;
         if span.is_empty() {
             self.s.fulls.fetch_add(1, Ordering::Relaxed);
             self.look_alive();

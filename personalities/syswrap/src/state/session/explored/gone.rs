@@ -13,7 +13,7 @@ use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU32, Ordering as Turn};
 use shuttle::thread;
 
-use super::super::{Put, Took, View, Wire};
+use super::super::{Piece, Put, Took, View, Wire};
 use super::explore;
 use super::kernel::End;
 use super::program::{Blocks, Reader, World, advance, byte, note};
@@ -167,7 +167,11 @@ fn send(world: &World, side: usize) -> Result<usize, Errno> {
         let next = byte(side, world.sent[side].load(Order::SeqCst));
         // SAFETY: a byte of our own; the span is space under the send lock.
         let copy = |span: &Span, _: usize| Ok(unsafe { span.copy_in(0, &raw const next, 1) });
-        let put = v.put(1, false, &Blocks { session: v.s, memory: v.mem, side, grows: false }, copy);
+        let put = v.put(
+            Piece { left: 1, first: true, more: false },
+            &Blocks { session: v.s, memory: v.mem, side, grows: false },
+            copy,
+        );
         if put == Put::Over {
             v.learn();
             v.finish_sending();

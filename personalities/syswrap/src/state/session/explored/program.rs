@@ -13,7 +13,7 @@ use shuttle::sync::Arc;
 use shuttle::thread::{self, JoinHandle};
 
 use super::super::leave::Passage;
-use super::super::put::{Put, Room};
+use super::super::put::{Piece, Put, Room};
 use super::super::source::{Taker, Took};
 use super::super::{At, HandBack, Me, Session, View, Wire, phase};
 use super::kernel::{End, Kernel};
@@ -249,8 +249,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
                 Ok(unsafe { span.copy_in(0, rest.as_ptr(), n) })
             };
             match v.put(
-                bytes.len() - done,
-                false,
+                Piece { left: bytes.len() - done, first: done == 0, more: false },
                 &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows },
                 copy,
             ) {
