@@ -20,6 +20,7 @@ crate::checks![
     one_shot_outside,
     exclusive_inside,
     only_room_is_asked_for,
+    room_is_never_told_of,
     ended_inside,
     watched_with_bytes_unread,
     moved_into_a_watched_set,
@@ -179,6 +180,20 @@ fn only_room_is_asked_for() {
         chain.assert_ready(false);
         assert_eq!(chain.outer().wait(4, 0), []);
     }
+}
+
+fn room_is_never_told_of() {
+    // A set has no room to tell of: asked for that, it shows nothing of what is in it, nor does the set around it.
+    let (p, chain) = (Pair::warm(), Chain::new(3, EPOLLOUT));
+    send_all(&p.c, b"one");
+    chain.inner().add(&p.s, EPOLLIN, 1);
+    assert_eq!(poll(&chain.inner().0, POLLIN, 0), POLLIN);
+    assert_eq!(poll(&chain.0[1].0, POLLIN, 0), 0);
+    assert_eq!(poll(&chain.outer().0, POLLIN, 0), 0);
+    assert_eq!(chain.outer().wait(4, 0), []);
+    send_all(&p.c, b"two");
+    assert_eq!(poll(&chain.0[1].0, POLLIN, 0), 0);
+    assert_eq!(recv_exact(&p.s, 6), b"onetwo");
 }
 
 fn ended_inside() {

@@ -5,15 +5,16 @@
 
 use core::sync::atomic::Ordering;
 
+use libc::EPOLLET;
 use madrigal_drivers::shm::arena::SLEEP_WORDS;
 use madrigal_drivers::shm::ring::Sleeper;
 
-use super::ready;
+use super::{READABLE, ready};
 use crate::io::send;
 use crate::state::member::bit;
 use crate::state::process::report;
 use crate::state::session::{View, phase};
-use crate::state::sets::{self, Set, SetRef};
+use crate::state::sets::{self, Nested, Set, SetRef};
 use crate::state::sock::Sock;
 use crate::state::socket::{Socket, view};
 
@@ -59,9 +60,9 @@ impl Sleepers {
         *place = Some(held);
         self.n += 1;
         arm_all(set, others == 0 && outermost).into_iter().for_each(|ns| self.limit_to(ns));
-        for (_, inner) in set.inner() {
+        for (nested, inner) in set.inner() {
             self.add(&inner, false);
-            self.inner_ready |= any_ready(&inner);
+            self.inner_ready |= shows(nested, &inner);
         }
     }
 
@@ -115,7 +116,15 @@ pub(super) fn any_ready(set: &Set) -> bool {
         set.active()
             .any(|(_, s, member)| member.is_in(set.index()) && member.is_live() && ready::would_report(s, member))
     };
-    here || set.inner().any(|(_, inner)| any_ready(&inner))
+    here || set.inner().any(|(nested, inner)| shows(nested, &inner))
+}
+
+/// Whether a set shows that the one in it has something: what it was not asked for it never does (`ep_item_poll`), and by an edge once.
+fn shows(nested: &Nested, inner: &Set) -> bool {
+    let wanted = nested.events.load(Ordering::Relaxed);
+    let told = wanted & EPOLLET as u32 != 0
+        && nested.seen.load(Ordering::Relaxed) == inner.activations.load(Ordering::Relaxed);
+    wanted & READABLE != 0 && !told && any_ready(inner)
 }
 
 /// A sleep ended by the safety cut with something to read: a wake-up was lost.
