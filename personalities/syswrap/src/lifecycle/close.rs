@@ -2,11 +2,13 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
+use std::os::fd::AsRawFd;
 
 use madrigal_report::Reason;
 
 use super::earn;
 use super::leave::{Back, leave_for_good};
+use crate::state::lock::Guard;
 use crate::state::session::Wire;
 use crate::state::sock::{self, SOCKS, Sock, flag, mode};
 use crate::state::socket::{Socket, view};
@@ -81,8 +83,11 @@ fn last_close(s: &Sock, fd: c_int) {
             earn::begin(s, fd);
         }
     }
+    // The descriptor that is closed may stand for another socket just now.
+    let own = s.take_displaced();
+    let fd = own.as_ref().map_or(fd, AsRawFd::as_raw_fd);
     if last && s.mode() == mode::SESSION {
-        end_session(s, fd);
+        end_session(s, fd, &s.session.wlock.lock());
     }
 }
 
@@ -95,10 +100,11 @@ fn gives_up(s: &Sock) -> bool {
     s.let_go()
 }
 
-/// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread.
-fn end_session(s: &Sock, fd: c_int) {
+/// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread. Under the send
+/// lock.
+fn end_session(s: &Sock, fd: c_int, sending: &Guard<'_>) {
     let Some(v) = view(s, fd) else { return };
-    if v.close(s.has(flag::LINGER0)) {
+    if v.close(s.has(flag::LINGER0), !sending.nested()) {
         Socket { s, fd }.resets();
     }
     if v.ended() {
@@ -145,8 +151,14 @@ pub(crate) fn end_all() {
             continue;
         }
         let Some(s) = SOCKS.get(word.index()) else { continue };
-        if gives_up(s) && s.mode() == mode::SESSION {
-            end_session(s, fd);
+        let sending = s.session.wlock.lock();
+        let Some(fd) = s.open_fd(fd) else { continue };
+        let ends = gives_up(s) && s.mode() == mode::SESSION;
+        if ends {
+            end_session(s, fd, &sending);
+        }
+        drop(sending);
+        if ends {
             settle::leave_last(s);
         }
     }

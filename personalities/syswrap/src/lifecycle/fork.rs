@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::os::fd::BorrowedFd;
 
 use madrigal_report::Reason;
-use madrigal_sys::fd::{self, Fd};
+use madrigal_sys::fd;
 use madrigal_sys::{process as proc, raw};
 
 use super::close;
@@ -165,7 +165,7 @@ pub(crate) fn after_spawn() {
     }
     for (fd, s) in sockets().filter(|(_, s)| s.has(flag::WITHHELD)) {
         s.set_flag(flag::WITHHELD, false);
-        let _ = raw::fcntl(fd, libc::F_SETFD, 0);
+        s.while_open(fd, || raw::fcntl(fd, libc::F_SETFD, 0));
     }
 }
 
@@ -177,7 +177,7 @@ fn withhold(s: &Ref) {
     if !own().any(|fd| closes_on_exec(fd) || fd <= libc::STDERR_FILENO) {
         s.set_flag(flag::WITHHELD, true);
         for fd in own() {
-            let _ = raw::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            s.while_open(fd, || raw::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize));
         }
     }
 }
@@ -230,7 +230,7 @@ pub(crate) fn before_exec(told: bool) {
             let read = close::is_standard(fd) || s.is_sole();
             give_away_held(fd, &s, if read { Back::IntoKernel } else { Back::Beside });
             if leaves_bytes(&s, fd) {
-                displace(&s, fd);
+                s.while_open(fd, || displace(&s, fd));
             }
             continue;
         }
@@ -252,7 +252,7 @@ pub(crate) fn before_exec(told: bool) {
     offers::leave();
 }
 
-/// The next program finds a reset: the bytes are the other holder's. [`put_back`] undoes it.
+/// The next program finds a reset: the bytes are the other holder's. [`put_back`] undoes it. While the descriptor is open.
 #[cold]
 fn displace(s: &Sock, fd: c_int) {
     if s.displaced.load(Ordering::Relaxed) == 0 {
@@ -264,19 +264,16 @@ fn displace(s: &Sock, fd: c_int) {
 
 /// What was displaced is where it was.
 fn put_back() {
-    let copy_of = |s: &Sock| s.displaced.load(Ordering::Relaxed).checked_sub(1).map(|copy| copy as c_int);
     for (fd, s) in sockets().filter(|&(fd, _)| !closes_on_exec(fd)) {
-        if let Some(copy) = copy_of(&s) {
-            // SAFETY: open until below.
-            let _ = fd::replace(fd, unsafe { BorrowedFd::borrow_raw(copy) });
-        }
+        s.while_open(fd, || {
+            if let Some(copy) = s.displaced.load(Ordering::Relaxed).checked_sub(1) {
+                // SAFETY: taken away below, or by a thread that closes the last descriptor, which this one is not.
+                let _ = fd::replace(fd, unsafe { BorrowedFd::borrow_raw(copy as c_int) });
+            }
+        });
     }
     for (_, s) in sockets() {
-        if let Some(copy) = copy_of(&s) {
-            s.displaced.store(0, Ordering::Relaxed);
-            // SAFETY: from `displace`, and taken away just now.
-            drop(unsafe { Fd::from_number(copy) });
-        }
+        drop(s.take_displaced());
     }
 }
 
@@ -289,7 +286,10 @@ pub(crate) fn exec_failed() {
     for (fd, s) in sockets() {
         if !s.come_back() {
             // Another process of the family may have moved it to a ring, of which this one knows nothing.
-            Socket { s: &s, fd }.cut_off();
+            let _sending = s.session.wlock.lock();
+            if let Some(fd) = s.open_fd(fd) {
+                Socket { s: &s, fd }.cut_off();
+            }
         }
     }
     sets::come_back();

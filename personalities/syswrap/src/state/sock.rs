@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use madrigal_netaccess::wait::Waiter;
 use madrigal_rendezvous::Tuple;
 use madrigal_report::{Path, Reason};
+use madrigal_sys::fd::Fd;
 
 use super::defer::Deferred;
 use super::hold::Hold;
@@ -295,6 +296,19 @@ impl Sock {
     pub(crate) fn open_fd(&self, fd: c_int) -> Option<c_int> {
         let is_own = |fd: &c_int| table::get(*fd) == Some(self.word(self.index()));
         [fd, self.fd()].into_iter().find(is_own)
+    }
+
+    /// Does something with this very descriptor of it. `None`: another thread has closed it, and the number may be another socket's.
+    pub(crate) fn while_open<T>(&self, fd: c_int, act: impl FnOnce() -> T) -> Option<T> {
+        let _sending = self.session.wlock.lock();
+        (self.open_fd(fd) == Some(fd)).then(act)
+    }
+
+    /// Takes away the descriptor that stands for it while its own are displaced.
+    pub(crate) fn take_displaced(&self) -> Option<Fd> {
+        let copy = self.displaced.swap(0, Ordering::Relaxed).checked_sub(1)?;
+        // SAFETY: from `Fd::into_number`, and whoever takes it away is the only one.
+        Some(unsafe { Fd::from_number(copy as c_int) })
     }
 
     /// Another descriptor of it is the one that stays.

@@ -227,19 +227,22 @@ impl<'a, W: Wire> View<'a, W> {
     // --- close --------------------------------------------------------------------------------------------------------------------
 
     /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread, or if the
-    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed.
-    pub(crate) fn close(&self, resets: bool) -> bool {
+    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed, under the send lock;
+    /// `alone`: no frame below this one is in the middle of a send.
+    pub(crate) fn close(&self, resets: bool, alone: bool) -> bool {
         if resets || self.leaves_unread() {
             self.out.w.fate.store(fate::RESET, Ordering::SeqCst);
             // A reader that knows nothing of rings is to find what came before the reset; but a full window would lose it.
-            if self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0 && n <= IN_WINDOW) {
+            if alone && self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0 && n <= IN_WINDOW) {
                 self.end_sending();
             }
             return true;
         }
         // First, so that the peer rings no more: a doorbell we leave unread would make the kernel send a reset we do not mean.
         self.out.w.fate.store(fate::CLOSED, Ordering::SeqCst);
-        self.end_sending();
+        if alone {
+            self.end_sending();
+        }
         if let Some(_lock) = self.try_reading() {
             self.take_doorbells();
         }
@@ -247,8 +250,7 @@ impl<'a, W: Wire> View<'a, W> {
     }
 
     fn end_sending(&self) {
-        let guard = self.s.wlock.lock();
-        if !guard.nested() && self.s.tx() == phase::RING {
+        if self.s.tx() == phase::RING {
             self.s.producer.seal(self.out);
             self.end_ring();
         }

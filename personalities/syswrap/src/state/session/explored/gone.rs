@@ -122,8 +122,12 @@ fn be_peer(world: &World, turn: &AtomicU32, how: How) -> Tcp {
         talk(world, PEER);
     }
     let was = if how == How::Reset || leaves_unread(world) { Tcp::Reset } else { Tcp::Ended };
-    if how != How::Kill && world.view(PEER).close(how == How::Reset) {
-        world.kernel.abort(PEER);
+    if how != How::Kill {
+        let view = world.view(PEER);
+        let _sending = view.s.wlock.lock();
+        if view.close(how == How::Reset, true) {
+            world.kernel.abort(PEER);
+        }
     }
     world.kernel.close(PEER, how == How::Kill);
     turn.store(2, Turn::SeqCst);

@@ -215,7 +215,9 @@ fn send_all(world: &World, side: usize, plan: Plan) {
         at += n as u64;
     }
     if plan.closes {
-        world.view(side).close(false);
+        let view = world.view(side);
+        let _sending = view.s.wlock.lock();
+        view.close(false, true);
     } else {
         // shutdown(2), in one piece with the end of the session.
         leave(world, side, |_| Ok(()));
