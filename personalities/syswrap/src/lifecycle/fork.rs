@@ -155,6 +155,7 @@ pub(crate) fn before_spawn() {
             }
         }
     }
+    give_sets_away();
 }
 
 /// The child has been made, or could not be.
@@ -203,8 +204,19 @@ fn give_away_held(fd: c_int, s: &sock::Sock, back: Back) {
     }
 }
 
+/// Event sets that survive exec: whoever else holds one now, nobody is alone with it any more.
+fn give_sets_away() {
+    for (epfd, _) in table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::EventSet) {
+        if let Some(set) = sets::enter(epfd).filter(|_| !closes_on_exec(epfd)) {
+            give_away_set(&set);
+        }
+    }
+}
+
 /// Another process will see what the kernel tells of this set: nothing of ours may be in it.
 fn give_away_set(set: &sets::Set) {
+    // First, for other threads may put sockets into it, and rings.
+    set.pass_on();
     for (fd, s) in sockets() {
         if s.members.iter().any(|member| member.is_in(set.index())) {
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
@@ -212,7 +224,6 @@ fn give_away_set(set: &sets::Set) {
             registration::restore(&s);
         }
     }
-    set.pass_on();
 }
 
 fn closes_on_exec(fd: c_int) -> bool {
@@ -242,12 +253,7 @@ pub(crate) fn before_exec(told: bool) {
             s.pass_on();
         }
     }
-    for (epfd, _) in table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::EventSet) {
-        // Whoever else holds it now, nobody is alone with it any more.
-        if let Some(set) = sets::enter(epfd).filter(|_| !closes_on_exec(epfd)) {
-            give_away_set(&set);
-        }
-    }
+    give_sets_away();
     sets::leave_for_exec();
     offers::leave();
 }

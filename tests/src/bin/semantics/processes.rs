@@ -28,6 +28,7 @@ crate::checks![
     exec_inherits_a_listener,
     exec_shares_with_the_parent,
     exec_inherits_a_set,
+    spawn_inherits_a_set,
     vfork_exec,
     spawn_with_dup2,
     cat_on_the_socket,
@@ -367,6 +368,20 @@ fn exec_inherits_a_set() {
     send_all(&c, b"x");
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), [(7, libc::EPOLLIN)]);
+}
+
+/// A program that is spawned has every set that is not closed on exec, and what it is told by one is the program's.
+fn spawn_inherits_a_set() {
+    let (set, p) = (Set::new(), Pair::warm());
+    net::fcntl(&set.0, libc::F_SETFD, 0).unwrap();
+    set.add(&p.s, libc::EPOLLIN, 7);
+    assert_eq!(set.wait(4, 0), []);
+    let number = set.0.as_raw_fd().to_string();
+    let mut child = Command::new("/proc/self/exe").args(["--child", &number]).spawn().unwrap();
+    send_all(&p.c, b"x");
+    assert!(child.wait().unwrap().success());
+    assert_eq!(set.wait(4, 0), [(7, libc::EPOLLIN)]);
+    assert_eq!(recv_exact(&p.s, 1), b"x");
 }
 
 fn exec_inherits_a_listener() {
