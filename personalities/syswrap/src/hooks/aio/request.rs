@@ -8,7 +8,7 @@ use libc::{sigevent, size_t, ssize_t};
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
 
-use super::super::{data, has_rest, is_gone, kernel_only, kernel_soon};
+use super::super::{data, is_gone, kernel_only, kernel_soon, leaves_rest};
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
@@ -43,8 +43,7 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
     let at = request.cast::<Request>();
     // SAFETY: the caller's contract.
     let Some(asked) = (unsafe { super::get(at) }) else { return false };
-    kernel_soon(asked.fd, Reason::AsyncIo);
-    let ours = if reads { has_rest(asked.fd) } else { is_gone(asked.fd) };
+    let ours = if reads { leaves_rest(asked.fd, Reason::AsyncIo) } else { sends_to_nobody(asked.fd) };
     if !ours {
         return false;
     }
@@ -54,6 +53,12 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
         kernel_only(asked.fd, Reason::AsyncIo);
     }
     done
+}
+
+/// Before a write: the socket is a plain one. True: its peer has gone, and only we know what a send is told.
+fn sends_to_nobody(fd: c_int) -> bool {
+    kernel_soon(fd, Reason::AsyncIo);
+    is_gone(fd)
 }
 
 /// Receives what there is, or sends to nobody. False: neither can be done at once.
