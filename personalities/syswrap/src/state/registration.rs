@@ -130,6 +130,9 @@ fn restore_one(s: &Sock, member: &Member) {
         let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
         return;
     }
+    if s.session.is_gone() {
+        set.tells_gone.store(1, Ordering::Relaxed);
+    }
     // The kernel looks at the socket anew, and reports what is there.
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
@@ -166,6 +169,8 @@ fn lend_one(s: &Sock, m: usize, member: &Member) {
     let Some(set) = member.set().and_then(sets::by_index) else { return };
     let Some(_lock) = withdraw(&set, s, member) else { return };
     member.set_bit(bit::LENT, true);
+    // Another process may make it the program's.
+    set.tells_gone.store(1, Ordering::Relaxed);
     let _ = put_lent(&set, s, m, member);
 }
 
@@ -177,6 +182,18 @@ fn put_lent(set: &Set, s: &Sock, m: usize, member: &Member) -> Result<(), Errno>
     let tells = !member.has(bit::SPENT) && shown & (wanted | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0;
     let epfd = set.descriptor().ok_or(Errno::BADF)?;
     put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, key(s, m))
+}
+
+/// The member that is registered with this data, which the kernel told, of a socket whose peer has gone.
+pub(crate) fn gone_with(set: &Set, data: u64) -> Option<(Ref, usize)> {
+    let is_it = |s: &Sock, member: &Member| {
+        let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
+        plain && member.data.load(Ordering::Relaxed) == data && s.session.is_gone()
+    };
+    members_of(set).find_map(|s| {
+        let m = s.members.iter().position(|member| is_it(&s, member))?;
+        Some((s, m))
+    })
 }
 
 /// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
@@ -359,7 +376,7 @@ pub(crate) fn control(
     let known = used(s).find(by_this);
     Some(match (op, known, event) {
         // Another process would be shown what is ours.
-        (EPOLL_CTL_ADD, None, Some(_)) if s.has(flag::HOOKED) && !set.is_sole() => return None,
+        (EPOLL_CTL_ADD, None, Some(_)) if s.has(flag::HOOKED) && !set.is_sole() && !s.session.is_gone() => return None,
         (EPOLL_CTL_ADD, None, Some(event)) => {
             let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
             add((set, epfd), (s, fd), (m, member), event, call)
@@ -423,7 +440,9 @@ fn add(
         forget(set, s, member);
         return Ok(());
     }
-    if s.has(flag::HOOKED) {
+    if s.session.is_gone() && !set.is_sole() {
+        set.tells_gone.store(1, Ordering::Relaxed);
+    } else if s.has(flag::HOOKED) {
         if !adopt_one(s, m, member) {
             // Doorbells would be shown.
             let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);

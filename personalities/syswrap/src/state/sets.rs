@@ -60,6 +60,8 @@ pub(crate) struct Set {
     pub(crate) activations: AtomicU32,
     /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
     pub(crate) watched: AtomicU32,
+    /// 1: another process has it, too, and the kernel may tell, by the program's word, of sockets whose peers have gone.
+    pub(crate) tells_gone: AtomicU32,
     pub(crate) nested: [Nested; MEMBERS],
     pub(crate) lock: Lock,
     pub(crate) waiter: Waiter,
@@ -139,7 +141,7 @@ pub(crate) fn track(fd: c_int) {
     }
     let Some((index, set)) = SETS.take() else { return };
     let words = [&set.holders, &set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
-    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded]) {
+    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded, &set.tells_gone]) {
         field.store(0, Ordering::Relaxed);
     }
     for nested in &set.nested {

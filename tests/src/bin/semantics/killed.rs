@@ -1,6 +1,8 @@
 //! Processes that are killed, and what the other end sees.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
+
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
@@ -38,7 +40,7 @@ fn asynchronously() {
     assert_eq!(net::send(&fd, b"x", libc::MSG_NOSIGNAL), Ok(1));
 }
 
-fn request(fd: &std::os::fd::OwnedFd, buf: &mut [u8], notify: i32) -> libc::aiocb {
+fn request(fd: &OwnedFd, buf: &mut [u8], notify: i32) -> libc::aiocb {
     // SAFETY: an all-zero request is valid.
     let mut request: libc::aiocb = unsafe { std::mem::zeroed() };
     request.aio_fildes = std::os::fd::AsRawFd::as_raw_fd(fd);
@@ -63,7 +65,7 @@ fn result(at: *mut libc::aiocb) -> Result<usize, i32> {
     }
 }
 
-fn aio_read(fd: &std::os::fd::OwnedFd, n: usize, notify: i32) -> Result<usize, i32> {
+fn aio_read(fd: &OwnedFd, n: usize, notify: i32) -> Result<usize, i32> {
     let mut buf = vec![0; n];
     let mut request = request(fd, &mut buf, notify);
     let at = &raw mut request;
@@ -75,7 +77,7 @@ fn aio_read(fd: &std::os::fd::OwnedFd, n: usize, notify: i32) -> Result<usize, i
 }
 
 /// The same by lio_listio(3), waited for.
-fn listed_read(fd: &std::os::fd::OwnedFd, n: usize) -> Result<usize, i32> {
+fn listed_read(fd: &OwnedFd, n: usize) -> Result<usize, i32> {
     let mut buf = vec![0; n];
     let mut request = request(fd, &mut buf, libc::SIGEV_NONE);
     let list = [std::ptr::null_mut(), &raw mut request];
@@ -84,9 +86,8 @@ fn listed_read(fd: &std::os::fd::OwnedFd, n: usize) -> Result<usize, i32> {
     result(list[1])
 }
 
-/// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after
-/// that is taken.
-fn peer_killed_behind_a_doorbell() {
+/// A connection whose peer read everything, and was killed behind a doorbell.
+pub(crate) fn left_behind_a_doorbell() -> OwnedFd {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
         let fd = pair::client_told_by(&out);
@@ -106,6 +107,13 @@ fn peer_killed_behind_a_doorbell() {
     net::wait(child);
     assert_eq!(recv_exact(&fd, 4), b"last");
     net::await_events(&fd, libc::POLLRDHUP);
+    fd
+}
+
+/// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after
+/// that is taken.
+fn peer_killed_behind_a_doorbell() {
+    let fd = left_behind_a_doorbell();
     assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
     assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));

@@ -10,8 +10,8 @@ use madrigal_report::Path;
 use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
-use crate::both;
 use crate::set::Set;
+use crate::{both, killed};
 
 crate::checks![
     spliced_from_small_buffers,
@@ -33,6 +33,8 @@ crate::checks![
     watched_around_doorbells,
     watched_by_a_child,
     watched_by_two_processes,
+    watched_from_after_a_fork,
+    watched_as_another_process_asks,
 ];
 
 /// A pair in rings, with buffers that hold less than a ring does.
@@ -429,4 +431,54 @@ fn watched_by_two_processes() {
     assert_eq!(set.wait(4, 5000), [(9, EPOLLIN)]);
     net::write(&start, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
+}
+
+/// A connection that broke, put into a set that another process has, too.
+fn watched_from_after_a_fork() {
+    let ((out, input), (go, start), (is_warm, warm)) = (net::pipe(), net::pipe(), net::pipe());
+    let peer = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        // It leaves no doorbell either: the kernel sees an end.
+        assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+        net::write(&warm, b"w").unwrap();
+        net::read(&go, &mut [0; 1]).unwrap();
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    // What is sent is in the peer's queue at once.
+    net::set(&fd, IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    pair::warm_server(&fd);
+    net::read(&is_warm, &mut [0; 1]).unwrap();
+    send_all(&fd, b"never read");
+    net::write(&start, b"g").unwrap();
+    net::wait(peer);
+    assert_eq!(net::read(&fd, &mut [0; 1]), Err(ECONNRESET));
+    let set = Set::new();
+    let child = net::fork(|| {
+        net::read(&go, &mut [0; 1]).unwrap();
+        0
+    });
+    set.add(&fd, EPOLLIN | libc::EPOLLOUT, 2);
+    assert_eq!(set.wait(4, 0), [(2, EPOLLIN | libc::EPOLLOUT | EPOLLHUP)]);
+    assert_eq!(set.wait(4, 5000), [(2, EPOLLIN | libc::EPOLLOUT | EPOLLHUP)]);
+    net::write(&start, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+}
+
+/// Of two processes that have a set the one asks for what the other has not.
+fn watched_as_another_process_asks() {
+    let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
+    set.add(&fd, libc::EPOLLPRI, 7);
+    let child = net::fork(|| {
+        set.modify(&fd, EPOLLIN, 7);
+        net::nap(60_000);
+        0
+    });
+    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+    net::kill(child, libc::SIGKILL).unwrap();
+    net::wait(child);
 }

@@ -33,6 +33,22 @@ pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     Some(epoll_event { events: ready, u64: member.data.load(Ordering::Relaxed) })
 }
 
+/// What the program is told of a member where the kernel has `told` what this process has not asked for: another one has, which has the
+/// set, too.
+pub(super) fn asked_elsewhere(s: &Sock, member: &Member, told: u32) -> Option<epoll_event> {
+    let is_other = told & !(member.events.load(Ordering::Relaxed) | (EPOLLERR | EPOLLHUP) as u32) != 0;
+    let events = if is_other { shown_of(s, member, told) } else { 0 };
+    (events != 0).then(|| epoll_event { events, u64: member.data.load(Ordering::Relaxed) })
+}
+
+/// What is to be seen now of what somebody asks for, by the program's word or by what the kernel has `told`.
+pub(super) fn shown_of(s: &Sock, member: &Member, told: u32) -> u32 {
+    let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
+    let end = (EPOLLERR | EPOLLHUP) as u32;
+    let asked = member.events.load(Ordering::Relaxed) | told & !end;
+    readiness(s, fd, asked) & (asked | end)
+}
+
 /// Whether a report would come now, without making it.
 pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
     let (seen_in, seen_out) = (member.seen_in.load(Ordering::Relaxed), member.seen_out.load(Ordering::Relaxed));

@@ -8,7 +8,7 @@ use madrigal_sys::{Errno, fault, raw, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
-use super::ready::{kernel_readiness, report_of};
+use super::ready::{asked_elsewhere, kernel_readiness, report_of, shown_of};
 use super::sleep::{CUT_NS, Sleepers, note_missed};
 use super::{ENDED, READABLE};
 use crate::state::member::bit;
@@ -122,7 +122,7 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     if asleep.since != 0 {
         POLICY.slept(&set.waiter, asleep.since);
     }
-    if got <= 0 || !sets::has_keys() {
+    if got <= 0 || !sets::has_keys() && set.tells_gone.load(Ordering::Relaxed) == 0 {
         return Some(got);
     }
     // SAFETY: the kernel just filled `got` events there.
@@ -283,6 +283,9 @@ impl Waiting {
     /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
     fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
         let named = sets::by_key(event.u64);
+        if named.is_none() && self.set.tells_gone.load(Ordering::Relaxed) != 0 {
+            return self.put_plain_right(event);
+        }
         let Some(Some((s, m))) = &named else { return (event, named) };
         let member = &s.members[*m];
         if !member.has(bit::LENT) || !member.is_in(self.set.index()) {
@@ -292,8 +295,18 @@ impl Waiting {
         // More than an end is told only of what is armed, by another process where it is spent here.
         let armed = if event.events & !end != 0 { bit::SPENT } else { 0 };
         member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | armed, false);
-        let told = if member.has(bit::SPENT) { None } else { report_of(s, member) };
+        let told = || report_of(s, member).or_else(|| asked_elsewhere(s, member, event.events));
+        let told = if member.has(bit::SPENT) { None } else { told() };
         told.map_or((event, Some(None)), |event| (event, None))
+    }
+
+    /// The same for one that may be the program's, of a socket whose peer has gone. What happened the kernel knows.
+    fn put_plain_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
+        let Some((s, m)) = registration::gone_with(&self.set, event.u64) else { return (event, None) };
+        match shown_of(&s, &s.members[m], event.events) {
+            0 => (event, Some(None)),
+            events => (epoll_event { events, ..event }, None),
+        }
     }
 
     /// The kernel reported something of a member whose registration is ours.
