@@ -13,7 +13,7 @@ use madrigal_sys::{Errno, raw};
 
 use super::lock::Guard;
 use super::member::{Member, bit};
-use super::session::phase;
+use super::session::{deaths, phase};
 use super::sets::{self, Set, id, key};
 use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag, mode};
 
@@ -67,6 +67,10 @@ fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     member.set_bit(bit::AWAITED, false);
     member.set_bit(bit::OURS, true);
     set.ours.fetch_add(1, Ordering::AcqRel);
+    if deaths() != 0 {
+        // Of this one the kernel was not asked since.
+        set.deaths.store(u32::MAX, Ordering::Relaxed);
+    }
     let wakes = if set.sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&set, s, member) };
     let taken = put(epfd, member, wakes, key(s, m));
     if taken.is_err() {

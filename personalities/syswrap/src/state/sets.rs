@@ -54,6 +54,8 @@ pub(crate) struct Set {
     /// When the kernel was last asked, and ring answers since.
     pub(crate) kernel_at: AtomicU64,
     pub(crate) answers: AtomicU32,
+    /// How many peers had been found killed then.
+    pub(crate) deaths: AtomicU32,
     /// 1: the kernel's last answer told of other descriptors than ring sockets.
     pub(crate) mixed: AtomicU32,
     /// How often a member became active: the edges of a set nested in another.
@@ -141,7 +143,10 @@ pub(crate) fn track(fd: c_int) {
     }
     let Some((index, set)) = SETS.take() else { return };
     let words = [&set.holders, &set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
-    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded, &set.tells_gone]) {
+    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded]) {
+        field.store(0, Ordering::Relaxed);
+    }
+    for field in [&set.deaths, &set.tells_gone] {
         field.store(0, Ordering::Relaxed);
     }
     for nested in &set.nested {

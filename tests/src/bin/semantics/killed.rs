@@ -6,7 +6,13 @@ use std::os::fd::OwnedFd;
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
-crate::checks![child_killed, asynchronously, peer_killed_behind_a_doorbell, peer_killed_that_resets];
+crate::checks![
+    child_killed,
+    asynchronously,
+    peer_killed_behind_a_doorbell,
+    peer_killed_that_resets,
+    known_by_another_connection,
+];
 
 fn child_killed() {
     let (out, input) = net::pipe();
@@ -149,4 +155,33 @@ fn peer_killed_that_resets() {
         net::wait(child);
         assert_eq!(read(&fd, &mut [0; 1]), Err(libc::ECONNRESET));
     }
+}
+
+/// A kill ends all connections of a process: who has learnt of it by one may ask for another at once.
+fn known_by_another_connection() {
+    let ((out, input), (warm, tells)) = (net::pipe(), net::pipe());
+    let child = net::fork(|| {
+        let first = pair::client_told_by(&out);
+        pair::warm_client(&first);
+        let second = pair::client_told_by(&out);
+        pair::warm_client(&second);
+        net::write(&tells, b"w").unwrap();
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    let accepted = || {
+        pair::tell_port(&input, addr);
+        let fd = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&fd);
+        fd
+    };
+    let (first, second) = (accepted(), accepted());
+    let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+    assert_eq!(read(&warm, &mut [0; 1]), Ok(1));
+    assert_eq!(net::poll(&second, all, 0), libc::POLLOUT);
+    net::kill(child, libc::SIGKILL).unwrap();
+    net::wait(child);
+    assert_eq!(net::poll(&first, all, 0), all);
+    assert_eq!(net::poll(&second, all, 0), all);
 }

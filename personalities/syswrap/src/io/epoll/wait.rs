@@ -14,7 +14,7 @@ use super::{ENDED, READABLE};
 use crate::state::member::bit;
 use crate::state::process::POLICY;
 use crate::state::registration;
-use crate::state::session::{Me, View, phase};
+use crate::state::session::{Me, View, deaths, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
 use crate::state::sock::{Ref, mode};
 use crate::state::socket::{Socket, nap, view};
@@ -165,8 +165,10 @@ impl Waiting {
     fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let crowded = &self.set.crowded;
         let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
-        if crowded.load(Ordering::Relaxed) != 0 && (mixed || self.kernel_due(0)) {
-            // There was no room for what it has to tell.
+        // A peer that was killed may have been others', too.
+        let died = self.set.deaths.load(Ordering::Relaxed) != deaths();
+        if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || self.kernel_due(0)) {
+            // There was no room for what it has to tell, or rings do not know of it.
             crowded.store(0, Ordering::Relaxed);
             let n = self.ask_both(out)?;
             return Ok(n + self.collect(&mut out[n..]));
@@ -201,6 +203,7 @@ impl Waiting {
     /// the room, it is asked for what stands behind them.
     fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
+        self.set.deaths.store(deaths(), Ordering::Relaxed);
         let (mut n, mut noted) = (0, 0);
         for turn in 0..=self.set.ours.load(Ordering::Relaxed) {
             let (kept, full, ours) = match self.ask_behind(n, out, if turn == 0 { timeout } else { Some(0) }) {

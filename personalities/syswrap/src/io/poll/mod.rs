@@ -331,6 +331,11 @@ impl Poll<'_> {
                 Some(Place::Sock(s)) => kernel_events(s, p.events),
                 _ => p.events,
             };
+            if let Some(Place::Sock(s)) = place
+                && p.events & POLLRDHUP != 0
+            {
+                s.session.note_deaths();
+            }
             if timeout != Some(0) && matches!(place, Some(Place::Sock(s)) if s.session.is_gone()) {
                 // Broken for ever, which would end every sleep at once.
                 p.fd = !p.fd;
@@ -386,11 +391,11 @@ fn peer(places: &[Option<Place>]) -> Peer {
     rings.map_or(Peer::Unknown, |v| v.writer_is())
 }
 
-/// Whether both directions of a socket go by the ring, and its peer has not closed.
+/// Whether both directions of a socket go by the ring, and its peer has not closed, nor been killed for all this process knows.
 fn moves_in_ring(place: Option<&Place>) -> bool {
     let both = |s: &Ref| s.session.rx() == phase::RING && s.session.tx() == phase::RING;
     let open = |s: &Ref| session(s, s.fd()).is_some_and(|v| v.peer_is_open());
-    matches!(place, Some(Place::Sock(s)) if both(s) && open(s))
+    matches!(place, Some(Place::Sock(s)) if both(s) && s.session.knows_deaths() && open(s))
 }
 
 /// What the kernel is asked for on behalf of a socket.

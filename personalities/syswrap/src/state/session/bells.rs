@@ -12,7 +12,7 @@ use madrigal_drivers::shm::layout::{SEALED, fate, state, want};
 use madrigal_drivers::shm::ring::Sleeper;
 use madrigal_sys::Errno;
 
-use super::{View, Wire, phase};
+use super::{Session, View, Wire, phase};
 
 /// In `Session::kernel_events`: a receive has told how the stream ended.
 pub(super) const ASKED: u32 = 1 << 27;
@@ -23,6 +23,15 @@ const TAKEN_NS: u64 = 500_000_000;
 const TRUST_NS: u64 = 100_000;
 /// The same for a sender whose reader has left something unread. A model's asks each time: what it compares with knows of every death.
 const BEHIND_NS: u64 = if cfg!(feature = "shuttle") { 0 } else { 100_000 };
+
+/// Connections that ended without a word: their peers were killed. Who has learnt that of one connection may know it of the others, so
+/// none of them is believed to be open as long as it was not asked since.
+static DEATHS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// How many there were. A model knows of those in its own world only, by asking.
+pub(crate) fn deaths() -> u32 {
+    if cfg!(feature = "shuttle") { 0 } else { DEATHS.load(core::sync::atomic::Ordering::Relaxed) }
+}
 
 /// Doorbells of a sealed direction that lie in the kernel's queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -296,6 +305,18 @@ impl<W: Wire> View<'_, W> {
     }
 }
 
+impl Session {
+    /// Whether the kernel socket was asked since a peer was found killed.
+    pub(crate) fn knows_deaths(&self) -> bool {
+        self.deaths.load(Ordering::Relaxed) == deaths()
+    }
+
+    /// It is about to be asked.
+    pub(crate) fn note_deaths(&self) {
+        self.deaths.store(deaths(), Ordering::Relaxed);
+    }
+}
+
 // --- the kernel socket's end --------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
@@ -314,6 +335,16 @@ impl<W: Wire> View<'_, W> {
         self.s.kernel_events.load(Ordering::Relaxed) & (libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 
+    /// The kernel socket's end is known, by the program's next call at the latest.
+    pub(super) fn note_end(&self, events: u32) {
+        let before = self.s.kernel_events.fetch_or(events | ASKED, Ordering::Relaxed);
+        let silent =
+            || self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN && self.inn.w.shut.load(Ordering::SeqCst) == 0;
+        if before & ASKED == 0 && silent() {
+            DEATHS.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
     /// Whether it is known how the kernel socket ended: an event set only tells that it did.
     pub(crate) fn end_is_known(&self) -> bool {
         self.s.kernel_events.load(Ordering::Relaxed) & ASKED != 0
@@ -323,11 +354,12 @@ impl<W: Wire> View<'_, W> {
     /// receive lock, in phase RING.
     pub(crate) fn check_open(&self, now: bool) {
         let clock = self.wire.now();
-        let fresh = clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS;
+        let fresh = clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS && self.s.knows_deaths();
         if fresh && !now && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN {
             return;
         }
         self.s.checked_at.store(clock, Ordering::Relaxed);
+        self.s.note_deaths();
         if self.swallow(Me::Awake) {
             self.learn();
         }
@@ -340,10 +372,12 @@ impl<W: Wire> View<'_, W> {
         let behind = self.s.producer.behind(self.out);
         let clock = if behind { self.wire.now() } else { self.wire.tick() };
         // A tick lies before a moment that was read in it.
-        if self.ended() || clock <= asked || behind && clock < asked + BEHIND_NS {
+        let fresh = clock <= asked || behind && clock < asked + BEHIND_NS;
+        if self.ended() || fresh && self.s.knows_deaths() {
             return;
         }
         self.s.alive_at.store(clock, Ordering::Relaxed);
+        self.s.note_deaths();
         self.learn();
     }
 

@@ -222,7 +222,7 @@ impl<W: Wire> View<'_, W> {
             Health::Closed => self.saw_close(),
             // The kernel keeps its error, for the program's next call.
             Health::Broken if self.is_reset_meant() => {
-                self.s.kernel_events.fetch_or(KERNEL_ENDED | ASKED, Ordering::Relaxed);
+                self.note_end(KERNEL_ENDED);
             }
             Health::Broken => match self.wire.take_error() {
                 Some(e) => self.saw_error(e),
@@ -233,7 +233,7 @@ impl<W: Wire> View<'_, W> {
 
     /// The kernel said end of stream.
     pub(crate) fn saw_end(&self) {
-        self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
+        self.note_end(HALF);
         self.judge_end();
     }
 
@@ -259,7 +259,7 @@ impl<W: Wire> View<'_, W> {
     /// The kernel's socket is closed, and holds no error: it has been told.
     fn saw_close(&self) {
         self.s.kernel_events.fetch_and(!ERROR, Ordering::Relaxed);
-        self.s.kernel_events.fetch_or(WHOLE | ASKED, Ordering::Relaxed);
+        self.note_end(WHOLE);
     }
 
     /// The kernel reported an error, which it does once.
@@ -274,7 +274,7 @@ impl<W: Wire> View<'_, W> {
             }
             () => self.s.owe(e),
         }
-        self.s.kernel_events.fetch_or(KERNEL_ENDED | ASKED, Ordering::Relaxed);
+        self.note_end(KERNEL_ENDED);
     }
 
     /// Whether the peer has left bytes of the ring unread.

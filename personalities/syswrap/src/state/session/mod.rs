@@ -49,6 +49,7 @@ use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
 use madrigal_drivers::shm::slot::Lent;
 
 pub(crate) use bells::Me;
+pub(crate) use bells::deaths;
 pub(crate) use gone::Shut;
 pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
@@ -119,6 +120,8 @@ pub(crate) struct Session {
     checked_at: AtomicU64,
     /// When a sender asked the same.
     alive_at: AtomicU64,
+    /// How many peers had been found killed when either was asked.
+    deaths: AtomicU32,
     /// Larger rings could not be had.
     no_room: AtomicU32,
     /// How often the sender found the ring full.
@@ -186,6 +189,7 @@ impl Session {
             &self.shared,
             &self.late,
             &self.segment,
+            &self.deaths,
         ]) {
             word.store(0, Ordering::Relaxed);
         }
