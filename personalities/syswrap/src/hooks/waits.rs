@@ -331,6 +331,8 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 /// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
 /// another process has a set and changes it.
 const MOST_IN_VAIN: u32 = 64;
+/// From then on a wait looks away for so long in between: what is level-triggered is told again at once.
+const VAIN_NS: u64 = 1_000_000;
 
 /// Waits; `sleep(left)` is the C library's wait. `None`: the whole call is.
 fn wait(
@@ -349,11 +351,25 @@ fn wait(
                 if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
                     return Some(n);
                 }
-                vain += 1;
-                if vain > MOST_IN_VAIN && limits.left() == Some(0) {
-                    return Some(0);
-                }
             }
         }
+        vain += 1;
+        if vain > MOST_IN_VAIN
+            && let Some(ended) = look_away(limits)
+        {
+            return Some(ended);
+        }
+    }
+}
+
+/// Sleeps for a moment. `Some`: the wait is over.
+fn look_away(limits: Limits) -> Option<c_int> {
+    let left = limits.left().unwrap_or(VAIN_NS);
+    if left == 0 {
+        return Some(0);
+    }
+    match sleep(&mut [], Limits { end: Some(time::now_ns() + left.min(VAIN_NS)), ..limits }) {
+        Err(e) => Some(fail(e)),
+        Ok(_) => None,
     }
 }

@@ -35,6 +35,7 @@ crate::checks![
     watched_by_two_processes,
     watched_from_after_a_fork,
     watched_as_another_process_asks,
+    watched_in_vain,
 ];
 
 /// A pair in rings, with buffers that hold less than a ring does.
@@ -481,4 +482,33 @@ fn watched_as_another_process_asks() {
     assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
     net::kill(child, libc::SIGKILL).unwrap();
     net::wait(child);
+}
+
+/// What another process changes in a set of a socket that this one has closed may be told or not: it takes no time.
+fn watched_in_vain() {
+    let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
+    let ((out, input), (go, start)) = (net::pipe(), net::pipe());
+    set.add(&fd, EPOLLIN, 7);
+    let child = net::fork(|| {
+        net::close_in_child(&fd);
+        net::write(&input, b"c").unwrap();
+        net::read(&go, &mut [0; 1]).unwrap();
+        let before = processor_ms();
+        set.wait(4, 400);
+        let used = processor_ms() - before;
+        assert!(used < 150, "{used} ms");
+        0
+    });
+    net::read(&out, &mut [0; 1]).unwrap();
+    set.modify(&fd, EPOLLIN, 7);
+    net::write(&start, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+}
+
+/// How long this process has been running on a processor.
+fn processor_ms() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: our own memory.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
