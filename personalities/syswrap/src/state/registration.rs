@@ -141,6 +141,15 @@ fn restore_one(s: &Sock, member: &Member) {
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
+/// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.
+pub(crate) fn take_out_spent(s: &Sock) {
+    let _registering = s.registering();
+    let spent = |member: &Member| member.has(bit::OURS) && member.has(bit::SPENT) && !member.has(bit::ORPHAN);
+    for (_, member) in used(s).filter(|(_, member)| spent(member)) {
+        restore_one(s, member);
+    }
+}
+
 /// A member is ours no longer; `None`: it is none any more.
 fn withdraw<'a>(set: &'a Set, s: &Sock, member: &Member) -> Option<Guard<'a>> {
     if member.has(bit::DETACHED) {

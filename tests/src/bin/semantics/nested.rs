@@ -28,6 +28,7 @@ crate::checks![
     asleep_outside,
     beside_a_pipe,
     spent_and_left,
+    spent_behind_the_end,
 ];
 
 /// Sets, the first inside the second and so on, for these events each.
@@ -333,4 +334,21 @@ fn spent_and_left() {
     assert_eq!(set.wait(4, 0).iter().map(|event| event.0).collect::<Vec<_>>(), [2]);
     set.delete(&p.s);
     assert_eq!(set.wait(4, 0), []);
+}
+
+fn spent_behind_the_end() {
+    // A one-shot registration that has told of the end tells nothing more, to a set around its own neither.
+    let Pair { c, s } = Pair::warm();
+    send_all(&s, b"unread");
+    net::linger(&c, 0);
+    drop(c);
+    assert_eq!(net::read(&s, &mut [0; 8]), Err(libc::ECONNRESET));
+    let chain = Chain::new(2, EPOLLIN);
+    chain.inner().add(&s, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1);
+    assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+    chain.assert_ready(false);
+    chain.inner().modify(&s, EPOLLIN | EPOLLONESHOT, 2);
+    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.inner().wait(4, -1), [(2, EPOLLIN | EPOLLHUP)]);
+    chain.assert_ready(false);
 }

@@ -96,8 +96,11 @@ fn is_ready(set: &Set) -> bool {
     each_of_ours(set, |s, _, member| {
         let events = kernel_readiness(member.fd.load(Ordering::Relaxed), READABLE | EPOLLRDHUP as u32);
         s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
+        if events & ENDED != 0 {
+            registration::take_out_spent(s);
+        }
     });
-    true
+    kernel_readiness(fd, READABLE) != 0 || any_ready(set)
 }
 
 /// The members of a set whose registration is ours.
