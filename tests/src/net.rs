@@ -408,6 +408,14 @@ pub fn nap(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
+/// Nanoseconds for which this thread has had a processor.
+pub fn thread_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: our own memory.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) }, 0);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// A socket time-out.
 pub fn timeval(ms: i64) -> libc::timeval {
     libc::timeval { tv_sec: ms / 1000, tv_usec: ms % 1000 * 1000 }

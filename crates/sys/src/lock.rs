@@ -75,16 +75,19 @@ impl Lock {
             core::hint::spin_loop();
         }
         loop {
-            // SYNC: Acquire pairs with the Release in `Guard::drop`. Taking it with WAITERS set wakes one sleeper too many at worst.
-            if self.0.compare_exchange(0, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return Guard { lock: self, nested: false };
+            let seen = self.0.load(Ordering::Relaxed);
+            if seen & !WAITERS == 0 {
+                // SYNC: Acquire pairs with the Release in `Guard::drop`. Taking it with WAITERS set wakes one sleeper too many at worst.
+                if self.0.compare_exchange(seen, me | WAITERS, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Guard { lock: self, nested: false };
+                }
+                continue;
             }
-            let seen = self.0.fetch_or(WAITERS, Ordering::Relaxed);
-            if seen != 0 {
+            // By exchange: a bit set in a word that was opened in between would stand for a lock that nobody has, and a signal handler
+            // that came before it was taken off again would wait for its own thread.
+            let marked = self.0.compare_exchange(seen, seen | WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if marked {
                 let _ = futex::wait(&self.0, futex::Flags::PRIVATE, seen | WAITERS, None);
-            } else {
-                // Opened in between: the word now holds WAITERS alone, which nobody owns.
-                let _ = self.0.compare_exchange(WAITERS, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }

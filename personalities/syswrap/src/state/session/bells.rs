@@ -247,6 +247,11 @@ impl<W: Wire> View<'_, W> {
     /// Under the receive lock, in phase RING.
     pub(super) fn rung_out(&self) -> bool {
         self.await_taken();
+        // SYNC: a signal handler that receives between the count and the call would leave it bytes of the program's to drop.
+        self.wire.undisturbed(|| self.take_last_bells())
+    }
+
+    fn take_last_bells(&self) -> bool {
         for _ in 0..2 {
             match self.bells_left() {
                 Left::Bells(0) => return true,

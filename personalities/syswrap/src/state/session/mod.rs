@@ -102,6 +102,8 @@ pub(crate) struct Session {
     pub(crate) wlock: Lock,
     /// Doorbells taken out of the kernel so far.
     swallowed: AtomicU64,
+    /// READY: so many of the kernel's next bytes are known to come before the ring. Under the receive lock.
+    sure: AtomicU64,
     pub(crate) producer: Producer,
     /// The peer's block that was found to be lent to this session last.
     known_block: AtomicU64,
@@ -194,7 +196,9 @@ impl Session {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.generation, &self.number, &self.swallowed, &self.known_block, &self.summed, &self.piece_in];
-        for word in words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since, &self.urgent_end]) {
+        for word in
+            words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since, &self.urgent_end, &self.sure])
+        {
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -57,23 +57,20 @@ impl<W: Wire> View<'_, W> {
     pub(crate) fn take(&self, left: usize, taker: &impl Taker, adopt: impl Fn() -> bool) -> Took {
         let (mut done, mut races) = (0, 0);
         while done < left {
-            let step = match self.source(&adopt) {
-                Source::Kernel(limit) => self.take_kernel(done, limit.min((left - done) as u64), taker),
-                Source::Ring(span) => match self.take_ring(done, left - done, &span, taker) {
-                    Err(Trouble::Raced) if races < RACES => {
-                        races += 1;
-                        continue;
-                    }
-                    // Nobody races us that often but a peer that writes where it has no business.
-                    Err(_) => {
-                        self.spoil();
-                        Took::End
-                    }
-                    Ok(step) => step,
-                },
-                Source::Plain => Took::Plain,
-                Source::Empty => Took::Empty,
-                Source::End => Took::End,
+            let step = || self.step(done, left - done, taker, &adopt);
+            // SYNC: a signal handler that receives between the count and the call would leave it a limit that is too high, and so doorbells.
+            let before_ring = matches!(self.s.rx(), phase::KERNEL | phase::READY);
+            let step = match if before_ring { self.wire.undisturbed(step) } else { step() } {
+                Err(Trouble::Raced) if races < RACES => {
+                    races += 1;
+                    continue;
+                }
+                // Nobody races us that often but a peer that writes where it has no business.
+                Err(_) => {
+                    self.spoil();
+                    Took::End
+                }
+                Ok(step) => step,
             };
             match step {
                 Took::Bytes(n) => done += n,
@@ -84,6 +81,34 @@ impl<W: Wire> View<'_, W> {
             }
         }
         Took::Bytes(done)
+    }
+
+    fn step(&self, done: usize, left: usize, taker: &impl Taker, adopt: impl Fn() -> bool) -> Result<Took, Trouble> {
+        let sure = self.sure_in_kernel();
+        Ok(match if sure > 0 { Source::Kernel(sure) } else { self.source(adopt) } {
+            Source::Kernel(limit) => {
+                let took = self.take_kernel(done, limit.min(left as u64), taker);
+                let rest = if let Took::Bytes(n) = took { limit.saturating_sub(n as u64) } else { 0 };
+                self.s.sure.store(rest, Ordering::Relaxed);
+                took
+            }
+            Source::Ring(span) => self.take_ring(done, left, &span, taker)?,
+            Source::Plain => Took::Plain,
+            Source::Empty => Took::Empty,
+            Source::End => Took::End,
+        })
+    }
+
+    /// So many of the kernel's next bytes are known to be data; 0: who wants to know has to ask. A program that reads a megabyte byte by
+    /// byte would ask for each of them, which takes ten times as long as reading it.
+    fn sure_in_kernel(&self) -> u64 {
+        let sure = self.s.sure.load(Ordering::Relaxed);
+        // Other processes take bytes, too, or the kernel skips some.
+        if sure == 0 || self.s.rx() != phase::READY || self.s.is_shared() || self.s.may_meet_urgent() {
+            return 0;
+        }
+        self.help_switch();
+        sure
     }
 
     /// The session has ended for this direction behind `done` bytes: the kernel may have the rest.
@@ -306,6 +331,18 @@ impl<W: Wire> View<'_, W> {
     /// Looks at up to `left` bytes and leaves them (`MSG_PEEK`). `skip(done, hidden, limit)` looks at up to `limit` kernel bytes behind the
     /// first `hidden` ones. Under the receive lock.
     pub(crate) fn look(
+        &self,
+        left: usize,
+        taker: &impl Taker,
+        skip: impl Fn(usize, u64, u64) -> Result<usize, Errno>,
+        adopt: impl Fn() -> bool,
+    ) -> Took {
+        let look = || self.look_once(left, taker, skip, adopt);
+        // SYNC: as `take`.
+        if self.s.rx() == phase::RING && !self.is_sealed_in() { look() } else { self.wire.undisturbed(look) }
+    }
+
+    fn look_once(
         &self,
         left: usize,
         taker: &impl Taker,
