@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use libc::{EPOLLET, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT};
-use madrigal_tests::net::{self, recv, recv_exact, send_all};
+use libc::{ECONNRESET, EPOLLET, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT};
+use madrigal_tests::net::{self, read, recv, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
 use crate::await_asleep;
@@ -14,7 +14,8 @@ crate::checks![
     another_takes_what_woke_it,
     another_on_the_set_has_gone,
     reader_asleep_as_it_moves,
-    set_asleep_as_it_moves
+    set_asleep_as_it_moves,
+    reader_asleep_as_its_session_ends
 ];
 
 /// sockatmark(3) by its ioctl (asm-generic/sockios.h).
@@ -139,6 +140,33 @@ fn set_asleep_as_it_moves() {
             tid.await_asleep();
             p.warm_up();
             net::write(&input, b"q").unwrap();
+        });
+    }
+}
+
+/// At any point of a connection's way into a ring a fork ends it, while a thread is in a receive: that one is told of the reset.
+fn reader_asleep_as_its_session_ends() {
+    for rounds in 1..=12 {
+        let (p, tid) = (Pair::fresh(), Tid::default());
+        for _ in 0..rounds {
+            send_all(&p.c, b"x");
+            assert_eq!(recv_exact(&p.s, 1), b"x");
+        }
+        let Pair { c, s } = p;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.tell();
+                assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET), "after {rounds} rounds");
+                assert_eq!(read(&s, &mut [0; 1]), Ok(0));
+            });
+            tid.await_asleep();
+            let child = net::fork(|| {
+                net::close_in_child(&c);
+                send_all(&s, b"never read");
+                0
+            });
+            assert_eq!(net::wait(child), 0);
+            drop(c);
         });
     }
 }
