@@ -87,6 +87,8 @@ pub struct ReaderLine {
     pub gone: AtomicU32,
     /// Doorbells that were taken out.
     pub swallowed: AtomicU64,
+    /// Bytes that it had ever taken by the kernel when it became ready, and those since.
+    pub taken: AtomicU64,
 }
 
 /// Taken by one side, set by the other.
@@ -233,7 +235,7 @@ impl Direction {
         use madrigal_base::sync::Ordering::Relaxed;
         for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready]
             .into_iter()
-            .chain([&self.r.swallowed])
+            .chain([&self.r.swallowed, &self.r.taken])
         {
             word.store(0, Relaxed);
         }

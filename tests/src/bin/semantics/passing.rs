@@ -13,6 +13,7 @@ crate::checks![
     passed_by_message,
     passed_with_unread_bytes,
     passed_after_end,
+    passed_behind_unread_bytes,
     passed_and_kept,
     passed_by_the_peer,
     received_and_used,
@@ -109,6 +110,25 @@ fn passed_after_end() {
         drop(s);
         assert_eq!(net::wait(pid), 0, "closed: {closed}");
         drop(kept);
+    }
+}
+
+/// At any point of its way into a ring, with the last byte but one unread: what came behind that is there, too.
+fn passed_behind_unread_bytes() {
+    for rounds in 0..=12 {
+        let (over, pid) = taker(|fd| assert_eq!(recv_up_to(&fd, 100), b"ab"));
+        let Pair { c, s } = Pair::fresh();
+        for _ in 0..rounds {
+            send_all(&c, b"x");
+            assert_eq!(recv_exact(&s, 1), b"x");
+        }
+        send_all(&c, b"xa");
+        assert_eq!(recv_exact(&s, 1), b"x");
+        send_all(&c, b"b");
+        drop(c);
+        pass(&over, &s);
+        drop(s);
+        assert_eq!(net::wait(pid), 0, "after {rounds} rounds");
     }
 }
 

@@ -157,6 +157,8 @@ pub(crate) struct Session {
     error: AtomicU32,
     /// Bytes taken back from the peer's reach did not reach it: it died with bytes unread.
     lost: AtomicU32,
+    /// How often the switch was put off, since the reader was last found to have read everything.
+    put_off: AtomicU32,
     /// How the connection broke, once the kernel has told: one of [`cut`].
     cut: AtomicU32,
     /// `TCP_CORK`: nothing moves while it is on.
@@ -208,7 +210,7 @@ impl Session {
         self.clear();
         let words = [&self.rx_sleepers, &self.tx_sleepers, &self.watchers, &self.in_recv, &self.in_send];
         let more = [&self.kernel_events, &self.error, &self.lost, &self.cut, &self.corked, &self.more, &self.stays];
-        for word in words.into_iter().chain(more) {
+        for word in words.into_iter().chain(more).chain([&self.put_off]) {
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -131,7 +131,10 @@ impl<W: Wire> View<'_, W> {
                 self.saw_end();
                 Took::End
             }
-            Ok(n) => Took::Bytes(n),
+            Ok(n) => {
+                self.inn.r.taken.fetch_add(n as u64, Ordering::Release);
+                Took::Bytes(n)
+            }
             Err(Errno::AGAIN | Errno::INTR) => Took::Empty,
             Err(Errno::FAULT) => Took::Failed(Errno::FAULT),
             Err(e) => {
