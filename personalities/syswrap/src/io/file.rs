@@ -58,7 +58,8 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
                 return Some(Outcome::Fail(Errno::INTR));
             }
             let done = op.progress.done();
-            send::put(&v, Piece { left: op.n - done, first: done == 0, more: false }, |span, from| {
+            let piece = Piece { left: op.n - done, whole: done == 0 && !op.progress.nonblocking(s, 0), more: false };
+            send::put(&v, piece, |span, from| {
                 let got = read(op, span, from);
                 over = Some(got).filter(|got| got.is_err() || *got == Ok(0));
                 Ok(got.unwrap_or(0))

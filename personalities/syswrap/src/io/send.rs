@@ -270,7 +270,8 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                     Err(e) => Outcome::Fail(e),
                 });
             }
-            let piece = Piece { left: op.left(), first: op.done() == 0, more: op.flags & libc::MSG_MORE != 0 };
+            let whole = op.done() == 0 && !op.nonblocking(s);
+            let piece = Piece { left: op.left(), whole, more: op.flags & libc::MSG_MORE != 0 };
             put(&v, piece, |span, from| op.buffers.drain(op.done() + from, span))
         };
         match put {
@@ -401,7 +402,7 @@ fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
     let bytes = Buffers::one(ptr.cast(), n);
     let session = view(s, fd).filter(|_| s.mode() == mode::SESSION);
     match session.map_or(Put::Plain, |v| {
-        let piece = Piece { left: n, first: false, more: false };
+        let piece = Piece { left: n, whole: false, more: false };
         put(&v, piece, |span, from| bytes.drain(from, span))
     }) {
         Put::Bytes(n, sleeper) => {

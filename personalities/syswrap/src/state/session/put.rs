@@ -35,8 +35,9 @@ pub(crate) enum Put {
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) left: usize,
-    /// Nothing of the call's bytes is sent yet. As in TCP, where threads share a connection, a small send is not torn.
-    pub(crate) first: bool,
+    /// It waits for space for all of a few bytes: as in TCP, a small send of a thread is not torn by those of others. (One that does not
+    /// wait takes what there is: poll(2) has told of it.)
+    pub(crate) whole: bool,
     /// They are held back ([`super::held`]).
     pub(crate) more: bool,
 }
@@ -54,7 +55,7 @@ impl<W: Wire> View<'_, W> {
     /// many. Under the send lock, in phase RING.
     pub(crate) fn put(
         &self,
-        Piece { left, first, more }: Piece,
+        Piece { left, whole, more }: Piece,
         room: &impl Room,
         mut copy: impl FnMut(&Span, usize) -> Result<usize, Errno>,
     ) -> Put {
@@ -72,7 +73,7 @@ impl<W: Wire> View<'_, W> {
         }
         let (mut done, mut bell, mut failed) = (0, Sleeper::Nobody, None);
         while done < left {
-            let span = match self.space(left - done, first && done == 0, room) {
+            let span = match self.space(left - done, whole && done == 0, room) {
                 Ok(span) if !span.is_empty() => span.first((left - done).min(CHUNK)),
                 Ok(_) | Err(Trouble::Sealed | Trouble::Raced) => break,
                 Err(Trouble::Corrupt) => return Put::Broken,

@@ -172,7 +172,7 @@ fn send(world: &World, side: usize) -> Result<usize, Errno> {
         // SAFETY: a byte of our own; the span is space under the send lock.
         let copy = |span: &Span, _: usize| Ok(unsafe { span.copy_in(0, &raw const next, 1) });
         let put = v.put(
-            Piece { left: 1, first: true, more: false },
+            Piece { left: 1, whole: true, more: false },
             &Blocks { session: v.s, memory: v.mem, side, grows: false },
             copy,
         );

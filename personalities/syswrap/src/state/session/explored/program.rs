@@ -251,7 +251,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
                 Ok(unsafe { span.copy_in(0, rest.as_ptr(), n) })
             };
             match v.put(
-                Piece { left: bytes.len() - done, first: done == 0, more: false },
+                Piece { left: bytes.len() - done, whole: done == 0, more: false },
                 &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows },
                 copy,
             ) {
