@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT,
-    EPOLLRDHUP, POLLIN, epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT,
+    EPOLLOUT, EPOLLRDHUP, POLLIN, epoll_event,
 };
 use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
@@ -18,6 +18,7 @@ crate::checks![
     level_stays,
     level_out,
     level_full_then_drained,
+    level_told_whole,
     churn,
     same_socket_in_two_sets,
     duplicate_in_set,
@@ -26,6 +27,8 @@ crate::checks![
     closed_but_duplicated,
     hup_and_rdhup,
     reset_events,
+    reset_told_with_room,
+    death_told_with_room,
     mixed_kinds,
     nested_sets,
     poll_on_a_set,
@@ -89,6 +92,28 @@ fn level_full_then_drained() {
     assert_eq!(net::send(&p.c, b"x", 0), Ok(1));
     set.modify(&p.c, EPOLLIN, 1);
     assert_eq!(set.wait(4, 0), []);
+}
+
+/// The connecting end is corked behind its offer, and does not move: what comes for it comes by the kernel, beside room that is always there.
+fn level_told_whole() {
+    let p = Pair::fresh();
+    for fd in [&p.c, &p.s] {
+        net::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    }
+    for _ in 0..8 {
+        send_all(&p.c, b"x");
+    }
+    recv_exact(&p.s, 8);
+    net::set(&p.c, libc::IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
+    let set = Set::new();
+    set.add(&p.c, EPOLLIN | EPOLLOUT, 7);
+    for _ in 0..20 {
+        assert_eq!(set.wait(4, 0), [(7, EPOLLOUT)]);
+        send_all(&p.s, b"y");
+        net::await_events(&p.c, POLLIN);
+        assert_eq!(set.wait(4, 0), [(7, EPOLLIN | EPOLLOUT)]);
+        recv_exact(&p.c, 1);
+    }
 }
 
 fn churn() {
@@ -215,6 +240,33 @@ fn reset_events() {
     set.await_exactly(&[(1, EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)]);
     assert_eq!(net::read(&s, &mut [0; 1]), Err(libc::ECONNRESET));
     assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+}
+
+/// The first that is told of a one-shot registration is all that is: the end goes with the room.
+fn reset_told_with_room() {
+    for added_before in [false, true] {
+        let Pair { c, s } = Pair::warm();
+        let set = Set::new();
+        let once = EPOLLIN | EPOLLOUT | EPOLLONESHOT;
+        if added_before {
+            set.add(&s, once, 7);
+            assert_eq!(set.wait(4, 0), [(7, EPOLLOUT)]);
+            assert_eq!(set.wait(4, 0), []);
+        }
+        send_all(&s, b"unread");
+        drop(c);
+        set.control(if added_before { EPOLL_CTL_MOD } else { EPOLL_CTL_ADD }, &s, once, 7).unwrap();
+        assert_eq!(set.wait(4, 0), [(7, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP)]);
+        assert_eq!(set.wait(4, 0), []);
+    }
+}
+
+fn death_told_with_room() {
+    let fd = pair::left_by_a_killed_peer(|_| {});
+    let set = Set::new();
+    set.add(&fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLONESHOT, 7);
+    assert_eq!(set.wait(4, 0), [(7, EPOLLIN | EPOLLOUT | EPOLLRDHUP)]);
+    assert_eq!(set.wait(4, 0), []);
 }
 
 fn mixed_kinds() {

@@ -21,7 +21,7 @@ pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
     // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
     let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
-    let seen = look(s, Some(member), fd, wanted);
+    let seen = look_whole(s, member, fd, wanted);
     let ready = seen & (wanted | (EPOLLERR | EPOLLHUP) as u32);
     let news = stamps.is_none_or(|stamps| is_news(member, wanted, seen, stamps));
     if ready == 0 || !news {
@@ -90,6 +90,18 @@ fn is_news(member: &Member, wanted: u32, seen: u32, (into, out): (u64, u64)) -> 
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.
 pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
     look(s, None, fd, wanted)
+}
+
+/// [`readiness`] of a member whose registration is ours. Who is told of one thing is told of everything: what has come to the kernel since
+/// it was asked, too. (To who asks for edges that is an edge of its own.)
+fn look_whole(s: &Sock, member: &Member, fd: c_int, wanted: u32) -> u32 {
+    let quiet = member.has(bit::QUIET_IN | bit::QUIET_OUT);
+    let seen = look(s, Some(member), fd, wanted);
+    if !quiet || seen & wanted == 0 || wanted & EPOLLET as u32 != 0 {
+        return seen;
+    }
+    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+    look(s, Some(member), fd, wanted)
 }
 
 /// [`readiness`]; with a member whose registration is ours, the kernel is not asked again before it has told something new.

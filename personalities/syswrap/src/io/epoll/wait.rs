@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use libc::{EPOLLIN, EPOLLOUT, EPOLLPRI, epoll_event};
+use libc::{EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, epoll_event};
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::collect::{collect, peer};
@@ -16,7 +16,7 @@ use crate::state::process::POLICY;
 use crate::state::registration;
 use crate::state::session::{Me, View, deaths, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
-use crate::state::sock::{Ref, mode};
+use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, nap, view};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
@@ -128,7 +128,7 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     // SAFETY: the kernel just filled `got` events there.
     let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
     let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
-    let (n, ours) = waiting.translate(0, out, got as usize);
+    let (n, ours) = waiting.translate((0, 0), out, got as usize);
     let n = n + if ours { waiting.collect(&mut out[n..]) } else { 0 };
     (n > 0).then_some(n as c_int)
 }
@@ -170,7 +170,7 @@ impl Waiting {
         if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || self.kernel_due(0)) {
             // There was no room for what it has to tell, or rings do not know of it.
             crowded.store(0, Ordering::Relaxed);
-            let n = self.ask_both(out)?;
+            let n = self.ask_both(0, out)?;
             return Ok(n + self.collect(&mut out[n..]));
         }
         let n = self.collect(out);
@@ -181,17 +181,17 @@ impl Waiting {
         if !turn || n == out.len() {
             return Ok(n);
         }
-        match self.ask_both(&mut out[n..]) {
+        match self.ask_both(n, out) {
             // What was found is found.
             Err(_) if n > 0 => Ok(n),
-            more => more.map(|more| n + more),
+            more => more,
         }
     }
 
-    /// The kernel's answer now, or that of nested sets.
-    fn ask_both(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
-        let n = self.ask_kernel(out, Some(0))?;
-        if n > 0 { Ok(n) } else { Ok(collect_nested(&self.set, out)) }
+    /// The kernel's answer now, or that of nested sets, behind what the first `found` of `out` tell; how many there are then.
+    fn ask_both(&self, found: usize, out: &mut [epoll_event]) -> Result<usize, Errno> {
+        let n = self.ask_kernel(found, out, Some(0))?;
+        if n > found { Ok(n) } else { Ok(n + collect_nested(&self.set, &mut out[n..])) }
     }
 
     fn kernel_due(&self, answers: usize) -> bool {
@@ -200,13 +200,14 @@ impl Waiting {
     }
 
     /// Asks the kernel's set, sleeping up to `timeout` (0: not at all), and translates what it says. Where reports of our registrations took
-    /// the room, it is asked for what stands behind them.
-    fn ask_kernel(&self, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
+    /// the room, it is asked for what stands behind them. The first `found` of `out` have been found in this wait; how many there are then.
+    fn ask_kernel(&self, found: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
         self.set.deaths.store(deaths(), Ordering::Relaxed);
-        let (mut n, mut noted) = (0, 0);
+        let (mut n, mut noted) = (found, 0);
         for turn in 0..=self.set.ours.load(Ordering::Relaxed) {
-            let (kept, full, ours) = match self.ask_behind(n, out, if turn == 0 { timeout } else { Some(0) }) {
+            let timeout = if turn == 0 { timeout } else { Some(0) };
+            let (kept, full, ours) = match self.ask_behind((found, n), out, timeout) {
                 // What was found is found.
                 Err(_) if noted > 0 => break,
                 answer => answer?,
@@ -237,11 +238,11 @@ impl Waiting {
         self.set.sleepers.load(Ordering::SeqCst)
     }
 
-    /// Asks once; the answer comes behind the first `n` events of `out`. How many there are then, whether the kernel filled the room, and
-    /// whether some reports were of ours.
+    /// Asks once; the answer comes behind the first `n` events of `out`, the first `found` of which are not the kernel's. How many there are
+    /// then, whether the kernel filled the room, and whether some reports were of ours.
     fn ask_behind(
         &self,
-        n: usize,
+        (found, n): (usize, usize),
         out: &mut [epoll_event],
         timeout: Option<u64>,
     ) -> Result<(usize, bool, bool), Errno> {
@@ -252,20 +253,20 @@ impl Waiting {
             self.set.kernel_at.store(time::now_ns(), Ordering::Relaxed);
         }
         let full = n + got == out.len();
-        let (n, ours) = self.translate(n, out, got);
+        let (n, ours) = self.translate((found, n), out, got);
         Ok((n, full, ours))
     }
 
     /// Of the `got` events behind the first `n`, keeps those of other descriptors, and turns those of our registrations into activity of
     /// their members. How many there are then, and whether some were ours.
-    fn translate(&self, n: usize, out: &mut [epoll_event], got: usize) -> (usize, bool) {
+    fn translate(&self, (found, n): (usize, usize), out: &mut [epoll_event], got: usize) -> (usize, bool) {
         let (mut kept, mut others, mut ours) = (n, false, false);
         for i in n..n + got {
             let (event, named) = self.put_right(out[i]);
             match named {
                 None if is_meant(&self.set, event.u64) => {
                     others = true;
-                    if !is_told(&mut out[..n], event) {
+                    if !is_told(&mut out[found..n], event) {
                         out[kept] = event;
                         kept += 1;
                     }
@@ -273,11 +274,14 @@ impl Waiting {
                 None => {}
                 Some(named) => {
                     ours |= named.is_some();
-                    named.into_iter().for_each(|(s, m)| self.note(&s, m, event.events));
+                    if let Some((s, m)) = named {
+                        self.note(&s, m, event.events);
+                        self.amend(&mut out[..found], &s, m);
+                    }
                 }
             }
         }
-        if others || got > 0 && n == 0 {
+        if others || got > 0 && n == found {
             self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
         (kept, ours)
@@ -348,6 +352,27 @@ impl Waiting {
         }
     }
 
+    /// The kernel has told something of a member that this wait tells of already: it is told with the rest. One that tells once would
+    /// never tell it.
+    fn amend(&self, found: &mut [epoll_event], s: &Sock, m: usize) {
+        let member = &s.members[m];
+        if member.round.load(Ordering::Relaxed) != self.round {
+            return;
+        }
+        let guard = self.set.lock.lock();
+        // Of one that was armed meanwhile a later wait tells.
+        let armed = member.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0 && !member.has(bit::SPENT);
+        if guard.nested() || armed || member.has(bit::DETACHED) || !member.is_in(self.set.index()) {
+            return;
+        }
+        let data = member.data.load(Ordering::Relaxed);
+        if let Some(event) = found.iter_mut().find(|event| event.u64 == data)
+            && let Some(more) = report_of(s, member)
+        {
+            event.events |= more.events;
+        }
+    }
+
     fn spin_then_sleep(self, out: &mut [epoll_event]) -> Waited {
         let since = match self.spin(out) {
             Ok(n) => return Waited::Done(n),
@@ -379,11 +404,11 @@ impl Waiting {
                 kernel = asked != 0 && now > asked + KERNEL_IDLE_NS;
                 asked = if kernel || asked == 0 { now } else { asked };
                 if self.limits.end.is_some_and(|end| now >= end) {
-                    return Ok(self.ask_both(out));
+                    return Ok(self.ask_both(0, out));
                 }
             }
             let n = match self.collect(out) {
-                0 if kernel => self.ask_both(out),
+                0 if kernel => self.ask_both(0, out),
                 n => Ok(n),
             };
             if n != Ok(0) {
@@ -403,11 +428,11 @@ impl Waiting {
             return Ok(n);
         }
         if sleepers.inner_ready {
-            return self.ask_both(out);
+            return self.ask_both(0, out);
         }
         let cut = left.min(sleepers.limit.unwrap_or(CUT_NS));
         let slept_at = time::now_ns();
-        let n = self.ask_kernel(out, Some(cut.max(1)))?;
+        let n = self.ask_kernel(0, out, Some(cut.max(1)))?;
         if n > 0 || time::now_ns() < slept_at + cut {
             return Ok(n);
         }

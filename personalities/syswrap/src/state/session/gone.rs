@@ -197,10 +197,11 @@ impl<W: Wire> View<'_, W> {
         self.out.w.shut.store(1, Ordering::SeqCst);
     }
 
-    /// An event set, or poll(2), has told of an end: of which?
+    /// An event set, or poll(2), has told of an end, or the peer has said that it closes: of which, and has it?
     pub(crate) fn learn_end(&self) {
         let told = self.s.kernel_events.load(Ordering::Relaxed);
-        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) {
+        let says_so = || told & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
+        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) || says_so() {
             self.learn();
         }
     }
