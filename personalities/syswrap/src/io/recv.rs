@@ -127,7 +127,8 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             // The session ended while the call waited, or has given all it has.
             return op.end(Ok(0));
         }
-        if !nonblocking && !op.is_peek() && op.progress.is_to_wait_on(&s, op.fd) {
+        // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
+        if !nonblocking && !op.is_peek() && (op.done() > 0 || op.progress.is_to_wait_on(&s, op.fd)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -136,7 +137,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
         }
         let wait = match () {
             () if nonblocking => Wait::No,
-            () if op.is_whole() || s.has(flag::LOW_WATER) || op.done() > 0 => Wait::Whole,
+            () if op.is_whole() || s.has(flag::LOW_WATER) => Wait::Whole,
             () => Wait::Looking,
         };
         match plain::receive(s, op.fd, wait, &call) {
@@ -146,7 +147,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
     }
 }
 
-/// How a receive goes on by the kernel whose socket was made non-blocking meanwhile.
+/// How a receive goes on by the kernel that has got a part, or whose socket was made non-blocking meanwhile.
 enum Waited {
     Ends(Outcome),
     Looks(Ref),
@@ -155,6 +156,9 @@ enum Waited {
 /// Such a receive waits on, as it began.
 #[cold]
 fn wait_on(s: Ref, op: &Receive) -> Waited {
+    if op.done() > 0 && tcp::at_mark(op.fd) {
+        return Waited::Ends(op.end(Ok(0)));
+    }
     let rest = |_| {
         let mut pieces = Receive::pieces();
         let mut msg = op.rest(&mut pieces);
@@ -253,6 +257,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
         };
         settle::note(s);
         match took {
+            Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
             Took::Bytes(n) if op.is_peek() => {
                 let enough = n == total || !op.is_whole() || op.nonblocking(s);
                 return if enough { Some(n) } else { look_on(&v, op, n) }.map(|n| Step::Ends(Outcome::Done(n)));
@@ -279,6 +284,11 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             }
         }
     }
+}
+
+/// Whether the next byte comes by the kernel, behind the urgent mark: a receive that has got something ends there.
+fn is_at_mark(v: &View<'_, Socket<'_>>) -> bool {
+    v.s.rx() != phase::RING && tcp::at_mark(v.wire.fd)
 }
 
 /// What a receive of no bytes waits for, as any other does.
@@ -347,7 +357,7 @@ struct Hands<'a> {
 impl Taker for Hands<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
         // A receive ends at the urgent mark.
-        if done > 0 && tcp::at_mark(self.op.fd) {
+        if self.op.done() + done > 0 && tcp::at_mark(self.op.fd) {
             return Err(Errno::AGAIN);
         }
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;

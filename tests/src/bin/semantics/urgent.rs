@@ -1,7 +1,7 @@
 //! Urgent data: it goes by the kernel, and the stream around it stays in order.
 #![allow(unsafe_code)]
 
-use libc::{MSG_OOB, POLLPRI};
+use libc::{MSG_OOB, MSG_WAITALL, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
 use madrigal_tests::pair::Pair;
 
@@ -10,6 +10,8 @@ crate::checks![
     urgent_mark,
     urgent_mark_asked_for,
     receive_ends_at_the_mark,
+    receive_of_all_ends_at_the_mark,
+    receive_that_waits_ends_at_the_mark,
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
@@ -64,6 +66,42 @@ fn receive_ends_at_the_mark() {
     assert_eq!(recv(&p.s, &mut b, 0), Ok(1));
     assert_eq!(b[0], b'y');
     assert_eq!(recv_exact(&p.s, 6), b"behind");
+}
+
+/// The same of one that waits for all it asks for, where some of it is in a ring, with no room for it in the sender's buffer.
+fn receive_of_all_ends_at_the_mark() {
+    for (urgent, taken_before) in [(&b"Z"[..], false), (b"zZ", false), (b"zZ", true)] {
+        let p = Pair::warm();
+        net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
+        (0..8).for_each(|_| send_all(&p.c, &[b'x'; 500]));
+        assert_eq!(send(&p.c, urgent, MSG_OOB), Ok(urgent.len()));
+        assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+        let mut b = [0; 5000];
+        if taken_before {
+            assert_eq!(recv(&p.s, &mut b, MSG_OOB), Ok(1));
+        }
+        send_all(&p.c, b"behind");
+        assert_eq!(recv(&p.s, &mut b, MSG_WAITALL), Ok(4000 + urgent.len() - 1));
+        assert_eq!(recv_exact(&p.s, 6), b"behind");
+    }
+}
+
+/// The same with a mark that comes while it waits, in front of anything else.
+fn receive_that_waits_ends_at_the_mark() {
+    let p = Pair::warm();
+    send_all(&p.c, b"xy");
+    let sends = || {
+        net::nap(30);
+        assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+        net::nap(30);
+        send_all(&p.c, b"behind");
+    };
+    let takes = || {
+        let mut b = [0; 8];
+        assert_eq!(recv(&p.s, &mut b, MSG_WAITALL), Ok(2));
+        assert_eq!(recv_exact(&p.s, 6), b"behind");
+    };
+    crate::both(sends, takes);
 }
 
 fn urgent_inline() {

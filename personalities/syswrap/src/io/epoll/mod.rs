@@ -21,7 +21,7 @@ mod wait;
 
 pub(crate) use control::control;
 pub(crate) use nested::{Polled, polled};
-pub(crate) use ready::readiness;
+pub(crate) use ready::{kernel_readiness, readiness};
 pub(crate) use sleep::note_missed;
 pub(crate) use wait::{Limits, Waited, after_sleep, wait};
 

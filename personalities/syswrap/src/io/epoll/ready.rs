@@ -196,7 +196,8 @@ fn ask_once(told: Option<&Member>, quiet: u32, fd: c_int, wanted: u32) -> u32 {
     ready
 }
 
-pub(super) fn kernel_readiness(fd: c_int, wanted: u32) -> u32 {
+/// What poll(2) shows of a descriptor in the kernel.
+pub(crate) fn kernel_readiness(fd: c_int, wanted: u32) -> u32 {
     let mut poll = [libc::pollfd { fd, events: wanted as i16, revents: 0 }];
     // SAFETY: no mask.
     match unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) } {

@@ -2,9 +2,10 @@
 
 use madrigal_base::sync::Ordering;
 use madrigal_drivers::shm::layout::state;
-use madrigal_sys::{Errno, time};
+use madrigal_sys::{Errno, tcp, time};
 
 use super::{PEEK_NAP_NS, Receive, Step};
+use crate::io::epoll::kernel_readiness;
 use crate::io::near;
 use crate::outcome::{Nap, Outcome};
 use crate::state::process::POLICY;
@@ -76,9 +77,14 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     if left == Some(0) {
         return op.end(Err(Errno::AGAIN));
     }
+    // An urgent byte ends a receive that has got a part; one that has been there before would end every sleep.
+    let urgent = libc::POLLPRI * i16::from(kernel_readiness(op.fd, libc::EPOLLPRI as u32) == 0);
+    if op.done() > 0 && tcp::at_mark(op.fd) {
+        return op.end(Ok(0));
+    }
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
-    Sleep { since, left, cut: false, restarts, poll: Some(libc::POLLIN | libc::POLLRDHUP) }.of(s)
+    Sleep { since, left, cut: false, restarts, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s)
 }
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
