@@ -10,11 +10,10 @@ use madrigal_sys::{Errno, fault, raw, time};
 use super::{cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told};
 use crate::io::buffers::{Buffers, message};
 use crate::io::handlers;
-use crate::io::plain::after_sleep;
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
 use crate::lifecycle::close;
-use crate::outcome::{Nap, Outcome, Ticket};
+use crate::outcome::{Nap, Outcome};
 use crate::real;
 use crate::state::table;
 
@@ -28,36 +27,9 @@ pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno
                     return outcome;
                 }
             }
-            // A part came by the ring: the program's own call would ask for all of it.
-            Outcome::Sleep(ticket) if op.done() > 0 => match receive_rest(op, ticket) {
-                Ok(true) => {}
-                Ok(false) => return op.end(Ok(0)),
-                Err(e) => {
-                    guarded_or((), || recv::keep_error(op.fd(), e));
-                    return op.end(Ok(0));
-                }
-            },
             outcome => return outcome,
         }
     }
-}
-
-/// Receives what is left by the kernel; whether more may come.
-fn receive_rest(op: &Receive, ticket: Ticket) -> Result<bool, Errno> {
-    let mut pieces = Receive::pieces();
-    let mut msg = op.rest(&mut pieces);
-    // SAFETY: parts of the program's buffers, for which it vouches.
-    let got = unsafe { real::recvmsg()(op.fd(), &raw mut msg, op.rest_flags()) };
-    after_sleep(ticket, got);
-    let n = told(got)?;
-    let all = n == length(&msg);
-    Ok(!op.add(n) && all)
-}
-
-/// Bytes in the pieces of a message of ours.
-fn length(msg: &msghdr) -> usize {
-    // SAFETY: `message` made it of a slice that still lives.
-    unsafe { core::slice::from_raw_parts(msg.msg_iov, msg.msg_iovlen) }.iter().map(|piece| piece.iov_len).sum()
 }
 
 /// Sleeps in the C library until `fd` has something to tell.

@@ -336,10 +336,12 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize, blocked: &Blocke
     let s = v.wire.s;
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
     while readable(s, op.fd).is_some_and(|there| there <= n) {
-        if let Some(_lock) = v.try_reading()
-            && v.s.rx() == phase::RING
-        {
-            v.check_open(false);
+        if let Some(_lock) = v.try_reading() {
+            match v.s.rx() {
+                phase::RING => v.check_open(false),
+                // Behind bytes that are unread only the connection's state tells of the end.
+                _ => v.learn(),
+            }
         }
         if v.ended() || s.is_closed() || time::now_ns() > end || !blocked.nap(PEEK_NAP_NS) {
             return false;
