@@ -57,6 +57,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         tally.count(Rule::ToldOnce);
         return Verdict::Apart;
     }
+    if is_reset_by_bells(program, number, &plain.seen, &wrapped.seen) {
+        tally.count(Rule::LastBell);
+        return Verdict::Apart;
+    }
     if is_left_beside(program, number, &plain.seen, &wrapped.seen) {
         tally.count(Rule::LeftBeside);
         return Verdict::Apart;
@@ -224,6 +228,37 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
     let reset = reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_) | Op::Send(_));
     let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
     left && (begun(true) && reset || begun(false) && missing)
+}
+
+/// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
+fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    let before = || program.steps[..number].iter();
+    let executed = before().any(|step| match step.op {
+        Op::Exec { .. } => process(step.actor) == own,
+        Op::Spawn { actor, .. } => process(actor) == own,
+        _ => false,
+    });
+    let killed = before().any(|step| matches!(step.op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. }));
+    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
+    let broken = (libc::POLLHUP | libc::POLLERR) as u64;
+    executed
+        && killed
+        && match &program.steps[number].op {
+            Op::Recv(_) => reset && plain.ret == 0,
+            Op::Send(_) => reset && plain.ret > 0,
+            Op::Poll { entries, .. } => {
+                entries.len() == 1
+                    && (plain.ret, wrapped.ret) == (1, 1)
+                    && plain
+                        .aux
+                        .iter()
+                        .zip(&wrapped.aux)
+                        .all(|(plain, wrapped)| plain & libc::POLLRDHUP as u64 != 0 && plain | broken == *wrapped)
+            }
+            _ => false,
+        }
 }
 
 /// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
