@@ -47,6 +47,10 @@ impl Progress {
         self.waited.set(true);
     }
 
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited.get()
+    }
+
     /// Whether it waits on, where the kernel would return at once: on a socket that was made non-blocking meanwhile, by whomever.
     pub(crate) fn is_to_wait_on(&self, s: &Sock, fd: c_int) -> bool {
         let by_another = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0);

@@ -84,8 +84,13 @@ impl Receive {
     }
 
     /// The flags of a call for the rest.
-    pub(crate) fn rest_flags(&self) -> c_int {
-        self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC)
+    fn rest_flags(&self) -> c_int {
+        self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_PEEK)
+    }
+
+    /// A receive of nothing that has slept: whatever woke it, it looks at nothing more (tcp_recvmsg).
+    fn is_woken_for_nothing(&self) -> bool {
+        self.buffers.total() == 0 && self.progress.has_waited()
     }
 }
 
@@ -113,6 +118,9 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
                 Step::Sleeps(nap) => nap.of(s),
             };
         }
+        if op.is_woken_for_nothing() {
+            return Outcome::Done(0);
+        }
         if op.done() == 0 && s.session.owes_error() {
             match rest_before_error(s, op, &call) {
                 Ok(outcome) => return outcome,
@@ -128,7 +136,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             return op.end(Ok(0));
         }
         // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
-        if !nonblocking && !op.is_peek() && (op.done() > 0 || op.progress.is_to_wait_on(&s, op.fd)) {
+        if !nonblocking && (op.done() > 0 || op.progress.is_to_wait_on(&s, op.fd)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -172,6 +180,7 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     let Some(s) = sock::enter(op.fd) else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
         Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
+        Outcome::Done(n) if op.is_peek() => judged(op.fd, Outcome::Done(n)),
         Outcome::Done(n) if op.add(n) => judged(op.fd, op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Looks(s),
         Outcome::Fail(e) if op.done() > 0 => {
@@ -272,6 +281,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             }
             Took::Plain => return None,
             // An error is the next call's.
+            Took::End if op.is_woken_for_nothing() => return Some(Step::Ends(Outcome::Done(0))),
             Took::End if op.done() > 0 => return Some(Step::Ends(op.end(Ok(0)))),
             Took::End => return Some(Step::Ends(op.end(v.ending()))),
             Took::Failed(e) => return Some(Step::Ends(op.end(Err(e)))),
