@@ -24,22 +24,10 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     if wrapped.seen.wrong != 0 {
         return Verdict::Differs(wrong(&wrapped.seen));
     }
-    if plain.fate != wrapped.fate && [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
-        tally.count(Rule::FaultSplit);
-        return Verdict::Apart;
-    }
-    if matches!(plain.fate, Fate::Done(_) | Fate::Blocked)
-        && plain.fate != wrapped.fate
-        && (is_told_again(program, number, &[], wrapped) || wakes_by_sets(program, number, wrapped))
+    if plain.fate != wrapped.fate
+        && let Some(rule) = fate_rule(program, number, plain, wrapped)
     {
-        tally.count(Rule::EdgeAgain);
-        return Verdict::Apart;
-    }
-    if matches!(plain.fate, Fate::Done(_) | Fate::Blocked)
-        && plain.fate != wrapped.fate
-        && meets_shutdown(program, number, wrapped)
-    {
-        tally.count(Rule::BufferRoom);
+        tally.count(rule);
         return Verdict::Apart;
     }
     if plain.fate != wrapped.fate && !program.is_violent() {
@@ -79,6 +67,23 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
             if apart { Verdict::Apart } else { Verdict::Same }
         }
         None => Verdict::Differs(how),
+    }
+}
+
+/// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
+fn fate_rule(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<Rule> {
+    if [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
+        return Some(Rule::FaultSplit);
+    }
+    if plain.fate == Fate::Skipped {
+        return None;
+    }
+    match () {
+        () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
+        () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
+        () if meets_shutdown(program, number, wrapped) => Some(Rule::BufferRoom),
+        () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
+        () => None,
     }
 }
 
@@ -358,13 +363,22 @@ fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
 
 /// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
 fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
-    let same = (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals);
+    // An entry that has nothing else to tell is counted for its end alone.
+    let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
+    let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
     let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
     let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(crate::op::Slot, i16))| {
         let end = (libc::POLLRDHUP | libc::POLLHUP) as u64;
         plain == wrapped || plain & !end == wrapped & !end && plain & wrapped == *plain && is_overfull(program, *slot)
     };
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
+}
+
+/// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.
+fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
+    wrapped.seen.ret > 0 && is_end_behind_room(program, entries, &silent, &wrapped.seen)
 }
 
 /// More than a connection has room for.
@@ -380,4 +394,72 @@ fn fault(memory: Memory, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
         if seen.ret < 0 { seen.errno == libc::EFAULT } else { seen.ret > 0 && seen.ret <= i64::from(good) }
     };
     (fits(plain) && fits(wrapped)).then_some((Rule::FaultSplit, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Data, Pieces};
+    use crate::program::{Actor, Kind, Process, Role, Step, Theme};
+    use crate::via::PollVia;
+
+    /// Two processes with one connection; the second one's end is slot 1.
+    fn program(ops: Vec<(ActorId, Op)>) -> Program {
+        let step = |(actor, op)| Step { actor, op, together: false, held: false };
+        Program {
+            seed: 0,
+            theme: Theme::Kill,
+            free: false,
+            one_cpu: true,
+            processes: vec![
+                Process { role: Role::Server, initial: true },
+                Process { role: Role::Client, initial: true },
+            ],
+            actors: (0..2).map(|process| Actor { process, main: true }).collect(),
+            slots: vec![Kind::End(0, 0), Kind::End(0, 1)],
+            steps: ops.into_iter().map(step).collect(),
+        }
+    }
+
+    fn flood(len: u32) -> (ActorId, Op) {
+        let via = SendVia::Send;
+        (1, Op::Send(Data { slot: 1, len, via, flags: 0, memory: Memory::Good, pieces: Pieces::One }))
+    }
+
+    fn poll() -> (ActorId, Op) {
+        let entries = vec![(0, libc::POLLRDHUP), (9, libc::POLLIN)];
+        (0, Op::Poll { entries, via: PollVia::Poll, time: Time::Forever })
+    }
+
+    fn told(fate: Fate, aux: [u64; 2]) -> Entry {
+        let ret = aux.iter().filter(|word| **word != 0).count() as i64;
+        Entry { fate, seen: Seen { ret, aux: aux.to_vec(), ..Seen::default() } }
+    }
+
+    const END: u64 = libc::POLLRDHUP as u64;
+    const IN: u64 = libc::POLLIN as u64;
+
+    fn polled(sent: u32, plain: &Entry, wrapped: &Entry) -> bool {
+        let program = program(vec![flood(sent), poll()]);
+        !matches!(step(&program, 1, plain, wrapped, &mut Tally::default()), Verdict::Differs(_))
+    }
+
+    #[test]
+    fn an_end_behind_room_is_counted_beside_others() {
+        let done = Fate::Done(1);
+        assert!(polled(MOST + 1, &told(done, [0, IN]), &told(done, [END, IN])));
+        assert!(!polled(1000, &told(done, [0, IN]), &told(done, [END, IN])));
+        assert!(!polled(MOST + 1, &told(done, [END, IN]), &told(done, [0, IN])));
+        assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [END, 0])));
+        assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [IN, IN])));
+    }
+
+    #[test]
+    fn an_end_behind_room_wakes() {
+        let asleep = told(Fate::Blocked, [0, 0]);
+        assert!(polled(MOST + 1, &asleep, &told(Fate::Done(1), [END, 0])));
+        assert!(!polled(1000, &asleep, &told(Fate::Done(1), [END, 0])));
+        assert!(!polled(MOST + 1, &asleep, &told(Fate::Done(1), [END, IN])));
+        assert!(!polled(MOST + 1, &told(Fate::Done(1), [END, 0]), &asleep));
+    }
 }
