@@ -87,15 +87,36 @@ fn fate_rule(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -
     }
 }
 
-/// Compares how processes ended; what differs.
-pub fn ends(plain: &Transcript, wrapped: &Transcript) -> Option<String> {
+/// Compares how processes ended; what differs. Where the runs went different ways, a step that begins or ends a process may have been made in
+/// one of them only; any other end is a failure there, too.
+pub fn ends(program: &Program, plain: &Transcript, wrapped: &Transcript) -> Option<String> {
     let pairs = plain.ends.iter().zip(&wrapped.ends).enumerate();
+    let may = |process: usize, end: Option<i32>| wrapped.apart && is_meant(program, process, end);
     pairs
         .filter(|(_, (plain, wrapped))| plain != wrapped)
+        .filter(|(process, (plain, wrapped))| !(may(*process, **plain) && may(*process, **wrapped)))
         .map(|(process, (plain, wrapped))| {
             format!("process {process} ended with {} instead of {}", ending(*wrapped), ending(*plain))
         })
         .next()
+}
+
+/// Whether a process comes to such an end by the program's steps, or by the end of the run: who is idle then exits, others are killed.
+fn is_meant(program: &Program, process: usize, end: Option<i32>) -> bool {
+    const KILLED: i32 = 1000 + libc::SIGKILL;
+    const ABORTED: i32 = 1000 + libc::SIGABRT;
+    let of = |actor: ActorId| program.actors[actor as usize].process as usize == process;
+    let brings = |end: i32| {
+        program.steps.iter().any(|step| match step.op {
+            Op::Kill { actor, signal } => of(actor) && end == 1000 + signal,
+            Op::Exit { how: ExitHow::Abort } => of(step.actor) && end == ABORTED,
+            _ => false,
+        })
+    };
+    match end {
+        None | Some(0 | KILLED) => true,
+        Some(end) => brings(end),
+    }
 }
 
 fn ending(end: Option<i32>) -> String {
@@ -461,5 +482,20 @@ mod tests {
         assert!(!polled(1000, &asleep, &told(Fate::Done(1), [END, 0])));
         assert!(!polled(MOST + 1, &asleep, &told(Fate::Done(1), [END, IN])));
         assert!(!polled(MOST + 1, &told(Fate::Done(1), [END, 0]), &asleep));
+    }
+
+    #[test]
+    fn apart_only_the_program_ends_processes() {
+        let program = program(vec![(0, Op::Kill { actor: 1, signal: libc::SIGTERM })]);
+        let run = |end, apart| Transcript { ends: vec![Some(0), end], apart, ..Transcript::default() };
+        let differs = |plain, wrapped, apart| ends(&program, &run(plain, false), &run(wrapped, apart)).is_some();
+        for (plain, wrapped) in [(None, Some(0)), (Some(0), None), (Some(0), Some(1000 + libc::SIGTERM))] {
+            assert!(differs(plain, wrapped, false));
+            assert!(!differs(plain, wrapped, true));
+        }
+        for bad in [libc::SIGSEGV, libc::SIGABRT] {
+            assert!(differs(None, Some(1000 + bad), true));
+        }
+        assert!(differs(Some(0), Some(101), true));
     }
 }

@@ -41,9 +41,11 @@ pub fn failure(program: &Program, plain: Option<&Transcript>, run: &Transcript) 
     match &run.trouble {
         Some(trouble) => Some(of_trouble(program, trouble)),
         None => match plain {
-            Some(plain) => {
-                compare::ends(plain, run).map(|how| Failure { name: "end of a process".into(), step: None, how })
-            }
+            Some(plain) => compare::ends(program, plain, run).map(|how| Failure {
+                name: "end of a process".into(),
+                step: None,
+                how,
+            }),
             None => wrong(program, run),
         },
     }

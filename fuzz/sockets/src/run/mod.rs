@@ -120,6 +120,8 @@ pub struct Transcript {
     pub cut: Option<usize>,
     /// From this step on nobody knows what has arrived, for the kernel holds something back.
     pub restless: Option<usize>,
+    /// It went another way than the plain one, by a rule.
+    pub apart: bool,
     /// What ended it before its time.
     pub trouble: Option<Trouble>,
 }

@@ -102,7 +102,8 @@ pub(super) fn run(
     if trouble.is_none() && cut.is_none() {
         sequence.dismiss();
     }
-    Transcript { entries: sequence.entries, ends: Vec::new(), cut, restless: sequence.restless, trouble }
+    let apart = plain.is_some() && sequence.alone;
+    Transcript { entries: sequence.entries, ends: Vec::new(), cut, restless: sequence.restless, apart, trouble }
 }
 
 impl Sequence<'_, '_> {
