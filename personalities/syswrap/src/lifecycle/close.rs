@@ -22,13 +22,22 @@ pub(crate) fn forget(fd: c_int) {
     if let Some(s) = &held {
         before_close(s, fd);
     }
-    match table::take(fd) {
-        Some(word) if word.kind() == Kind::Socket => {
-            if let Some(s) = held {
-                closed(&s, fd, word);
-            }
+    // In one piece: a thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's;
+    // and a child that was counted as a holder has to find the descriptor, or it would never let go.
+    let sending = held.as_ref().map(|s| s.session.wlock.lock());
+    let word = table::take(fd);
+    let last = match (&held, word) {
+        (Some(s), Some(word)) if word.kind() == Kind::Socket => drop_descriptor(s, fd, word),
+        _ => false,
+    };
+    drop(sending);
+    match (held, word) {
+        (Some(s), _) if last => {
+            last_close(&s, fd);
+            // The last one at work leaves the slot and frees the socket.
+            s.hold.set_due();
         }
-        Some(word) if word.kind() == Kind::EventSet => sets::drop_descriptor(word.index()),
+        (_, Some(word)) if word.kind() == Kind::EventSet => sets::drop_descriptor(word.index()),
         _ => {}
     }
 }
@@ -52,7 +61,8 @@ fn before_close(s: &Sock, fd: c_int) {
     }
 }
 
-fn closed(s: &Sock, fd: c_int, word: Word) {
+/// One descriptor less; true: it was the last one. Under the send lock.
+fn drop_descriptor(s: &Sock, fd: c_int, word: Word) -> bool {
     let last = s.refs.fetch_sub(1, Ordering::AcqRel) == 1;
     if !last
         && s.fd() == fd
@@ -60,13 +70,7 @@ fn closed(s: &Sock, fd: c_int, word: Word) {
     {
         s.set_fd(other);
     }
-    // A thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's.
-    drop(s.session.wlock.lock());
-    if last {
-        last_close(s, fd);
-        // The last one at work leaves the slot and frees the socket.
-        s.hold.set_due();
-    }
+    last
 }
 
 /// This process holds the socket no longer.
@@ -153,12 +157,12 @@ pub(crate) fn end_all() {
         let Some(s) = SOCKS.get(word.index()) else { continue };
         let sending = s.session.wlock.lock();
         let Some(fd) = s.open_fd(fd) else { continue };
-        let ends = gives_up(s) && s.mode() == mode::SESSION;
-        if ends {
+        let last = gives_up(s);
+        if last && s.mode() == mode::SESSION {
             end_session(s, fd, &sending);
         }
         drop(sending);
-        if ends {
+        if last {
             settle::leave_last(s);
         }
     }

@@ -142,6 +142,7 @@ fn introduce(line: &SideLine, s: &Sock, fd: c_int) -> Option<()> {
 }
 
 fn prepare(s: &Sock, lease: &Lease, (slot, index): (&Slot, u32), side: usize, lent: Lent) {
+    settle::leave_owed(s);
     let (memory, block) = (lease.arena().memory(), lease.arena().small_block(index, side));
     s.session.prepare(At { slot, memory, lent, side, block });
 }

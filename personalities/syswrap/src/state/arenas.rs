@@ -6,8 +6,10 @@
 //!
 //! ```text
 //!   FREE --make--> MADE   --(no session, peer dead)--> FREE
+//!     |             \--(in the child of a fork)--> INHERITED --(no session, peer dead)--> FREE
 //!     \---map----> MAPPED --(no session, peer dead)--> FREE
 //! ```
+//! Which slots of an arena are free is its maker's to know, in memory of its own: who inherits it gives no slot out, nor frees any.
 //! All steps are made under one lock.
 
 use core::mem::MaybeUninit;
@@ -32,6 +34,8 @@ mod state {
     pub(super) const MADE: u32 = 1;
     /// Made by a peer.
     pub(super) const MAPPED: u32 = 2;
+    /// Made by the process that this one was forked from.
+    pub(super) const INHERITED: u32 = 3;
 }
 
 /// One mapped arena.
@@ -112,9 +116,9 @@ impl Lease {
         pid == 0 || proc::alive(pid, self.peer_start.load(Ordering::Relaxed))
     }
 
-    /// Ends a session, whose slot this side has left; `creator`: the slot is ours to give out again.
-    pub(crate) fn end_session(&self, slot: u32, creator: bool) {
-        if creator {
+    /// Ends a session, whose slot this side has left; `connecting`: the slot is its maker's to give out again.
+    pub(crate) fn end_session(&self, slot: u32, connecting: bool) {
+        if connecting && self.state.load(Ordering::Relaxed) == state::MADE {
             self.arena().let_go(slot);
         }
         self.sessions.fetch_sub(1, Ordering::AcqRel);
@@ -323,8 +327,8 @@ pub(crate) fn after_fork() {
     for (_, lease) in LEASES.all() {
         if lease.state.load(Ordering::Relaxed) == state::MADE {
             lease.hide();
-            // The arena's free slots are now known to two processes: the child makes new arenas for new connections.
-            lease.port.store(u32::MAX, Ordering::Relaxed);
+            // The child makes new arenas for new connections.
+            lease.state.store(state::INHERITED, Ordering::Relaxed);
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | [`hold`] | an object that several hooks look at, and the moment when none does |
 //! | [`sock`] | a TCP socket of the program; [`socket`]: as the wire of its session |
 //! | [`session`] | a connection's time in a ring |
-//! | [`settle`] | its end, and that of a socket |
+//! | [`settle`], [`owed`] | its end, and that of a socket; the slot of an ended one that others of the family still have |
 //! | [`sets`], [`member`], [`registration`] | an event set, a socket in it, and whose the kernel's registration is |
 //! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
 //! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
@@ -31,6 +31,8 @@ pub(crate) mod lock;
 pub(crate) mod member;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod offers;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod owed;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod process;
 #[cfg(not(feature = "shuttle"))]

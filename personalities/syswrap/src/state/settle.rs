@@ -3,7 +3,7 @@
 //! | what has ended | what is done | by whom it is marked as due |
 //! |---|---|---|
 //! | both directions are DONE | registrations and options are the program's again | the hook that sees it |
-//! | the peer needs nothing of us any more | the slot is left; the connection may earn another session | the next hook |
+//! | the peer needs nothing of us any more | the slot is left, or that is owed ([`super::owed`]); the connection may earn another session | the next hook |
 //! | the last descriptor is closed, and nobody sleeps on it | the slot is left; the object is free | close, and who wakes up |
 
 use core::ffi::c_int;
@@ -13,9 +13,10 @@ use madrigal_drivers::shm::layout::Block;
 use madrigal_drivers::shm::slot::Contradiction;
 use madrigal_sys::raw;
 
+use super::owed::Place;
 use super::sock::{Sock, flag, mode};
 use super::socket::view;
-use super::{gate, registration};
+use super::{arenas, gate, registration};
 
 /// Does what is due on a socket, if nobody but the caller's `own` holds are at work on it. While the process forks it stays due.
 #[cold]
@@ -26,6 +27,7 @@ pub(crate) fn settle(s: &'static Sock, own: u32) {
     }
     if s.is_closed() {
         if !s.hold.has_parked() {
+            leave_owed(s);
             leave_slot(s);
             s.free();
         }
@@ -81,38 +83,72 @@ pub(crate) fn unhook(s: &Sock) {
     }
 }
 
-/// The last process of a family that holds a socket ends, or becomes another program: nobody else will leave the slot. (What a single
+/// A process ends that holds a socket, or gives it up: `LAST` says that nobody else of its family will leave the slot. (What a single
 /// process leaves behind goes with its arena, when its peer finds it dead.)
 pub(crate) fn leave_last(s: &'static Sock) {
     let Some(_pass) = gate::pass().filter(|_| s.has(flag::LAST)) else { return };
     s.hold.set_due();
-    if s.mode() == mode::SESSION && s.hold.exclusive(0) {
-        leave_slot(s);
-        s.mode.store(mode::KERNEL, Ordering::Release);
+    if s.hold.exclusive(0) {
+        leave_owed(s);
+        if s.mode() == mode::SESSION {
+            leave_slot(s);
+            s.mode.store(mode::KERNEL, Ordering::Release);
+        }
         s.hold.share();
     }
 }
 
-/// Leaves the slot, if there is one: the last side gives back what both have borrowed.
+/// The session is over for this process: leaves its slot, if there is one and nobody else of its family looks into it.
 fn leave_slot(s: &Sock) {
-    let (Some(lease), Some(slot), Some(lent)) = (s.lease(), s.session.slot(), s.session.lent()) else { return };
-    let (arena, index, side) = (lease.arena(), s.slot_index(), s.session.side());
-    // Another process may still drain this slot (after a fork): the last of them says that our side has left.
-    if s.is_sole() || s.has(flag::LAST) {
-        let free = || {
-            for (dir, direction) in slot.dir.iter().enumerate() {
-                let word = direction.w.block.load(madrigal_base::sync::Ordering::Relaxed);
-                let given = Block::unpack(word, arena.memory().size()).map(|b| arena.give_block(b, lent.session, dir));
-                if given == Some(Err(Contradiction)) {
-                    lease.mistrust();
-                }
-            }
-        };
-        if slot.life.leave(side, lent, free).is_err() {
-            lease.mistrust();
-        }
-    }
+    let (Some(lease), Some(lent)) = (s.lease(), s.session.lent()) else { return };
+    let place = Place { lease: lease.index(), slot: s.slot_index(), side: s.session.side(), lent };
     s.session.clear();
     s.lease.store(0, Ordering::Relaxed);
-    lease.end_session(index, side == 0);
+    match () {
+        // Another process may still drain this slot (after a fork): the last of them says that our side has left.
+        () if is_last(s) => give_back(place),
+        () if s.is_closed() => lease.end_session(place.slot, place.side == 0),
+        () => s.owed.owe(place),
+    }
+}
+
+/// Leaves the slot of a session that was over before, if this process is the last of its family by now; forgets it, if it holds the socket
+/// no longer. Before another session begins, and as the socket ends.
+pub(crate) fn leave_owed(s: &Sock) {
+    let last = is_last(s);
+    if !last && !s.is_closed() {
+        return;
+    }
+    if let Some(place) = s.owed.take() {
+        if last {
+            give_back(place);
+        } else if let Some(lease) = arenas::by_index(place.lease) {
+            lease.end_session(place.slot, place.side == 0);
+        }
+    }
+}
+
+fn is_last(s: &Sock) -> bool {
+    s.is_sole() || s.has(flag::LAST)
+}
+
+/// Leaves a slot: the last side gives back what both have borrowed.
+fn give_back(place: Place) {
+    let Some(lease) = arenas::by_index(place.lease) else { return };
+    let arena = lease.arena();
+    let Some(slot) = arena.slot(place.slot) else { return };
+    let free = || {
+        for (dir, direction) in slot.dir.iter().enumerate() {
+            let word = direction.w.block.load(madrigal_base::sync::Ordering::Relaxed);
+            let given =
+                Block::unpack(word, arena.memory().size()).map(|b| arena.give_block(b, place.lent.session, dir));
+            if given == Some(Err(Contradiction)) {
+                lease.mistrust();
+            }
+        }
+    };
+    if slot.life.leave(place.side, place.lent, free).is_err() {
+        lease.mistrust();
+    }
+    lease.end_session(place.slot, place.side == 0);
 }

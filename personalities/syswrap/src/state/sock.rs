@@ -22,6 +22,7 @@ use super::hold::Hold;
 use super::holders::{self, Rest};
 use super::lock::Lock;
 use super::member::Member;
+use super::owed::Owed;
 use super::routed::Routed;
 use super::session::Session;
 use super::slab::{Object, Slab};
@@ -101,6 +102,8 @@ pub(crate) struct Sock {
     never: AtomicU32,
     /// While this process tries to become another program: one more than a descriptor of it, whose own numbers stand for a reset socket.
     pub(crate) displaced: AtomicU32,
+    /// The slot of a session that is over, where others of the family are not done with it.
+    pub(crate) owed: Owed,
     /// Sends so far, and how many make the next try worth it.
     sends: AtomicU32,
     next_try: AtomicU32,

@@ -37,6 +37,7 @@ crate::checks![
     exec_after_end,
     exec_after_a_reset,
     reset_in_a_sleep_from_before,
+    slots_come_back_after_forks,
     close_on_exec_ends,
     grandchild,
     exit_without_close,
@@ -531,6 +532,39 @@ fn reset_in_a_sleep_from_before() {
         assert_eq!(net::wait(child), 0);
     });
     std::mem::forget(p.s);
+}
+
+fn slots_come_back_after_forks() {
+    // A session that ends while a child has it, too, is left by whoever is the last: its place in shared memory is used again.
+    let round = || {
+        let (pairs, (out, input)) = ((0..20).map(|_| Pair::warm()).collect::<Vec<_>>(), net::pipe());
+        let child = net::fork(|| {
+            net::close_in_child(&input);
+            read(&out, &mut [0]).map_or(1, |_| 0)
+        });
+        for p in &pairs {
+            for _ in 0..4 {
+                send_all(&p.c, b"to");
+                assert_eq!(recv_exact(&p.s, 2), b"to");
+                send_all(&p.s, b"fro");
+                assert_eq!(recv_exact(&p.c, 3), b"fro");
+            }
+        }
+        drop(input);
+        assert_eq!(net::wait(child), 0);
+    };
+    (0..10).for_each(|_| round());
+    let before = shared_memory();
+    (0..20).for_each(|_| round());
+    let grown = shared_memory().saturating_sub(before);
+    assert!(grown < 500, "{grown} KiB of shared memory more");
+}
+
+/// KiB of shared memory that this process has touched.
+fn shared_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
 }
 
 fn close_on_exec_ends() {

@@ -1,0 +1,57 @@
+//! A slot that this process is done with while another one of its family may still look into it, since a fork. The last of them says that
+//! the family's side has left it; who drops it earlier leaves nobody who would.
+//!
+//! ```text
+//!   NONE --owe: the session is over, and others hold the socket--> OWED --take: alone by now, or the socket's end--> NONE
+//! ```
+//! Every process of the family has the session, or its own copy of this, so each can be the last. One at a time: a socket that others
+//! hold earns no session, and one that earns takes this first.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use madrigal_drivers::shm::arena::Tag;
+use madrigal_drivers::shm::slot::Lent;
+
+/// A place in an arena that a session took.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The lease of its arena, by index.
+    pub(crate) lease: u32,
+    pub(crate) slot: u32,
+    pub(crate) side: usize,
+    pub(crate) lent: Lent,
+}
+
+/// What is owed. All-zero: nothing.
+#[derive(Default)]
+pub(crate) struct Owed {
+    /// The lease plus one; written last, and taken first.
+    lease: AtomicU32,
+    slot: AtomicU32,
+    side: AtomicU32,
+    generation: AtomicU64,
+    session: AtomicU64,
+}
+
+impl Owed {
+    /// The session there is over. By a thread that is alone at work on the socket, and only while nothing is owed.
+    pub(crate) fn owe(&self, place: Place) {
+        self.slot.store(place.slot, Ordering::Relaxed);
+        self.side.store(place.side as u32, Ordering::Relaxed);
+        self.generation.store(place.lent.generation, Ordering::Relaxed);
+        self.session.store(place.lent.session.get(), Ordering::Relaxed);
+        self.lease.store(place.lease + 1, Ordering::Release);
+    }
+
+    /// Takes what is owed. Whoever gets it leaves it.
+    pub(crate) fn take(&self) -> Option<Place> {
+        if self.lease.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let lease = self.lease.swap(0, Ordering::AcqRel).checked_sub(1)?;
+        let session = Tag::new(self.session.load(Ordering::Relaxed))?;
+        let lent = Lent { generation: self.generation.load(Ordering::Relaxed), session };
+        let side = self.side.load(Ordering::Relaxed) as usize & 1;
+        Some(Place { lease, slot: self.slot.load(Ordering::Relaxed), side, lent })
+    }
+}
