@@ -536,8 +536,14 @@ fn reset_in_a_sleep_from_before() {
 
 fn slots_come_back_after_forks() {
     // A session that ends while a child has it, too, is left by whoever is the last: its place in shared memory is used again.
+    let (listener, addr) = net::listener(pair::loopback());
+    let warm = || {
+        let p = Pair::over(&listener, addr);
+        p.warm_up();
+        p
+    };
     let round = || {
-        let (pairs, (out, input)) = ((0..20).map(|_| Pair::warm()).collect::<Vec<_>>(), net::pipe());
+        let (pairs, (out, input)) = ((0..20).map(|_| warm()).collect::<Vec<_>>(), net::pipe());
         let child = net::fork(|| {
             net::close_in_child(&input);
             read(&out, &mut [0]).map_or(1, |_| 0)
