@@ -5,7 +5,7 @@
 //! any, and with a dead peer, it ends and the memory with it:
 //!
 //! ```text
-//!   FREE --make--> MADE   --(no session, peer dead)--> FREE
+//!   FREE --make--> MADE   --(no session; peer dead, or many such)--> FREE
 //!     |             \--(in the child of a fork)--> INHERITED --(no session, peer dead)--> FREE
 //!     \---map----> MAPPED --(no session, peer dead)--> FREE
 //! ```
@@ -37,6 +37,9 @@ mod state {
     /// Made by the process that this one was forked from.
     pub(super) const INHERITED: u32 = 3;
 }
+
+/// So many leases are kept that have no session.
+const MOST_IDLE: usize = 32;
 
 /// One mapped arena.
 pub(crate) struct Lease {
@@ -200,6 +203,7 @@ fn make(port: u16) -> Result<&'static Lease, Reason> {
 }
 
 fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
+    end_idle();
     let (index, lease) = LEASES.take()?;
     // SAFETY: a free lease holds no arena, and LOCK makes us the only one at it.
     unsafe { (*lease.arena.get()).write(arena) };
@@ -210,6 +214,18 @@ fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
     }
     lease.state.store(as_state, Ordering::Release);
     Some(lease)
+}
+
+/// Ends leases without a session where there are many: a program that goes to ever new ports of another one would keep an arena for each.
+/// A peer that offers a slot in one that is not mapped any more is told so, and makes another. Under LOCK.
+fn end_idle() {
+    let idle = || {
+        let open = LEASES.all().filter(|(_, lease)| lease.state.load(Ordering::Relaxed) != state::FREE);
+        open.filter(|(_, lease)| lease.sessions.load(Ordering::Acquire) == 0)
+    };
+    if idle().count() >= MOST_IDLE {
+        idle().for_each(|(index, lease)| close(index, lease));
+    }
 }
 
 /// How a peer's arena could not be had.

@@ -38,6 +38,7 @@ crate::checks![
     exec_after_a_reset,
     reset_in_a_sleep_from_before,
     slots_come_back_after_forks,
+    memory_of_many_ports,
     close_on_exec_ends,
     grandchild,
     exit_without_close,
@@ -564,6 +565,16 @@ fn slots_come_back_after_forks() {
     (0..20).for_each(|_| round());
     let grown = shared_memory().saturating_sub(before);
     assert!(grown < 500, "{grown} KiB of shared memory more");
+}
+
+fn memory_of_many_ports() {
+    // As FTP does: each connection to a port of its own.
+    let some = || (0..60).for_each(|_| drop(Pair::warm()));
+    some();
+    let before = shared_memory();
+    (0..3).for_each(|_| some());
+    let grown = shared_memory().saturating_sub(before);
+    assert!(grown < 10_000, "{grown} KiB of shared memory more");
 }
 
 /// KiB of shared memory that this process has touched.
