@@ -108,6 +108,14 @@ fn change_mask(how: c_int, mask: u64) -> Result<u64, Errno> {
     Ok(old)
 }
 
+/// rt_sigpending(2): the signals that wait for this thread, being blocked.
+pub fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: a mask of our own, of the size that is told.
+    let result = check(unsafe { syscall6(libc::SYS_rt_sigpending, [(&raw mut pending) as usize, SIGSET, 0, 0, 0, 0]) });
+    result.map_or(0, |_| pending)
+}
+
 /// signalfd(2): a descriptor that is readable while a signal of `mask` waits for the thread that looks.
 pub fn signal_fd(mask: u64) -> Result<OwnedFd, Errno> {
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;

@@ -1,8 +1,10 @@
 //! Signals held back for a moment: what a handler must not interrupt.
 
+use core::cell::Cell;
+
 use libc::sigset_t;
 
-use crate::{raw, time};
+use crate::{Errno, raw, time};
 
 /// Every signal of the calling thread is blocked until this is dropped, but for those that the kernel lets nobody block. Two system calls.
 pub struct Blocked(Option<u64>);
@@ -10,24 +12,65 @@ pub struct Blocked(Option<u64>);
 impl Blocked {
     /// Blocks them.
     pub fn all() -> Self {
-        // The thread's own faults stay as they are: blocked, they would kill the process where a handler might mend them.
-        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-        let mask = faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1)));
-        Self(raw::block_signals(mask).ok())
-    }
-
-    /// Sleeps, and lets handlers run; false when one did.
-    pub fn nap(&self, ns: u64) -> bool {
-        let before = self.0.map(as_set);
-        let mask = before.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: no descriptors, and a mask of our own.
-        unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), mask) }.is_ok()
+        Self(block_all().ok())
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
+            let _ = raw::signal_mask(before);
+        }
+    }
+}
+
+/// Blocks every signal of the calling thread that can be blocked; returns those that were.
+fn block_all() -> Result<u64, Errno> {
+    // The thread's own faults stay as they are: blocked, they would kill the process where a handler might mend them.
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    raw::block_signals(faults.iter().fold(u64::MAX, |mask, signal| mask & !(1 << (signal - 1))))
+}
+
+/// The signals of a call that sleeps several times, held back from before its first sleep to its end: handlers run in its sleeps only, and
+/// end them, as in a call that is the kernel's. One that ran in between would end nothing. No `Drop`: a thread may be cancelled in a sleep,
+/// where the mask is the program's.
+#[derive(Default)]
+pub struct Held(Cell<Option<u64>>);
+
+impl Held {
+    /// Holds them back from now on.
+    pub fn hold(&self) {
+        if self.0.get().is_none() {
+            self.0.set(block_all().ok());
+        }
+    }
+
+    /// Whether they are.
+    pub fn holds(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// What the program has blocked: the mask of a sleep. `None`: nothing is held back.
+    pub fn mask(&self) -> Option<u64> {
+        self.0.get()
+    }
+
+    /// Whether one is waiting for the next sleep, which it ends.
+    pub fn has_some(&self) -> bool {
+        self.mask().is_some_and(|mask| raw::pending_signals() & !mask != 0)
+    }
+
+    /// Sleeps, and lets handlers run; false when one did.
+    pub fn nap(&self, ns: u64) -> bool {
+        let mask = self.mask().map(as_set);
+        let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: no descriptors, and a mask of our own.
+        unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), mask) }.is_ok()
+    }
+
+    /// The call is over: what waits runs now.
+    pub fn release(&self) {
+        if let Some(before) = self.0.take() {
             let _ = raw::signal_mask(before);
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct Nap {
     pub(crate) cut: bool,
     /// A signal handler with `SA_RESTART` does not end it.
     pub(crate) restarts: bool,
+    /// The signals it blocks, where the call holds back more of them; by poll(2) then.
+    pub(crate) mask: Option<u64>,
     /// By poll(2), for these events; otherwise by a receive that leaves what it finds.
     pub(crate) poll: Option<i16>,
 }

@@ -5,6 +5,7 @@ use core::ptr;
 
 use libc::{iovec, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use madrigal_report::Reason;
+use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told};
@@ -19,6 +20,13 @@ use crate::state::table;
 
 /// A receive, with its sleeps where a thread can be cancelled: outside the panic guard, through which nothing may unwind.
 pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+    let outcome = received_held(op, call);
+    op.release_signals();
+    outcome
+}
+
+/// The same, which may hold signals back.
+fn received_held(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| recv::receive(op, &call)) {
             Outcome::Await(nap) => {
@@ -35,11 +43,13 @@ pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno
 /// Sleeps in the C library until `fd` has something to tell.
 pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
     let mut byte = 0u8;
+    let mask = nap.mask.map(as_set);
+    let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
     let got = match nap.poll {
         // SAFETY: one byte of our own.
         None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
         Some(events) if nap.restarts => {
-            return handlers::sleep((fd, events), nap.left.map(time::timespec), |poll, left, mask| {
+            return handlers::sleep((fd, events), nap.left.map(time::timespec), nap.mask, |poll, left, mask| {
                 // SAFETY: entries, a time and a mask of our own.
                 told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
             });
@@ -48,8 +58,8 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
             let mut poll = libc::pollfd { fd, events, revents: 0 };
             let left = nap.left.map(time::timespec);
             let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-            // SAFETY: one entry and a time of our own, no mask.
-            unsafe { real::ppoll()(&raw mut poll, 1, left, ptr::null()) as ssize_t }
+            // SAFETY: one entry, a time and a mask of our own.
+            unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t }
         }
     };
     told(got)

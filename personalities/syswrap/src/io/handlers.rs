@@ -15,43 +15,51 @@ use madrigal_sys::{Errno, mem, raw};
 /// Whether every signal handler of the program was installed with `SA_RESTART`.
 #[cold]
 pub(in crate::io) fn handlers_restart() -> bool {
-    installed(|flags| flags & libc::SA_RESTART == 0) == 0
+    installed().0 == 0
 }
 
-/// The signals with a handler whose flags are such, as a mask.
-fn installed(such: impl Fn(c_int) -> bool) -> u64 {
+/// The signals with a handler: those that end a call, and those behind which it is begun again (`SA_RESTART`).
+fn installed() -> (u64, u64) {
     // Not sent from outside, or the C library's own.
     const OTHERS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
     let signals = (1..65).filter(|signal| !OTHERS.contains(signal) && !(32..34).contains(signal));
-    signals.fold(0, |mask, signal| {
+    signals.fold((0, 0), |(ends, restarts), signal| {
         // SAFETY: all-zero is a valid sigaction, and with a null pointer nothing is changed.
         let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: as above.
         let known = unsafe { crate::real::sigaction()(signal, ptr::null(), &raw mut now) } == 0;
-        let handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction);
-        if handled && such(now.sa_flags) { mask | 1 << (signal - 1) } else { mask }
+        let bit = 1 << (signal - 1);
+        match known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&now.sa_sigaction) {
+            true if now.sa_flags & libc::SA_RESTART == 0 => (ends | bit, restarts),
+            true => (ends, restarts | bit),
+            false => (ends, restarts),
+        }
     })
 }
 
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
-/// A thread that is cancelled in it leaves a descriptor open.
+/// `held`: what the program has blocked, where the call holds back all signals. A thread that is cancelled in it leaves a descriptor open.
 #[cold]
 pub(crate) fn sleep(
     (fd, events): (c_int, i16),
     left: Option<timespec>,
+    held: Option<u64>,
     ppoll: impl FnOnce(&mut [pollfd; 2], *const timespec, *const sigset_t) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let ends = installed(|flags| flags & libc::SA_RESTART == 0);
-    let mixed = ends != 0 && installed(|flags| flags & libc::SA_RESTART != 0) != 0;
-    let told = if mixed { raw::signal_fd(ends).ok().map(|fd| mem::move_high(fd).into_raw_fd()) } else { None };
-    let mask = told.and_then(|_| raw::block_signals(0).ok()).map(|now| as_set(now | ends));
+    let (ends, restarts) = installed();
+    let mixed = ends != 0 && restarts != 0;
+    // What the program itself has blocked ends nothing.
+    let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
+    let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
+    let told = told.map(|fd| mem::move_high(fd).into_raw_fd());
+    let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
     let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;
     let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
     told.into_iter().for_each(raw::close);
     match result {
-        Err(Errno::INTR) if mask.is_some() || ends == 0 => Err(Errno::RESTART),
+        Err(Errno::INTR) if told.is_some() || ends == 0 => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
         result => result,
     }

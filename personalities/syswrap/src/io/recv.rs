@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
-use madrigal_sys::signals::Blocked;
+use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw, tcp, time};
 
 use super::buffers::{Buffers, NOWHERE, message};
@@ -29,6 +29,7 @@ pub(crate) struct Receive {
     buffers: Buffers,
     flags: c_int,
     progress: Progress,
+    signals: Held,
 }
 
 /// Pieces that one look at the kernel takes.
@@ -36,7 +37,7 @@ const PIECES: usize = 64;
 
 impl Receive {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { fd, buffers, flags, progress: Progress::default() }
+        Self { fd, buffers, flags, progress: Progress::default(), signals: Held::default() }
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -60,6 +61,19 @@ impl Receive {
     /// Whether it waits for all it asked for.
     fn is_whole(&self) -> bool {
         self.flags & libc::MSG_WAITALL != 0
+    }
+
+    /// It is about to wait. One that goes on from a part to the whole ends with a handler that runs between two of its sleeps, too: as a
+    /// signal may come in the moment that wakes it.
+    fn hold_signals(&self) {
+        if self.is_whole() && self.buffers.total() > 1 {
+            self.signals.hold();
+        }
+    }
+
+    /// The call is over.
+    pub(crate) fn release_signals(&self) {
+        self.signals.release();
     }
 
     fn nonblocking(&self, s: &Sock) -> bool {
@@ -136,7 +150,8 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             return op.end(Ok(0));
         }
         // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
-        if !nonblocking && (op.done() > 0 || op.progress.is_to_wait_on(&s, op.fd)) {
+        let held = op.signals.holds() && !op.is_peek();
+        if !nonblocking && (op.done() > 0 || held || op.progress.is_to_wait_on(&s, op.fd)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -155,7 +170,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
     }
 }
 
-/// How a receive goes on by the kernel that has got a part, or whose socket was made non-blocking meanwhile.
+/// How a receive goes on by the kernel that has got a part, or holds signals back, or whose socket was made non-blocking meanwhile.
 enum Waited {
     Ends(Outcome),
     Looks(Ref),
@@ -314,10 +329,9 @@ fn is_there(v: &View<'_, Socket<'_>>) -> Took {
 /// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
 /// come. `None`: the kernel carries everything.
 fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
-    // A handler that ran between two naps would end neither.
-    let blocked = Blocked::all();
+    op.signals.hold();
     loop {
-        let waits = await_more(v, op, n, &blocked);
+        let waits = await_more(v, op, n);
         let looked = {
             let _lock = v.reading();
             look(v, op)
@@ -342,7 +356,7 @@ fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize
 }
 
 /// Waits until more than `n` bytes can be peeked at; false when that cannot be, or a signal handler ran.
-fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize, blocked: &Blocked) -> bool {
+fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
     let s = v.wire.s;
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
     while readable(s, op.fd).is_some_and(|there| there <= n) {
@@ -353,7 +367,7 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize, blocked: &Blocke
                 _ => v.learn(),
             }
         }
-        if v.ended() || s.is_closed() || time::now_ns() > end || !blocked.nap(PEEK_NAP_NS) {
+        if v.ended() || s.is_closed() || time::now_ns() > end || !op.signals.nap(PEEK_NAP_NS) {
             return false;
         }
     }

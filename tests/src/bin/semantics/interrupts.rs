@@ -26,6 +26,7 @@ crate::checks![
     handler_uses_the_socket,
     interrupted_with_timeout,
     waitall_interrupted_keeps_part,
+    waitall_interrupted_as_bytes_come,
     peek_interrupted_sees_all,
     begun_again_without_waiting,
     ended_while_others_restart,
@@ -272,6 +273,38 @@ fn waitall_interrupted_keeps_part() {
             assert_eq!(interrupting(|| net::recv(&p.s, &mut b, libc::MSG_WAITALL), || {}), Ok(4));
             assert_eq!(&b[..4], b"part");
         }
+    }
+}
+
+/// A handler that runs in the moment in which bytes end a sleep ends the call, too. The thread that sleeps gets the processor, which it shares
+/// with the one that wakes it, only when both are there.
+fn waitall_interrupted_as_bytes_come() {
+    // SAFETY: all-zero is a set of no processors, and priority 0.
+    let (mut here, idle): (libc::cpu_set_t, libc::sched_param) = unsafe { std::mem::zeroed() };
+    // SAFETY: no pointers; a set of our own.
+    unsafe { libc::CPU_SET(libc::sched_getcpu() as usize, &mut here) };
+    // SAFETY: a set of our own.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&here), &raw const here) }, 0);
+    for (restarts, parts, flags) in [(false, 0, 0), (false, 4, 0), (true, 4, 0), (true, 4, libc::MSG_PEEK)] {
+        let p = Pair::warm();
+        net::on_signal(SIGUSR1, net::count_signal, restarts);
+        net::set(&p.c, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+        send_all(&p.c, &b"part"[..parts]);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                // SAFETY: a parameter of our own.
+                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle) }, 0);
+                // SAFETY: no pointers.
+                tell.send((net::this_thread(), unsafe { libc::gettid() })).unwrap();
+                net::recv(&p.s, &mut [0; 16], libc::MSG_WAITALL | flags)
+            });
+            let (thread, tid) = told.recv().unwrap();
+            crate::await_asleep(tid);
+            send_all(&p.c, b"more");
+            net::signal_thread(thread, SIGUSR1);
+            assert_eq!(receiver.join().unwrap(), Ok(parts + 4));
+        });
     }
 }
 

@@ -19,14 +19,15 @@ pub(super) struct Sleep {
     left: Option<u64>,
     cut: bool,
     restarts: bool,
+    mask: Option<u64>,
     poll: Option<i16>,
 }
 
 impl Sleep {
     /// The thread sleeps on this socket.
     pub(super) fn of(self, s: Ref) -> Outcome {
-        let Self { since, left, cut, restarts, poll } = self;
-        Outcome::Await(Nap { sock: s.park(), since, left, cut, restarts, poll })
+        let Self { since, left, cut, restarts, mask, poll } = self;
+        Outcome::Await(Nap { sock: s.park(), since, left, cut, restarts, mask, poll })
     }
 }
 
@@ -43,10 +44,12 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
         if s.is_closed() {
             return Some(Step::Ends(op.end(Err(Errno::INTR))));
         }
-        if !wait.again(|| v.writer_is()) {
+        // A signal that waits ends the call now.
+        if op.signals.has_some() || !wait.again(|| v.writer_is()) {
             break;
         }
     }
+    op.hold_signals();
     let since = wait.since();
     let end = op.progress.deadline(s, op.fd, true, since);
     let left = (end != u64::MAX).then(|| end.saturating_sub(time::now_ns()));
@@ -64,9 +67,10 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     let (left, cut) = (held.or(left), held.is_some());
     // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part, or asks for nothing,
     // ends with any signal handler.
-    let polls = left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
+    let mask = op.signals.mask();
+    let polls = mask.is_some() || left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
     let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
-    Some(Step::Sleeps(Sleep { since, left, cut, restarts, poll }))
+    Some(Step::Sleeps(Sleep { since, left, cut, restarts, mask, poll }))
 }
 
 /// A sleep until the kernel has more, of a call that has got a part or waits all the same.
@@ -84,7 +88,8 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     }
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
-    Sleep { since, left, cut: false, restarts, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s)
+    let mask = op.signals.mask();
+    Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s)
 }
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).

@@ -136,7 +136,15 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
         return op.end(Errno::AGAIN);
     }
     let restarts = left.is_none() && op.done() == 0;
-    Outcome::Await(Nap { sock: s.park(), since: now, left, cut: false, restarts, poll: Some(libc::POLLOUT) })
+    Outcome::Await(Nap {
+        sock: s.park(),
+        since: now,
+        left,
+        cut: false,
+        restarts,
+        mask: None,
+        poll: Some(libc::POLLOUT),
+    })
 }
 
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
