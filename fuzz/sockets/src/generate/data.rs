@@ -260,7 +260,14 @@ impl Build {
         let other = self.partner(conn, 1 - side, actor)?;
         for side in [0, 1] {
             let end = self.end(conn, side);
-            if end.shut || end.ended || end.reads_file || end.writes_file || end.unread > UNREAD || end.jammed {
+            if end.shut
+                || end.ended
+                || end.reads_file
+                || end.writes_file
+                || end.unread > UNREAD
+                || end.jammed
+                || end.marked
+            {
                 return None;
             }
         }
@@ -282,7 +289,8 @@ impl Build {
         let (actor, slot, conn, side) = self.end_where(|end| !end.shut)?;
         let other = self.partner(conn, 1 - side, actor)?;
         let (own, peer) = (self.end(conn, side).clone(), self.end(conn, 1 - side).clone());
-        let unfit = own.shut || own.writes_file || own.ended || own.jammed || peer.reads_file || peer.ended;
+        let unfit =
+            own.shut || own.writes_file || own.ended || own.jammed || peer.reads_file || peer.ended || peer.marked;
         if unfit || self.sleeps_on(conn) {
             return None;
         }

@@ -42,6 +42,8 @@ pub(super) struct End {
     pub(super) impatient: bool,
     /// A call sleeps for room: nobody may read.
     pub(super) jammed: bool,
+    /// A receive slept, and so its low-water mark was never taken back: whoever waits for less may sleep for ever, or not.
+    pub(super) marked: bool,
     /// The kernel has made its buffers larger.
     pub(super) grown: bool,
     /// The connection was reset.

@@ -5,6 +5,9 @@ use crate::op::{ActorId, FileMode, Op, Opt, Request, Slot};
 use crate::program::{Kind, Theme};
 use crate::via::{CloseVia, DupVia, FileVia};
 
+/// A receive beside an option asks for no more.
+const MOST_RECEIVED: u64 = 3000;
+
 impl Build {
     /// Sets an option, or asks for one.
     pub(super) fn option(&mut self) -> Option<()> {
@@ -44,7 +47,11 @@ impl Build {
         }
         if option == Opt::RcvLowat && value > 1 {
             // Soon taken back, for whoever waits for little would sleep.
-            let _ = self.recv_from(actor, slot, conn, side);
+            let unread = self.end(conn, side).unread;
+            if self.recv_from(actor, slot, conn, side).is_some() && unread < MOST_RECEIVED {
+                // It may sleep, and what it is to do next is left out then.
+                self.end_mut(conn, side).marked = true;
+            }
             self.step(actor, Op::SetOption { slot, option, value: 1 });
         }
         if option == Opt::RcvTimeo && value > 0 && self.rng.percent(60) {
@@ -92,7 +99,7 @@ impl Build {
             return None;
         }
         let via = self.rng.pick(&[RecvVia::Recv, RecvVia::Read, RecvVia::Recvmsg]);
-        let (len, unread) = (self.rng.within(1, 3000), self.end(conn, side).unread);
+        let (len, unread) = (self.rng.within(1, MOST_RECEIVED), self.end(conn, side).unread);
         let waitall = if via.has_flags() && self.rng.percent(30) { libc::MSG_WAITALL } else { 0 };
         let flags = waitall | if via.has_flags() && self.rng.percent(30) { libc::MSG_PEEK } else { 0 };
         self.step(
