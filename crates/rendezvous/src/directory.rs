@@ -112,6 +112,7 @@ impl Directory {
         if let Some(entry) = entry {
             table.strike(entry);
         }
+        table.strike_unborn(process::own_pid());
         let file = self.file(format_args!("{PREFIX}{:x}", table.netns()));
         let Some(register) = Register::existing(&file) else { return };
         register.strike(process::own_pid());

@@ -129,6 +129,16 @@ impl Table {
         }
     }
 
+    /// Where no child lives, those for whom a process made places have ended before they took them, or were never born.
+    pub(crate) fn strike_unborn(&self, parent: u32) {
+        let own = || self.users.iter().filter(|user| user.seen().pid == parent | UNBORN);
+        if own().next().is_some() && !process::has_living_child() {
+            own().for_each(|user| {
+                user.claim(parent | UNBORN, 0);
+            });
+        }
+    }
+
     /// The living users. Pids of other pid namespaces among them mean nothing here.
     pub fn living(&self) -> impl Iterator<Item = u32> {
         let here = namespace();

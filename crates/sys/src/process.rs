@@ -2,8 +2,9 @@
 
 use core::ffi::CStr;
 use core::fmt::{Arguments, Write as _};
+use core::mem::MaybeUninit;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::Errno;
 
@@ -73,6 +74,35 @@ pub fn start_time(pid: u32) -> Option<u64> {
 /// Whether the process with this pid and start time still runs.
 pub fn alive(pid: u32, start: u64) -> bool {
     pid != 0 && start_time(pid) == Some(start)
+}
+
+/// Whether this process has a child that lives; true also where the kernel does not say.
+pub fn has_living_child() -> bool {
+    if crate::raw::look_for_child() == Err(Errno::CHILD) {
+        return false;
+    }
+    // Some may only wait to be waited for.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(tasks) = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()) else { return true };
+    let mut buf = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&tasks, &mut buf);
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return true };
+        let thread = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if thread.is_some_and(has_begotten_the_living) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether a thread of this process has a child that lives.
+fn has_begotten_the_living(thread: u32) -> bool {
+    let mut buf = [0u8; 2048];
+    let path = proc_path(own_pid(), format_args!("task/{thread}/children"));
+    let children = read_small(path.as_c_str(), &mut buf).ok().filter(|text| text.len() < 2048);
+    let Some(children) = children.and_then(|text| core::str::from_utf8(text).ok()) else { return true };
+    children.split_whitespace().any(|pid| pid.parse().map_or(true, |pid| start_time(pid).is_some()))
 }
 
 /// 64 random bits, for names and nonces.

@@ -108,6 +108,13 @@ fn change_mask(how: c_int, mask: u64) -> Result<u64, Errno> {
     Ok(old)
 }
 
+/// waitid(2) for any child, of which nothing is learnt, and nothing taken: `ECHILD` if there is none.
+pub fn look_for_child() -> Result<(), Errno> {
+    let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL) as usize;
+    // SAFETY: the kernel writes nothing where both places are null.
+    check(unsafe { syscall6(libc::SYS_waitid, [libc::P_ALL as usize, 0, 0, flags, 0, 0]) }).map(drop)
+}
+
 /// rt_sigpending(2): the signals that wait for this thread, being blocked.
 pub fn pending_signals() -> u64 {
     let mut pending = 0u64;

@@ -8,11 +8,33 @@ use madrigal_tests::pair::{self, Pair};
 
 crate::checks![
     child_killed,
+    child_killed_at_once,
     asynchronously,
     peer_killed_behind_a_doorbell,
     peer_killed_that_resets,
     known_by_another_connection,
 ];
+
+extern "C" fn die() {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+/// The child ends in the first thing it does. Nothing stays in the shared directory when its parent ends, too.
+fn child_killed_at_once() {
+    // SAFETY: a function that lives as long as the program; it runs before what is registered behind it.
+    assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(die)) }, 0);
+    let _pair = Pair::warm();
+    let pid = net::fork(|| 0);
+    assert_ne!(net::wait(pid), 0);
+    // And one that nobody waits for.
+    let pid = net::fork(|| 0);
+    // SAFETY: all-zero is a valid siginfo_t.
+    let mut info = unsafe { std::mem::zeroed() };
+    // SAFETY: a place of our own.
+    let ended = unsafe { libc::waitid(libc::P_PID, pid as u32, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+    assert_eq!(ended, 0);
+}
 
 fn child_killed() {
     let (out, input) = net::pipe();
