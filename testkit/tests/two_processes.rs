@@ -165,7 +165,7 @@ mod ring {
             if rest.is_empty() {
                 rest = stream.take(sizes.size(200_000).min((RING_TOTAL - stream.at) as usize));
             }
-            let span = producer.space(direction, &memory).expect("an honest reader");
+            let span = producer.space(direction, &memory, 1).expect("an honest reader");
             if span.is_empty() {
                 if !producer.want(direction, &memory, want::HALF) {
                     sleep();
