@@ -45,10 +45,24 @@ MUTANTS = [
     ),
     Mutant(
         "key-shown-after-sleep", SYSWRAP + "io/epoll/wait.rs",
-        "    if got <= 0 || !sets::has_keys() {\n        return Some(got);",
-        "    if got <= i32::MAX || !sets::has_keys() {\n        return Some(got);",
+        "    if got <= 0 || !sets::has_keys() && set.tells_gone.load(Ordering::Relaxed) == 0 {\n        return Some(got);",
+        "    if got <= i32::MAX {\n        return Some(got);",
         "a thread that fell asleep before a registration became ours is told our key instead of its own data",
         ("semantics sleepers::set_asleep_as_it_moves default", "semantics sleepers::set_asleep_as_it_moves first"),
+    ),
+    Mutant(
+        "kernel-send-beside-a-switch", SYSWRAP + "io/send/behind.rs",
+        "        moved = s.session.sends();",
+        "        moved = false;",
+        "a sendfile that found the connection not moved yet sends by the kernel behind the switch: its bytes are taken for doorbells",
+        ("semantics files::sendfile_beside_a_sender default", "semantics files::sendfile_beside_a_sender random"),
+    ),
+    Mutant(
+        "slot-of-a-family-dropped", SYSWRAP + "state/settle.rs",
+        "        () => s.owed.owe(place),",
+        "        () => lease.end_session(place.slot, place.side == 0),",
+        "a session that ends while a child has it, too, is forgotten: nobody ever leaves its slot",
+        ("semantics processes::slots_come_back_after_forks default",),
     ),
     # --- who may use what ---------------------------------------------------------------------------------------------------------
     Mutant(
