@@ -251,7 +251,17 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
     let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
     let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
     let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    let reset = reset && plain.ret > 0 && matches!(program.steps[number].op, Op::Recv(_) | Op::Send(_));
+    let shows = |seen: &Seen, what: i16| seen.aux.first().is_some_and(|told| told & what as u64 != 0);
+    let reset = match &program.steps[number].op {
+        Op::Recv(_) | Op::Send(_) => reset && plain.ret > 0,
+        Op::Poll { entries, .. } => {
+            entries.len() == 1
+                && shows(plain, libc::POLLIN)
+                && shows(wrapped, libc::POLLHUP)
+                && !shows(plain, libc::POLLHUP)
+        }
+        _ => false,
+    };
     let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
     left && (begun(true) && reset || begun(false) && missing)
 }

@@ -209,6 +209,8 @@ impl<W: Wire> View<'_, W> {
     /// Asks the kernel socket what has become of the connection, unless that is known.
     pub(crate) fn learn(&self) {
         if self.s.is_gone() {
+            // Whoever learnt it, it has ended for this process, too.
+            self.s.kernel_events.fetch_or(libc::EPOLLRDHUP as u32 | ASKED, Ordering::Relaxed);
             return;
         }
         match self.wire.health() {
