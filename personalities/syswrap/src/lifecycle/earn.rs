@@ -188,11 +188,15 @@ fn await_answer(s: &Sock, fd: c_int) {
         return begin(s, fd);
     }
     let bound = table.answerer(place);
+    let lease = s.lease();
     if !call_off(s) {
         return begin(s, fd);
     }
     let result = match standing {
-        Standing::Answered(Answer::OtherArena) => offer(s, fd, Some(bound)),
+        Standing::Answered(Answer::OtherArena) => {
+            lease.inspect(|lease| lease.unmapped_by(bound));
+            offer(s, fd, Some(bound))
+        }
         Standing::Answered(Answer::Refused) => {
             s.set_never(Reason::OtherUser);
             Err(Reason::OtherUser)

@@ -48,8 +48,8 @@ pub(crate) struct Lease {
     state: AtomicU32,
     /// Sessions in it.
     sessions: AtomicU32,
-    /// 1: what it holds contradicts what we know. No session begins in it any more.
-    spoilt: AtomicU32,
+    /// 1: no session begins in it any more. What it holds contradicts what we know, or the peer has not mapped it any more.
+    retired: AtomicU32,
     /// The accepting end's port (made arenas).
     port: AtomicU32,
     /// The memfd while an offer may need it (made arenas), -1 afterwards.
@@ -141,12 +141,19 @@ impl Lease {
     /// What it holds contradicts what we know: the peer has written over it, or one of us is wrong.
     #[cold]
     pub(crate) fn mistrust(&self) {
-        self.spoilt.store(1, Ordering::Relaxed);
+        self.retired.store(1, Ordering::Relaxed);
         process::contradiction();
     }
 
-    fn is_trusted(&self) -> bool {
-        self.spoilt.load(Ordering::Relaxed) == 0
+    /// The process `id` has not mapped it. If it is bound to that one, it was ended there ([`end_idle`]): of no use any more.
+    pub(crate) fn unmapped_by(&self, id: u64) {
+        if self.arena().bound_to() == id {
+            self.retired.store(1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed) != 0
     }
 
     /// Whether nobody has a use for it any more.
@@ -168,7 +175,7 @@ pub(crate) fn lend(port: u16, bound: Option<u64>) -> Result<(&'static Lease, u32
     };
     // A bound arena first: only its peer can use it, and a fresh one may be needed for another.
     let mut fresh = None;
-    for lease in living(state::MADE).filter(|lease| lease.is_trusted() && fits(lease)) {
+    for lease in living(state::MADE).filter(|lease| !lease.is_retired() && fits(lease)) {
         if lease.arena().bound_to() == 0 {
             fresh = Some(lease);
         } else if let Some(slot) = take_slot(lease) {
@@ -209,7 +216,7 @@ fn open(arena: Arena, as_state: u32) -> Option<&'static Lease> {
     unsafe { (*lease.arena.get()).write(arena) };
     lease.index.store(index, Ordering::Relaxed);
     lease.fd.store(-1, Ordering::Relaxed);
-    for field in [&lease.sessions, &lease.spoilt, &lease.port, &lease.peer_pid] {
+    for field in [&lease.sessions, &lease.retired, &lease.port, &lease.peer_pid] {
         field.store(0, Ordering::Relaxed);
     }
     lease.state.store(as_state, Ordering::Release);
@@ -245,7 +252,7 @@ pub(crate) fn of_peer(id: u64, pid: u32, fd: Option<i32>) -> Result<&'static Lea
         return Err(Unmapped::NotNow);
     }
     if let Some(lease) = living(state::MAPPED).find(|lease| lease.arena().id() == id) {
-        if !lease.is_trusted() {
+        if lease.is_retired() {
             return Err(Unmapped::NotNow);
         }
         lease.sessions.fetch_add(1, Ordering::AcqRel);

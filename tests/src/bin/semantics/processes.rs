@@ -39,6 +39,7 @@ crate::checks![
     reset_in_a_sleep_from_before,
     slots_come_back_after_forks,
     memory_of_many_ports,
+    many_clients_come_back,
     close_on_exec_ends,
     grandchild,
     exit_without_close,
@@ -575,6 +576,29 @@ fn memory_of_many_ports() {
     (0..3).for_each(|_| some());
     let grown = shared_memory().saturating_sub(before);
     assert!(grown < 10_000, "{grown} KiB of shared memory more");
+}
+
+fn many_clients_come_back() {
+    // A server gives up what it has for clients that have no connection; they live, and come again.
+    let (listener, addr) = net::listener(pair::loopback());
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let (told, tell) = net::pipe();
+            let child = net::fork(|| {
+                pair::warm_client(&net::client(addr));
+                assert_eq!(read(&told, &mut [0]), Ok(1));
+                pair::warm_client(&net::client(addr));
+                0
+            });
+            pair::warm_server(&net::accept(&listener, 0).unwrap());
+            (child, tell)
+        })
+        .collect();
+    for (child, tell) in clients {
+        assert_eq!(net::write(&tell, b"x"), Ok(1));
+        pair::warm_server(&net::accept(&listener, 0).unwrap());
+        assert_eq!(net::wait(child), 0);
+    }
 }
 
 /// KiB of shared memory that this process has touched.
