@@ -17,6 +17,7 @@ use madrigal_sys::signals::Blocked;
 use madrigal_sys::{Errno, fault, raw};
 
 use super::{fail, get, guarded_or};
+use crate::io::handlers;
 use crate::real;
 use crate::state::lock::Lock;
 use crate::state::process;
@@ -146,11 +147,15 @@ unsafe fn by_default(signal: c_int, info: *mut siginfo_t) {
 pub unsafe extern "C-unwind" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let real = || unsafe { real::sigaction()(signal, new, old) };
-    match Setting::of(signal).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain()) {
+    let result = match Setting::of(signal).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain()) {
         // SAFETY: see above.
         Some(setting) => guarded_or(None, || Some(unsafe { change(signal, setting, new, old) })).unwrap_or_else(real),
         None => real(),
+    };
+    if !new.is_null() {
+        handlers::changed();
     }
+    result
 }
 
 /// # Safety
@@ -185,7 +190,9 @@ pub unsafe extern "C-unwind" fn __sigaction(signal: c_int, new: *const Action, o
 pub unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
     if Setting::of(number).is_none() {
         // SAFETY: see `sigaction`.
-        return unsafe { real::signal()(number, handler) };
+        let before = unsafe { real::signal()(number, handler) };
+        handlers::changed();
+        return before;
     }
     // SAFETY: all-zero is an empty set.
     let mut mask: libc::sigset_t = unsafe { core::mem::zeroed() };
@@ -199,7 +206,9 @@ pub unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
 pub unsafe extern "C-unwind" fn sysv_signal(number: c_int, handler: usize) -> usize {
     if Setting::of(number).is_none() {
         // SAFETY: see `sigaction`.
-        return unsafe { real::sysv_signal()(number, handler) };
+        let before = unsafe { real::sysv_signal()(number, handler) };
+        handlers::changed();
+        return before;
     }
     // SAFETY: all-zero is an empty set.
     set(number, handler, SA_RESETHAND | SA_NODEFER, unsafe { core::mem::zeroed() })

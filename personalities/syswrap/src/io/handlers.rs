@@ -6,11 +6,30 @@
 
 use core::ffi::c_int;
 use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::IntoRawFd;
 
 use libc::{pollfd, sigset_t, timespec};
 use madrigal_sys::signals::as_set;
-use madrigal_sys::{Errno, mem, raw};
+use madrigal_sys::{Errno, mem, raw, time};
+
+/// Counts what the program sets by the C library.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+/// What the program had installed at the last look, of which kind: written under no lock, each by itself, and believed for a short time.
+static LOOK: Look = Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), mixed: AtomicU32::new(0) };
+/// So long a look is believed. The program may also set a handler by a system call of its own.
+const LOOK_NS: u64 = 10_000_000;
+
+struct Look {
+    at: AtomicU64,
+    changes: AtomicU32,
+    mixed: AtomicU32,
+}
+
+/// The program has set a handler.
+pub(crate) fn changed() {
+    CHANGES.fetch_add(1, Ordering::Release);
+}
 
 /// Whether every signal handler of the program was installed with `SA_RESTART`.
 #[cold]
@@ -37,6 +56,21 @@ fn installed() -> (u64, u64) {
     })
 }
 
+/// Whether there are handlers of both kinds. A look costs a system call for each signal.
+fn are_mixed() -> bool {
+    let (changes, now) = (CHANGES.load(Ordering::Acquire), time::now_ns());
+    let fresh = LOOK.changes.load(Ordering::Acquire) == changes && now < LOOK.at.load(Ordering::Acquire) + LOOK_NS;
+    if fresh {
+        return LOOK.mixed.load(Ordering::Relaxed) != 0;
+    }
+    let (ends, restarts) = installed();
+    let mixed = ends != 0 && restarts != 0;
+    LOOK.mixed.store(u32::from(mixed), Ordering::Relaxed);
+    LOOK.changes.store(changes, Ordering::Release);
+    LOOK.at.store(now, Ordering::Release);
+    mixed
+}
+
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
 /// `held`: what the program has blocked, where the call holds back all signals. A thread that is cancelled in it leaves a descriptor open.
 #[cold]
@@ -46,10 +80,10 @@ pub(crate) fn sleep(
     held: Option<u64>,
     ppoll: impl FnOnce(&mut [pollfd; 2], *const timespec, *const sigset_t) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let (ends, restarts) = installed();
-    let mixed = ends != 0 && restarts != 0;
+    let mixed = are_mixed();
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
+    let ends = if mixed { installed().0 } else { 0 };
     let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
     let told = told.map(|fd| mem::move_high(fd).into_raw_fd());
     let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
@@ -59,7 +93,7 @@ pub(crate) fn sleep(
     let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
     told.into_iter().for_each(raw::close);
     match result {
-        Err(Errno::INTR) if told.is_some() || ends == 0 => Err(Errno::RESTART),
+        Err(Errno::INTR) if told.is_some() || handlers_restart() => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
         result => result,
     }
