@@ -12,6 +12,7 @@ crate::checks![
     receive_ends_at_the_mark,
     receive_of_all_ends_at_the_mark,
     receive_that_waits_ends_at_the_mark,
+    receive_that_waits_passes_over_it,
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
@@ -100,6 +101,26 @@ fn receive_that_waits_ends_at_the_mark() {
         let mut b = [0; 8];
         assert_eq!(recv(&p.s, &mut b, MSG_WAITALL), Ok(2));
         assert_eq!(recv_exact(&p.s, 6), b"behind");
+    };
+    crate::both(sends, takes);
+}
+
+/// One that waits for its first byte passes over an urgent one, for good.
+fn receive_that_waits_passes_over_it() {
+    let p = Pair::fresh();
+    let sends = || {
+        net::nap(30);
+        send_all(&p.s, b"x");
+        net::nap(30);
+        assert_eq!(send(&p.s, b"Z", MSG_OOB), Ok(1));
+        while poll(&p.c, POLLPRI, 0) & POLLPRI != 0 {
+            net::nap(1);
+        }
+        send_all(&p.s, b"behind");
+    };
+    let takes = || {
+        assert_eq!(recv_exact(&p.c, 1), b"x");
+        assert_eq!(recv_exact(&p.c, 6), b"behind");
     };
     crate::both(sends, takes);
 }

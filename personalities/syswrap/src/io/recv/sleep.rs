@@ -56,6 +56,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     if left == Some(0) {
         return Some(Step::Ends(op.end(Err(Errno::AGAIN))));
     }
+    let urgent = urgent_to_come(v, op)?;
     near::join(v);
     v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     if prepare_sleep(v) {
@@ -69,8 +70,20 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     // ends with any signal handler.
     let mask = op.signals.mask();
     let polls = mask.is_some() || left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
-    let poll = polls.then_some(libc::POLLIN | libc::POLLRDHUP);
+    let poll = (polls || urgent != 0).then_some(libc::POLLIN | libc::POLLRDHUP | urgent);
     Some(Step::Sleeps(Sleep { since, left, cut, restarts, mask, poll }))
+}
+
+/// `POLLPRI`, where an urgent byte may come with no doorbell before it: a receive that sleeps passes over it, or ends there, and only
+/// poll(2) tells of it. `None`: one has come already, by a peer that has sealed; a look is worth it.
+fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
+    if v.s.rx() == phase::RING || op.is_peek() {
+        return Some(0);
+    }
+    match kernel_readiness(op.fd, libc::EPOLLPRI as u32) {
+        0 => Some(libc::POLLPRI),
+        _ => (!v.is_sealed_in()).then_some(0),
+    }
 }
 
 /// A sleep until the kernel has more, of a call that has got a part or waits all the same.
