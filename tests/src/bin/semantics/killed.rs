@@ -12,6 +12,7 @@ crate::checks![
     asynchronously,
     peer_killed_behind_a_doorbell,
     peer_killed_that_resets,
+    peer_killed_behind_a_seal,
     known_by_another_connection,
 ];
 
@@ -145,6 +146,30 @@ fn peer_killed_behind_a_doorbell() {
     assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
     assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
+}
+
+/// What a process has sent by the kernel, behind the end of a session of which it has read nothing, comes after it was killed, too.
+fn peer_killed_behind_a_seal() {
+    const LEFT: usize = 150_000;
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        assert_eq!(read(&out, &mut [0; 1]), Ok(1));
+        send_all(&fd, &[7; LEFT]);
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    // A fork ends it.
+    assert_eq!(net::wait(net::fork(|| 0)), 0);
+    net::write(&input, b"g").unwrap();
+    net::wait(child);
+    assert!(recv_exact(&fd, LEFT).iter().all(|&byte| byte == 7));
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
 }
 
 /// Of a process that lets its connections be reset when they are closed, a kill shows as a reset, whatever doorbells it left.

@@ -9,10 +9,10 @@ use madrigal_sys::{Errno, raw, time};
 use super::space::PATIENCE_NS;
 use super::{Send, is_over};
 use crate::outcome::{Nap, Outcome};
-use crate::state::session::Passage;
+use crate::state::session::{Passage, View, phase};
 use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
-use crate::state::socket::{nap, view};
+use crate::state::socket::{Socket, nap, view};
 
 /// What goes through the gate at once, behind a session: so long the peer may have to wait.
 const THROUGH_GATE: usize = 256 << 10;
@@ -62,9 +62,23 @@ pub(crate) fn is_bound(s: &Sock, fd: c_int) -> bool {
     s.mode() == mode::SESSION && view(s, fd).is_some_and(|v| v.is_needed())
 }
 
+/// The peer has sealed, and has rung a last time. If this process is killed with a doorbell unread, its kernel resets the connection, and
+/// what it has sent and the peer has not read is lost. A thread that sleeps in a receive takes it out itself.
+fn take_last_bell(s: &Sock, fd: c_int) {
+    let is_sealed = |v: &View<'_, Socket<'_>>| v.is_sealed_in() && v.s.rx() != phase::DONE;
+    if let Some(v) = view(s, fd).filter(|v| s.mode() == mode::SESSION && is_sealed(v))
+        && v.s.rx_sleepers.load(Ordering::SeqCst) == 0
+        && let Some(_lock) = v.try_reading()
+    {
+        v.finish_receiving();
+        settle::note(s);
+    }
+}
+
 /// Makes a call by which the kernel sends, behind what the peer may just be putting back into its queue. What is called may wait for room
 /// there: the peer makes it.
 pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
+    take_last_bell(s, fd);
     let end = time::now_ns() + GATE_NS;
     if let Some(v) = view(s, fd).filter(|_| is_bound(s, fd)) {
         while time::now_ns() < end {
@@ -80,6 +94,7 @@ pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
 /// Behind the end of the session, while the peer may still ask for its unread bytes: the kernel takes a part at a time.
 pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
     let since = time::now_ns();
+    take_last_bell(&s, op.fd);
     loop {
         if !is_bound(&s, op.fd) {
             settle::note(&s);
