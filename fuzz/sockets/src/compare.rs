@@ -1,11 +1,11 @@
 //! A step of a wrapped run beside the same step of the plain one.
 
-use crate::op::{ActorId, Ctl, ExitHow, Memory, Op, Opt, Slot, Time};
+use crate::allowed;
+use crate::op::{ActorId, ExitHow, Op, Time};
 use crate::program::Program;
-use crate::rules::{Rule, Tally};
+use crate::rules::Tally;
 use crate::run::{Entry, Fate, Transcript};
 use crate::share::Seen;
-use crate::via::SendVia;
 
 /// What a comparison says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         return Verdict::Differs(wrong(&wrapped.seen));
     }
     if plain.fate != wrapped.fate
-        && let Some(rule) = fate_rule(program, number, plain, wrapped)
+        && let Some(rule) = allowed::fate(program, number, plain, wrapped)
     {
         tally.count(rule);
         return Verdict::Apart;
@@ -37,53 +37,12 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
         return Verdict::Same;
     }
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
-    if is_unnoticed(program, number, &plain.seen, &wrapped.seen) {
-        tally.count(Rule::Unnoticed);
-        return Verdict::Apart;
-    }
-    if is_told_elsewhere(program, number, &plain.seen, &wrapped.seen) {
-        tally.count(Rule::ToldOnce);
-        return Verdict::Apart;
-    }
-    if is_reset_by_bells(program, number, &plain.seen, &wrapped.seen) {
-        tally.count(Rule::LastBell);
-        return Verdict::Apart;
-    }
-    if is_left_beside(program, number, &plain.seen, &wrapped.seen) {
-        tally.count(Rule::LeftBeside);
-        return Verdict::Apart;
-    }
-    if tells_again_of_sets(program, number, &plain.seen, &wrapped.seen) {
-        tally.count(Rule::EdgeAgain);
-        return Verdict::Same;
-    }
-    if plain.seen.ret >= 0 && is_told_again(program, number, &plain.seen.aux, wrapped) {
-        tally.count(Rule::EdgeAgain);
-        return Verdict::Same;
-    }
-    match rule(program, op, &plain.seen, &wrapped.seen) {
+    match allowed::result(program, number, plain, wrapped) {
         Some((rule, apart)) => {
             tally.count(rule);
             if apart { Verdict::Apart } else { Verdict::Same }
         }
         None => Verdict::Differs(how),
-    }
-}
-
-/// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
-fn fate_rule(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<Rule> {
-    if [plain, wrapped].into_iter().any(|entry| ended_by_fault(program, number, entry)) {
-        return Some(Rule::FaultSplit);
-    }
-    if plain.fate == Fate::Skipped {
-        return None;
-    }
-    match () {
-        () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
-        () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
-        () if meets_shutdown(program, number, wrapped) => Some(Rule::BufferRoom),
-        () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
-        () => None,
     }
 }
 
@@ -195,244 +154,13 @@ fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
     None
 }
 
-/// The rule that allows a difference, and whether the runs go different ways from here.
-fn rule(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
-    match op {
-        Op::Drain { slot, .. } if is_overfull(program, *slot) => Some((Rule::BufferRoom, true)),
-        Op::Recv(data) if is_overfull(program, data.slot) && wrapped.ret >= 0 => Some((Rule::BufferRoom, true)),
-        Op::Send(data) if data.memory == Memory::Good => {
-            let (less, some) = (wrapped.ret.min(plain.ret), data.len as i64 > SURE);
-            let full = |seen: &Seen| seen.ret >= 0 || seen.errno == libc::EAGAIN;
-            (some && full(plain) && full(wrapped) && less < data.len as i64).then_some((Rule::BufferRoom, true))
-        }
-        Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
-        Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
-        Op::Poll { entries, .. } if is_end_behind_room(program, entries, plain, wrapped) => {
-            Some((Rule::BufferRoom, true))
-        }
-        Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
-        _ => None,
-    }
-}
-
-/// Whether a process was killed before, and a call tells of that what TCP would have told had it been killed a moment earlier or later.
-fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    if !program.steps[..number].iter().any(|step| killed(&step.op)) {
-        return false;
-    }
-    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
-    let (shows, error) = (|seen: &Seen| seen.aux.first().copied().unwrap_or(0), u64::from(libc::POLLERR as u16));
-    match &program.steps[number].op {
-        Op::Send(data) => {
-            // Of several messages the error of one may have taken a SIGPIPE's place.
-            let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(gone);
-            told && [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret > 0)
-        }
-        Op::Recv(_) => {
-            [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
-        }
-        Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
-        Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
-        Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
-        _ => false,
-    }
-}
-
-/// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
-/// what the peer left.
-fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let before = || program.steps[..number].iter();
-    let begun = |forked: bool| {
-        before().any(|step| matches!(step.op, Op::Spawn { actor, fork, .. } if fork == forked && process(actor) == own))
-    };
-    let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
-    let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
-    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    let shows = |seen: &Seen, what: i16| seen.aux.first().is_some_and(|told| told & what as u64 != 0);
-    let reset = match &program.steps[number].op {
-        Op::Recv(_) | Op::Send(_) => reset && plain.ret > 0,
-        Op::Poll { entries, .. } => {
-            entries.len() == 1
-                && shows(plain, libc::POLLIN)
-                && shows(wrapped, libc::POLLHUP)
-                && !shows(plain, libc::POLLHUP)
-        }
-        _ => false,
-    };
-    let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
-    left && (begun(true) && reset || begun(false) && missing)
-}
-
-/// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
-fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let before = || program.steps[..number].iter();
-    let executed = before().any(|step| match step.op {
-        Op::Exec { .. } => process(step.actor) == own,
-        Op::Spawn { actor, .. } => process(actor) == own,
-        _ => false,
-    });
-    let killed = before().any(|step| matches!(step.op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. }));
-    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    let broken = (libc::POLLHUP | libc::POLLERR) as u64;
-    executed
-        && killed
-        && match &program.steps[number].op {
-            Op::Recv(_) => reset && plain.ret == 0,
-            Op::Send(_) => reset && plain.ret > 0,
-            Op::Poll { entries, .. } => {
-                entries.len() == 1
-                    && (plain.ret, wrapped.ret) == (1, 1)
-                    && plain
-                        .aux
-                        .iter()
-                        .zip(&wrapped.aux)
-                        .all(|(plain, wrapped)| plain & libc::POLLRDHUP as u64 != 0 && plain | broken == *wrapped)
-            }
-            _ => false,
-        }
-}
-
-/// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
-fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let unwrapped = program.steps[..number].iter().any(|step| match step.op {
-        Op::Exec { plain } => plain && process(step.actor) == own,
-        Op::Spawn { actor, plain, .. } => plain && process(actor) == own,
-        _ => false,
-    });
-    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
-    unwrapped
-        && match &program.steps[number].op {
-            Op::Send(_) => gone(plain) && gone(wrapped),
-            Op::Recv(_) => gone(plain) && (gone(wrapped) || wrapped.ret == 0),
-            _ => false,
-        }
-}
-
-/// Whether a send that slept for room ended as a receiving direction was shut: a reset comes where the window has room for one byte more.
-fn meets_shutdown(program: &Program, number: usize, entry: &Entry) -> bool {
-    let Fate::Done(at) = entry.fate else { return false };
-    let sends = matches!(program.steps[number].op, Op::Send(_) | Op::SendAll { .. });
-    sends && at != number && matches!(program.steps[at].op, Op::Shutdown { how: libc::SHUT_RD | libc::SHUT_RDWR, .. })
-}
-
-/// Whether a sleep ended by a send from a bad page: how much of it was sent is open.
-fn ended_by_fault(program: &Program, number: usize, entry: &Entry) -> bool {
-    let Fate::Done(at) = entry.fate else { return false };
-    let half = |op: &Op| matches!(op, Op::Send(data) if matches!(data.memory, Memory::Half(_)));
-    at != number && half(&program.steps[at].op)
-}
-
-/// Whether a slot is an event set with edge-triggered registrations.
-fn has_edges(program: &Program, number: usize, slot: Slot) -> bool {
-    let edges =
-        |op: &Op| matches!(op, Op::EpollCtl { set, events, .. } if *set == slot && events & libc::EPOLLET as u32 != 0);
-    program.steps[..number].iter().any(|step| edges(&step.op))
-}
-
-/// Whether a poll that sleeps where it is plain told of event sets with edge-triggered registrations, and of nothing else.
-fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let told = entries.iter().zip(&wrapped.seen.aux);
-    wrapped.seen.ret > 0
-        && entries.len() == wrapped.seen.aux.len()
-        && told.into_iter().all(|((slot, _), told)| *told == 0 || has_edges(program, number, *slot))
-}
-
-/// Whether a poll told what the plain one did, and besides only of event sets with edge-triggered registrations.
-fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let readable = |told: u64| told == libc::POLLIN as u64;
-    let same = |((slot, _), (plain, wrapped)): (&(Slot, i16), (&u64, &u64))| {
-        plain == wrapped || *plain == 0 && readable(*wrapped) && has_edges(program, number, *slot)
-    };
-    let told = plain.aux.iter().zip(&wrapped.aux);
-    plain.ret >= 0
-        && wrapped.ret > plain.ret
-        && entries.len() == plain.aux.len()
-        && plain.aux.len() == wrapped.aux.len()
-        && entries.iter().zip(told).all(same)
-}
-
-/// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.
-fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
-    if !matches!(program.steps[number].op, Op::EpollWait { .. }) || wrapped.seen.ret <= 0 {
-        return false;
-    }
-    let told = |list: &[u64], pair: &[u64]| list.chunks_exact(2).any(|other| other == pair);
-    let by_edge = |data: u64| {
-        let before = program.steps[..number].iter().rev();
-        let asked = before.filter_map(|step| match step.op {
-            Op::EpollCtl { what: Ctl::Add | Ctl::Mod, slot, events, data: of, .. } if of == data => {
-                Some((slot, events))
-            }
-            _ => None,
-        });
-        let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
-        // A set in the set is told of anew with its members.
-        asked.take(1).any(|(slot, events)| events & (edge | once) == edge || has_edges(program, number, slot))
-    };
-    let aux = &wrapped.seen.aux;
-    aux.len() == 2 * wrapped.seen.ret as usize
-        && plain.chunks_exact(2).all(|pair| told(aux, pair))
-        && aux.chunks_exact(2).all(|pair| told(plain, pair) || by_edge(pair[0]))
-}
-
-/// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
-fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
-    program.steps.iter().any(|step| match &step.op {
-        Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
-        _ => false,
-    })
-}
-
-/// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
-fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
-    // An entry that has nothing else to tell is counted for its end alone.
-    let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
-    let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
-    let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
-    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(crate::op::Slot, i16))| {
-        let end = (libc::POLLRDHUP | libc::POLLHUP) as u64;
-        plain == wrapped || plain & !end == wrapped & !end && plain & wrapped == *plain && is_overfull(program, *slot)
-    };
-    same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
-}
-
-/// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.
-fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
-    wrapped.seen.ret > 0 && is_end_behind_room(program, entries, &silent, &wrapped.seen)
-}
-
-/// More than a connection has room for.
-const MOST: u32 = 1 << 20;
-
-/// So much always fits into a connection of which nothing is unread.
-const SURE: i64 = 16 << 10;
-
-/// A transfer that meets a bad page: any part of the good memory, or `EFAULT`.
-fn fault(memory: Memory, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
-    let Memory::Half(good) = memory else { return None };
-    let fits = |seen: &Seen| {
-        if seen.ret < 0 { seen.errno == libc::EFAULT } else { seen.ret > 0 && seen.ret <= i64::from(good) }
-    };
-    (fits(plain) && fits(wrapped)).then_some((Rule::FaultSplit, true))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Data, Pieces};
+    use crate::allowed::MOST;
+    use crate::op::{Data, Memory, Pieces};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
-    use crate::via::PollVia;
+    use crate::via::{PollVia, SendVia};
 
     /// Two processes with one connection; the second one's end is slot 1.
     fn program(ops: Vec<(ActorId, Op)>) -> Program {

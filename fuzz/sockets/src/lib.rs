@@ -6,8 +6,9 @@
 //!                 play (processes)            rules
 //! ```
 //! `program`, `op`, `via` are a program as data; `share` is the page its processes share; `play` (a program of its own) is one
-//! process. What may differ is in `rules` and nowhere else.
+//! process. What may differ is in `rules` and nowhere else; `allowed` says where each of them holds.
 
+mod allowed;
 pub mod c;
 pub mod compare;
 pub mod found;
