@@ -64,16 +64,15 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
     if !program.steps[..number].iter().any(|step| killed(&step.op)) {
         return false;
     }
-    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
     let (shows, error) = (|seen: &Seen| seen.aux.first().copied().unwrap_or(0), u64::from(libc::POLLERR as u16));
     match &program.steps[number].op {
         Op::Send(data) => {
             // Of several messages the error of one may have taken a SIGPIPE's place.
-            let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(gone);
-            told && [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret > 0)
+            let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(is_reset);
+            told && [plain, wrapped].into_iter().all(|seen| is_reset(seen) || seen.ret > 0)
         }
         Op::Recv(_) => {
-            [plain, wrapped].into_iter().all(|seen| gone(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
+            [plain, wrapped].into_iter().all(|seen| is_reset(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
         }
         Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
         Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
@@ -83,30 +82,37 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
 }
 
 /// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
-/// what the peer left.
+/// what the peer had left before.
 fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
-    let before = || program.steps[..number].iter();
-    let begun = |forked: bool| {
-        before().any(|step| matches!(step.op, Op::Spawn { actor, fork, .. } if fork == forked && process(actor) == own))
-    };
     let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
-    let left = before().any(|step| ends(&step.op) && process(step.actor) != own);
-    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    let shows = |seen: &Seen, what: i16| seen.aux.first().is_some_and(|told| told & what as u64 != 0);
+    let left = |at: usize| program.steps[..at].iter().any(|step| ends(&step.op) && process(step.actor) != own);
+    let begun = |forked: bool| {
+        program.steps[..number].iter().enumerate().any(|(at, step)| match step.op {
+            Op::Spawn { actor, fork, .. } => fork == forked && process(actor) == own && left(at),
+            _ => false,
+        })
+    };
     let reset = match &program.steps[number].op {
-        Op::Recv(_) | Op::Send(_) => reset && plain.ret > 0,
-        Op::Poll { entries, .. } => {
-            entries.len() == 1
-                && shows(plain, libc::POLLIN)
-                && shows(wrapped, libc::POLLHUP)
-                && !shows(plain, libc::POLLHUP)
-        }
+        Op::Recv(_) | Op::Send(_) => plain.ret > 0 && is_reset(wrapped),
+        Op::Poll { entries, .. } => entries.len() == 1 && shows_reset(plain, wrapped),
         _ => false,
     };
     let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
-    left && (begun(true) && reset || begun(false) && missing)
+    begun(true) && reset || begun(false) && missing
+}
+
+/// Whether a call is told that the connection is gone.
+fn is_reset(seen: &Seen) -> bool {
+    seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET)
+}
+
+/// Whether a poll shows a reset where bytes are plain.
+fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
+    let [plain, wrapped] = [plain, wrapped].map(|seen| seen.aux.first().copied().unwrap_or(0));
+    let reset = (libc::POLLHUP | libc::POLLERR) as u64;
+    plain & libc::POLLIN as u64 != 0 && plain & reset == 0 && wrapped & reset == reset
 }
 
 /// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
@@ -120,8 +126,12 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
         _ => false,
     });
     let killed = before().any(|step| matches!(step.op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. }));
-    let reset = wrapped.ret == -1 && matches!(wrapped.errno, libc::EPIPE | libc::ECONNRESET);
-    let broken = (libc::POLLHUP | libc::POLLERR) as u64;
+    let reset = is_reset(wrapped);
+    // Its error another holder of the socket may have been told.
+    let (error, broken) = (libc::POLLERR as u64, (libc::POLLHUP | libc::POLLERR) as u64);
+    let shows = |(plain, wrapped): (&u64, &u64)| {
+        plain & libc::POLLRDHUP as u64 != 0 && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
+    };
     executed
         && killed
         && match &program.steps[number].op {
@@ -130,11 +140,7 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Poll { entries, .. } => {
                 entries.len() == 1
                     && (plain.ret, wrapped.ret) == (1, 1)
-                    && plain
-                        .aux
-                        .iter()
-                        .zip(&wrapped.aux)
-                        .all(|(plain, wrapped)| plain & libc::POLLRDHUP as u64 != 0 && plain | broken == *wrapped)
+                    && plain.aux.iter().zip(&wrapped.aux).all(shows)
             }
             _ => false,
         }
@@ -149,11 +155,10 @@ fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &S
         Op::Spawn { actor, plain, .. } => plain && process(actor) == own,
         _ => false,
     });
-    let gone = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET);
     unwrapped
         && match &program.steps[number].op {
-            Op::Send(_) => gone(plain) && gone(wrapped),
-            Op::Recv(_) => gone(plain) && (gone(wrapped) || wrapped.ret == 0),
+            Op::Send(_) => is_reset(plain) && is_reset(wrapped),
+            Op::Recv(_) => is_reset(plain) && (is_reset(wrapped) || wrapped.ret == 0),
             _ => false,
         }
 }

@@ -223,6 +223,22 @@ mod tests {
     }
 
     #[test]
+    fn beside_the_holder_of_what_was_left_before() {
+        let left = (0, Op::Shutdown { slot: 0, how: libc::SHUT_WR });
+        let begun = (0, Op::Spawn { actor: 1, plain: false, fork: true });
+        let seen = |shown: i16| told(Fate::Done(2), [shown as u64, 0]);
+        let polled = |first: &(ActorId, Op), then: &(ActorId, Op), wrapped: i16| {
+            let poll = Op::Poll { entries: vec![(1, libc::POLLIN)], via: PollVia::Poll, time: Time::Zero };
+            let program = program(vec![first.clone(), then.clone(), (1, poll)]);
+            step(&program, 2, &seen(libc::POLLIN), &seen(wrapped), &mut Tally::default())
+        };
+        let reset = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+        assert_eq!(polled(&left, &begun, reset), Verdict::Apart);
+        assert!(matches!(polled(&begun, &left, reset), Verdict::Differs(_)));
+        assert!(matches!(polled(&left, &begun, 0), Verdict::Differs(_)));
+    }
+
+    #[test]
     fn apart_only_the_program_ends_processes() {
         let program = program(vec![(0, Op::Kill { actor: 1, signal: libc::SIGTERM })]);
         let run = |end, apart| Transcript { ends: vec![Some(0), end], apart, ..Transcript::default() };
