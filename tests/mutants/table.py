@@ -259,8 +259,8 @@ MUTANTS = [
     ),
     Mutant(
         "peek-consumes", SYSWRAP + "io/recv.rs",
-        "                () if op.is_peek() => look(&v, op),\n",
-        "                () if op.is_peek() && v.s.rx() != phase::RING => look(&v, op),\n",
+        "                () if op.is_peek() => peek::look(&v, op),\n",
+        "                () if op.is_peek() && v.s.rx() != phase::RING => peek::look(&v, op),\n",
         "MSG_PEEK takes the bytes it looks at",
         ("semantics receive::peek_leaves_bytes default",),
     ),

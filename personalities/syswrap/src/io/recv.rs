@@ -6,7 +6,7 @@ use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
 use madrigal_sys::signals::Held;
-use madrigal_sys::{Errno, raw, tcp, time};
+use madrigal_sys::{Errno, raw, tcp};
 
 use super::buffers::{Buffers, NOWHERE, message};
 use super::plain::{self, Wait};
@@ -15,11 +15,11 @@ use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, leave};
 use crate::outcome::Outcome;
 use crate::state::session::{Health, Me, Source, Taker, Took, View, Wire, phase};
-use crate::state::slab::zeroed_pages;
 use crate::state::sock::{self, Ref, Sock, flag, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{process, registration, settle};
 
+mod peek;
 mod sleep;
 pub(crate) use sleep::woken;
 
@@ -275,7 +275,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             let _lock = v.reading();
             match () {
                 () if total == 0 => is_there(&v),
-                () if op.is_peek() => look(&v, op),
+                () if op.is_peek() => peek::look(&v, op),
                 () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(s)),
             }
         };
@@ -284,7 +284,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
             Took::Bytes(n) if op.is_peek() => {
                 let enough = n == total || !op.is_whole() || op.nonblocking(s);
-                return if enough { Some(n) } else { look_on(&v, op, n) }.map(|n| Step::Ends(Outcome::Done(n)));
+                return if enough { Some(n) } else { peek::look_on(&v, op, n) }.map(|n| Step::Ends(Outcome::Done(n)));
             }
             Took::Bytes(n) => {
                 v.pay_space();
@@ -326,54 +326,6 @@ fn is_there(v: &View<'_, Socket<'_>>) -> Took {
     }
 }
 
-/// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
-/// come. `None`: the kernel carries everything.
-fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
-    op.signals.hold();
-    loop {
-        let waits = await_more(v, op, n);
-        let looked = {
-            let _lock = v.reading();
-            look(v, op)
-        };
-        settle::note(v.wire.s);
-        match looked {
-            Took::Bytes(there) => n = there,
-            Took::Plain if waits => return None,
-            Took::Plain => {
-                let mut pieces = Receive::pieces();
-                let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-                // SAFETY: parts of the program's buffers, for which it vouches.
-                return Some(unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) }.unwrap_or(n));
-            }
-            // Another thread has taken it.
-            _ => return Some(n),
-        }
-        if !waits || n >= op.buffers.total() {
-            return Some(n);
-        }
-    }
-}
-
-/// Waits until more than `n` bytes can be peeked at; false when that cannot be, or a signal handler ran.
-fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
-    let s = v.wire.s;
-    let end = op.progress.deadline(s, op.fd, true, time::now_ns());
-    while readable(s, op.fd).is_some_and(|there| there <= n) {
-        if let Some(_lock) = v.try_reading() {
-            match v.s.rx() {
-                phase::RING => v.check_open(false),
-                // Behind bytes that are unread only the connection's state tells of the end.
-                _ => v.learn(),
-            }
-        }
-        if v.ended() || s.is_closed() || time::now_ns() > end || !op.signals.nap(PEEK_NAP_NS) {
-            return false;
-        }
-    }
-    true
-}
-
 /// How a receive copies.
 struct Hands<'a> {
     v: View<'a, Socket<'a>>,
@@ -412,27 +364,6 @@ impl Taker for Hands<'_> {
     }
 }
 
-/// Looks at what there is, and leaves it. Under the receive lock.
-fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
-    let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    let skip = |done: usize, hidden: u64, limit: u64| {
-        piecewise(limit, |from, limit| {
-            let mut pieces = [NOWHERE; PIECES + 1];
-            let hidden = hidden + from as u64;
-            let bin = Bin::new(hidden)?;
-            pieces[0] = bin.piece();
-            let used = op.buffers.rest(done + from, limit, &mut pieces[1..]);
-            let first = usize::from(hidden == 0);
-            let mut msg = message(&mut pieces[first..=used]);
-            // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
-            let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
-            let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
-            Ok((n, filled(&pieces[1..=used], n)))
-        })
-    };
-    v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
-}
-
 /// Takes up to `limit` bytes by calls for as many pieces as one can have; each says how many bytes, and whether there may be more.
 fn piecewise(limit: u64, call: impl Fn(usize, usize) -> Result<(usize, bool), Errno>) -> Result<usize, Errno> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -454,32 +385,6 @@ fn piecewise(limit: u64, call: impl Fn(usize, usize) -> Result<(usize, bool), Er
 /// Whether a call got all it had pieces for, and could have had no more of these.
 fn filled(pieces: &[iovec], n: usize) -> bool {
     pieces.len() == PIECES && n > 0 && n == pieces.iter().map(|piece| piece.iov_len).sum::<usize>()
-}
-
-/// Memory for bytes that nobody wants to see.
-struct Bin(Option<(*mut u8, usize)>);
-
-impl Bin {
-    fn new(bytes: u64) -> Result<Self, Errno> {
-        let size = usize::try_from(bytes).ok().filter(|&size| size <= 64 << 20).ok_or(Errno::NOMEM)?;
-        if size == 0 {
-            return Ok(Self(None));
-        }
-        zeroed_pages(size).map(|memory| Self(Some((memory, size)))).ok_or(Errno::NOMEM)
-    }
-
-    fn piece(&self) -> iovec {
-        self.0.map_or(NOWHERE, |(memory, size)| iovec { iov_base: memory.cast(), iov_len: size })
-    }
-}
-
-impl Drop for Bin {
-    fn drop(&mut self) {
-        if let Some((memory, size)) = self.0 {
-            // SAFETY: our own mapping, which nobody uses any more.
-            let _ = unsafe { rustix::mm::munmap(memory.cast(), size) };
-        }
-    }
 }
 
 /// Bytes a receive would find now: `FIONREAD` across kernel and ring. `None`: the kernel knows.

@@ -1,0 +1,107 @@
+//! A look at bytes that stay (`MSG_PEEK`): kernel bytes, the ring behind them, kernel bytes again behind doorbells that nobody is to see;
+//! and, for `MSG_WAITALL`, a wait for the rest.
+
+use libc::iovec;
+use madrigal_sys::{Errno, raw, time};
+
+use super::{Hands, PEEK_NAP_NS, PIECES, Receive, filled, piecewise, readable};
+use crate::io::buffers::{NOWHERE, message};
+use crate::state::session::{Took, View, phase};
+use crate::state::slab::zeroed_pages;
+use crate::state::socket::Socket;
+use crate::state::{registration, settle};
+
+/// Looks at what there is, and leaves it. Under the receive lock.
+pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
+    let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let skip = |done: usize, hidden: u64, limit: u64| {
+        piecewise(limit, |from, limit| {
+            let mut pieces = [NOWHERE; PIECES + 1];
+            let hidden = hidden + from as u64;
+            let bin = Bin::new(hidden)?;
+            pieces[0] = bin.piece();
+            let used = op.buffers.rest(done + from, limit, &mut pieces[1..]);
+            let first = usize::from(hidden == 0);
+            let mut msg = message(&mut pieces[first..=used]);
+            // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
+            let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
+            let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
+            Ok((n, filled(&pieces[1..=used], n)))
+        })
+    };
+    v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
+}
+
+/// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
+/// come. `None`: the kernel carries everything.
+pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
+    op.signals.hold();
+    loop {
+        let waits = await_more(v, op, n);
+        let looked = {
+            let _lock = v.reading();
+            look(v, op)
+        };
+        settle::note(v.wire.s);
+        match looked {
+            Took::Bytes(there) => n = there,
+            Took::Plain if waits => return None,
+            Took::Plain => {
+                let mut pieces = Receive::pieces();
+                let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+                // SAFETY: parts of the program's buffers, for which it vouches.
+                return Some(unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) }.unwrap_or(n));
+            }
+            // Another thread has taken it.
+            _ => return Some(n),
+        }
+        if !waits || n >= op.buffers.total() {
+            return Some(n);
+        }
+    }
+}
+
+/// Waits until more than `n` bytes can be peeked at; false when that cannot be, or a signal handler ran.
+fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
+    let s = v.wire.s;
+    let end = op.progress.deadline(s, op.fd, true, time::now_ns());
+    while readable(s, op.fd).is_some_and(|there| there <= n) {
+        if let Some(_lock) = v.try_reading() {
+            match v.s.rx() {
+                phase::RING => v.check_open(false),
+                // Behind bytes that are unread only the connection's state tells of the end.
+                _ => v.learn(),
+            }
+        }
+        if v.ended() || s.is_closed() || time::now_ns() > end || !op.signals.nap(PEEK_NAP_NS) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Memory for bytes that nobody wants to see.
+struct Bin(Option<(*mut u8, usize)>);
+
+impl Bin {
+    fn new(bytes: u64) -> Result<Self, Errno> {
+        let size = usize::try_from(bytes).ok().filter(|&size| size <= 64 << 20).ok_or(Errno::NOMEM)?;
+        if size == 0 {
+            return Ok(Self(None));
+        }
+        zeroed_pages(size).map(|memory| Self(Some((memory, size)))).ok_or(Errno::NOMEM)
+    }
+
+    fn piece(&self) -> iovec {
+        self.0.map_or(NOWHERE, |(memory, size)| iovec { iov_base: memory.cast(), iov_len: size })
+    }
+}
+
+impl Drop for Bin {
+    fn drop(&mut self) {
+        if let Some((memory, size)) = self.0 {
+            // SAFETY: our own mapping, which nobody uses any more.
+            let _ = unsafe { rustix::mm::munmap(memory.cast(), size) };
+        }
+    }
+}
