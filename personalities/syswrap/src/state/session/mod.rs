@@ -48,8 +48,7 @@ use madrigal_drivers::shm::layout::{Block, Direction, Slot};
 use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
 use madrigal_drivers::shm::slot::Lent;
 
-pub(crate) use bells::Me;
-pub(crate) use bells::deaths;
+pub(crate) use bells::{Me, deaths};
 pub(crate) use gone::Shut;
 pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
