@@ -1,0 +1,223 @@
+//! epoll_ctl(2): what the program changes of a registration that is its own, or ours.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
+use madrigal_sys::{Errno, raw};
+
+use super::{OURS_OUT, adopt_all, adopt_one, forget, ours, put, put_lent, stir_sleepers, take_out, used};
+use crate::state::member::{Member, bit};
+use crate::state::session::phase;
+use crate::state::sets::{Set, id, key};
+use crate::state::sock::{Sock, flag, mode};
+
+/// epoll_ctl(2) of a socket in a set that we both know; `call` is the kernel's. `None`: the socket is in too many sets to follow it into
+/// one more.
+pub(crate) fn control(
+    (set, epfd): (&Set, c_int),
+    (s, fd): (&Sock, c_int),
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Option<Result<(), Errno>> {
+    if let Some(result) = change_quickly(set, (s, fd), op, event) {
+        return Some(result);
+    }
+    let _registering = s.registering();
+    let by_this = |(_, member): &(usize, &Member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd;
+    let known = used(s).find(by_this);
+    Some(match (op, known, event) {
+        // Another process would be shown what is ours.
+        (EPOLL_CTL_ADD, None, Some(_)) if s.has(flag::HOOKED) && !set.is_sole() && !s.session.is_gone() => return None,
+        (EPOLL_CTL_ADD, None, Some(event)) => {
+            let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
+            add((set, epfd), (s, fd), (m, member), event, call)
+        }
+        (_, Some(known), _) if !known.1.has(bit::OURS) => changed_plainly(set, s, known, op, event, call),
+        (_, Some(known), _) => change_ours(set, s, known, op, event, call),
+        _ => call(),
+    })
+}
+
+/// What event loops do for every request: they change what they ask for, of a registration that is ours, in a set where nobody sleeps.
+/// That takes a few stores, and no system call, not even one that blocks signals: a handler on top of it finds the lock nested, and what
+/// it changes stays. `None`: it takes more.
+fn change_quickly(
+    set: &Set,
+    (s, fd): (&Sock, c_int),
+    op: c_int,
+    event: Option<epoll_event>,
+) -> Option<Result<(), Errno>> {
+    let guard = s.registering.lock();
+    let (m, member) = used(s)
+        .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
+        .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
+    let simple = set.watched.load(Ordering::Relaxed) == 0 && set.sleepers.load(Ordering::SeqCst) == 0 && set.is_sole();
+    match (op, event) {
+        (EPOLL_CTL_DEL, _) if simple && !member.has(bit::DETACHED) => {
+            member.set_bit(bit::DETACHED, true);
+            return Some(Ok(()));
+        }
+        (EPOLL_CTL_MOD, Some(event)) if simple && !member.has(bit::DETACHED) && !is_exclusive(event) => {
+            ask(set, member, event);
+        }
+        (EPOLL_CTL_ADD, Some(event)) if simple && member.has(bit::DETACHED) && !is_exclusive(event) => {
+            ask(set, member, event);
+        }
+        _ => return None,
+    }
+    set.activate(id(s, m), member);
+    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
+    if set.sleepers.load(Ordering::SeqCst) > 0 {
+        stir_sleepers(set, s, m, member);
+    }
+    Some(Ok(()))
+}
+
+fn add(
+    (set, epfd): (&Set, c_int),
+    (s, fd): (&Sock, c_int),
+    (m, member): (usize, &Member),
+    event: epoll_event,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // The kernel judges what the program asks for, and it may be reported before it is known to be ours.
+    call()?;
+    member.begin(set.index(), fd, event, 0);
+    // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
+    s.session.watchers.fetch_add(1, Ordering::SeqCst);
+    set.tcp.fetch_add(1, Ordering::SeqCst);
+    // SYNC: SeqCst with `set_closed`, which looks for members behind the last descriptor.
+    if set.is_closed() {
+        forget(set, s, member);
+        return Ok(());
+    }
+    if s.session.is_gone() && !set.is_sole() {
+        set.tells_gone.store(1, Ordering::Relaxed);
+    } else if s.has(flag::HOOKED) {
+        if !adopt_one(s, m, member) {
+            // Doorbells would be shown.
+            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
+            forget(set, s, member);
+            return Err(Errno::NOMEM);
+        }
+        // The first report may have woken a thread before it could know the member.
+        stir_sleepers(set, s, m, member);
+    }
+    Ok(())
+}
+
+/// The registration is the program's, in the kernel.
+fn changed_plainly(
+    set: &Set,
+    s: &Sock,
+    (m, member): (usize, &Member),
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if member.has(bit::ABSENT) {
+        return changed_absently(set, s, member, op, event);
+    }
+    if let (EPOLL_CTL_MOD, Some(event)) = (op, event)
+        && arm_as_ours(s, member, event)
+    {
+        return Ok(());
+    }
+    if let (EPOLL_CTL_MOD, Some(event), true) = (op, event, member.has(bit::LENT)) {
+        if member.is_exclusive() || is_exclusive(event) {
+            return Err(Errno::INVAL);
+        }
+        member.ask(event);
+        return put_lent(set, s, m, member);
+    }
+    call()?;
+    match (op, event) {
+        (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
+        (EPOLL_CTL_DEL, _) => forget(set, s, member),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The program arms what a session waits for: from now on it is ours. False: it is not waited for, or something else stands in the way.
+fn arm_as_ours(s: &Sock, member: &Member, event: epoll_event) -> bool {
+    let waits = member.has(bit::AWAITED) && s.mode() == mode::SESSION && s.session.rx() == phase::KERNEL;
+    let others =
+        || used(s).filter(|&(_, other)| !core::ptr::eq(other, member)).any(|(_, other)| other.may_have_fired());
+    if !waits || is_exclusive(event) || others() {
+        return false;
+    }
+    member.ask(event);
+    adopt_all(s)
+}
+
+/// The registration is the program's, and was spent: there is none in the kernel.
+fn changed_absently(set: &Set, s: &Sock, member: &Member, op: c_int, event: Option<epoll_event>) -> Result<(), Errno> {
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
+        (EPOLL_CTL_MOD, Some(event)) if is_exclusive(event) => Err(Errno::INVAL),
+        (EPOLL_CTL_MOD, Some(event)) => {
+            let epfd = set.descriptor().ok_or(Errno::BADF)?;
+            let fd = member.fd.load(Ordering::Relaxed);
+            raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64)?;
+            member.set_bit(bit::ABSENT, false);
+            member.ask(event);
+            Ok(())
+        }
+        (EPOLL_CTL_DEL, _) => {
+            forget(set, s, member);
+            Ok(())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The kernel's registration is ours, and stays so.
+fn change_ours(
+    set: &Set,
+    s: &Sock,
+    (m, member): (usize, &Member),
+    op: c_int,
+    event: Option<epoll_event>,
+    call: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let detached = member.has(bit::DETACHED);
+    let told = ours(set, s, member);
+    match (op, event) {
+        (EPOLL_CTL_ADD, Some(event)) if detached => ask(set, member, event),
+        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, _) if detached => return Err(Errno::NOENT),
+        // The kernel modifies no exclusive entry, and makes none exclusive.
+        (EPOLL_CTL_MOD, Some(event)) if (member.is_exclusive() || is_exclusive(event)) => return Err(Errno::INVAL),
+        (EPOLL_CTL_MOD, Some(event)) => ask(set, member, event),
+        (EPOLL_CTL_DEL, _) => {
+            member.set_bit(bit::DETACHED, true);
+            if set.watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
+                take_out(set, s, member);
+            }
+            return Ok(());
+        }
+        // Added twice, or nonsense: the kernel says what.
+        _ => return call(),
+    }
+    set.activate(id(s, m), member);
+    if ours(set, s, member) & !told != 0
+        && let Some(epfd) = set.descriptor()
+    {
+        let _ = put(epfd, member, OURS_OUT, key(s, m));
+    }
+    stir_sleepers(set, s, m, member);
+    Ok(())
+}
+
+fn is_exclusive(event: epoll_event) -> bool {
+    event.events & libc::EPOLLEXCLUSIVE as u32 != 0
+}
+
+/// A registration that is ours is (again) what the program wishes.
+fn ask(set: &Set, member: &Member, event: epoll_event) {
+    let _lock = set.lock.lock();
+    member.set_bit(bit::DETACHED, false);
+    member.ask(event);
+}
