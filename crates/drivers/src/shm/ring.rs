@@ -150,9 +150,9 @@ impl Producer {
         Block::unpack(self.block.load(Ordering::Relaxed), mem.size())
     }
 
-    /// Free space, as pieces to copy into. Empty when less than `least` bytes are free, and then until half of the ring is: a bulk writer that
-    /// resumed at every byte would bounce the lines between processors (half-ring hysteresis). `Sealed`: a reader that sealed may move
-    /// its position before it has copied what is unread, so nothing of it is free any more.
+    /// Free space, as pieces to copy into. Empty when less than `least` bytes are free, and then until half of the ring is: a bulk writer
+    /// that resumed at every byte would bounce the lines between processors (half-ring hysteresis). `Sealed`: a reader that sealed may
+    /// move its position before it has copied what is unread, so nothing of it is free any more.
     pub fn space(&self, dir: &Direction, mem: &Memory, least: usize) -> Result<Span, Trouble> {
         let (base, size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let tail = self.tail.load(Ordering::Relaxed);
