@@ -5,6 +5,7 @@
 //! be cancelled; the sockets count it among their sleepers, and what the kernel told is computed anew if one of them moved meanwhile.
 
 mod fds;
+mod plainly;
 pub(crate) mod select;
 
 use core::cell::Cell;
@@ -16,14 +17,15 @@ use madrigal_netaccess::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, raw, time};
 
 pub(crate) use fds::Fds;
+pub(crate) use plainly::{Asleep, after_sleep};
 pub(crate) use select::Sets;
 
 use super::epoll::{self, Limits};
-use super::{plain, send};
+use super::send;
 use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
 use crate::state::session::{Me, Session, View, phase};
-use crate::state::sock::{self, Parked, Ref, Sock, mode};
+use crate::state::sock::{self, Ref, Sock, mode};
 use crate::state::socket::{Socket, nap, view};
 use crate::state::table::{self, Kind};
 use fds::{SMALL, Scratch};
@@ -91,7 +93,7 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
 /// poll(2) with something of ours among the descriptors.
 pub(crate) fn poll(fds: &mut [pollfd], limits: Limits) -> Polled {
     if !has_ring(fds) {
-        return MEMORY.with(|memory| wait_plainly(fds, limits, &memory.waiter));
+        return MEMORY.with(|memory| plainly::wait(fds, limits, &memory.waiter));
     }
     let mut small = [const { None }; SMALL];
     let Some(mut places) = Scratch::new(&mut small, fds.len(), || None) else { return Polled::Pass };
@@ -111,125 +113,6 @@ fn is_in_ring(s: &Sock) -> bool {
     // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
     s.mode() == mode::SESSION || s.session.owes_error()
 }
-
-// --- without rings ----------------------------------------------------------------------------------------------------------------
-
-/// A thread in the C library's poll(2). Plain memory: a thread that is cancelled leaves it behind.
-pub(crate) struct Asleep {
-    since: u64,
-    small: [Counted; SMALL],
-    large: *mut Counted,
-    n: usize,
-}
-
-/// A socket that counts the thread among its sleepers.
-#[derive(Clone, Copy)]
-struct Counted {
-    sock: Option<Parked>,
-    events: i16,
-}
-
-const UNCOUNTED: Counted = Counted { sock: None, events: 0 };
-
-fn wait_plainly(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Polled {
-    let since = match spin_plainly(fds, limits, waiter) {
-        Ok(done) => return Polled::Done(done),
-        Err(since) => since,
-    };
-    let Some(mut asleep) = Asleep::new(since, fds.len()) else { return Polled::Pass };
-    for (p, counted) in fds.iter().zip(asleep.counted()) {
-        if let Some(s) = sock::enter(p.fd) {
-            s.session.count_sleeper(p.events);
-            *counted = Counted { sock: Some(s.park()), events: p.events };
-        }
-    }
-    // SYNC: behind the counts, which are SeqCst: whoever moves a socket from now on finds them.
-    if has_ring(fds) {
-        asleep.end();
-        return Polled::Again;
-    }
-    Polled::Sleep(asleep)
-}
-
-/// Looks again by system call, as the policy allows; `Err`: since when, and the C library may sleep.
-fn spin_plainly(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Result<Result<usize, Errno>, u64> {
-    if limits.at_once() || !limits.mask.is_null() {
-        return Err(0);
-    }
-    let mut wait = POLICY.begin(waiter, false);
-    while wait.again(|| first_sender(fds)) {
-        // SAFETY: no mask.
-        match unsafe { raw::ppoll(fds, Some(time::timespec(0)), core::ptr::null()) } {
-            Ok(0) if limits.left() == Some(0) => return Ok(Ok(0)),
-            Ok(0) => {}
-            done => {
-                wait.paid();
-                return Ok(done);
-            }
-        }
-    }
-    Err(wait.since())
-}
-
-fn first_sender(fds: &[pollfd]) -> Peer {
-    let tcp = fds.iter().find(|p| table::get(p.fd).is_some_and(|w| w.kind() == Kind::Socket));
-    tcp.map_or(Peer::Unknown, |p| plain::sender_of(p.fd))
-}
-
-/// The C library's poll(2) is over. True: a socket has moved meanwhile, and what it told may not be so; poll again.
-pub(crate) fn after_sleep(asleep: Asleep, fds: &[pollfd]) -> bool {
-    let saved = crate::outcome::errno();
-    if asleep.since != 0 {
-        MEMORY.with(|memory| POLICY.slept(&memory.waiter, asleep.since));
-    }
-    asleep.end();
-    let moved = has_ring(fds);
-    crate::outcome::restore_errno(saved);
-    moved
-}
-
-impl Asleep {
-    fn new(since: u64, n: usize) -> Option<Self> {
-        let large = fds::many(n, UNCOUNTED)?;
-        Some(Self { since, small: [UNCOUNTED; SMALL], large, n })
-    }
-
-    fn counted(&mut self) -> &mut [Counted] {
-        fds::either(&mut self.small, self.large, self.n)
-    }
-
-    fn end(mut self) {
-        for &mut Counted { sock, events } in self.counted() {
-            if let Some(s) = sock.and_then(Parked::unpark) {
-                s.session.uncount_sleeper(events);
-            }
-        }
-        fds::free(self.large, self.n);
-    }
-}
-
-impl Session {
-    /// A thread sleeps in a poll(2) until one of these events.
-    fn count_sleeper(&self, events: i16) {
-        if events & READABLE != 0 {
-            self.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-        if events & WRITABLE != 0 {
-            self.tx_sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn uncount_sleeper(&self, events: i16) {
-        if events & READABLE != 0 {
-            self.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        if events & WRITABLE != 0 {
-            self.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-// --- with rings -------------------------------------------------------------------------------------------------------------------
 
 /// What stands behind a descriptor of the set, held for the time of the call.
 enum Place {
@@ -374,6 +257,27 @@ impl Poll<'_> {
     fn rings_ready(&self, places: &[Option<Place>]) -> bool {
         let ring = |s: &Ref| s.session.tx() == phase::RING || s.session.rx() == phase::RING;
         self.fds.iter().zip(places).any(|(p, place)| p.revents != 0 && matches!(place, Some(Place::Sock(s)) if ring(s)))
+    }
+}
+
+impl Session {
+    /// A thread sleeps in a poll(2) until one of these events.
+    fn count_sleeper(&self, events: i16) {
+        if events & READABLE != 0 {
+            self.rx_sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        if events & WRITABLE != 0 {
+            self.tx_sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn uncount_sleeper(&self, events: i16) {
+        if events & READABLE != 0 {
+            self.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        if events & WRITABLE != 0 {
+            self.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
