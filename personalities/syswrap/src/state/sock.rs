@@ -8,6 +8,8 @@
 //! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::settle`]. All fields
 //! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
 
+mod traffic;
+
 use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -27,15 +29,13 @@ use super::routed::Routed;
 use super::session::Session;
 use super::slab::{Object, Slab};
 use super::table::{self, Kind, Word};
-use super::{process, record, settle, still};
+use super::{process, settle, still};
 
 /// All sockets of this process.
 pub(crate) static SOCKS: Slab<Sock> = Slab::new();
 
 /// Event sets a socket can be in and still move; more is [`Reason::EventSet`].
 pub(crate) const MEMBERS: usize = 4;
-/// Bytes, either way, that earn a try.
-const EARNED_BYTES: u64 = 256 << 10;
 
 /// What a socket is for.
 pub(crate) mod role {
@@ -435,14 +435,6 @@ impl Sock {
         self.tell(Path::Tcp, Some(reason));
     }
 
-    /// Counts turns of sending and receiving.
-    #[inline]
-    pub(crate) fn take_turn(&self, sending: bool) {
-        let turns = self.turns.load(Ordering::Relaxed);
-        let in_turn = (turns & 1 == 0) == sending;
-        self.turns.store(if in_turn { turns.wrapping_add(1) } else { u32::from(sending) }, Ordering::Relaxed);
-    }
-
     /// Its locks, in the order in which they are taken.
     pub(crate) fn locks(&self) -> [&Lock; 3] {
         [&self.session.wlock, &self.session.rlock, &self.registering]
@@ -455,57 +447,4 @@ impl Sock {
         self.session.after_fork();
         self.record_of.store(0, Ordering::Relaxed);
     }
-}
-
-// --- what earns a ring --------------------------------------------------------------------------------------------------------
-
-impl Sock {
-    /// Whether the traffic so far makes a try worth it.
-    #[inline]
-    pub(crate) fn has_earned(&self) -> bool {
-        let due = self.next_try.load(Ordering::Relaxed);
-        self.sends.load(Ordering::Relaxed) + 1 >= due
-            || self.bytes.load(Ordering::Relaxed) >= EARNED_BYTES.saturating_mul(u64::from(due / process::first_try()))
-    }
-
-    /// The next try needs twice the traffic.
-    pub(crate) fn back_off(&self) {
-        let due = self.next_try.load(Ordering::Relaxed);
-        self.next_try.store(due.saturating_mul(2).max(process::first_try()), Ordering::Relaxed);
-        self.sends.store(0, Ordering::Relaxed);
-        self.bytes.store(0, Ordering::Relaxed);
-    }
-
-    /// A session was left for the sake of a test: the next one is earned at once.
-    pub(crate) fn earn_again(&self) {
-        self.next_try.store(process::first_try(), Ordering::Relaxed);
-    }
-
-    /// Counts bytes that went by the kernel. Lossy between threads, as statistics may be.
-    #[inline]
-    pub(crate) fn count_kernel(&self, n: usize, out: bool) {
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
-        if out {
-            self.sends.store(self.sends.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
-        }
-        if !self.is_listed() && self.is_connection() {
-            record::list_all();
-        }
-        if let Some(record) = self.record() {
-            add(if out { &record.tcp_out } else { &record.tcp_in }, n);
-        }
-    }
-
-    /// Counts bytes that went by a ring.
-    #[inline]
-    pub(crate) fn count_ring(&self, n: usize, out: bool) {
-        if let Some(record) = self.record() {
-            add(if out { &record.shm_out } else { &record.shm_in }, n);
-        }
-    }
-}
-
-#[inline]
-fn add(counter: &AtomicU64, n: usize) {
-    counter.store(counter.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
 }
