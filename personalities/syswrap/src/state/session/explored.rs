@@ -8,6 +8,7 @@
 mod gone;
 mod kernel;
 mod program;
+mod world;
 
 use madrigal_base::sync::explored::mortal::Process;
 use shuttle::rand::{Rng, thread_rng};
@@ -15,7 +16,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
 use shuttle::{MaxSteps, Runner, thread};
 
-use program::{Plan, World};
+use program::Plan;
+use world::World;
 
 /// `EXPLORE=300` has three times as many runs.
 fn explore(random: usize, pct: usize, run: impl Fn() + Send + Sync + Clone + 'static) {

@@ -16,7 +16,8 @@ use shuttle::thread;
 use super::super::{Piece, Put, Took, View, Wire};
 use super::explore;
 use super::kernel::End;
-use super::program::{Blocks, Reader, World, advance, byte, note};
+use super::program::{Blocks, Reader, advance, note};
+use super::world::{World, byte};
 
 const SURVIVOR: usize = 0;
 const PEER: usize = 1;
