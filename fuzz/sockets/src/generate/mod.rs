@@ -3,6 +3,7 @@
 //! The generator keeps a rough model of what its program does so far (`model`), so that most calls have something to do and few
 //! sleep for nothing. It need not be exact: steps whose actor sleeps are skipped when the program runs.
 
+mod bulk;
 mod data;
 mod free;
 mod life;
