@@ -3,6 +3,9 @@
 //! A plain run decides by the state of its threads whether a call sleeps. A wrapped one knows from the plain run what to wait for,
 //! so that nothing the library does slowly is taken for a difference, and nothing it does late is missed.
 
+mod possible;
+mod waits;
+
 use core::sync::atomic::Ordering;
 
 use super::{Bench, Crew, Entry, Fate, Judge, Transcript, Trouble, tasks};
@@ -11,22 +14,7 @@ use crate::op::{ActorId, Op, Opt, Request, Slot};
 use crate::program::{Need, Program};
 use crate::raw;
 use crate::share::{EXIT, Seen, TOP_UP};
-
-/// After so long a wait a thread's state is looked at.
-const LOOK_NS: u64 = 80_000;
-/// A plain thread that sleeps in two looks so far apart sleeps in its call.
-const ASLEEP_NS: u64 = 30_000;
-/// A wrapped one looks around for longer before it sleeps.
-const ASLEEP_WRAPPED_NS: u64 = 600_000;
-/// How long the kernel gets to start or stop something.
-const SOON_NS: u64 = 10_000_000_000;
-/// A plain run in which all have been asleep for so long will not go on: nothing in a program takes longer,
-const STILL_NS: u64 = 400_000_000;
-/// but a linger of a second.
-const LINGER_NS: u64 = 1_300_000_000;
-
-/// How often that is looked at.
-const CHECK_NS: u64 = 20_000_000;
+use waits::SOON_NS;
 
 /// What an actor does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,86 +158,8 @@ impl Sequence<'_, '_> {
         self.cell(actor).process.load(Ordering::SeqCst)
     }
 
-    /// Whether a step can be made: who makes it is free, and so is what it needs.
-    fn is_runnable(&self, step: usize) -> bool {
-        let what = &self.program.steps[step];
-        if what.op.is_sequencers() {
-            return self.is_possible(&what.op);
-        }
-        let actor = &self.program.actors[what.actor as usize];
-        if self.phases[what.actor as usize] != Phase::Idle || self.stopped[actor.process as usize] {
-            return false;
-        }
-        if let Op::Cancel { actor } = what.op {
-            let Phase::Blocked(step) = self.phases[actor as usize] else { return false };
-            return self.program.steps[step].op.can_be_cancelled();
-        }
-        if let Op::WaitChild { actor } = what.op {
-            return self.phases[actor as usize] == Phase::Dead;
-        }
-        if what.op.starts().is_some_and(|actor| self.phases[actor as usize] != Phase::Absent) {
-            return false;
-        }
-        let needs = self.program.needs(&what.op);
-        self.blocked().all(|(other, blocked)| {
-            let held = self.program.needs(&self.program.steps[blocked].op);
-            // Whatever wakes a receive of nothing ends it: a change of an option, and the end of the other direction, too.
-            let nothing = matches!(&self.program.steps[blocked].op, Op::Recv(data) if data.len == 0);
-            if nothing && matches!(what.op, Op::SetOption { .. } | Op::Shutdown { how: libc::SHUT_WR, .. }) {
-                return false;
-            }
-            let disturbs = what.op.blocks_signals() && self.same_process(what.actor, other);
-            !(disturbs || clash(&held, &needs, &what.op) || self.pulls_away(what.actor, &what.op, other, blocked))
-        })
-    }
-
-    /// Whether a step closes, in the same process, what a blocked one uses.
-    fn pulls_away(&self, actor: ActorId, op: &Op, other: ActorId, blocked: usize) -> bool {
-        let (Op::Close { slot, .. }
-        | Op::DupOver { over: slot, .. }
-        | Op::FileClose { file: slot }
-        | Op::Fdopen { slot, .. }) = op
-        else {
-            return false;
-        };
-        self.same_process(actor, other) && self.program.steps[blocked].op.slots().contains(slot)
-    }
-
     fn same_process(&self, one: ActorId, other: ActorId) -> bool {
         self.program.actors[one as usize].process == self.program.actors[other as usize].process
-    }
-
-    fn is_possible(&self, op: &Op) -> bool {
-        let lives = |actor: ActorId| {
-            let process = self.program.actors[actor as usize].process;
-            self.program
-                .main_of(process)
-                .is_some_and(|main| !matches!(self.phases[main as usize], Phase::Absent | Phase::Dead))
-        };
-        match *op {
-            Op::Kill { actor, .. } => lives(actor),
-            Op::Stop { actor } => {
-                let process = self.program.actors[actor as usize].process;
-                lives(actor) && !self.stopped[process as usize] && !self.is_amid_transfer(process)
-            }
-            Op::Continue { actor } => {
-                lives(actor) && self.stopped[self.program.actors[actor as usize].process as usize]
-            }
-            Op::Signal { actor, .. } => {
-                let process = self.program.actors[actor as usize].process;
-                matches!(self.phases[actor as usize], Phase::Blocked(_)) && !self.stopped[process as usize]
-            }
-            _ => true,
-        }
-    }
-
-    /// Whether a process sleeps behind a part of a transfer: the kernel ends that short when the process is stopped and goes on, with no
-    /// handler that could be seen; ours sends the rest ([`crate::rules`]).
-    fn is_amid_transfer(&self, process: u8) -> bool {
-        self.blocked().any(|(actor, step)| {
-            let whole = |op: &Op| matches!(op, Op::Send(_) | Op::SendAll { .. } | Op::Exchange { .. } | Op::Recv(_));
-            self.program.actors[actor as usize].process == process && whole(&self.program.steps[step].op)
-        })
     }
 
     fn blocked(&self) -> impl Iterator<Item = (ActorId, usize)> + '_ {
@@ -368,131 +278,6 @@ impl Sequence<'_, '_> {
         }
     }
 
-    fn patience(&self) -> u64 {
-        if self.plain.is_some() { (self.bench.place.patience * 1e9) as u64 } else { SOON_NS }
-    }
-
-    fn stuck(&self, step: usize) -> Trouble {
-        let mut seen = Vec::new();
-        let mut threads = String::new();
-        for actor in 0..self.phases.len() {
-            let process = self.process_of(actor as ActorId);
-            if process != 0 && !seen.contains(&process) {
-                seen.push(process);
-                threads += &tasks::describe(process);
-            }
-        }
-        Trouble::Stuck { step, threads }
-    }
-
-    /// Waits until an actor has done something. `sleepy`: until then, or until it sleeps. True when done.
-    fn await_done(&mut self, actor: ActorId, command: u32, sleepy: bool, step: usize) -> Result<bool, Trouble> {
-        let begin = raw::now();
-        let (mut asleep_since, mut still_since) = (0, begin);
-        let (mut looks, mut last, mut waited, mut checked) = (0, begin, 0, begin);
-        loop {
-            let bell = self.bench.map.bell.load(Ordering::SeqCst);
-            if self.cell(actor).done.load(Ordering::SeqCst) == command {
-                return Ok(true);
-            }
-            looks += 1;
-            if !self.program.one_cpu && looks < 200 {
-                core::hint::spin_loop();
-                continue;
-            }
-            let now = raw::now();
-            // A machine that stood still meanwhile must not count.
-            waited += (now - last).min(10_000_000);
-            last = now;
-            if sleepy && now - begin > LOOK_NS && self.is_asleep(actor, now, &mut asleep_since) {
-                return Ok(false);
-            }
-            if waited > 20_000_000 && self.is_gone(actor) {
-                return Err(Trouble::Died { step, process: self.program.actors[actor as usize].process });
-            }
-            if waited > self.patience() || tasks::stopped() {
-                return Err(self.stuck(step));
-            }
-            if self.plain.is_none() && waited > STILL_NS / 4 && now - checked > CHECK_NS {
-                checked = now;
-                if self.is_still(now, &mut still_since) {
-                    return Err(self.stuck(step));
-                }
-            }
-            let nap = if sleepy { LOOK_NS } else { 5_000_000 };
-            raw::futex_wait(&self.bench.map.bell, bell, nap);
-        }
-    }
-
-    /// The state of an actor's thread.
-    fn state(&mut self, actor: ActorId) -> u8 {
-        let cell = self.cell(actor);
-        let (process, thread) = (cell.process.load(Ordering::SeqCst), cell.thread.load(Ordering::SeqCst));
-        self.eyes[actor as usize].state(process, thread)
-    }
-
-    /// Whether a thread has been asleep for long enough.
-    fn is_asleep(&mut self, actor: ActorId, now: u64, since: &mut u64) -> bool {
-        let state = self.state(actor);
-        if !matches!(state, b'S' | b'T') {
-            *since = 0;
-            return false;
-        }
-        if *since == 0 {
-            *since = now;
-        }
-        now - *since >= if self.plain.is_some() { ASLEEP_WRAPPED_NS } else { ASLEEP_NS }
-    }
-
-    /// Whether every thread of every process has been asleep for long.
-    fn is_still(&self, now: u64, since: &mut u64) -> bool {
-        let awake = (0..self.phases.len() as ActorId)
-            .map(|actor| self.process_of(actor))
-            .any(|process| process != 0 && tasks::lives(process) && tasks::is_awake(process));
-        if awake {
-            *since = now;
-        }
-        now - *since > if self.lingers { LINGER_NS } else { STILL_NS }
-    }
-
-    fn is_gone(&mut self, actor: ActorId) -> bool {
-        let process = self.program.actors[actor as usize].process;
-        self.crew.ended(process) || !tasks::lives(self.process_of(actor))
-    }
-
-    /// Waits until an actor waits for turns.
-    fn await_begin(&mut self, actor: ActorId, step: usize) -> Step {
-        self.crew.await_begin(self.bench, self.program, actor, step)?;
-        self.phases[actor as usize] = Phase::Idle;
-        Ok(())
-    }
-
-    /// Waits until the process of an actor has ended.
-    fn await_death(&mut self, actor: ActorId, step: usize) -> Step {
-        let ms = (self.patience() / 1_000_000) as i32;
-        if !tasks::await_end(self.process_of(actor), ms) {
-            return Err(self.stuck(step));
-        }
-        self.bury(self.program.actors[actor as usize].process, None);
-        self.entries[step].fate = Fate::Done(step);
-        Ok(())
-    }
-
-    /// Waits until what a step sent has arrived.
-    fn settle(&mut self, step: usize) {
-        let op = &self.program.steps[step].op;
-        let ends: Vec<_> = op.slots().iter().filter_map(|slot| self.program.end(*slot)).collect();
-        for (conn, ports) in self.bench.map.conns.iter().enumerate() {
-            if op.touches_all() || ends.iter().any(|end| end.0 as usize == conn) {
-                let quiet = self.bench.quiet.wait(ports, false);
-                if !quiet && self.restless.is_none() {
-                    self.restless = Some(step);
-                    self.alone = true;
-                }
-            }
-        }
-    }
-
     /// Whoever a step has woken goes on; the others still sleep.
     fn look_at_sleepers(&mut self, step: usize) -> Step {
         for (actor, blocked) in self.blocked().collect::<Vec<_>>() {
@@ -510,18 +295,6 @@ impl Sequence<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// As [`Self::await_done`], but without the time that a call needs to fall asleep: it sleeps already.
-    fn await_done_or_still(&mut self, actor: ActorId, blocked: usize, sleepy: bool) -> Result<bool, Trouble> {
-        let command = blocked as u32 + 1;
-        if sleepy && self.cell(actor).done.load(Ordering::SeqCst) != command {
-            let state = self.state(actor);
-            if matches!(state, b'S' | b'T') && self.cell(actor).done.load(Ordering::SeqCst) != command {
-                return Ok(false);
-            }
-        }
-        self.await_done(actor, command, sleepy, blocked)
     }
 
     /// A call that slept was woken by the first of what came; the rest is there by now.
@@ -621,18 +394,4 @@ impl Sequence<'_, '_> {
             }
         }
     }
-}
-
-/// Whether a step can not begin beside a blocked one, because who gets what would be left to chance.
-fn clash(held: &[Need], wanted: &[Need], op: &Op) -> bool {
-    let never_waits = matches!(op, Op::Recv(data) if data.flags & libc::MSG_DONTWAIT != 0);
-    held.iter().any(|held| {
-        wanted.iter().any(|wanted| match (held, wanted) {
-            (Need::Produce(a), Need::Produce(b)) => a == b,
-            (Need::Watch(a), Need::Consume(b)) => a == b && !never_waits,
-            (Need::Consume(a), Need::Consume(b) | Need::Watch(b)) => a == b,
-            (Need::Take(a), Need::Take(b)) | (Need::Wait(a), Need::Wait(b)) => a == b,
-            _ => false,
-        })
-    })
 }
