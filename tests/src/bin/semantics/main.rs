@@ -6,6 +6,7 @@ mod bulk;
 mod close;
 mod descriptors;
 mod edges;
+mod exec;
 mod files;
 mod gone;
 mod held;
@@ -53,6 +54,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),
     ("processes", processes::CHECKS),
+    ("exec", exec::CHECKS),
     ("killed", killed::CHECKS),
     ("gone", gone::CHECKS),
     ("passing", passing::CHECKS),
@@ -71,7 +73,7 @@ fn main() {
         return each(|name, _| println!("{name}"));
     }
     if wanted.first().is_some_and(|a| a == "--child") {
-        return processes::exec_child(&wanted[1..]);
+        return exec::child(&wanted[1..]);
     }
     interrupts::watchdog(60);
     let mut found = 0;
