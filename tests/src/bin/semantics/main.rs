@@ -26,6 +26,7 @@ mod threads;
 mod transmit;
 mod turns;
 mod urgent;
+mod watched;
 
 use madrigal_tests::{net, pair};
 
@@ -60,6 +61,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
     ("rest", rest::CHECKS),
+    ("watched", watched::CHECKS),
     ("addresses", addresses::CHECKS),
     ("options", options::CHECKS),
     ("threads", threads::CHECKS),

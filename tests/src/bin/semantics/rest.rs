@@ -5,13 +5,12 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use libc::{ECONNRESET, EPOLLHUP, EPOLLIN, EPOLLRDHUP, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
+use libc::{ECONNRESET, IPPROTO_TCP, POLLERR, SO_RCVBUF, SO_SNDBUF, SOL_SOCKET};
 use madrigal_report::Path;
 use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
-use crate::set::Set;
-use crate::{both, killed};
+use crate::both;
 
 crate::checks![
     spliced_from_small_buffers,
@@ -29,13 +28,6 @@ crate::checks![
     left_when_exec_fails,
     left_by_a_child,
     kept_beside_a_command,
-    watched_by_who_closed_first,
-    watched_around_doorbells,
-    watched_by_a_child,
-    watched_by_two_processes,
-    watched_from_after_a_fork,
-    watched_as_another_process_asks,
-    watched_in_vain,
 ];
 
 /// A pair in rings, with buffers that hold less than a ring does.
@@ -88,7 +80,7 @@ fn recv_from_pipe(pipe: &OwnedFd, n: usize) -> Vec<u8> {
     bytes
 }
 
-fn assert_same(got: &[u8], sent: &[u8]) {
+pub(crate) fn assert_same(got: &[u8], sent: &[u8]) {
     let at = got.iter().zip(sent).position(|(got, sent)| got != sent);
     assert_eq!((got.len(), at), (sent.len(), None));
 }
@@ -351,164 +343,4 @@ fn kept_beside_a_command() {
     drop(p);
     net::write(&input, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
-}
-
-/// A connection that broke, in a set that another process has, too: it shows what the kernel says, by the program's own word.
-fn watched_by_a_child() {
-    let p = Pair::warm();
-    let set = Set::new();
-    send_all(&p.s, b"never read");
-    net::await_events(&p.c, libc::POLLIN);
-    drop(p.c);
-    net::await_events(&p.s, POLLERR);
-    assert_eq!(net::read(&p.s, &mut [0; 1]), Err(ECONNRESET));
-    let child = net::fork(|| {
-        set.add(&p.s, 0, 2);
-        net::nap(60_000);
-        0
-    });
-    assert_eq!(set.wait(4, 5000), [(2, EPOLLHUP)]);
-    net::kill(child, libc::SIGKILL).unwrap();
-    net::wait(child);
-}
-
-/// An entry of an event set lives as long as anybody has the socket open: another process, too.
-fn watched_by_who_closed_first() {
-    let p = Pair::warm();
-    let set = Set::new();
-    set.add(&p.s, EPOLLIN | EPOLLRDHUP, 7);
-    send_all(&p.c, b"x");
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
-        assert_eq!(recv_exact(&p.s, 2), b"xy");
-        0
-    });
-    drop(p.s);
-    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
-    send_all(&p.c, b"y");
-    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
-    net::write(&input, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-    assert_eq!(set.wait(4, 0), []);
-}
-
-/// What an event set goes on watching by a descriptor that is closed is read by another one.
-fn watched_around_doorbells() {
-    let ((p, unread), set) = (mixed(), Set::new());
-    let other = net::dup(&p.s);
-    set.add(&other, EPOLLIN, 7);
-    net::shutdown(&p.c, libc::SHUT_WR).unwrap();
-    drop(other);
-    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
-    assert_same(&recv_exact(&p.s, unread.len()), &unread);
-    send_all(&p.s, b"on");
-    assert_eq!(recv_exact(&p.c, 2), b"on");
-}
-
-/// A set that two processes have: what one of them registers, and then moves as much as would earn a ring, the other is told of by the
-/// program's own word, and only when there is something.
-fn watched_by_two_processes() {
-    let set = Set::new();
-    let ((warm, input), (go, start)) = (net::pipe(), net::pipe());
-    let child = net::fork(|| {
-        let p = Pair::fresh();
-        set.add(&p.s, EPOLLIN, 9);
-        for _ in 0..300 {
-            for (from, to) in [(&p.c, &p.s), (&p.s, &p.c)] {
-                send_all(from, b"w");
-                assert_eq!(recv_exact(to, 1), b"w");
-            }
-        }
-        net::write(&input, b"w").unwrap();
-        assert_eq!(net::read(&go, &mut [0; 1]), Ok(1));
-        send_all(&p.c, b"x");
-        assert_eq!(net::read(&go, &mut [0; 1]), Ok(1));
-        0
-    });
-    assert_eq!(net::read(&warm, &mut [0; 1]), Ok(1));
-    assert_eq!(set.wait(4, 0), []);
-    net::write(&start, b"g").unwrap();
-    assert_eq!(set.wait(4, 5000), [(9, EPOLLIN)]);
-    net::write(&start, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-}
-
-/// A connection that broke, put into a set that another process has, too.
-fn watched_from_after_a_fork() {
-    let ((out, input), (go, start), (is_warm, warm)) = (net::pipe(), net::pipe(), net::pipe());
-    let peer = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        // It leaves no doorbell either: the kernel sees an end.
-        assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
-        net::write(&warm, b"w").unwrap();
-        net::read(&go, &mut [0; 1]).unwrap();
-        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    // What is sent is in the peer's queue at once.
-    net::set(&fd, IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
-    pair::warm_server(&fd);
-    net::read(&is_warm, &mut [0; 1]).unwrap();
-    send_all(&fd, b"never read");
-    net::write(&start, b"g").unwrap();
-    net::wait(peer);
-    assert_eq!(net::read(&fd, &mut [0; 1]), Err(ECONNRESET));
-    let set = Set::new();
-    let child = net::fork(|| {
-        net::read(&go, &mut [0; 1]).unwrap();
-        0
-    });
-    set.add(&fd, EPOLLIN | libc::EPOLLOUT, 2);
-    assert_eq!(set.wait(4, 0), [(2, EPOLLIN | libc::EPOLLOUT | EPOLLHUP)]);
-    assert_eq!(set.wait(4, 5000), [(2, EPOLLIN | libc::EPOLLOUT | EPOLLHUP)]);
-    net::write(&start, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-}
-
-/// Of two processes that have a set the one asks for what the other has not.
-fn watched_as_another_process_asks() {
-    let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
-    set.add(&fd, libc::EPOLLPRI, 7);
-    let child = net::fork(|| {
-        set.modify(&fd, EPOLLIN, 7);
-        net::nap(60_000);
-        0
-    });
-    assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
-    net::kill(child, libc::SIGKILL).unwrap();
-    net::wait(child);
-}
-
-/// What another process changes in a set of a socket that this one has closed may be told or not: it takes no time.
-fn watched_in_vain() {
-    let (fd, set) = (killed::left_behind_a_doorbell(), Set::new());
-    let ((out, input), (go, start)) = (net::pipe(), net::pipe());
-    set.add(&fd, EPOLLIN, 7);
-    let child = net::fork(|| {
-        net::close_in_child(&fd);
-        net::write(&input, b"c").unwrap();
-        net::read(&go, &mut [0; 1]).unwrap();
-        let before = processor_ms();
-        set.wait(4, 400);
-        let used = processor_ms() - before;
-        assert!(used < 150, "{used} ms");
-        0
-    });
-    net::read(&out, &mut [0; 1]).unwrap();
-    set.modify(&fd, EPOLLIN, 7);
-    net::write(&start, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-}
-
-/// How long this process has been running on a processor.
-fn processor_ms() -> i64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: our own memory.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    time.tv_sec * 1000 + time.tv_nsec / 1_000_000
 }
