@@ -41,7 +41,7 @@ MUTANTS = [
         "        if shared {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",
         "        if false {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",
         "a thread that hears of a doorbell through its event set does not arm again: others asleep on the socket are never woken",
-        ("semantics sleepers::another_on_the_set_has_gone default", "semantics sets::workers_asleep default"),
+        ("semantics sleepers::another_on_the_set_has_gone default", "semantics sleepers::workers_asleep_as_all_move default"),
     ),
     Mutant(
         "key-shown-after-sleep", SYSWRAP + "io/epoll/wait.rs",

@@ -13,6 +13,8 @@ use crate::both;
 use crate::set::Set;
 
 crate::checks![
+    one_in_another,
+    one_in_poll,
     level_and_deep,
     edge_inside,
     edge_outside,
@@ -30,6 +32,45 @@ crate::checks![
     spent_and_left,
     spent_behind_the_end,
 ];
+
+/// Makes it readable for who sleeps by then.
+fn late(p: &Pair) {
+    net::nap(20);
+    send_all(&p.c, b"x");
+}
+
+fn one_in_another() {
+    let p = Pair::warm();
+    let (inner, outer) = (Set::new(), Set::new());
+    inner.add(&p.s, EPOLLIN, 1);
+    outer.add(&inner.0, EPOLLIN, 2);
+    assert_eq!(outer.wait(4, 0), []);
+    for _ in 0..5 {
+        both(|| late(&p), || assert_eq!(outer.wait(4, -1), [(2, EPOLLIN)]));
+        assert_eq!(outer.wait(4, 0), [(2, EPOLLIN)]);
+        assert_eq!(inner.wait(4, 0), [(1, EPOLLIN)]);
+        recv_exact(&p.s, 1);
+        assert_eq!(inner.wait(4, 0), []);
+        assert_eq!(outer.wait(4, 0), []);
+    }
+    outer.delete(&inner.0);
+    send_all(&p.c, b"x");
+    inner.await_exactly(&[(1, EPOLLIN)]);
+    assert_eq!(outer.wait(4, 0), []);
+}
+
+fn one_in_poll() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN, 1);
+    assert_eq!(net::poll(&set.0, POLLIN, 0), 0);
+    for _ in 0..5 {
+        both(|| late(&p), || assert_eq!(net::poll(&set.0, POLLIN, -1), POLLIN));
+        assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+        recv_exact(&p.s, 1);
+        assert_eq!(net::poll(&set.0, POLLIN, 0), 0);
+    }
+}
 
 /// Sets, the first inside the second and so on, for these events each.
 struct Chain(Vec<Set>);

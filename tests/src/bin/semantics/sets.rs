@@ -1,14 +1,14 @@
-//! epoll(7), level-triggered: what is reported, sets that change, sets inside sets.
+//! epoll(7), level-triggered: what is reported, sets that change.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT,
-    EPOLLOUT, EPOLLRDHUP, POLLIN, epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
+    EPOLLRDHUP, POLLIN, epoll_event,
 };
-use madrigal_tests::net::{self, read, recv_exact, send_all};
+use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
@@ -30,8 +30,6 @@ crate::checks![
     reset_told_with_room,
     death_told_with_room,
     mixed_kinds,
-    nested_sets,
-    poll_on_a_set,
     errors_of_control,
     exclusive_sets,
     wait2,
@@ -43,7 +41,6 @@ crate::checks![
     added_when_readable,
     set_before_upgrade,
     pipe_not_starved,
-    workers_asleep,
 ];
 
 fn late(f: impl FnOnce()) {
@@ -297,39 +294,6 @@ fn mixed_kinds() {
     set.await_all(&[(0, EPOLLIN), (1, EPOLLIN), (2, EPOLLIN), (3, EPOLLIN)]);
 }
 
-fn nested_sets() {
-    let p = Pair::warm();
-    let (inner, outer) = (Set::new(), Set::new());
-    inner.add(&p.s, EPOLLIN, 1);
-    outer.add(&inner.0, EPOLLIN, 2);
-    assert_eq!(outer.wait(4, 0), []);
-    for _ in 0..5 {
-        both(|| late(|| send_all(&p.c, b"x")), || assert_eq!(outer.wait(4, -1), [(2, EPOLLIN)]));
-        assert_eq!(outer.wait(4, 0), [(2, EPOLLIN)]);
-        assert_eq!(inner.wait(4, 0), [(1, EPOLLIN)]);
-        recv_exact(&p.s, 1);
-        assert_eq!(inner.wait(4, 0), []);
-        assert_eq!(outer.wait(4, 0), []);
-    }
-    outer.delete(&inner.0);
-    send_all(&p.c, b"x");
-    inner.await_exactly(&[(1, EPOLLIN)]);
-    assert_eq!(outer.wait(4, 0), []);
-}
-
-fn poll_on_a_set() {
-    let p = Pair::warm();
-    let set = Set::new();
-    set.add(&p.s, EPOLLIN, 1);
-    assert_eq!(net::poll(&set.0, POLLIN, 0), 0);
-    for _ in 0..5 {
-        both(|| late(|| send_all(&p.c, b"x")), || assert_eq!(net::poll(&set.0, POLLIN, -1), POLLIN));
-        assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
-        recv_exact(&p.s, 1);
-        assert_eq!(net::poll(&set.0, POLLIN, 0), 0);
-    }
-}
-
 fn errors_of_control() {
     let p = Pair::warm();
     let set = Set::new();
@@ -508,40 +472,4 @@ fn pipe_not_starved() {
     net::await_events(&p.s, POLLIN);
     net::write(&pipe_in, b"z").unwrap();
     while !set.wait(4, -1).iter().any(|e| e.0 == 2) {}
-}
-
-/// Two workers with an event set each, and one client of both whose connections all move in the same moment.
-fn workers_asleep() {
-    const EACH: usize = 4;
-    let (listener, addr) = net::listener(pair::loopback());
-    let serve = || {
-        let mut fds: Vec<Option<OwnedFd>> = (0..EACH).map(|_| net::accept(&listener, 0).ok()).collect();
-        let set = Set::new();
-        fds.iter().flatten().zip(0..).for_each(|(fd, i)| set.add(fd, EPOLLIN | EPOLLET, i));
-        while fds.iter().any(Option::is_some) {
-            for (i, _) in set.wait(EACH, -1) {
-                let place = &mut fds[i as usize];
-                let Some(fd) = place.as_ref() else { continue };
-                match read(fd, &mut [0; 8]) {
-                    Ok(0) => *place = None,
-                    n => assert_eq!((n, net::write(fd, b"x")), (Ok(1), Ok(1))),
-                }
-            }
-        }
-        assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
-        0
-    };
-    let workers = [net::fork(serve), net::fork(serve)];
-    let fds: Vec<OwnedFd> = (0..2 * EACH).map(|_| net::client(addr)).collect();
-    for round in 0..600 {
-        // Both orders, and sometimes late enough for the workers to fall asleep.
-        let order: Vec<_> = if round % 2 == 0 { fds.iter().collect() } else { fds.iter().rev().collect() };
-        order.iter().for_each(|fd| send_all(fd, b"x"));
-        order.iter().for_each(|fd| assert_eq!(recv_exact(fd, 1), b"x"));
-        if round % 4 == 0 {
-            net::nap(1);
-        }
-    }
-    drop(fds);
-    workers.into_iter().for_each(|pid| assert_eq!(net::wait(pid), 0));
 }

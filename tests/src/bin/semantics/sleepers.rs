@@ -1,6 +1,7 @@
 //! Threads asleep on a socket, or on a set it is in, while other threads use it.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{ECONNRESET, EPOLLET, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT};
@@ -15,7 +16,8 @@ crate::checks![
     another_on_the_set_has_gone,
     reader_asleep_as_it_moves,
     set_asleep_as_it_moves,
-    reader_asleep_as_its_session_ends
+    reader_asleep_as_its_session_ends,
+    workers_asleep_as_all_move,
 ];
 
 /// sockatmark(3) by its ioctl (asm-generic/sockios.h).
@@ -169,4 +171,40 @@ fn reader_asleep_as_its_session_ends() {
             drop(c);
         });
     }
+}
+
+/// Two workers with an event set each, and one client of both whose connections all move in the same moment.
+fn workers_asleep_as_all_move() {
+    const EACH: usize = 4;
+    let (listener, addr) = net::listener(pair::loopback());
+    let serve = || {
+        let mut fds: Vec<Option<OwnedFd>> = (0..EACH).map(|_| net::accept(&listener, 0).ok()).collect();
+        let set = Set::new();
+        fds.iter().flatten().zip(0..).for_each(|(fd, i)| set.add(fd, EPOLLIN | EPOLLET, i));
+        while fds.iter().any(Option::is_some) {
+            for (i, _) in set.wait(EACH, -1) {
+                let place = &mut fds[i as usize];
+                let Some(fd) = place.as_ref() else { continue };
+                match read(fd, &mut [0; 8]) {
+                    Ok(0) => *place = None,
+                    n => assert_eq!((n, net::write(fd, b"x")), (Ok(1), Ok(1))),
+                }
+            }
+        }
+        assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
+        0
+    };
+    let workers = [net::fork(serve), net::fork(serve)];
+    let fds: Vec<OwnedFd> = (0..2 * EACH).map(|_| net::client(addr)).collect();
+    for round in 0..600 {
+        // Both orders, and sometimes late enough for the workers to fall asleep.
+        let order: Vec<_> = if round % 2 == 0 { fds.iter().collect() } else { fds.iter().rev().collect() };
+        order.iter().for_each(|fd| send_all(fd, b"x"));
+        order.iter().for_each(|fd| assert_eq!(recv_exact(fd, 1), b"x"));
+        if round % 4 == 0 {
+            net::nap(1);
+        }
+    }
+    drop(fds);
+    workers.into_iter().for_each(|pid| assert_eq!(net::wait(pid), 0));
 }
