@@ -155,6 +155,15 @@ pub fn signal_disposition(signal: c_int, disposition: usize) -> Result<(), Errno
         .map(drop)
 }
 
+/// rt_sigaction(2): what is set for a signal, `SIG_DFL`, `SIG_IGN` or the address of a handler.
+pub fn handler_of(signal: c_int) -> Result<usize, Errno> {
+    // The kernel's own structure, as above.
+    let mut action = [0u64; 4];
+    // SAFETY: the structure is our own, of the size the kernel writes.
+    check(unsafe { syscall6(libc::SYS_rt_sigaction, [signal as usize, 0, (&raw mut action) as usize, SIGSET, 0, 0]) })
+        .map(|_| action[0] as usize)
+}
+
 /// recvfrom(2) without an address.
 ///
 /// # Safety

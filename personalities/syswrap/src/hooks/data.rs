@@ -67,6 +67,13 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
 
 /// A send; between its sleeps a thread can be cancelled.
 pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+    let outcome = sent_held(op, call);
+    op.release_signals();
+    outcome
+}
+
+/// The same, which may hold signals back.
+fn sent_held(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| send::send(op, &call)) {
             Outcome::Again => cancellation_point(),

@@ -129,6 +129,7 @@ unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (O
             outcome => break outcome,
         }
     };
+    op.progress.signals.release();
     let sent = match outcome {
         Outcome::Done(sent) => sent,
         _ => op.progress.done(),

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use libc::{
     SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_ERR, SIG_IGN, sigaction as Action, siginfo_t,
 };
-use madrigal_sys::signals::Blocked;
+use madrigal_sys::signals::{self, Blocked};
 use madrigal_sys::{Errno, fault, raw};
 
 use super::{fail, get, guarded_or};
@@ -79,6 +79,7 @@ pub(super) fn arm() {
             install(signal, &now);
         }
     }
+    signals::look_at_all();
     ARMED.store(true, Ordering::Release);
 }
 
@@ -147,15 +148,24 @@ unsafe fn by_default(signal: c_int, info: *mut siginfo_t) {
 pub unsafe extern "C-unwind" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
     let real = || unsafe { real::sigaction()(signal, new, old) };
+    if !new.is_null() {
+        signals::may_handle(signal);
+    }
     let result = match Setting::of(signal).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain()) {
         // SAFETY: see above.
         Some(setting) => guarded_or(None, || Some(unsafe { change(signal, setting, new, old) })).unwrap_or_else(real),
         None => real(),
     };
     if !new.is_null() {
-        handlers::changed();
+        note_set(signal);
     }
     result
+}
+
+/// The program has set something for a signal.
+fn note_set(signal: c_int) {
+    signals::look(signal);
+    handlers::changed();
 }
 
 /// # Safety
@@ -189,9 +199,10 @@ pub unsafe extern "C-unwind" fn __sigaction(signal: c_int, new: *const Action, o
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
     if Setting::of(number).is_none() {
+        signals::may_handle(number);
         // SAFETY: see `sigaction`.
         let before = unsafe { real::signal()(number, handler) };
-        handlers::changed();
+        note_set(number);
         return before;
     }
     // SAFETY: all-zero is an empty set.
@@ -205,9 +216,10 @@ pub unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sysv_signal(number: c_int, handler: usize) -> usize {
     if Setting::of(number).is_none() {
+        signals::may_handle(number);
         // SAFETY: see `sigaction`.
         let before = unsafe { real::sysv_signal()(number, handler) };
-        handlers::changed();
+        note_set(number);
         return before;
     }
     // SAFETY: all-zero is an empty set.

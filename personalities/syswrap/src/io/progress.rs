@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 
+use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw};
 
 use super::plain;
@@ -19,6 +20,8 @@ pub(crate) struct Progress {
     waits: Cell<Option<bool>>,
     /// It has found a session with nothing for it.
     waited: Cell<bool>,
+    /// Signals held back between its sleeps. Whoever makes the call releases them at its end.
+    pub(crate) signals: Held,
 }
 
 impl Progress {

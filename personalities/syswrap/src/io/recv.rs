@@ -5,7 +5,6 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
-use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw, tcp};
 
 use super::buffers::{Buffers, NOWHERE, message};
@@ -29,7 +28,6 @@ pub(crate) struct Receive {
     buffers: Buffers,
     flags: c_int,
     progress: Progress,
-    signals: Held,
 }
 
 /// Pieces that one look at the kernel takes.
@@ -37,7 +35,7 @@ const PIECES: usize = 64;
 
 impl Receive {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { fd, buffers, flags, progress: Progress::default(), signals: Held::default() }
+        Self { fd, buffers, flags, progress: Progress::default() }
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -67,13 +65,13 @@ impl Receive {
     /// signal may come in the moment that wakes it.
     fn hold_signals(&self) {
         if self.is_whole() && self.buffers.total() > 1 {
-            self.signals.hold();
+            self.progress.signals.hold();
         }
     }
 
     /// The call is over.
     pub(crate) fn release_signals(&self) {
-        self.signals.release();
+        self.progress.signals.release();
     }
 
     fn nonblocking(&self, s: &Sock) -> bool {
@@ -150,7 +148,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             return op.end(Ok(0));
         }
         // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
-        let held = op.signals.holds() && !op.is_peek();
+        let held = op.progress.signals.holds() && !op.is_peek();
         if !nonblocking && (op.done() > 0 || held || op.progress.is_to_wait_on(&s, op.fd)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,

@@ -58,6 +58,11 @@ impl Send {
         self.left() == 0
     }
 
+    /// The call is over.
+    pub(crate) fn release_signals(&self) {
+        self.progress.signals.release();
+    }
+
     fn left(&self) -> usize {
         self.buffers.total() - self.done()
     }

@@ -31,6 +31,7 @@ crate::checks![
     begun_again_without_waiting,
     ended_while_others_restart,
     nothing_behind_what_nobody_reads,
+    ignored_signals_wake_nobody,
 ];
 
 /// Ends the process should it hang.
@@ -374,4 +375,44 @@ fn nothing_behind_what_nobody_reads() {
     assert_eq!(net::shutdown(&p.c, libc::SHUT_RD), Ok(()));
     assert_eq!(read(&p.c, &mut [0; 4]), Ok(0));
     assert_eq!(net::take_error(&p.c), 0);
+}
+
+fn ignored_signals_wake_nobody() {
+    // The kernel drops a signal that the process ignores, unless the main thread has it blocked: then another thread's call ends.
+    let p = Pair::warm();
+    let (end, ends) = net::pipe();
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let set = Set::new();
+            set.add(&end, libc::EPOLLIN, 1);
+            set.wait(1, -1)
+        });
+        scope.spawn(|| {
+            // The C library has all signals blocked in a thread that makes another.
+            while !begun.load(Ordering::Relaxed) {
+                net::nap(1);
+            }
+            while !over.load(Ordering::Relaxed) {
+                for signal in [libc::SIGWINCH, libc::SIGCHLD, libc::SIGURG] {
+                    net::kill(std::process::id() as i32, signal).unwrap();
+                }
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..3000 {
+                for half in [b"ab", b"cd"] {
+                    send_all(&p.c, half);
+                    net::nap(0);
+                }
+            }
+        });
+        begun.store(true, Ordering::Relaxed);
+        for _ in 0..3000 {
+            assert_eq!(net::recv(&p.s, &mut [0; 4], libc::MSG_WAITALL), Ok(4));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(net::write(&ends, b"x"), Ok(1));
+        assert_eq!(sleeper.join().unwrap(), [(1, libc::EPOLLIN)]);
+    });
 }

@@ -35,7 +35,7 @@ pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
 /// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
 /// come. `None`: the kernel carries everything.
 pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
-    op.signals.hold();
+    op.progress.signals.hold();
     loop {
         let waits = await_more(v, op, n);
         let looked = {
@@ -73,7 +73,7 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
                 _ => v.learn(),
             }
         }
-        if v.ended() || s.is_closed() || time::now_ns() > end || !op.signals.nap(PEEK_NAP_NS) {
+        if v.ended() || s.is_closed() || time::now_ns() > end || !op.progress.signals.nap(PEEK_NAP_NS) {
             return false;
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
             return Some(Step::Ends(op.end(Err(Errno::INTR))));
         }
         // A signal that waits ends the call now. To ask is a system call.
-        if look.is_multiple_of(16) && op.signals.has_some() || !wait.again(|| v.writer_is()) {
+        if look.is_multiple_of(16) && op.progress.signals.has_some() || !wait.again(|| v.writer_is()) {
             break;
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     let (left, cut) = (held.or(left), held.is_some());
     // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part, or asks for nothing,
     // ends with any signal handler.
-    let mask = op.signals.mask();
+    let mask = op.progress.signals.mask();
     let polls = mask.is_some() || left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
     let poll = (polls || urgent != 0).then_some(libc::POLLIN | libc::POLLRDHUP | urgent);
     Some(Step::Sleeps(Sleep { since, left, cut, restarts, mask, poll }))
@@ -101,7 +101,7 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     }
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
-    let mask = op.signals.mask();
+    let mask = op.progress.signals.mask();
     Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s)
 }
 

@@ -157,7 +157,7 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
         left,
         cut: false,
         restarts,
-        mask: None,
+        mask: op.progress.signals.mask(),
         poll: Some(libc::POLLOUT),
     })
 }

@@ -1,6 +1,7 @@
 //! Waiting for space in a ring.
 
 use madrigal_base::sync::Ordering;
+use madrigal_sys::signals::{Held, as_set};
 use madrigal_sys::{Errno, raw, time};
 
 use crate::io::handlers::handlers_restart;
@@ -36,7 +37,7 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     let s = v.wire.s;
     let mut wait = POLICY.begin(&s.tx_wait, true);
     let ready = || v.has_room() || v.s.producer.is_sealed(v.out) || v.ended();
-    loop {
+    for look in 0_u32.. {
         if ready() {
             wait.paid();
             return Ok(Waited::Looked);
@@ -44,14 +45,17 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
         if s.is_closed() {
             return Err(Errno::BADF);
         }
-        if !wait.again(|| v.reader_is()) {
+        // A signal that waits ends the call now. To ask is a system call.
+        if look.is_multiple_of(16) && progress.signals.has_some() || !wait.again(|| v.reader_is()) {
             break;
         }
     }
+    // It sleeps many times, and any handler ends it.
+    progress.signals.hold();
     let since = wait.since();
     let end = progress.deadline(s, v.wire.fd, false, since);
     v.note_wait();
-    let result = sleep_for_space(v, end);
+    let result = sleep_for_space(v, end, &progress.signals);
     POLICY.slept(&s.tx_wait, since);
     match result {
         Err(Errno::INTR) if progress.done() == 0 && end == u64::MAX && handlers_restart() => {
@@ -62,14 +66,14 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     }
 }
 
-fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
+fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, signals: &Held) -> Result<(), Errno> {
     v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
-    let result = sleep_counted(v, end);
+    let result = sleep_counted(v, end, signals);
     v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
     result
 }
 
-fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
+fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64, signals: &Held) -> Result<(), Errno> {
     // Old doorbells go first: one that comes after the request below must be found by the sleep.
     let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
     if v.want() || v.s.producer.is_sealed(v.out) {
@@ -88,8 +92,10 @@ fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64) -> Result<(), Errno> {
     let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
     let patience = if heard { STALL_NS } else { PATIENCE_NS };
     let mut poll = [libc::pollfd { fd: v.wire.fd, events, revents: 0 }];
-    // SAFETY: no mask.
-    let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), core::ptr::null()) }?;
+    let mask = signals.mask().map(as_set);
+    let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: a mask of our own.
+    let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), mask) }?;
     if n > 0 && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         v.learn();
     }
