@@ -8,6 +8,7 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, raw, tcp};
 
 use super::buffers::{Buffers, NOWHERE, message};
+use super::epoll::kernel_readiness;
 use super::plain::{self, Wait};
 use super::progress::Progress;
 use crate::lifecycle::earn;
@@ -100,7 +101,7 @@ impl Receive {
         self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_PEEK)
     }
 
-    /// A receive of nothing that has slept: whatever woke it, it looks at nothing more (tcp_recvmsg).
+    /// A receive of nothing that has slept: whatever comes to wake it, it looks at nothing more (tcp_recvmsg).
     fn is_woken_for_nothing(&self) -> bool {
         self.buffers.total() == 0 && self.progress.has_waited()
     }
@@ -130,7 +131,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
                 Step::Sleeps(nap) => nap.of(s),
             };
         }
-        if op.is_woken_for_nothing() {
+        if op.is_woken_for_nothing() && has_come(&s, op.fd) {
             return Outcome::Done(0);
         }
         if op.done() == 0 && s.session.owes_error() {
@@ -166,6 +167,13 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             Err(back) => s = back,
         }
     }
+}
+
+/// Whether bytes, the end or an error have come. What woke a receive may also have been the doorbell of a seal, which says only that the
+/// kernel carries everything again.
+#[cold]
+fn has_come(s: &Sock, fd: c_int) -> bool {
+    s.session.owes_error() || kernel_readiness(fd, (libc::EPOLLIN | libc::EPOLLRDHUP) as u32) != 0
 }
 
 /// How a receive goes on by the kernel that has got a part, or holds signals back, or whose socket was made non-blocking meanwhile.

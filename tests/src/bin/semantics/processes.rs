@@ -17,6 +17,7 @@ crate::checks![
     fork_with_unread_bytes,
     fork_end_only_when_last_closes,
     fork_then_earned_again,
+    fork_of_the_peer_wakes_nobody,
     spawned_and_forked,
     prefork_accept,
     reset_in_a_sleep_from_before,
@@ -197,6 +198,24 @@ fn fork_then_earned_again() {
 }
 
 /// One that is spawned holds the socket, too, though nobody counts it (P2): the forked one is not alone when this process lets go.
+/// A receive of nothing sleeps until something comes, and a peer that forks sends nothing.
+fn fork_of_the_peer_wakes_nobody() {
+    split(
+        |c| {
+            net::nap(50);
+            assert_eq!(net::wait(net::fork(|| 0)), 0);
+            net::nap(50);
+            send_all(&c, b"x");
+            assert_eq!(read(&c, &mut [0; 1]), Ok(0));
+        },
+        |s| {
+            assert_eq!(net::recv(s, &mut [], libc::MSG_WAITALL), Ok(0));
+            assert_eq!(net::readable(s), 1, "woken by the byte");
+            assert_eq!(recv_exact(s, 1), b"x");
+        },
+    );
+}
+
 fn spawned_and_forked() {
     let p = inheritable();
     let (told, tells) = net::pipe();
