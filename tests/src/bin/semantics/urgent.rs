@@ -1,7 +1,7 @@
 //! Urgent data: it goes by the kernel, and the stream around it stays in order.
 #![allow(unsafe_code)]
 
-use libc::{MSG_OOB, MSG_WAITALL, POLLPRI};
+use libc::{MSG_OOB, MSG_PEEK, MSG_WAITALL, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
 use madrigal_tests::pair::Pair;
 
@@ -13,6 +13,7 @@ crate::checks![
     receive_of_all_ends_at_the_mark,
     receive_that_waits_ends_at_the_mark,
     receive_that_waits_passes_over_it,
+    look_at_all_ends_at_the_mark,
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
@@ -123,6 +124,30 @@ fn receive_that_waits_passes_over_it() {
         assert_eq!(recv_exact(&p.c, 6), b"behind");
     };
     crate::both(sends, takes);
+}
+
+/// A look that waits for more than comes before the mark, where some of it is in a ring, with no room for it in the sender's buffer; and
+/// whether or not the byte stays in the stream.
+fn look_at_all_ends_at_the_mark() {
+    for (inline, first) in [(0, 4000), (1, 4000), (0, 2), (1, 2)] {
+        let p = Pair::warm();
+        net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, inline).unwrap();
+        net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
+        vec![b'x'; first].chunks(500).for_each(|piece| send_all(&p.c, piece));
+        let sends = || {
+            net::nap(30);
+            assert_eq!(send(&p.c, b"zZ", MSG_OOB), Ok(2));
+            send_all(&p.c, b"behind");
+        };
+        let looks = || {
+            let mut b = [0; 5000];
+            assert_eq!(recv(&p.s, &mut b, MSG_PEEK | MSG_WAITALL), Ok(first + 1));
+            assert_eq!(b[first], b'z');
+        };
+        crate::both(sends, looks);
+        let behind: &[u8] = if inline == 0 { b"zbehind" } else { b"zZbehind" };
+        assert_eq!(recv_exact(&p.s, first + behind.len())[first..], *behind);
+    }
 }
 
 fn urgent_inline() {

@@ -2,10 +2,11 @@
 //! and, for `MSG_WAITALL`, a wait for the rest.
 
 use libc::iovec;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, raw, tcp, time};
 
 use super::{Hands, PEEK_NAP_NS, PIECES, Receive, filled, piecewise, readable};
 use crate::io::buffers::{NOWHERE, message};
+use crate::io::epoll::kernel_readiness;
 use crate::state::session::{Took, View, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::socket::Socket;
@@ -65,8 +66,18 @@ pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> O
 fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
     let s = v.wire.s;
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
-    while readable(s, op.fd).is_some_and(|there| there <= n) {
+    loop {
+        if reaches_mark(v) {
+            return false;
+        }
+        if readable(s, op.fd).is_none_or(|there| there > n) {
+            return true;
+        }
         if let Some(_lock) = v.try_reading() {
+            // With nothing in a sealed ring the kernel knows how it goes on.
+            if v.is_sealed_in() && View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 {
+                v.finish_receiving();
+            }
             match v.s.rx() {
                 phase::RING => v.check_open(false),
                 // Behind bytes that are unread only the connection's state tells of the end.
@@ -77,7 +88,12 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
             return false;
         }
     }
-    true
+}
+
+/// Whether an urgent byte lies behind something to look at: there the look ends, as every receive that has got something.
+fn reaches_mark(v: &View<'_, Socket<'_>>) -> bool {
+    let urgent = kernel_readiness(v.wire.fd, libc::EPOLLPRI as u32) & libc::EPOLLPRI as u32 != 0;
+    urgent && (View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0 || !tcp::at_mark(v.wire.fd))
 }
 
 /// Memory for bytes that nobody wants to see.
