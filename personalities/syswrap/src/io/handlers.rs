@@ -16,14 +16,14 @@ use madrigal_sys::{Errno, mem, raw, time};
 /// Counts what the program sets by the C library.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// What the program had installed at the last look, of which kind: written under no lock, each by itself, and believed for a short time.
-static LOOK: Look = Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), mixed: AtomicU32::new(0) };
+static LOOK: Look = Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), ends: AtomicU64::new(0) };
 /// So long a look is believed. The program may also set a handler by a system call of its own.
 const LOOK_NS: u64 = 10_000_000;
 
 struct Look {
     at: AtomicU64,
     changes: AtomicU32,
-    mixed: AtomicU32,
+    ends: AtomicU64,
 }
 
 /// The program has set a handler.
@@ -56,19 +56,19 @@ fn installed() -> (u64, u64) {
     })
 }
 
-/// Whether there are handlers of both kinds. A look costs a system call for each signal.
-fn are_mixed() -> bool {
+/// The signals whose handlers end a call, where there are handlers of both kinds; else none. A look costs a system call for each signal.
+fn ends_where_mixed() -> u64 {
     let (changes, now) = (CHANGES.load(Ordering::Acquire), time::now_ns());
     let fresh = LOOK.changes.load(Ordering::Acquire) == changes && now < LOOK.at.load(Ordering::Acquire) + LOOK_NS;
     if fresh {
-        return LOOK.mixed.load(Ordering::Relaxed) != 0;
+        return LOOK.ends.load(Ordering::Relaxed);
     }
     let (ends, restarts) = installed();
-    let mixed = ends != 0 && restarts != 0;
-    LOOK.mixed.store(u32::from(mixed), Ordering::Relaxed);
+    let ends = if restarts == 0 { 0 } else { ends };
+    LOOK.ends.store(ends, Ordering::Relaxed);
     LOOK.changes.store(changes, Ordering::Release);
     LOOK.at.store(now, Ordering::Release);
-    mixed
+    ends
 }
 
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
@@ -80,10 +80,10 @@ pub(crate) fn sleep(
     held: Option<u64>,
     ppoll: impl FnOnce(&mut [pollfd; 2], *const timespec, *const sigset_t) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    let mixed = are_mixed();
+    let ends = ends_where_mixed();
+    let mixed = ends != 0;
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
-    let ends = if mixed { installed().0 } else { 0 };
     let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
     let told = told.map(|fd| mem::move_high(fd).into_raw_fd());
     let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
