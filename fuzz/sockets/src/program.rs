@@ -198,6 +198,12 @@ impl Program {
         self.end(slot).map_or(255, |(conn, side)| stream_in(conn, side))
     }
 
+    /// Whether a signal handler is ever to send by a stream.
+    pub fn handlers_send_on(&self, stream: u8) -> bool {
+        let sends = |op: &Op| matches!(op, Op::Handle(Handler::Send(slot, _)) if self.out(*slot) == stream);
+        self.steps.iter().any(|step| sends(&step.op))
+    }
+
     /// The main thread of a process.
     pub fn main_of(&self, process: u8) -> Option<ActorId> {
         self.actors.iter().position(|a| a.process == process && a.main).map(|at| at as ActorId)

@@ -365,7 +365,11 @@ fn recv(program: &Program, number: usize, data: &Data<RecvVia>) -> String {
     let after = if data.flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 || data.via == RecvVia::Recvmmsg && peek {
         String::new()
     } else if data.flags & libc::MSG_TRUNC != 0 {
-        if peek { String::new() } else { format!("if (r > 0) shared->got[{stream}][0] += r;") }
+        match peek {
+            true => String::new(),
+            false if program.handlers_send_on(stream) => format!("if (r > 0) shared->blind[{stream}] = 1;"),
+            false => format!("if (r > 0) shared->got[{stream}][0] += r;"),
+        }
     } else {
         format!("if (r > 0) check({number}, {stream}, at, r < {good} ? r : {good}, {});", u8::from(!peek))
     };

@@ -143,11 +143,15 @@ impl Turn {
         }
     }
 
-    /// So many bytes of the main lane are gone without having been seen.
+    /// So many bytes are gone without having been seen: of the main lane, or nobody can say of which.
     pub(crate) fn skipped(&self, slot: Slot, n: usize) {
-        if let Some(stream) = stream_of(state::state().program.incoming(slot)) {
-            stream.got[0].fetch_add(n as u64, Ordering::SeqCst);
+        let program = &state::state().program;
+        let number = program.incoming(slot);
+        let Some(stream) = stream_of(number) else { return };
+        if program.handlers_send_on(number) {
+            stream.blind.store(1, Ordering::SeqCst);
         }
+        stream.got[0].fetch_add(n as u64, Ordering::SeqCst);
     }
 }
 
