@@ -14,6 +14,7 @@ crate::checks![
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     known_by_another_connection,
+    wakes_who_polls_for_nothing,
 ];
 
 extern "C" fn die() {
@@ -231,4 +232,33 @@ fn known_by_another_connection() {
     net::wait(child);
     assert_eq!(net::poll(&first, all, 0), all);
     assert_eq!(net::poll(&second, all, 0), all);
+}
+
+/// The error is told to whoever polls, for nothing at all too.
+fn wakes_who_polls_for_nothing() {
+    for events in [0, libc::POLLPRI] {
+        let ((out, input), (looked, looks)) = (net::pipe(), net::pipe());
+        let child = net::fork(|| {
+            let fd = pair::client_told_by(&out);
+            pair::warm_client(&fd);
+            assert_eq!(net::recv(&fd, &mut [0], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+            net::write(&looks, b"l").unwrap();
+            net::nap(60_000);
+            0
+        });
+        let (listener, addr) = net::listener(pair::loopback());
+        pair::tell_port(&input, addr);
+        let fd = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&fd);
+        assert_eq!(read(&looked, &mut [0]), Ok(1));
+        net::send_all(&fd, b"never read");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                net::nap(300);
+                net::kill(child, libc::SIGKILL).unwrap();
+            });
+            assert_eq!(net::poll(&fd, events, -1), libc::POLLERR | libc::POLLHUP);
+        });
+        net::wait(child);
+    }
 }

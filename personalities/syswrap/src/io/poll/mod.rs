@@ -309,14 +309,17 @@ fn kernel_events(s: &Ref, wanted: i16) -> i16 {
     }
     let out = if s.session.tx() == phase::RING { 0 } else { wanted & WRITABLE };
     let told = if wanted & (READABLE | WRITABLE) != 0 { POLLIN | POLLRDHUP } else { 0 };
+    // Of a peer that is killed with bytes unread in its ring the kernel tells an end; TCP tells an error, which nobody need ask for.
+    let is_end_news = session(s, s.fd()).is_some_and(|v| !v.ended());
+    let killed = if is_end_news { POLLRDHUP } else { 0 };
     match s.session.rx() {
         // Doorbells come for space too.
-        phase::RING => told | out | wanted & (POLLRDHUP | POLLPRI),
+        phase::RING => told | killed | out | wanted & (POLLRDHUP | POLLPRI),
         // Kernel bytes not read yet would wake a caller that did not ask for them. An end wakes who asks for bytes; by its own name, for the
         // reader may be found to have come to its ring meanwhile, where bytes of the kernel's are doorbells.
         _ => {
             let end = if wanted & READABLE != 0 { POLLRDHUP } else { 0 };
-            wanted & (READABLE | POLLRDHUP | POLLPRI) | end | out
+            wanted & (READABLE | POLLRDHUP | POLLPRI) | killed | end | out
         }
     }
 }
