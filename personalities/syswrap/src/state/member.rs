@@ -64,6 +64,8 @@ pub(crate) mod bit {
     /// The kernel's registration is what the program asks for, with our key: the kernel says when there is something to tell, to whichever
     /// process waits, and what it is we know better, for the peer has gone.
     pub(crate) const LENT: u32 = 512;
+    /// OURS by the process that this one was forked from, which gives it back: it knows what the program asks for by then.
+    pub(crate) const INHERITED: u32 = 1024;
 }
 
 impl Member {

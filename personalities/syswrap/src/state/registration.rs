@@ -65,7 +65,7 @@ fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
-    member.set_bit(bit::AWAITED, false);
+    member.set_bit(bit::AWAITED | bit::INHERITED, false);
     member.set_bit(bit::OURS, true);
     set.ours.fetch_add(1, Ordering::AcqRel);
     if deaths() != 0 {
@@ -107,7 +107,11 @@ fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno
         return raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
             .and_then(|()| raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
     }
-    raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
+    match raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data) {
+        // Another process of the family has taken it out, to which it was spent.
+        Err(Errno::NOENT) => raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data),
+        result => result,
+    }
 }
 
 /// Gives every registration back to the program.
@@ -140,6 +144,15 @@ fn restore_one(s: &Sock, member: &Member) {
     }
     // The kernel looks at the socket anew, and reports what is there.
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
+}
+
+/// This process is about to become another program, and others hold the set: what they made theirs they give back to the program.
+pub(crate) fn leave_inherited(s: &Sock, set: &Set) {
+    let _registering = s.registering();
+    let inherited = |member: &Member| member.has(bit::OURS) && member.has(bit::INHERITED) && !member.has(bit::DETACHED);
+    for (_, member) in used(s).filter(|(_, member)| member.is_in(set.index()) && inherited(member)) {
+        drop(withdraw(set, s, member));
+    }
 }
 
 /// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.

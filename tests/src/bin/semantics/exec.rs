@@ -18,6 +18,7 @@ crate::checks![
     exec_inherits_a_listener,
     exec_shares_with_the_parent,
     exec_inherits_a_set,
+    exec_leaves_the_sets_of_the_parent,
     spawn_inherits_a_set,
     vfork_exec,
     spawn_with_dup2,
@@ -126,6 +127,50 @@ fn exec_inherits_a_set() {
     send_all(&c, b"x");
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), [(7, libc::EPOLLIN)]);
+}
+
+/// What the child knew of the parent's sets is old when it becomes another program.
+fn exec_leaves_the_sets_of_the_parent() {
+    let ((told, tell), (asked, ask), (waits, go)) = (net::pipe(), net::pipe(), net::pipe());
+    let client = net::fork(|| {
+        let fd = pair::client_told_by(&told);
+        pair::warm_client(&fd);
+        for letter in [b"x", b"y", b"z"] {
+            assert_eq!(read(&asked, &mut [0; 1]), Ok(1));
+            send_all(&fd, letter);
+        }
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&tell, addr);
+    let s = net::accept(&listener, libc::SOCK_CLOEXEC).unwrap();
+    pair::warm_server(&s);
+    let set = Set::new();
+    net::fcntl(&set.0, libc::F_SETFD, 0).unwrap();
+    set.add(&s, libc::EPOLLIN | libc::EPOLLONESHOT, 7);
+    net::write(&ask, b"?").unwrap();
+    assert_eq!(set.wait(4, -1), [(7, libc::EPOLLIN)]);
+    assert_eq!(recv_exact(&s, 1), b"x");
+    let child = net::fork(|| {
+        assert_eq!(read(&waits, &mut [0; 1]), Ok(1));
+        let args = [c"sleep".as_ptr(), c"60".as_ptr(), ptr::null()];
+        // SAFETY: a null-terminated list of strings.
+        unsafe { libc::execvp(args[0], args.as_ptr()) }
+    });
+    set.modify(&s, libc::EPOLLIN | libc::EPOLLONESHOT, 8);
+    net::write(&go, b"!").unwrap();
+    net::nap(300);
+    for (data, letter) in [(8, b"y"), (9, b"z")] {
+        set.modify(&s, libc::EPOLLIN | libc::EPOLLONESHOT, data);
+        net::write(&ask, b"?").unwrap();
+        assert_eq!(set.wait(4, -1), [(data, libc::EPOLLIN)]);
+        assert_eq!(recv_exact(&s, 1), letter);
+    }
+    for pid in [child, client] {
+        net::kill(pid, libc::SIGKILL).unwrap();
+        net::wait(pid);
+    }
 }
 
 /// A program that is spawned has every set that is not closed on exec, and what it is told by one is the program's.
