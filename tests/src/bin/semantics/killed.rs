@@ -2,9 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
+use std::ptr;
 
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
+
+use crate::polling;
 
 crate::checks![
     child_killed,
@@ -13,6 +16,7 @@ crate::checks![
     peer_killed_behind_a_doorbell,
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
+    peer_gone_behind_a_seal,
     known_by_another_connection,
     wakes_who_polls_for_nothing,
 ];
@@ -171,6 +175,39 @@ fn peer_killed_behind_a_seal() {
     net::wait(child);
     assert!(recv_exact(&fd, LEFT).iter().all(|&byte| byte == 7));
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+}
+
+/// A process killed with bytes unread resets the connection, also behind the end of a session.
+fn peer_gone_behind_a_seal() {
+    let ((out, input), (ready, tells)) = (net::pipe(), net::pipe());
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        // It does not sleep on the connection: no doorbell is rung, which would make a reset by itself.
+        assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+        net::write(&tells, b"r").unwrap();
+        assert_eq!(read(&out, &mut [0; 1]), Ok(1));
+        while net::poll(&fd, libc::POLLIN, 0) == 0 {
+            std::thread::yield_now();
+        }
+        // A fork ends the session.
+        net::wait(net::fork(|| 0));
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    assert_eq!(read(&ready, &mut [0; 1]), Ok(1));
+    send_all(&fd, b"unread");
+    net::write(&input, b"g").unwrap();
+    net::wait(child);
+    let (mut reads, mut writes, mut at_once) = (polling::fd_set(&[&fd]), polling::fd_set(&[&fd]), net::timeval(0));
+    // SAFETY: sets and a time of our own.
+    let told = unsafe { libc::select(1024, &raw mut reads, &raw mut writes, ptr::null_mut(), &raw mut at_once) };
+    assert_eq!(told, 2);
+    assert_eq!(read(&fd, &mut [0; 1]), Err(libc::ECONNRESET));
 }
 
 /// Of a process that lets its connections be reset when they are closed, a kill shows as a reset, whatever doorbells it left.

@@ -201,7 +201,7 @@ fn select(read: &[&OwnedFd], write: &[&OwnedFd], ms: i64) -> (i32, Vec<bool>, Ve
     (n, held(&r, read), held(&w, write), time.tv_sec * 1000 + time.tv_usec / 1000)
 }
 
-fn fd_set(fds: &[&OwnedFd]) -> libc::fd_set {
+pub(crate) fn fd_set(fds: &[&OwnedFd]) -> libc::fd_set {
     // SAFETY: an all-zero set is the empty set.
     let mut set: libc::fd_set = unsafe { std::mem::zeroed() };
     for fd in fds {

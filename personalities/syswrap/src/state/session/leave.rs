@@ -124,6 +124,10 @@ impl<'a, W: Wire> View<'a, W> {
     /// What the peer has not read goes by the kernel, in front of what follows, if it has room for all of it.
     fn take_back(&self) {
         let (out, producer) = (self.out, &self.s.producer);
+        // What a peer has left that went is known by what it left.
+        if producer.unread(out, &self.mem).is_ok_and(|n| n > 0) {
+            self.learn();
+        }
         let deaf = self.out.r.deaf.load(Ordering::SeqCst) != 0;
         // A reader that has only shut its own sending direction reads on.
         let gone = self.ended() && self.inn.w.shut.load(Ordering::SeqCst) == 0 || self.is_dead();
