@@ -96,6 +96,7 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
     };
     let reset = match &program.steps[number].op {
         Op::Recv(_) | Op::Send(_) => plain.ret > 0 && is_reset(wrapped),
+        Op::Drain { .. } => plain.ret > 0 && wrapped.ret == 0,
         Op::Poll { entries, .. } => entries.len() == 1 && shows_reset(plain, wrapped),
         _ => false,
     };
