@@ -5,6 +5,7 @@
 //! the engine can live inside a preloaded library without ever meeting its own hooks.
 #![allow(unsafe_code)]
 
+pub mod anew;
 pub mod cpu;
 pub mod fault;
 pub mod fd;

@@ -11,7 +11,7 @@ use madrigal_report::{Path, Reason};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
 
-use super::earn;
+use super::{anew, earn};
 use crate::state::session::{Aside, HandBack, PeerEnd, Session, View, Wire};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{SOCKS, Sock, mode};
@@ -69,15 +69,7 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
         v.finish_receiving();
         if back != Back::Lazily {
             introduce(&v);
-        }
-        if back != Back::Lazily
-            && let Err(e) = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible })
-        {
-            match back {
-                Back::Beside if e != Errno::IO || v.is_left() => v.clear_queue(),
-                Back::IfPossible if e != Errno::IO => {}
-                _ => give_up(&v),
-            }
+            bring_back(&v, back);
         }
         v.finish_sending();
         if reason == Reason::Forked {
@@ -89,6 +81,25 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
     s.tell(Path::Tcp, Some(reason));
     registration::stir(s);
     settle::note(s);
+}
+
+/// Puts what is unread into the kernel's queue, as far as that can be. Behind the seal, under both locks.
+fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
+    let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
+    let differs = done != Err(Errno::IO) && (done.is_err() || v.s.is_gone());
+    if back != Back::IfPossible && differs && anew::connect(v) {
+        return;
+    }
+    if v.s.is_over() {
+        // What everybody who holds it is told by now.
+        madrigal_sys::anew::shut(v.wire.fd, false, true);
+    }
+    let Err(e) = done else { return };
+    match back {
+        Back::Beside if e != Errno::IO || v.is_left() => v.clear_queue(),
+        Back::IfPossible if e != Errno::IO => {}
+        _ => give_up(v),
+    }
 }
 
 /// A child of the process that began the session may be the one that reads, and the one that lives longer, or not. The descriptor is the
@@ -120,7 +131,7 @@ pub(crate) fn relieve(s: &Sock, fd: c_int) {
 }
 
 /// Bytes would be lost: the connection is reset instead, which everybody sees.
-fn give_up(v: &View<'_, Socket<'_>>) {
+pub(super) fn give_up(v: &View<'_, Socket<'_>>) {
     v.wire.cut_off();
     v.saw_end();
 }
@@ -137,7 +148,7 @@ struct Copy(Fd);
 
 /// Memory for what is taken out of the queue.
 #[derive(Default)]
-struct Queue {
+pub(super) struct Queue {
     memory: Option<(*mut u8, usize)>,
     len: usize,
     urgent: Option<(usize, u8)>,
@@ -176,17 +187,22 @@ impl HandBack for Hands<'_> {
     }
 
     fn take(&self, aside: &mut Queue) -> Result<usize, Errno> {
-        if self.socket.s.session.may_meet_urgent() && aside.urgent.is_none() {
-            aside.urgent = tcp::urgent_here(self.socket.fd).map(|byte| (aside.len, byte));
-        }
-        // Never past the mark: a receive stops there.
-        let waiting = raw::ioctl_int(self.socket.fd, libc::FIONREAD).unwrap_or(0).max(1) as usize;
-        let to = aside.room(waiting)?;
-        // SAFETY: `room` gave memory of our own for so many bytes.
-        let n = unsafe { raw::recv(self.socket.fd, to.cast(), waiting, libc::MSG_DONTWAIT) }?;
-        aside.len += n;
-        Ok(n)
+        take_queued(self.socket, aside)
     }
+}
+
+/// Takes what there is out of the kernel's queue ([`HandBack::take`]).
+pub(super) fn take_queued(from: Socket<'_>, aside: &mut Queue) -> Result<usize, Errno> {
+    if from.s.session.may_meet_urgent() && aside.urgent.is_none() {
+        aside.urgent = tcp::urgent_here(from.fd).map(|byte| (aside.len, byte));
+    }
+    // Never past the mark: a receive stops there.
+    let waiting = raw::ioctl_int(from.fd, libc::FIONREAD).unwrap_or(0).max(1) as usize;
+    let to = aside.room(waiting)?;
+    // SAFETY: `room` gave memory of our own for so many bytes.
+    let n = unsafe { raw::recv(from.fd, to.cast(), waiting, libc::MSG_DONTWAIT) }?;
+    aside.len += n;
+    Ok(n)
 }
 
 /// A copy of that descriptor. `EBADF`: it is not this socket's.

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | [`earn`] | a session: the offer of the connecting end, the answer of the accepting one |
 //! | [`leave`] | a session, because something does not go by a ring |
+//! | [`anew`] | the same, of a peer that is gone |
 //! | [`close`] | a descriptor, and with the last one a socket |
 //! | [`fork`] | a process: fork, exec, spawn, exit |
 
+mod anew;
 pub(crate) mod close;
 pub(crate) mod earn;
 pub(crate) mod fork;

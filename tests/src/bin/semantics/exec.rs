@@ -27,6 +27,8 @@ crate::checks![
     wc_after_end,
     exec_after_end,
     exec_after_a_reset,
+    exec_after_a_kill,
+    exec_after_a_lost_send,
     close_on_exec_ends,
 ];
 
@@ -309,6 +311,34 @@ fn exec_after_a_reset() {
     let args = arguments(s.as_raw_fd());
     // SAFETY: a null-terminated list of strings.
     let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
+    assert_eq!(net::wait(pid), 0);
+}
+
+/// What a killed peer left in the ring is read by the next program, though nobody has that peer's end any more, and so is the end.
+fn exec_after_a_kill() {
+    let pid = net::fork(|| {
+        let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
+        net::await_events(&fd, libc::POLLRDHUP);
+        net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
+        let script = CString::new(format!("test \"$(cat <&{})\" = hello", fd.as_raw_fd())).unwrap();
+        let args = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), ptr::null()];
+        // SAFETY: null-terminated strings in a null-terminated list, alive until the call returns.
+        unsafe { libc::execv(c"/bin/sh".as_ptr(), args.as_ptr()) }
+    });
+    assert_eq!(net::wait(pid), 0);
+}
+
+/// The error that a send behind the peer's end has earned is the next program's, also where the kernel knows of none.
+fn exec_after_a_lost_send() {
+    let pid = net::fork(|| {
+        let fd = crate::killed::left_behind_a_doorbell();
+        net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
+        send_all(&fd, b"taken");
+        net::await_events(&fd, libc::POLLERR);
+        let args = arguments(fd.as_raw_fd());
+        // SAFETY: a null-terminated list of strings.
+        unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) }
+    });
     assert_eq!(net::wait(pid), 0);
 }
 

@@ -33,6 +33,7 @@
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_drivers::shm::layout::{fate, state};
 use madrigal_sys::Errno;
+use madrigal_sys::anew::Ending;
 
 use super::bells::{ASKED, ENDED as KERNEL_ENDED};
 use super::{Health, Session, View, Wire, cut};
@@ -178,6 +179,11 @@ impl Session {
         self.gone_now() == ENDED
     }
 
+    /// Whether all that there was to tell has been told.
+    pub(crate) fn is_over(&self) -> bool {
+        self.gone_now() == OVER
+    }
+
     /// What poll(2) shows of the end.
     pub(crate) fn end_events(&self) -> u32 {
         match self.gone_now() & 0xff {
@@ -278,6 +284,43 @@ impl<W: Wire> View<'_, W> {
             () => self.s.owe(e),
         }
         self.note_end(KERNEL_ENDED);
+    }
+
+    /// How an end in the peer's place is to end, so that the kernel tells what is to be told. It speaks for itself from now on.
+    pub(crate) fn ending_for_kernel(&self) -> Ending {
+        let ending = match self.s.gone_now() {
+            OPEN if self.s.take_owed().is_none() => Ending::Fin,
+            ENDED => Ending::Fin,
+            OVER => Ending::Over,
+            LOST => Ending::Pipe,
+            broken if error_in(broken) == Errno::PIPE => Ending::Pipe,
+            _ => Ending::Reset,
+        };
+        let cut = if ending == Ending::Reset { cut::SHORT } else { cut::AFTER_FIN };
+        self.s.cut.store(cut, Ordering::Relaxed);
+        // Whatever reset is told of now is meant.
+        self.s.lost.store(1, Ordering::Relaxed);
+        let told = if ending == Ending::Fin { HALF } else { WHOLE };
+        self.s.kernel_events.store(told | ASKED, Ordering::Relaxed);
+        if let Some(word) = self.s.gone() {
+            word.store(OPEN, Ordering::SeqCst);
+        }
+        ending
+    }
+
+    /// Whether nobody has the peer's end any more. One that has only shut its sending direction reads on.
+    pub(crate) fn has_no_peer(&self) -> bool {
+        let closed = || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
+        self.ended() && (self.s.is_gone() || closed() || self.inn.w.shut.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Whether the program has shut its sending direction, and its receiving one.
+    pub(crate) fn is_mute(&self) -> bool {
+        self.out.w.shut.load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.inn.r.deaf.load(Ordering::SeqCst) != 0
     }
 
     /// Whether the peer has left bytes of the ring unread.

@@ -82,6 +82,14 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
+    /// The same where the peer is gone, by an end that takes its place as soon as the kernel's queue is empty. Only this process holds the
+    /// socket.
+    pub(crate) fn hand_back_by<H: HandBack>(&self, place: &H::Peer, by: &H) -> Result<(), Errno> {
+        let done = self.put_back(place, by);
+        self.finish_in();
+        done
+    }
+
     /// Nobody can send anything again: the kernel's queue has to do as it is, without its first doorbells. An error: more of them lie behind
     /// unread kernel bytes, where only our hooks can take them out.
     fn keep_queue(&self, e: Errno) -> Result<(), Errno> {
@@ -156,6 +164,9 @@ impl<W: Wire> View<'_, W> {
                 return Err(Errno::TIMEDOUT);
             }
             self.wire.pause();
+        }
+        if self.s.rx() == phase::DONE {
+            return Ok(aside.bytes().len());
         }
         let data = self.inn.w.n_kernel.load(Ordering::Acquire);
         let all = self.bells_end();

@@ -1,0 +1,239 @@
+//! A connected socket whose peer is gone is connected anew, to an end of ours: what that sends is read as the peer's, and as it ends the
+//! peer has ended.
+
+use std::net::{SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType};
+
+use crate::fd::Fd;
+use crate::{Errno, raw, time};
+
+/// How long it may take.
+const MOST_NS: u64 = 1_000_000_000;
+/// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
+const SO_PEERNAME: i32 = 28;
+
+/// Where the peer was: an end of ours that waits for the socket.
+#[derive(Debug)]
+pub struct Place {
+    own: SocketAddr,
+    listener: Fd,
+}
+
+impl Place {
+    /// The place of the peer of `fd`: its address, with another port if somebody has that.
+    pub fn of(fd: RawFd) -> Result<Self, Errno> {
+        let (own, peer) = (address(&raw::socket_name(fd, false)?)?, peer_of(fd)?);
+        let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = Fd::from(net::socket_with(family, SocketType::STREAM, flags, None)?);
+        net::sockopt::set_socket_reuseaddr(&listener, true)?;
+        net::bind(&listener, &peer).or_else(|_| net::bind(&listener, &any_port(peer)))?;
+        net::listen(&listener, 1)?;
+        Ok(Self { own, listener })
+    }
+
+    /// Resets the connection of `fd`, empties its queues, and connects it to this place; the end that is ours. Its descriptors,
+    /// registrations and options remain, and its port, unless somebody listens there. An error: it stays reset.
+    pub fn connect(&self, fd: RawFd) -> Result<Fd, Errno> {
+        raw::disconnect(fd);
+        // SAFETY: open, as the caller has just named it.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        // That it was reset is nobody's error.
+        let _ = net::sockopt::socket_error(socket);
+        let _ = net::bind(socket, &self.own).or_else(|_| net::bind(socket, &any_port(self.own)));
+        let place = net::getsockname(&self.listener)?;
+        within(fd, || connect(socket, &place))?;
+        let end = self.accept(&net::getsockname(socket)?)?;
+        // The kernel is told that it is connected.
+        let _ = net::connect(socket, &place);
+        Ok(end)
+    }
+
+    /// The end of the connection from that address.
+    fn accept(&self, from: &SocketAddrAny) -> Result<Fd, Errno> {
+        let end = time::now_ns() + MOST_NS;
+        loop {
+            match net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(accepted) => {
+                    let accepted = Fd::from(accepted);
+                    if net::getpeername(&accepted)?.is_some_and(|peer| peer == *from) {
+                        return Ok(accepted);
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {
+                    raw::wait_readable(&[self.listener.as_raw_fd()], MOST_NS / 100);
+                }
+                Err(e) => return Err(e),
+            }
+            if time::now_ns() > end {
+                return Err(Errno::TIMEDOUT);
+            }
+        }
+    }
+}
+
+/// How an end of ours ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// The end of the stream.
+    Fin,
+    /// A reset.
+    Reset,
+    /// A reset in answer to a send behind the end of the stream.
+    Pipe,
+    /// The same, and the program was told of it.
+    Over,
+}
+
+/// Ends a connection, which `fd` has been connected to anew, so that the kernel tells of this ending. A reset does not come before bytes that
+/// have not arrived.
+pub fn end(fd: RawFd, end: Fd, how: Ending) {
+    if how == Ending::Reset && raw::ioctl_int(end.as_raw_fd(), libc::TIOCOUTQ) == Ok(0) {
+        let hard = libc::linger { l_onoff: 1, l_linger: 0 };
+        let _ = raw::set_sockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &hard);
+    }
+    drop(end);
+    if matches!(how, Ending::Pipe | Ending::Over) {
+        let _ = raw::send_bytes(fd, &[0]);
+    }
+    if how == Ending::Over {
+        let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    }
+}
+
+/// Shuts directions that the program had shut.
+pub fn shut(fd: RawFd, receiving: bool, sending: bool) {
+    let how = match (receiving, sending) {
+        (false, false) => return,
+        (true, false) => Shutdown::Read,
+        (false, true) => Shutdown::Write,
+        (true, true) => Shutdown::Both,
+    };
+    // SAFETY: as in `Place::connect`.
+    let _ = net::shutdown(unsafe { BorrowedFd::borrow_raw(fd) }, how);
+}
+
+/// Begins to connect.
+fn connect(socket: BorrowedFd<'_>, place: &SocketAddrAny) -> Result<(), Errno> {
+    match net::connect(socket, place) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR | Errno::AGAIN) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Runs a call on a socket that may block, which lasts no longer than that.
+fn within<T>(fd: RawFd, call: impl FnOnce() -> T) -> T {
+    let mut own = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let known = raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut own).is_ok();
+    let most = libc::timeval { tv_sec: (MOST_NS / 1_000_000_000) as i64, tv_usec: 0 };
+    let set = |time: &libc::timeval| raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, time);
+    let _ = set(&most);
+    let result = call();
+    if known {
+        let _ = set(&own);
+    }
+    result
+}
+
+fn any_port(mut addr: SocketAddr) -> SocketAddr {
+    addr.set_port(0);
+    addr
+}
+
+/// The peer's address, also of a closed connection.
+fn peer_of(fd: RawFd) -> Result<SocketAddr, Errno> {
+    // SAFETY: all-zero is a valid sockaddr_in6.
+    let mut v6: libc::sockaddr_in6 = unsafe { core::mem::zeroed() };
+    // SAFETY: and a valid sockaddr_in.
+    let mut v4: libc::sockaddr_in = unsafe { core::mem::zeroed() };
+    match raw::sockopt(fd, libc::SOL_SOCKET, SO_PEERNAME, &mut v6) {
+        Ok(_) => Ok(of_v6(&v6)),
+        Err(_) => raw::sockopt(fd, libc::SOL_SOCKET, SO_PEERNAME, &mut v4).map(|_| of_v4(&v4)),
+    }
+}
+
+/// An address as the kernel wrote it.
+fn address(of: &libc::sockaddr_storage) -> Result<SocketAddr, Errno> {
+    let at = core::ptr::from_ref(of);
+    match i32::from(of.ss_family) {
+        // SAFETY: storage is large enough for any address, and of an alignment for all.
+        libc::AF_INET => Ok(of_v4(unsafe { &*at.cast() })),
+        // SAFETY: as above.
+        libc::AF_INET6 => Ok(of_v6(unsafe { &*at.cast() })),
+        _ => Err(Errno::AFNOSUPPORT),
+    }
+}
+
+// SAFETY: a C struct of integers.
+unsafe impl raw::Plain for libc::sockaddr_in {}
+// SAFETY: as above.
+unsafe impl raw::Plain for libc::sockaddr_in6 {}
+
+fn of_v4(of: &libc::sockaddr_in) -> SocketAddr {
+    (of.sin_addr.s_addr.to_ne_bytes(), u16::from_be(of.sin_port)).into()
+}
+
+fn of_v6(of: &libc::sockaddr_in6) -> SocketAddr {
+    let (ip, port) = (of.sin6_addr.s6_addr.into(), u16::from_be(of.sin6_port));
+    SocketAddrV6::new(ip, port, of.sin6_flowinfo, of.sin6_scope_id).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A socket whose peer has gone; nobody listens.
+    fn left() -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _ = listener.accept().unwrap();
+        socket
+    }
+
+    fn anew(how: Ending) -> TcpStream {
+        let socket = left();
+        let names = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+        let fd = socket.as_raw_fd();
+        let other = Place::of(fd).unwrap().connect(fd).unwrap();
+        assert_eq!((socket.local_addr().unwrap(), socket.peer_addr().unwrap()), names);
+        assert_eq!(raw::send_bytes(other.as_raw_fd(), b"left"), Ok(4));
+        while raw::ioctl_int(fd, libc::FIONREAD) != Ok(4) {
+            std::thread::yield_now();
+        }
+        end(fd, other, how);
+        let mut left = [0; 4];
+        (&socket).read_exact(&mut left).unwrap();
+        assert_eq!(&left, b"left");
+        socket
+    }
+
+    #[test]
+    fn the_end_of_the_stream_and_one_more_send() {
+        let mut socket = anew(Ending::Fin);
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+        socket.write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn a_reset() {
+        let mut socket = anew(Ending::Reset);
+        assert_eq!(socket.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_broken_pipe_that_was_told_or_not() {
+        for how in [Ending::Pipe, Ending::Over] {
+            let mut socket = anew(how);
+            let error = socket.take_error().unwrap().map(|e| e.kind());
+            assert_eq!(error, (how == Ending::Pipe).then_some(ErrorKind::BrokenPipe));
+            assert_eq!(socket.read(&mut [0]).unwrap(), 0);
+            assert_eq!(socket.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        }
+    }
+}
