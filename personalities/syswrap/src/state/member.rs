@@ -7,6 +7,8 @@
 //!                                              keeps what it had, and nobody can change it any more
 //!                                     OURS --lend--> LENT: a registration of a socket whose peer has gone, before a fork, or before it
 //!                                              becomes ORPHAN
+//!                                     OURS --(in the child of a fork)--> INHERITED: a child that becomes another program leaves
+//!                                              it as it is, while others hold the set
 //! ```
 //! What the kernel has told of a PLAIN one-shot registration nobody knows, so nobody knows whether it is armed: it becomes OURS as the
 //! program arms it, unless it was SPENT when it was restored.
