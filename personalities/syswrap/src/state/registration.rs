@@ -107,11 +107,7 @@ fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno
         return raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
             .and_then(|()| raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
     }
-    match raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data) {
-        // Another process of the family has taken it out, to which it was spent.
-        Err(Errno::NOENT) => raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data),
-        result => result,
-    }
+    raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
 }
 
 /// Gives every registration back to the program.
@@ -133,6 +129,10 @@ fn restore_one(s: &Sock, member: &Member) {
     let Some(_lock) = withdraw(&set, s, member) else { return };
     member.set_bit(bit::LENT, false);
     let Some(epfd) = epfd else { return };
+    if member.has(bit::SPENT) && member.has(bit::INHERITED) && !set.is_sole() {
+        // To the process that it is inherited from it may be armed again.
+        return;
+    }
     if member.has(bit::SPENT) {
         // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
         member.set_bit(bit::ABSENT, true);

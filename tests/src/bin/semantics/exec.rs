@@ -153,21 +153,22 @@ fn exec_leaves_the_sets_of_the_parent() {
     set.add(&s, libc::EPOLLIN | libc::EPOLLONESHOT, 7);
     net::write(&ask, b"?").unwrap();
     assert_eq!(set.wait(4, -1), [(7, libc::EPOLLIN)]);
-    assert_eq!(recv_exact(&s, 1), b"x");
+    // With a byte unread at the fork the connection is not done with its ring.
     let child = net::fork(|| {
         assert_eq!(read(&waits, &mut [0; 1]), Ok(1));
         let args = [c"sleep".as_ptr(), c"60".as_ptr(), ptr::null()];
         // SAFETY: a null-terminated list of strings.
         unsafe { libc::execvp(args[0], args.as_ptr()) }
     });
+    assert_eq!(recv_exact(&s, 1), b"x");
     set.modify(&s, libc::EPOLLIN | libc::EPOLLONESHOT, 8);
     net::write(&go, b"!").unwrap();
     net::nap(300);
     for (data, letter) in [(8, b"y"), (9, b"z")] {
-        set.modify(&s, libc::EPOLLIN | libc::EPOLLONESHOT, data);
         net::write(&ask, b"?").unwrap();
         assert_eq!(set.wait(4, -1), [(data, libc::EPOLLIN)]);
         assert_eq!(recv_exact(&s, 1), letter);
+        set.modify(&s, libc::EPOLLIN | libc::EPOLLONESHOT, 9);
     }
     for pid in [child, client] {
         net::kill(pid, libc::SIGKILL).unwrap();
