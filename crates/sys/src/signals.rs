@@ -24,6 +24,10 @@ pub fn look(signal: c_int) {
     let is_ignored = |handler| handler == libc::SIG_IGN || handler == libc::SIG_DFL && by_default;
     if raw::handler_of(signal).is_ok_and(is_ignored) {
         IGNORED.fetch_or(bit(signal), Ordering::SeqCst);
+        // Another thread may have set something meanwhile.
+        if !raw::handler_of(signal).is_ok_and(is_ignored) {
+            may_handle(signal);
+        }
     }
 }
 
@@ -33,7 +37,7 @@ pub fn look_at_all() {
 }
 
 fn bit(signal: c_int) -> u64 {
-    1u64.checked_shl((signal - 1) as u32).unwrap_or(0)
+    1u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
 }
 
 /// Every signal of the calling thread is blocked until this is dropped, but for those that the process ignores, and those that the kernel
