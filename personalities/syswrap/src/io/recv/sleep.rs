@@ -35,7 +35,7 @@ impl Sleep {
 pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step> {
     let s = v.wire.s;
     let mut wait = POLICY.begin(&s.rx_wait, v.s.rx() == phase::RING);
-    for look in 0_u32.. {
+    for look in 0..=u32::MAX {
         v.pay_space();
         if stirred(v) {
             wait.paid();

@@ -37,7 +37,7 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     let s = v.wire.s;
     let mut wait = POLICY.begin(&s.tx_wait, true);
     let ready = || v.has_room() || v.s.producer.is_sealed(v.out) || v.ended();
-    for look in 0_u32.. {
+    for look in 0..=u32::MAX {
         if ready() {
             wait.paid();
             return Ok(Waited::Looked);
