@@ -31,7 +31,20 @@ impl Place {
         net::sockopt::set_socket_reuseaddr(&listener, true)?;
         net::bind(&listener, &peer).or_else(|_| net::bind(&listener, &any_port(peer)))?;
         net::listen(&listener, 1)?;
-        Ok(Self { own, listener })
+        let place = Self { own, listener };
+        place.try_out(family)?;
+        Ok(place)
+    }
+
+    /// Whether it can be connected to: a filter may forbid it, and what is disconnected first is lost.
+    fn try_out(&self, family: AddressFamily) -> Result<(), Errno> {
+        let socket = Fd::from(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?);
+        within(socket.as_raw_fd(), || net::connect(&socket, &net::getsockname(&self.listener)?))?;
+        let end = self.accept(&net::getsockname(&socket)?)?;
+        reset_at_close(socket.as_raw_fd());
+        drop(socket);
+        drop(end);
+        Ok(())
     }
 
     /// Resets the connection of `fd`, empties its queues, and connects it to this place; the end that is ours. Its descriptors,
@@ -91,8 +104,7 @@ pub enum Ending {
 /// have not arrived.
 pub fn end(fd: RawFd, end: Fd, how: Ending) {
     if how == Ending::Reset && raw::ioctl_int(end.as_raw_fd(), libc::TIOCOUTQ) == Ok(0) {
-        let hard = libc::linger { l_onoff: 1, l_linger: 0 };
-        let _ = raw::set_sockopt(end.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &hard);
+        reset_at_close(end.as_raw_fd());
     }
     drop(end);
     if matches!(how, Ending::Pipe | Ending::Over) {
@@ -101,6 +113,11 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
     if how == Ending::Over {
         let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     }
+}
+
+fn reset_at_close(fd: RawFd) {
+    let hard = libc::linger { l_onoff: 1, l_linger: 0 };
+    let _ = raw::set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &hard);
 }
 
 /// Shuts directions that the program had shut.
