@@ -215,14 +215,10 @@ fn give_sets_away() {
 
 /// Another process will see what the kernel tells of this set: nothing of ours may be in it.
 fn give_away_set(set: &sets::Set) {
-    let alone = set.is_sole();
     // First, for other threads may put sockets into it, and rings.
     set.pass_on();
     for (fd, s) in sockets() {
         if s.members.iter().any(|member| member.is_in(set.index())) {
-            if !alone {
-                registration::leave_inherited(&s, set);
-            }
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
             // One whose peer has gone still has ours.
             registration::restore(&s);
@@ -239,6 +235,8 @@ pub(crate) fn before_exec(told: bool) {
     if process::is_plain() {
         return;
     }
+    // First: each step below may give registrations back.
+    sockets().for_each(|(_, s)| registration::leave_inherited(&s));
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
             // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.

@@ -146,12 +146,18 @@ fn restore_one(s: &Sock, member: &Member) {
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
-/// This process is about to become another program, and others hold the set: what they made theirs they give back to the program.
-pub(crate) fn leave_inherited(s: &Sock, set: &Set) {
+/// This process is about to become another program: what is registered in sets that others hold, too, they give back, who know what the
+/// program asks for by now.
+pub(crate) fn leave_inherited(s: &Sock) {
+    if used(s).next().is_none() {
+        return;
+    }
     let _registering = s.registering();
     let inherited = |member: &Member| member.has(bit::OURS) && member.has(bit::INHERITED) && !member.has(bit::DETACHED);
-    for (_, member) in used(s).filter(|(_, member)| member.is_in(set.index()) && inherited(member)) {
-        drop(withdraw(set, s, member));
+    for (_, member) in used(s).filter(|(_, member)| inherited(member)) {
+        if let Some(set) = member.set().and_then(sets::by_index).filter(|set| !set.is_sole()) {
+            drop(withdraw(&set, s, member));
+        }
     }
 }
 
