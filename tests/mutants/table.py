@@ -299,4 +299,26 @@ MUTANTS = [
         "an edge is told as often as it is asked for",
         ("semantics edges::edge_once_per_arrival default", "semantics edges::edge_once_per_arrival first"),
     ),
+    # --- what waits -----------------------------------------------------------------------------------------------------------
+    Mutant(
+        "poll-sleeps-through-a-kill", SYSWRAP + "io/poll/mod.rs",
+        "    let killed = if is_end_news { POLLRDHUP } else { 0 };",
+        "    let killed = if is_end_news { 0 } else { 0 };",
+        "whoever polls for nothing is not woken by the end of a killed peer",
+        ("semantics killed::wakes_who_polls_for_nothing default",),
+    ),
+    Mutant(
+        "given-up-arena-offered", SYSWRAP + "lifecycle/earn.rs",
+        "            lease.inspect(|lease| lease.unmapped_by(bound));\n",
+        "            let _ = lease;\n",
+        "slots are offered in an arena that the server has given up: the connection never moves",
+        ("semantics processes::many_clients_come_back default",),
+    ),
+    Mutant(
+        "child-gives-back-for-the-parent", SYSWRAP + "lifecycle/fork.rs",
+        "    sockets().for_each(|(_, s)| registration::leave_inherited(&s));\n",
+        "",
+        "a child that becomes another program makes of the parent's registrations what they were at the fork",
+        ("semantics exec::exec_leaves_the_sets_of_the_parent default", "semantics exec::exec_leaves_the_sets_of_the_parent first"),
+    ),
 ]
