@@ -96,8 +96,6 @@ pub enum Ending {
     Reset,
     /// A reset in answer to a send behind the end of the stream.
     Pipe,
-    /// The same, and the program was told of it.
-    Over,
 }
 
 /// Ends a connection, which `fd` has been connected to anew, so that the kernel tells of this ending. A reset does not come before bytes that
@@ -107,12 +105,15 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
         reset_at_close(end.as_raw_fd());
     }
     drop(end);
-    if matches!(how, Ending::Pipe | Ending::Over) {
+    if how == Ending::Pipe {
         let _ = raw::send_bytes(fd, &[0]);
     }
-    if how == Ending::Over {
-        let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    }
+}
+
+/// Makes a socket tell what one tells of whose end everything has been told: no error, and nothing goes out.
+pub fn end_told(fd: RawFd) {
+    let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    shut(fd, false, true);
 }
 
 fn reset_at_close(fd: RawFd) {
@@ -245,10 +246,13 @@ mod tests {
 
     #[test]
     fn a_broken_pipe_that_was_told_or_not() {
-        for how in [Ending::Pipe, Ending::Over] {
-            let mut socket = anew(how);
+        for told in [false, true] {
+            let mut socket = anew(Ending::Pipe);
+            if told {
+                end_told(socket.as_raw_fd());
+            }
             let error = socket.take_error().unwrap().map(|e| e.kind());
-            assert_eq!(error, (how == Ending::Pipe).then_some(ErrorKind::BrokenPipe));
+            assert_eq!(error, (!told).then_some(ErrorKind::BrokenPipe));
             assert_eq!(socket.read(&mut [0]).unwrap(), 0);
             assert_eq!(socket.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
         }

@@ -29,7 +29,8 @@ pub(crate) enum Back {
     /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more, or nobody can be found who holds its
     /// end, they stay where they are: this process is more likely to read them.
     Beside,
-    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reset, for bytes would be lost.
+    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is made anew where the peer is gone,
+    /// or reset, for bytes would be lost.
     IntoKernel,
 }
 
@@ -87,12 +88,11 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
 fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
     let differs = done != Err(Errno::IO) && (done.is_err() || v.s.is_gone());
-    if back != Back::IfPossible && differs && anew::connect(v) {
-        return;
-    }
     if v.s.is_over() {
         // What everybody who holds it is told by now.
-        madrigal_sys::anew::shut(v.wire.fd, false, true);
+        madrigal_sys::anew::end_told(v.wire.fd);
+    } else if back == Back::IntoKernel && differs && anew::connect(v) {
+        return;
     }
     let Err(e) = done else { return };
     match back {

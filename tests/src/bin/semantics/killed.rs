@@ -7,6 +7,8 @@ use std::ptr;
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::{self, Pair};
 
+use crate::set::Set;
+
 use crate::polling;
 
 crate::checks![
@@ -19,6 +21,7 @@ crate::checks![
     peer_gone_behind_a_seal,
     known_by_another_connection,
     wakes_who_polls_for_nothing,
+    keeps_its_names,
 ];
 
 extern "C" fn die() {
@@ -298,4 +301,28 @@ fn wakes_who_polls_for_nothing() {
         });
         net::wait(child);
     }
+}
+
+/// A socket keeps its names, while the program itself goes on with it.
+fn keeps_its_names() {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        send_all(&fd, b"left");
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::wait(child);
+    let (set, copy) = (Set::new(), net::dup(&fd));
+    set.add(&fd, libc::EPOLLIN, 7);
+    assert_eq!(set.wait(1, -1), [(7, libc::EPOLLIN)]);
+    drop(fd);
+    assert_eq!(recv_up_to(&copy, 100), b"left");
+    let copy = std::net::TcpStream::from(copy);
+    assert_eq!(copy.local_addr().unwrap(), addr);
 }

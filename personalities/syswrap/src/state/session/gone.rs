@@ -291,7 +291,6 @@ impl<W: Wire> View<'_, W> {
         let ending = match self.s.gone_now() {
             OPEN if self.s.take_owed().is_none() => Ending::Fin,
             ENDED => Ending::Fin,
-            OVER => Ending::Over,
             LOST => Ending::Pipe,
             broken if error_in(broken) == Errno::PIPE => Ending::Pipe,
             _ => Ending::Reset,
