@@ -276,7 +276,9 @@ impl<'a, W: Wire> View<'a, W> {
     /// Takes out all the doorbells there will ever be: those that are counted come, and no more are sent to who closes. Under the
     /// receive lock.
     fn take_doorbells(&self) {
-        if !self.reads_ring() {
+        // A thread may still receive: it is not to take the doorbells for bytes that came before the ring.
+        self.reach_ring();
+        if self.s.rx() != phase::RING {
             return;
         }
         let end = self.wire.now() + RINGING_NS;
