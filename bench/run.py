@@ -4,6 +4,7 @@
     bench/run.py                        every row
     bench/run.py --quick                every row, roughly
     bench/run.py --only redis1,iperf3   some rows; --list names them
+    bench/run.py --against LIB          every row of a server and a client, against another build of the library
     bench/run.py --programs DIR         each script of DIR, plain and with WRAP, in pairs
     bench/run.py --command 'ab ...'     any command, plain and wrapped, in pairs
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Iterator
 
 from harness import builds, machine, namespaces, noise, output, processes, programs
-from harness.measure import Plan, Result
+from harness.measure import Pair, Plan, Result
 from rows import all_rows
 
 SCRATCH = "madrigal-bench."
@@ -70,6 +71,10 @@ def _run_rows(options: argparse.Namespace, plan: Plan, rows: dict) -> int:
             print(f"[{number:2}/{len(rows)}] {name} ", end="", file=sys.stderr, flush=True)
             noise.wait_for_quiet(options.patience)
             meter = noise.Meter()
+            if plan.base and not isinstance(row, Pair):
+                skipped[name] = "compared with plain TCP only"
+                print(f"left out: {skipped[name]}", file=sys.stderr)
+                continue
             try:
                 measured = row.measure(plan)
             except processes.Failed as failure:
@@ -132,7 +137,8 @@ def _plan(options: argparse.Namespace) -> Iterator[Plan]:
             print("not root: on the host's loopback, with its congestion control only", file=sys.stderr)
         runs = options.runs or (3 if options.quick else 5)
         seconds = options.seconds or (0.4 if options.quick else 1.0)
-        yield Plan(runs, seconds, 1 if options.quick else 2, _wrap(options), spaces, scratch, options.quick)
+        yield Plan(runs, seconds, 1 if options.quick else 2, _wrap(options), spaces, scratch, options.quick,
+                   _preload(options.against) if options.against else [])
 
 
 def _wrap(options: argparse.Namespace) -> list[str]:
@@ -145,20 +151,26 @@ def _wrap(options: argparse.Namespace) -> list[str]:
                 return [str(tool), "exec", "--"]
         except processes.Failed:
             pass
+    return _preload(library)
+
+
+def _preload(library: Path) -> list[str]:
     if not library.exists():
         raise processes.Failed(f"no {library}: run `cargo build --release` first")
-    return ["env", f"LD_PRELOAD={library}"]
+    return ["env", f"LD_PRELOAD={library.resolve()}"]
 
 
 def _how(plan: Plan) -> dict[str, object]:
     return {"runs": plan.runs, "seconds_per_run": plan.seconds, "namespaces": plan.spaces[0].name is not None,
-            "congestion_controls": [space.congestion for space in plan.spaces], "wrapped_by": Path(plan.wrap[0]).name}
+            "congestion_controls": [space.congestion for space in plan.spaces], "wrapped_by": Path(plan.wrap[0]).name,
+            "base": plan.base[-1].partition("=")[2] if plan.base else None}
 
 
 def _print_header(header: dict[str, object]) -> None:
+    other = f"plain is {header['base']}" if header["base"] else f"plain TCP is the better of {', '.join(header['congestion_controls'])}"
     print(f"{header['cpus']} CPUs, {header['cpu']}, Linux {header['kernel']}; load {header['loadavg_start'][0]}; wake-up on the "
           f"other CPU {header['wake_up_us']} us (pipe), {header['wake_up_futex_us']} us (futex); a cache line there "
-          f"{header['cache_line_ns']} ns; plain TCP is the better of {', '.join(header['congestion_controls'])}\n", flush=True)
+          f"{header['cache_line_ns']} ns; {other}\n", flush=True)
 
 
 def _parse() -> argparse.Namespace:
@@ -172,6 +184,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=builds.TARGET / "bench.json", metavar="PATH", help="where results go")
     parser.add_argument("--congestion", metavar="NAME", help="only this congestion control")
     parser.add_argument("--preload", type=Path, metavar="LIB", help="preload this library instead of `madrigal exec`")
+    parser.add_argument("--against", type=Path, metavar="LIB", help="compare with this build of the library instead of plain TCP")
     parser.add_argument("--programs", type=Path, metavar="DIR", help="time the scripts of DIR in pairs")
     parser.add_argument("--command", help="time this command in pairs")
     parser.add_argument("--pairs", type=int, default=10, help="pairs for --programs and --command (10)")

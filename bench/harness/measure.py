@@ -2,7 +2,7 @@
 
 A row has one or more figures. Plain TCP is first tried under each congestion control; the better one is then measured against Madrigal
 in the same namespace, a run of one, a run of the other, turn about, with both servers up all the time (a server that is not asked
-sleeps). Nothing is compared with a figure of another day.
+sleeps). Nothing is compared with a figure of another day: another build takes the place of plain TCP (`Plan.base`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from harness import builds, processes, stats
 from harness.namespaces import Namespace
 from harness.processes import Child
 from harness.report import Traffic
+
+
+AS_BEFORE = 0.97
+"""What a figure may be at worst, as a ratio to another build's."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Plan:
     spaces: list[Namespace]
     scratch: Path
     quick: bool = False
+    base: list[str] = field(default_factory=list)
+    """What goes in front of the programs of the other side: nothing for plain TCP."""
     chosen: dict[str, str] = field(default_factory=dict)
     """The congestion control that was better for a kind of workload: a quick run tries only once for each kind."""
 
@@ -197,18 +203,19 @@ class Pair:
             for name, side, server in order if turn % 2 == 0 else reversed(order):
                 _append(values[name], self.workload.run(side, server, plan.seconds))
                 print(".", end="", file=sys.stderr, flush=True)
-        return [self._result(i, values, best, trials, ours.traffic) for i in range(len(self.figures))]
+        figures = [replace(figure, target=AS_BEFORE, goal=None, floor=None) if plan.base else figure for figure in self.figures]
+        return [self._result(i, figure, values, best, trials, ours.traffic) for i, figure in enumerate(figures)]
 
-    def _result(self, i: int, values: dict, best: str, trials: dict, traffic: Traffic) -> Result:
+    def _result(self, i: int, figure: Figure, values: dict, best: str, trials: dict, traffic: Traffic) -> Result:
         seen = {"ring_bytes": traffic.ring, "tcp_bytes": traffic.tcp, "bells": traffic.bells, "missed_bells": traffic.missed_bells}
-        return Result(self.figures[i], values["plain"][i], values["madrigal"][i], best,
+        return Result(figure, values["plain"][i], values["madrigal"][i], best,
                       by_ring=traffic.by_ring if traffic.reports else None,
                       trials={name: runs[i] for name, runs in trials.items() if runs[i]}, traffic=seen)
 
     def _side(self, plan: Plan, label: str, space: Namespace, wrapped: bool) -> Side:
         folder = plan.scratch / f"{len(list(plan.scratch.iterdir()))}-{label}"
         folder.mkdir(mode=0o755)
-        wrap = plan.wrap if wrapped else []
+        wrap = plan.wrap if wrapped else plan.base
         return Side(label, space, folder, wrap if self.wrap_server else [], wrap)
 
     def _best(self, trials: dict[str, list[list[float]]]) -> str:
