@@ -47,7 +47,7 @@ pub struct Blocked(Option<u64>);
 impl Blocked {
     /// Blocks them.
     pub fn all() -> Self {
-        Self(block_all().ok())
+        Self(block_all_but(&[]).ok())
     }
 }
 
@@ -59,17 +59,17 @@ impl Drop for Blocked {
     }
 }
 
-/// Blocks every signal of the calling thread that can be blocked; returns those that were.
-fn block_all() -> Result<u64, Errno> {
+/// Blocks every signal of the calling thread that can be blocked, but for these; returns those that were.
+fn block_all_but(others: &[c_int]) -> Result<u64, Errno> {
     // The thread's own faults stay as they are: blocked, they would kill the process where a handler might mend them.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    let free = faults.iter().fold(IGNORED.load(Ordering::SeqCst), |free, &signal| free | bit(signal));
+    let free = faults.iter().chain(others).fold(IGNORED.load(Ordering::SeqCst), |free, &signal| free | bit(signal));
     raw::block_signals(!free)
 }
 
 /// The signals of a call that sleeps several times, held back from before its first sleep to its end: handlers run in its sleeps only, and
-/// end them, as in a call that is the kernel's. One that ran in between would end nothing. No `Drop`: a thread may be cancelled in a sleep,
-/// where the mask is the program's.
+/// end them, as in a call that is the kernel's. One that ran in between would end nothing. No `Drop`: a thread may be cancelled meanwhile,
+/// and whoever lets it be releases them first.
 #[derive(Default)]
 pub struct Held(Cell<Option<u64>>);
 
@@ -77,7 +77,8 @@ impl Held {
     /// Holds them back from now on.
     pub fn hold(&self) {
         if self.0.get().is_none() {
-            self.0.set(block_all().ok());
+            // The C library's own: one that comes as a sleep ends it waits for, before it goes on to us (pthread_cancel).
+            self.0.set(block_all_but(&[32, 33]).ok());
         }
     }
 
