@@ -8,7 +8,9 @@ use madrigal_report::Reason;
 use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
-use super::{cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told};
+use super::{
+    cancellable, cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told,
+};
 use crate::io::buffers::{Buffers, message};
 use crate::io::handlers;
 use crate::io::recv::{self, Receive};
@@ -21,7 +23,7 @@ use crate::state::table;
 /// A receive, with its sleeps where a thread can be cancelled: outside the panic guard, through which nothing may unwind.
 pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     let outcome = received_held(op, call);
-    op.release_signals();
+    op.signals().release();
     outcome
 }
 
@@ -30,7 +32,7 @@ fn received_held(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> 
     loop {
         match guarded(|| recv::receive(op, &call)) {
             Outcome::Await(nap) => {
-                let result = sleep(op.fd(), nap);
+                let result = cancellable(op.signals(), || sleep(op.fd(), nap));
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, nap, result)) {
                     return outcome;
                 }
@@ -68,7 +70,7 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
 /// A send; between its sleeps a thread can be cancelled.
 pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
     let outcome = sent_held(op, call);
-    op.release_signals();
+    op.signals().release();
     outcome
 }
 
@@ -76,9 +78,9 @@ pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
 fn sent_held(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| send::send(op, &call)) {
-            Outcome::Again => cancellation_point(),
+            Outcome::Again => cancellable(op.signals(), cancellation_point),
             Outcome::Await(nap) => {
-                let result = sleep(op.fd(), nap);
+                let result = cancellable(op.signals(), || sleep(op.fd(), nap));
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, nap, result)) {
                     return outcome;
                 }

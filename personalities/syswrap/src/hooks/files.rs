@@ -8,7 +8,7 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, file, raw};
 
 use super::{
-    cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest,
+    cancellable, cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest,
     sends_by_kernel, told,
 };
 use crate::io::file::{Transfer, transfer};
@@ -125,7 +125,7 @@ unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (O
     let op = Transfer { out, file, at, n: n.min(MOST), progress: Progress::default() };
     let outcome = loop {
         match guarded(|| transfer(&op)) {
-            Outcome::Again => cancellation_point(),
+            Outcome::Again => cancellable(&op.progress.signals, cancellation_point),
             outcome => break outcome,
         }
     };

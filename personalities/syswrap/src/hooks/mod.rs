@@ -18,10 +18,11 @@ mod stdio;
 mod syscall;
 mod waits;
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 
 use libc::ssize_t;
 use madrigal_report::Reason;
+use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, fault};
 
 use crate::io::{plain, recv};
@@ -34,7 +35,12 @@ use crate::state::{process, sock};
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
+    fn _pthread_cleanup_push(cleanup: *mut Cleanup, routine: extern "C-unwind" fn(*mut c_void), held: *mut c_void);
+    fn _pthread_cleanup_pop(cleanup: *mut Cleanup, runs: c_int);
 }
+
+/// `struct _pthread_cleanup_buffer`, which is the C library's.
+type Cleanup = [usize; 4];
 
 /// Whether `fd` is a TCP socket we know.
 #[inline]
@@ -105,6 +111,26 @@ fn judged(fd: c_int, told: ssize_t) -> ssize_t {
 fn cancellation_point() {
     // SAFETY: no arguments; it may unwind this thread, and no frame of ours above this one has anything to drop.
     unsafe { pthread_testcancel() };
+}
+
+/// Runs what may end a thread that was cancelled. The signals it holds back are released before anything of the program's runs.
+fn cancellable<T>(held: &Held, call: impl FnOnce() -> T) -> T {
+    if !held.holds() {
+        return call();
+    }
+    let mut cleanup = Cleanup::default();
+    let at = core::ptr::from_ref(held).cast_mut().cast();
+    // SAFETY: both live as long as this call; the thread's end passes by this frame, and runs the routine here.
+    unsafe { _pthread_cleanup_push(&raw mut cleanup, release, at) };
+    let result = call();
+    // SAFETY: what was pushed last: calls in between take back what they push.
+    unsafe { _pthread_cleanup_pop(&raw mut cleanup, 0) };
+    result
+}
+
+extern "C-unwind" fn release(held: *mut c_void) {
+    // SAFETY: what `cancellable` was given, in a frame behind its own.
+    unsafe { &*held.cast::<Held>() }.release();
 }
 
 /// -1 and errno. A wait that was interrupted is where a cancelled thread ends.

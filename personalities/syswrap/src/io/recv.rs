@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
+use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw, tcp};
 
 use super::buffers::{Buffers, NOWHERE, message};
@@ -70,9 +71,9 @@ impl Receive {
         }
     }
 
-    /// The call is over.
-    pub(crate) fn release_signals(&self) {
-        self.progress.signals.release();
+    /// Those it holds back; released when the call is over.
+    pub(crate) fn signals(&self) -> &Held {
+        &self.progress.signals
     }
 
     fn nonblocking(&self, s: &Sock) -> bool {

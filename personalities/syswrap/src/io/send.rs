@@ -9,6 +9,7 @@ use libc::iovec;
 use madrigal_base::sync::Ordering;
 use madrigal_drivers::shm::ring::{Sleeper, Span};
 use madrigal_report::Reason;
+use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw};
 
 use super::buffers::{Buffers, NOWHERE, message};
@@ -58,9 +59,9 @@ impl Send {
         self.left() == 0
     }
 
-    /// The call is over.
-    pub(crate) fn release_signals(&self) {
-        self.progress.signals.release();
+    /// Those it holds back; released when the call is over.
+    pub(crate) fn signals(&self) -> &Held {
+        &self.progress.signals
     }
 
     fn left(&self) -> usize {
