@@ -31,6 +31,7 @@ pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno
 fn received_held(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| recv::receive(op, &call)) {
+            Outcome::Again => cancellable(op.signals(), cancellation_point),
             Outcome::Await(nap) => {
                 let result = cancellable(op.signals(), || sleep(op.fd(), nap));
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, nap, result)) {

@@ -1,5 +1,6 @@
 //! Receiving: kernel bytes up to the switch, then the ring, then kernel bytes again; a call takes from all of them.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 
 use libc::iovec;
@@ -30,6 +31,8 @@ pub(crate) struct Receive {
     buffers: Buffers,
     flags: c_int,
     progress: Progress,
+    /// Bytes that a look has seen which waits for more; 0 before.
+    seen: Cell<usize>,
 }
 
 /// Pieces that one look at the kernel takes.
@@ -37,7 +40,7 @@ const PIECES: usize = 64;
 
 impl Receive {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { fd, buffers, flags, progress: Progress::default() }
+        Self { fd, buffers, flags, progress: Progress::default(), seen: Cell::new(0) }
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -52,6 +55,11 @@ impl Receive {
     /// The end of the call: what it has, or else this.
     pub(crate) fn end(&self, otherwise: Result<usize, Errno>) -> Outcome {
         self.progress.end(otherwise)
+    }
+
+    /// Its descriptor is not ours, or no longer: closed while it waited for more to look at.
+    fn passed(&self) -> Outcome {
+        if self.seen.get() > 0 { Outcome::Done(self.seen.get()) } else { Outcome::Pass }
     }
 
     fn is_peek(&self) -> bool {
@@ -115,7 +123,7 @@ const PEEK_NAP_NS: u64 = 100_000;
 
 /// Receives; `call(extra_flags)` makes the program's own call on the kernel socket.
 pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
-    let Some(mut s) = sock::enter(op.fd) else { return Outcome::Pass };
+    let Some(mut s) = sock::enter(op.fd) else { return op.passed() };
     if op.flags & KERNEL_FLAGS != 0 {
         return Outcome::Pass;
     }
@@ -276,6 +284,9 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
     if op.buffers.is_outside() {
         return Some(Step::Ends(op.end(Err(Errno::FAULT))));
     }
+    if op.seen.get() > 0 {
+        return peek::look_on(&v, op, op.seen.get()).map(Step::Ends);
+    }
     let total = op.buffers.total();
     loop {
         let took = {
@@ -291,7 +302,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
             Took::Bytes(n) if op.is_peek() => {
                 let enough = n == total || !op.is_whole() || op.nonblocking(s);
-                return if enough { Some(n) } else { peek::look_on(&v, op, n) }.map(|n| Step::Ends(Outcome::Done(n)));
+                return if enough { Some(Outcome::Done(n)) } else { peek::look_on(&v, op, n) }.map(Step::Ends);
             }
             Took::Bytes(n) => {
                 v.pay_space();

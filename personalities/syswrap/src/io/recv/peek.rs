@@ -7,6 +7,7 @@ use madrigal_sys::{Errno, raw, tcp, time};
 use super::{Hands, PEEK_NAP_NS, PIECES, Receive, filled, piecewise, readable};
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
+use crate::outcome::Outcome;
 use crate::state::session::{Took, View, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::socket::Socket;
@@ -34,11 +35,15 @@ pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
 }
 
 /// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
-/// come. `None`: the kernel carries everything.
-pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<usize> {
+/// come; from nap to nap (`Again`). `None`: the kernel carries everything.
+pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<Outcome> {
     op.progress.signals.hold();
     loop {
-        let waits = await_more(v, op, n);
+        let more = await_more(v, op, n);
+        if more == More::Later {
+            op.seen.set(n);
+            return Some(Outcome::Again);
+        }
         let looked = {
             let _lock = v.reading();
             look(v, op)
@@ -46,48 +51,54 @@ pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> O
         settle::note(v.wire.s);
         match looked {
             Took::Bytes(there) => n = there,
-            Took::Plain if waits => return None,
+            Took::Plain if more == More::Here => return None,
             Took::Plain => {
                 let mut pieces = Receive::pieces();
                 let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
                 // SAFETY: parts of the program's buffers, for which it vouches.
-                return Some(unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) }.unwrap_or(n));
+                let there = unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) };
+                return Some(Outcome::Done(there.unwrap_or(n)));
             }
             // Another thread has taken it.
-            _ => return Some(n),
+            _ => return Some(Outcome::Done(n)),
         }
-        if !waits || n >= op.buffers.total() {
-            return Some(n);
+        if more == More::Never || n >= op.buffers.total() {
+            return Some(Outcome::Done(n));
         }
     }
 }
 
-/// Waits until more than `n` bytes can be peeked at; false when that cannot be, or a signal handler ran.
-fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> bool {
+/// Whether there is more to look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum More {
+    Here,
+    Later,
+    Never,
+}
+
+/// Whether more than `n` bytes can be peeked at: `Later` behind a nap, `Never` when a signal handler ran, too.
+fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> More {
     let s = v.wire.s;
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
-    loop {
-        if reaches_mark(v) {
-            return false;
+    if reaches_mark(v) {
+        return More::Never;
+    }
+    if readable(s, op.fd).is_none_or(|there| there > n) {
+        return More::Here;
+    }
+    if let Some(_lock) = v.try_reading() {
+        // With nothing in a sealed ring the kernel knows how it goes on.
+        if v.is_sealed_in() && View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 {
+            v.finish_receiving();
         }
-        if readable(s, op.fd).is_none_or(|there| there > n) {
-            return true;
-        }
-        if let Some(_lock) = v.try_reading() {
-            // With nothing in a sealed ring the kernel knows how it goes on.
-            if v.is_sealed_in() && View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 {
-                v.finish_receiving();
-            }
-            match v.s.rx() {
-                phase::RING => v.check_open(false),
-                // Behind bytes that are unread only the connection's state tells of the end.
-                _ => v.learn(),
-            }
-        }
-        if v.ended() || s.is_closed() || time::now_ns() > end || !op.progress.signals.nap(PEEK_NAP_NS) {
-            return false;
+        match v.s.rx() {
+            phase::RING => v.check_open(false),
+            // Behind bytes that are unread only the connection's state tells of the end.
+            _ => v.learn(),
         }
     }
+    let over = v.ended() || s.is_closed() || time::now_ns() > end;
+    if !over && op.progress.signals.nap(PEEK_NAP_NS) { More::Later } else { More::Never }
 }
 
 /// Whether an urgent byte lies behind something to look at: there the look ends, as every receive that has got something.
