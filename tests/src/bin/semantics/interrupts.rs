@@ -280,12 +280,8 @@ fn waitall_interrupted_keeps_part() {
 /// A handler that runs in the moment in which bytes end a sleep ends the call, too. The thread that sleeps gets the processor, which it shares
 /// with the one that wakes it, only when both are there.
 fn waitall_interrupted_as_bytes_come() {
-    // SAFETY: all-zero is a set of no processors, and priority 0.
-    let (mut here, idle): (libc::cpu_set_t, libc::sched_param) = unsafe { std::mem::zeroed() };
-    // SAFETY: no pointers; a set of our own.
-    unsafe { libc::CPU_SET(libc::sched_getcpu() as usize, &mut here) };
-    // SAFETY: a set of our own.
-    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&here), &raw const here) }, 0);
+    crate::stay_here();
+    let idle = libc::sched_param { sched_priority: 0 };
     for (restarts, parts, flags) in [(false, 0, 0), (false, 4, 0), (true, 4, 0), (true, 4, libc::MSG_PEEK)] {
         let p = Pair::warm();
         net::on_signal(SIGUSR1, net::count_signal, restarts);

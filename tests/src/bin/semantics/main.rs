@@ -115,3 +115,14 @@ pub(crate) fn await_asleep(tid: i32) {
         net::nap(2);
     }
 }
+
+/// This thread, and those it makes, run on one processor from now on.
+#[allow(unsafe_code)]
+pub(crate) fn stay_here() {
+    // SAFETY: all-zero is a set of no processors.
+    let mut here: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: no pointers; a set of our own.
+    unsafe { libc::CPU_SET(libc::sched_getcpu() as usize, &mut here) };
+    // SAFETY: a set of our own.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&here), &raw const here) }, 0);
+}

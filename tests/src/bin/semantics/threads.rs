@@ -19,6 +19,9 @@ crate::checks![
     duplex_ping_pong,
     many_pairs_at_once,
     cancelled_in_recv,
+    cancelled_in_waits_for_all,
+    cancelled_in_send,
+    cancelled_as_bytes_come,
     readers_end_together,
     thread_per_connection,
     closed_beside_a_spawn,
@@ -121,48 +124,121 @@ fn many_pairs_at_once() {
     });
 }
 
+type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, c_int) -> isize;
+
 unsafe extern "C-unwind" {
     fn recv(fd: c_int, buf: *mut c_void, n: usize, flags: c_int) -> isize;
+    fn send(fd: c_int, buf: *mut c_void, n: usize, flags: c_int) -> isize;
     fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn _pthread_cleanup_push(cleanup: *mut [usize; 4], routine: extern "C" fn(*mut c_void), arg: *mut c_void);
+    fn _pthread_cleanup_pop(cleanup: *mut [usize; 4], runs: c_int);
 }
 
+static IDLE: libc::sched_param = libc::sched_param { sched_priority: 0 };
 static CANCEL_TID: AtomicI32 = AtomicI32::new(0);
+/// What the end of a cancelled thread found: 1 where it could be interrupted by a signal, else 2.
+static CANCEL_MASK: AtomicI32 = AtomicI32::new(0);
 
-/// Blocks in recv(2) for ever; no Rust value needs to be dropped on the way out.
-extern "C-unwind" fn blocked(fd: *mut c_void) -> *mut c_void {
-    // SAFETY: no pointers.
-    CANCEL_TID.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-    let mut byte = [0u8; 1];
-    // SAFETY: our own buffer.
-    unsafe { recv(fd.addr() as c_int, byte.as_mut_ptr().cast(), 1, 0) };
+/// A call that blocks for ever. The thread gets a processor only when nobody else wants it, if it is idle.
+struct Blocking {
+    call: Call,
+    fd: c_int,
+    memory: *mut c_void,
+    len: usize,
+    flags: c_int,
+    idle: bool,
+}
+
+extern "C" fn note_mask(_: *mut c_void) {
+    let mut set = net::signal_set(libc::SIGUSR1);
+    // SAFETY: our own set.
+    let blocked = unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut set);
+        libc::sigismember(&raw const set, libc::SIGUSR1)
+    };
+    CANCEL_MASK.store(1 + blocked, Ordering::SeqCst);
+}
+
+/// Blocks for ever; no Rust value needs to be dropped on the way out.
+extern "C-unwind" fn blocked(what: *mut c_void) -> *mut c_void {
+    // SAFETY: what `cancelled` gave, which outlives this thread; a parameter and a buffer of our own.
+    unsafe {
+        let Blocking { call, fd, memory, len, flags, idle } = *what.cast::<Blocking>();
+        if idle {
+            libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const IDLE);
+        }
+        CANCEL_TID.store(libc::gettid(), Ordering::SeqCst);
+        let mut cleanup = [0; 4];
+        _pthread_cleanup_push(&raw mut cleanup, note_mask, ptr::null_mut());
+        call(fd, memory, len, flags);
+        _pthread_cleanup_pop(&raw mut cleanup, 0);
+    }
     ptr::null_mut()
 }
 
-fn cancelled_in_recv() {
-    let p = Pair::warm();
+/// Cancels a thread that sleeps in such a call, behind `first`: it ends, and its end runs under its own mask.
+fn cancelled(mut what: Blocking, first: impl FnOnce()) {
     type Start = extern "C" fn(*mut c_void) -> *mut c_void;
     // SAFETY: the same function, as the type pthread_create wants; the C library is ready for it to be unwound.
     let start = unsafe { std::mem::transmute::<extern "C-unwind" fn(*mut c_void) -> *mut c_void, Start>(blocked) };
     let mut thread: libc::pthread_t = 0;
-    let fd = ptr::without_provenance_mut(p.s.as_raw_fd() as usize);
-    // SAFETY: room for the thread's name; the function takes a number as its argument.
-    assert_eq!(unsafe { libc::pthread_create(&raw mut thread, ptr::null(), start, fd) }, 0);
+    CANCEL_TID.store(0, Ordering::SeqCst);
+    CANCEL_MASK.store(0, Ordering::SeqCst);
+    // SAFETY: room for the thread's name; its argument lives until it is joined.
+    assert_eq!(unsafe { libc::pthread_create(&raw mut thread, ptr::null(), start, (&raw mut what).cast()) }, 0);
     while CANCEL_TID.load(Ordering::SeqCst) == 0 {
         net::nap(1);
     }
     crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
+    first();
     // SAFETY: a thread that has not been joined.
     assert_eq!(unsafe { pthread_cancel(thread) }, 0);
     let mut result = ptr::null_mut();
     // SAFETY: as above.
     assert_eq!(unsafe { libc::pthread_join(thread, &raw mut result) }, 0);
     assert_eq!(result.addr() as isize, -1, "PTHREAD_CANCELED");
+    assert_eq!(CANCEL_MASK.load(Ordering::SeqCst), 1, "its end has all signals blocked");
+}
+
+/// A receive that is to be cancelled.
+fn receiving(fd: &impl AsRawFd, buffer: &mut [u8], flags: c_int) -> Blocking {
+    let (memory, len) = (buffer.as_mut_ptr().cast(), buffer.len());
+    Blocking { call: recv, fd: fd.as_raw_fd(), memory, len, flags, idle: false }
+}
+
+fn cancelled_in_recv() {
+    let p = Pair::warm();
+    cancelled(receiving(&p.s, &mut [0; 1], 0), || {});
     // The socket is as usable as before.
     send_all(&p.c, b"x");
     assert_eq!(net::poll(&p.s, POLLIN, 10_000), POLLIN);
     assert_eq!(recv_exact(&p.s, 1), b"x");
     send_all(&p.s, b"y");
     assert_eq!(recv_exact(&p.c, 1), b"y");
+}
+
+/// Of which a part is there.
+fn cancelled_in_waits_for_all() {
+    for flags in [libc::MSG_WAITALL, libc::MSG_WAITALL | libc::MSG_PEEK] {
+        let p = Pair::warm();
+        send_all(&p.c, b"part");
+        cancelled(receiving(&p.s, &mut [0; 16], flags), || {});
+    }
+}
+
+fn cancelled_in_send() {
+    let p = Pair::warm();
+    let mut bytes = vec![1; 64 << 20];
+    cancelled(Blocking { call: send, ..receiving(&p.c, &mut bytes, 0) }, || {});
+}
+
+/// The thread that sleeps gets the processor, which it shares with the one that cancels it, only when bytes are there, too.
+fn cancelled_as_bytes_come() {
+    crate::stay_here();
+    let p = Pair::warm();
+    send_all(&p.c, b"part");
+    let call = Blocking { idle: true, ..receiving(&p.s, &mut [0; 16], libc::MSG_WAITALL) };
+    cancelled(call, || send_all(&p.c, b"more"));
 }
 
 fn readers_end_together() {
