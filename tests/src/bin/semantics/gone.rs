@@ -5,7 +5,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
-    ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, MSG_DONTWAIT,
+    EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, MSG_DONTWAIT,
     MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
@@ -33,6 +33,7 @@ crate::checks![
     error_stays_for_poll,
     error_stays_for_a_set_of_two,
     error_stays_for_the_c_library,
+    error_behind_the_end_stays_for_the_c_library,
     bytes_for_who_has_shut_both_ways,
     closed_with_kernel_bytes_unread,
     recvmmsg_tells_errors_first,
@@ -379,12 +380,49 @@ fn error_stays_for_the_c_library() {
     drop(p.s);
     await_events(&p.c, POLLERR);
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
+    assert_eq!(print(&p.c), (-1, Some(ECONNRESET)));
+    assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
+}
+
+/// What dprintf(3) is told.
+fn print(fd: &OwnedFd) -> (i32, Option<i32>) {
     unsafe extern "C" {
         fn dprintf(fd: i32, format: *const std::ffi::c_char, ...) -> i32;
     }
     // SAFETY: a format without arguments.
-    let written = unsafe { dprintf(p.c.as_raw_fd(), c"lost".as_ptr()) };
-    assert_eq!((written, std::io::Error::last_os_error().raw_os_error()), (-1, Some(ECONNRESET)));
+    let written = unsafe { dprintf(fd.as_raw_fd(), c"lost".as_ptr()) };
+    (written, std::io::Error::last_os_error().raw_os_error())
+}
+
+/// A receive at the end of the stream takes no error: it is for who writes, and told once. In a ring, and on the way into one.
+fn error_behind_the_end_stays_for_the_c_library() {
+    error_behind_the_end(Pair::warm());
+    for rounds in 0..24 {
+        let p = Pair::fresh();
+        for _ in 0..rounds {
+            send_all(&p.s, b"1");
+            assert_eq!(recv_exact(&p.c, 1), b"1");
+        }
+        assert_eq!(recv(&p.s, &mut [0; 1], MSG_DONTWAIT), Err(EAGAIN));
+        error_behind_the_end(Pair { c: p.s, s: p.c });
+    }
+}
+
+fn error_behind_the_end(p: Pair) {
+    drop(p.s);
+    assert_eq!(send(&p.c, b"lost", 0), Ok(4));
+    await_events(&p.c, POLLERR);
+    for _ in 0..2 {
+        assert_eq!(read(&p.c, &mut [0; 1]), Ok(0));
+        assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
+    }
+    let set = Set::new();
+    set.add(&p.c, EPOLLIN, 1);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    assert_eq!(print(&p.c), (-1, Some(EPIPE)));
+    assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP, "the error has been told");
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP)]);
+    assert_eq!(net::take_error(&p.c), 0);
     assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
 }
 

@@ -351,16 +351,30 @@ impl<W: Wire> View<'_, W> {
 
     /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
     pub(crate) fn ending(&self) -> Result<usize, Errno> {
-        self.fetch_error();
+        if self.keeps_error() {
+            match self.wire.peek() {
+                // Doorbells lie in front of it.
+                Ok(true) => self.fetch_error(),
+                // Behind a FIN the error is a send's: it stays in the kernel, for the C library may be who sends.
+                Ok(false) => {}
+                Err(e) => self.saw_error(e),
+            }
+        }
         self.s.owed_error().map_or(Ok(0), Err)
     }
 
     /// An error that the kernel kept is to be told now.
     pub(crate) fn fetch_error(&self) {
-        let kept = self.s.kernel_events.load(Ordering::Relaxed) & ERROR != 0 && !self.s.is_gone();
-        if kept && let Some(e) = self.wire.take_error() {
+        if self.keeps_error()
+            && let Some(e) = self.wire.take_error()
+        {
             self.saw_error(e);
         }
+    }
+
+    /// Whether the kernel has an error for the program's next call.
+    fn keeps_error(&self) -> bool {
+        self.s.kernel_events.load(Ordering::Relaxed) & ERROR != 0 && !self.s.is_gone()
     }
 
     /// Whether the peer has closed by a reset, with no FIN before it.
