@@ -84,6 +84,8 @@ pub(crate) struct Nested {
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
     pub(crate) seen: AtomicU32,
+    /// The wait in which the kernel told of it last.
+    pub(crate) round: AtomicU32,
 }
 
 /// A hook at work on a set.
@@ -409,6 +411,7 @@ impl Set {
         nested.events.store(event.events, Ordering::Relaxed);
         nested.data.store(event.u64, Ordering::Relaxed);
         nested.seen.store(u32::MAX, Ordering::Relaxed);
+        nested.round.store(0, Ordering::Relaxed);
         if nested.set.swap(inner + 1, Ordering::Release) == 0 {
             self.tcp.fetch_add(1, Ordering::AcqRel);
             self.ours.fetch_add(1, Ordering::AcqRel);

@@ -10,6 +10,7 @@ use madrigal_tests::net::{self, poll, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
 use crate::both;
+use crate::killed;
 use crate::set::Set;
 
 crate::checks![
@@ -29,6 +30,7 @@ crate::checks![
     added_while_polled,
     asleep_outside,
     beside_a_pipe,
+    beside_another_member,
     spent_and_left,
     spent_behind_the_end,
 ];
@@ -350,6 +352,18 @@ fn beside_a_pipe() {
     net::write(&pipe_in, b"z").unwrap();
     chain.inner().await_all(&[(1, EPOLLIN), (2, EPOLLIN)]);
     chain.assert_ready(false);
+}
+
+/// A set inside another is told of with what else the kernel tells: here a socket whose peer was killed behind a doorbell.
+fn beside_another_member() {
+    let fd = killed::left_behind_a_doorbell();
+    let (outer, inner) = (Set::new(), Set::new());
+    outer.add(&inner.0, EPOLLIN, 1);
+    outer.add(&fd, EPOLLIN | EPOLLRDHUP | EPOLLET, 2);
+    inner.add(&fd, EPOLLIN, 3);
+    assert_eq!(inner.wait(4, 0), [(3, EPOLLIN)]);
+    assert_eq!(outer.wait(4, 0), [(1, EPOLLIN), (2, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(outer.wait(4, 0), [(1, EPOLLIN)]);
 }
 
 /// A one-shot registration that was told of stays silent when its socket leaves the ring, whatever becomes of the connection.

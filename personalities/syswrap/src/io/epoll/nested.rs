@@ -39,12 +39,13 @@ pub(super) fn plain_in_watched(s: &Sock, fd: c_int) {
     }
 }
 
-/// Reports sets nested in this one whose rings are ready.
-pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event]) -> usize {
+/// Reports sets nested in this one whose rings are ready, and were not reported in this `round` yet.
+pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> usize {
     let mut n = 0;
     for (nested, inner) in set.inner() {
         let wanted = nested.events.load(Ordering::Relaxed);
-        if n == out.len() || wanted & READABLE == 0 || !any_ready(&inner) {
+        let told = nested.round.load(Ordering::Relaxed) == round;
+        if n == out.len() || told || wanted & READABLE == 0 || !any_ready(&inner) {
             continue;
         }
         let count = inner.activations.load(Ordering::Relaxed);
@@ -58,10 +59,19 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event]) -> usize {
     n
 }
 
-/// Whether the kernel's report of a nested set, with this data, is about something the program would find there.
-pub(super) fn is_meant(outer: &Set, data: u64) -> bool {
-    let reported = outer.inner().find(|(nested, _)| nested.data.load(Ordering::Relaxed) == data);
-    reported.is_none_or(|(_, inner)| inner.is_plain() || is_ready(&inner))
+/// Whether the kernel's report of a nested set, with this data, is about something the program would find there: then it is told in this
+/// `round`.
+pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
+    let Some((nested, inner)) = outer.inner().find(|(nested, _)| nested.data.load(Ordering::Relaxed) == data) else {
+        return true;
+    };
+    let meant = inner.is_plain() || is_ready(&inner);
+    if meant {
+        nested.round.store(round, Ordering::Relaxed);
+        // That was the edge, too.
+        nested.seen.store(inner.activations.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    meant
 }
 
 /// Whether epoll_wait(2) on a set would return something.

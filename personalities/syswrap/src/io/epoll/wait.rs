@@ -188,10 +188,16 @@ impl Waiting {
         }
     }
 
-    /// The kernel's answer now, or that of nested sets, behind what the first `found` of `out` tell; how many there are then.
+    /// The kernel's answer now, and that of nested sets, of whose rings it does not know, behind what the first `found` of `out` tell; how
+    /// many there are then.
     fn ask_both(&self, found: usize, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let n = self.ask_kernel(found, out, Some(0))?;
-        if n > found { Ok(n) } else { Ok(n + collect_nested(&self.set, &mut out[n..])) }
+        let nested = collect_nested(&self.set, &mut out[n..], self.round);
+        if nested > 0 {
+            // The next wait is not to leave them out, either.
+            self.set.mixed.store(1, Ordering::Relaxed);
+        }
+        Ok(n + nested)
     }
 
     fn kernel_due(&self, answers: usize) -> bool {
@@ -264,7 +270,7 @@ impl Waiting {
         for i in n..n + got {
             let (event, named) = self.put_right(out[i]);
             match named {
-                None if is_meant(&self.set, event.u64) => {
+                None if is_meant(&self.set, event.u64, self.round) => {
                     others = true;
                     if !is_told(&mut out[found..n], event) {
                         out[kept] = event;
