@@ -3,11 +3,13 @@
 //! Token rule: who takes a doorbell out of the kernel, or finds one reported, arms the direction again at once if anybody else may
 //! be asleep on the socket ([`View::others_may_sleep`]); only a set without sleepers goes unarmed while it is at work.
 
+use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use libc::EPOLLET;
+use libc::{EPOLLET, epoll_event};
 use madrigal_drivers::shm::arena::SLEEP_WORDS;
 use madrigal_drivers::shm::ring::Sleeper;
+use madrigal_sys::{Errno, raw, time};
 
 use super::{READABLE, ready};
 use crate::io::send;
@@ -131,5 +133,32 @@ fn shows(nested: &Nested, inner: &Set) -> bool {
 pub(crate) fn note_missed() {
     if let Some(report) = report() {
         report.missed_bells().fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// epoll_pwait(2) in the form the time-out asks for.
+///
+/// # Safety
+/// `mask` is null or points to a signal set.
+pub(super) unsafe fn kernel_wait(
+    epfd: c_int,
+    out: &mut [epoll_event],
+    timeout: Option<u64>,
+    mask: *const libc::sigset_t,
+) -> Result<usize, Errno> {
+    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    let Some(ns) = timeout.filter(|&ns| ns > 0) else {
+        // SAFETY: `out` has room for `max` events; the mask is the caller's.
+        return unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, if timeout.is_none() { -1 } else { 0 }, mask) };
+    };
+    // SAFETY: as above.
+    match unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) } {
+        // Before Linux 5.11: milliseconds, rounded up.
+        Err(Errno::NOSYS) => {
+            let ms = c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+            // SAFETY: as above.
+            unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) }
+        }
+        done => done,
     }
 }

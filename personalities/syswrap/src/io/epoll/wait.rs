@@ -4,12 +4,12 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, epoll_event};
-use madrigal_sys::{Errno, fault, raw, time};
+use madrigal_sys::{Errno, fault, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
 use super::ready::{asked_elsewhere, kernel_readiness, report_of, shown_of};
-use super::sleep::{CUT_NS, Sleepers, note_missed};
+use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
 use super::{ENDED, READABLE};
 use crate::state::member::bit;
 use crate::state::process::POLICY;
@@ -463,31 +463,4 @@ fn is_told(told: &mut [epoll_event], event: epoll_event) -> bool {
         other.events |= event.events;
         true
     })
-}
-
-/// epoll_pwait(2) in the form the time-out asks for.
-///
-/// # Safety
-/// `mask` is null or points to a signal set.
-unsafe fn kernel_wait(
-    epfd: c_int,
-    out: &mut [epoll_event],
-    timeout: Option<u64>,
-    mask: *const libc::sigset_t,
-) -> Result<usize, Errno> {
-    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-    let Some(ns) = timeout.filter(|&ns| ns > 0) else {
-        // SAFETY: `out` has room for `max` events; the mask is the caller's.
-        return unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, if timeout.is_none() { -1 } else { 0 }, mask) };
-    };
-    // SAFETY: as above.
-    match unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) } {
-        // Before Linux 5.11: milliseconds, rounded up.
-        Err(Errno::NOSYS) => {
-            let ms = c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
-            // SAFETY: as above.
-            unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) }
-        }
-        done => done,
-    }
 }
