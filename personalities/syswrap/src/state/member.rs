@@ -68,6 +68,8 @@ pub(crate) mod bit {
     pub(crate) const LENT: u32 = 512;
     /// OURS by the process that this one was forked from, which gives it back: it knows what the program asks for by then.
     pub(crate) const INHERITED: u32 = 1024;
+    /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no news.
+    pub(crate) const TOLD: u32 = 2048;
 }
 
 impl Member {

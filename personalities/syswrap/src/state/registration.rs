@@ -15,7 +15,8 @@ use super::lock::Guard;
 use super::member::{Member, bit};
 use super::session::{deaths, phase};
 use super::sets::{self, Set, id, key};
-use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag};
+use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag, mode};
+use super::socket::view;
 pub(crate) use control::control;
 
 /// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
@@ -139,9 +140,7 @@ fn restore_one(s: &Sock, member: &Member) {
         let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
         return;
     }
-    if s.session.is_gone() {
-        set.tells_gone.store(1, Ordering::Relaxed);
-    }
+    note_plain(&set, s);
     // The kernel looks at the socket anew, and reports what is there.
     let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
@@ -203,7 +202,7 @@ fn lend_one(s: &Sock, m: usize, member: &Member) {
     let Some(_lock) = withdraw(&set, s, member) else { return };
     member.set_bit(bit::LENT, true);
     // Another process may make it the program's.
-    set.tells_gone.store(1, Ordering::Relaxed);
+    set.tells_gone.store(2, Ordering::Relaxed);
     let _ = put_lent(&set, s, m, member);
 }
 
@@ -217,11 +216,48 @@ fn put_lent(set: &Set, s: &Sock, m: usize, member: &Member) -> Result<(), Errno>
     put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, key(s, m))
 }
 
+/// A registration of the socket is the program's: what the kernel may tell of it.
+fn note_plain(set: &Set, s: &Sock) {
+    let may_tell = if s.session.is_gone() { 2 } else { u32::from(s.mode() == mode::SESSION) };
+    set.tells_gone.fetch_max(may_tell, Ordering::Relaxed);
+}
+
+/// The kernel has told, with this data, of an end. If it is of a socket whose peer went otherwise than the kernel says, the registration is
+/// ours from now on.
+pub(crate) fn adopt_gone(set: &Set, data: u64) -> Option<(Ref, usize)> {
+    if !set.is_sole() {
+        return None;
+    }
+    let (s, m) = gone_with(set, data)?;
+    let adopted = {
+        let _registering = s.registering();
+        let member = &s.members[m];
+        let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
+        // First, for the kernel may report the new entry at once.
+        member.set_bit(bit::TOLD, plain);
+        let adopted = plain && adopt_one(&s, m, member);
+        if !adopted {
+            member.set_bit(bit::TOLD, false);
+        }
+        adopted
+    };
+    if adopted {
+        s.set_flag(flag::HOOKED, true);
+    }
+    adopted.then_some((s, m))
+}
+
 /// The member that is registered with this data, which the kernel told, of a socket whose peer has gone.
 pub(crate) fn gone_with(set: &Set, data: u64) -> Option<(Ref, usize)> {
+    let is_gone = |s: &Sock| {
+        if let Some(v) = view(s, s.fd()) {
+            v.learn();
+        }
+        s.session.is_gone()
+    };
     let is_it = |s: &Sock, member: &Member| {
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
-        plain && member.data.load(Ordering::Relaxed) == data && s.session.is_gone()
+        plain && member.data.load(Ordering::Relaxed) == data && is_gone(s)
     };
     members_of(set).find_map(|s| {
         let m = s.members.iter().position(|member| is_it(&s, member))?;

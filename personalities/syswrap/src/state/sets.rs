@@ -62,7 +62,8 @@ pub(crate) struct Set {
     pub(crate) activations: AtomicU32,
     /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
     pub(crate) watched: AtomicU32,
-    /// 1: another process has it, too, and the kernel may tell, by the program's word, of sockets whose peers have gone.
+    /// Of what the kernel may tell by the program's word: 1: of an end, behind a session whose peer may leave doorbells unread; 2: another
+    /// process has the set, too, and peers have gone.
     pub(crate) tells_gone: AtomicU32,
     pub(crate) nested: [Nested; MEMBERS],
     pub(crate) lock: Lock,

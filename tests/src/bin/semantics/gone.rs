@@ -5,8 +5,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
-    EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, MSG_DONTWAIT,
-    MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
+    EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
+    EPOLLRDHUP, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR,
+    SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
 use madrigal_tests::pair::{self, Pair};
@@ -24,6 +25,7 @@ crate::checks![
     killed_then_forked,
     killed_then_closed_but_duplicated,
     killed_then_forked_with_a_set,
+    killed_behind_a_fork_with_a_set,
     killed_then_files,
     killed_while_it_moves,
     bad_memory_is_not_taken,
@@ -225,6 +227,30 @@ fn killed_then_forked_with_a_set() {
     net::write(&input, b"g").unwrap();
     assert_eq!(net::wait(child), 0);
     net::wait(pid);
+}
+
+/// A fork ended the session before, and all that the peer left unread are doorbells: a set tells of the end only, made before the kill or
+/// behind it.
+fn killed_behind_a_fork_with_a_set() {
+    const ALL: i32 = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+    for (early, how) in [(true, 0), (false, 0), (true, EPOLLET), (false, EPOLLET), (true, EPOLLONESHOT)] {
+        let (fd, pid) = victim(|_| {});
+        assert_eq!(net::wait(net::fork(|| 0)), 0);
+        let set = Set::new();
+        let asked = if how == EPOLLONESHOT { EPOLLRDHUP } else { ALL };
+        if early {
+            set.add(&fd, asked | how, 1);
+            assert_eq!(set.wait(4, 0).len(), usize::from(asked == ALL));
+        }
+        end(pid);
+        if !early {
+            set.add(&fd, asked | how, 1);
+        }
+        assert_eq!(set.wait(4, -1), [(1, asked)]);
+        assert_eq!(set.wait(4, 0).len(), usize::from(how == 0));
+        assert_eq!(send(&fd, b"taken", 0), Ok(5));
+        assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    }
 }
 
 fn killed_then_files() {

@@ -280,7 +280,8 @@ impl Waiting {
                 None => {}
                 Some(named) => {
                     ours |= named.is_some();
-                    if let Some((s, m)) = named {
+                    // One that has just become ours is known to be active.
+                    if let Some((s, m)) = named.filter(|_| sets::by_key(event.u64).is_some()) {
                         self.note(&s, m, event.events);
                         self.amend(&mut out[..found], &s, m);
                     }
@@ -296,8 +297,9 @@ impl Waiting {
     /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
     fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
         let named = sets::by_key(event.u64);
-        if named.is_none() && self.set.tells_gone.load(Ordering::Relaxed) != 0 {
-            return self.put_plain_right(event);
+        let tells_gone = self.set.tells_gone.load(Ordering::Relaxed);
+        if named.is_none() && tells_gone != 0 {
+            return self.put_plain_right(event, tells_gone);
         }
         let Some(Some((s, m))) = &named else { return (event, named) };
         let member = &s.members[*m];
@@ -314,8 +316,14 @@ impl Waiting {
     }
 
     /// The same for one that may be the program's, of a socket whose peer has gone. What happened the kernel knows.
-    fn put_plain_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
-        let Some((s, m)) = registration::gone_with(&self.set, event.u64) else { return (event, None) };
+    fn put_plain_right(&self, event: epoll_event, tells_gone: u32) -> (epoll_event, Option<Option<(Ref, usize)>>) {
+        if event.events & ENDED != 0
+            && let Some(ours) = registration::adopt_gone(&self.set, event.u64)
+        {
+            return (event, Some(Some(ours)));
+        }
+        let gone = || registration::gone_with(&self.set, event.u64);
+        let Some((s, m)) = (tells_gone > 1).then(gone).flatten() else { return (event, None) };
         match shown_of(&s, &s.members[m], event.events) {
             0 => (event, Some(None)),
             events => (epoll_event { events, ..event }, None),
@@ -328,10 +336,13 @@ impl Waiting {
         if !member.is_in(self.set.index()) {
             return;
         }
-        if events & (EPOLLIN | EPOLLPRI) as u32 != 0 {
+        // What made it ours the kernel tells once more.
+        let news = if member.has(bit::TOLD) { 0 } else { events };
+        member.set_bit(bit::TOLD, false);
+        if news & (EPOLLIN | EPOLLPRI) as u32 != 0 {
             s.kernel_moves.fetch_add(1, Ordering::Relaxed);
         }
-        if events & EPOLLOUT as u32 != 0 {
+        if news & EPOLLOUT as u32 != 0 {
             s.kernel_room.fetch_add(1, Ordering::Relaxed);
         }
         if events & ENDED != 0 {

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use madrigal_sys::{Errno, raw};
 
-use super::{OURS_OUT, adopt_all, adopt_one, forget, ours, put, put_lent, stir_sleepers, take_out, used};
+use super::{OURS_OUT, adopt_all, adopt_one, forget, note_plain, ours, put, put_lent, stir_sleepers, take_out, used};
 use crate::state::member::{Member, bit};
 use crate::state::session::phase;
 use crate::state::sets::{Set, id, key};
@@ -93,9 +93,7 @@ fn add(
         forget(set, s, member);
         return Ok(());
     }
-    if s.session.is_gone() && !set.is_sole() {
-        set.tells_gone.store(1, Ordering::Relaxed);
-    } else if s.has(flag::HOOKED) {
+    if s.has(flag::HOOKED) && (set.is_sole() || !s.session.is_gone()) {
         if !adopt_one(s, m, member) {
             // Doorbells would be shown.
             let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
@@ -104,6 +102,8 @@ fn add(
         }
         // The first report may have woken a thread before it could know the member.
         stir_sleepers(set, s, m, member);
+    } else {
+        note_plain(set, s);
     }
     Ok(())
 }
