@@ -204,6 +204,12 @@ impl Program {
         self.steps.iter().any(|step| sends(&step.op))
     }
 
+    /// Whether an event set is ever asked for edges.
+    pub fn has_edges(&self) -> bool {
+        let edge = |op: &Op| matches!(op, Op::EpollCtl { events, .. } if events & libc::EPOLLET as u32 != 0);
+        self.steps.iter().any(|step| edge(&step.op))
+    }
+
     /// The main thread of a process.
     pub fn main_of(&self, process: u8) -> Option<ActorId> {
         self.actors.iter().position(|a| a.process == process && a.main).map(|at| at as ActorId)

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::{Phase, Sequence, Step};
-use crate::op::ActorId;
+use crate::op::{ActorId, Op};
 use crate::raw;
 use crate::run::{Fate, Trouble, tasks};
 
@@ -110,6 +110,10 @@ impl Sequence<'_, '_> {
         for (conn, ports) in self.bench.map.conns.iter().enumerate() {
             if op.touches_all() || ends.iter().any(|end| end.0 as usize == conn) {
                 let quiet = self.bench.quiet.wait(ports, false);
+                if quiet && matches!(op, Op::Shutdown { .. }) && self.program.has_edges() {
+                    // That the peer's kernel has acknowledged the FIN, 40 ms later perhaps, is an edge.
+                    self.bench.quiet.wait(ports, true);
+                }
                 if !quiet && self.restless.is_none() {
                     self.restless = Some(step);
                     self.alone = true;
