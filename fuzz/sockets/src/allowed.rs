@@ -1,6 +1,7 @@
 //! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
 
-use crate::op::{ActorId, Ctl, ExitHow, Memory, Op, Opt, Slot};
+use crate::generate::UNREAD;
+use crate::op::{ActorId, Ctl, ExitHow, Memory, Op, Opt, Request, Slot};
 use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
@@ -34,13 +35,16 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => Some((Rule::EdgeAgain, false)),
-        () => of_call(program, &program.steps[number].op, was, is),
+        () => of_call(program, number, was, is),
     }
 }
 
 /// The rule for what a call by itself may tell, and whether the runs go different ways from here.
-fn of_call(program: &Program, op: &Op, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
-    match op {
+fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
+    match &program.steps[number].op {
+        Op::Ioctl { slot, request: Request::FionRead } if is_left_by_bulk(program, number, *slot, plain, wrapped) => {
+            Some((Rule::BufferRoom, false))
+        }
         Op::Drain { slot, .. } if is_overfull(program, *slot) => Some((Rule::BufferRoom, true)),
         Op::Recv(data) if is_overfull(program, data.slot) && wrapped.ret >= 0 => Some((Rule::BufferRoom, true)),
         Op::Send(data) if data.memory == Memory::Good => {
@@ -130,8 +134,11 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
     let reset = is_reset(wrapped);
     // Its error another holder of the socket may have been told.
     let (error, broken) = (libc::POLLERR as u64, (libc::POLLHUP | libc::POLLERR) as u64);
-    let shows = |(plain, wrapped): (&u64, &u64)| {
-        plain & libc::POLLRDHUP as u64 != 0 && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
+    // By one name or the other: who did not ask for the end by its own finds it readable.
+    let end = |asked: i16| if asked & libc::POLLRDHUP != 0 { libc::POLLRDHUP } else { libc::POLLIN };
+    let shows = |((plain, wrapped), (_, asked)): ((&u64, &u64), &(Slot, i16))| {
+        let end = end(*asked) as u64;
+        plain & end != 0 && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
     };
     executed
         && killed
@@ -141,7 +148,7 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Poll { entries, .. } => {
                 entries.len() == 1
                     && (plain.ret, wrapped.ret) == (1, 1)
-                    && plain.aux.iter().zip(&wrapped.aux).all(shows)
+                    && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(shows)
             }
             _ => false,
         }
@@ -239,6 +246,17 @@ fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
         _ => false,
     })
+}
+
+/// Whether a count of unread bytes is that of a transfer that nobody received, for the descriptor was not open any more: plain, a part of
+/// it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than was sent.
+fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+    let sent = |op: &Op| match op {
+        Op::SendAll { slot: from, len, .. } if program.out(*from) == program.incoming(slot) => u64::from(*len),
+        _ => 0,
+    };
+    let most = UNREAD + program.steps[..number].iter().map(|step| sent(&step.op)).sum::<u64>();
+    [plain, wrapped].into_iter().all(|seen| seen.ret == 0 && matches!(seen.aux[..], [n] if n > UNREAD && n <= most))
 }
 
 /// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.

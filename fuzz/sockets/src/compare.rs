@@ -158,7 +158,7 @@ fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
 mod tests {
     use super::*;
     use crate::allowed::MOST;
-    use crate::op::{Data, Memory, Pieces};
+    use crate::op::{Data, Memory, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
     use crate::via::{PollVia, SendVia};
 
@@ -236,6 +236,41 @@ mod tests {
         assert_eq!(polled(&left, &begun, reset), Verdict::Apart);
         assert!(matches!(polled(&begun, &left, reset), Verdict::Differs(_)));
         assert!(matches!(polled(&left, &begun, 0), Verdict::Differs(_)));
+    }
+
+    #[test]
+    fn a_transfer_that_nobody_received_is_counted_in_part() {
+        let all = |len| (1, Op::SendAll { slot: 1, len, chunk: 4096, via: SendVia::Send, lane: 0 });
+        let count = || (0, Op::Ioctl { slot: 0, request: Request::FionRead });
+        let counted = |sent: u32, plain: u64, wrapped: u64| {
+            let program = program(vec![all(sent), count()]);
+            let seen = |n| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![n], ..Seen::default() } };
+            step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default()) == Verdict::Same
+        };
+        assert!(counted(80_000, 65_536, 80_000));
+        assert!(!counted(80_000, 65_536, 80_000 + (24 << 10) + 1), "more than was sent");
+        assert!(!counted(80_000, 1000, 1001), "as little as is left on purpose");
+        assert!(!counted(80_000, 65_536, 0));
+    }
+
+    #[test]
+    fn an_executed_program_need_not_ask_for_the_end() {
+        let polled = |asked: i16, plain: i16, wrapped: i16| {
+            let killed = (0, Op::Exit { how: ExitHow::Abort });
+            let begun = (0, Op::Spawn { actor: 1, plain: false, fork: true });
+            let poll = Op::Poll { entries: vec![(1, asked)], via: PollVia::Poll, time: Time::Zero };
+            let program = program(vec![killed, begun, (1, poll)]);
+            let seen = |shown: i16| {
+                let seen = Seen { ret: 1, aux: vec![shown as u64], ..Seen::default() };
+                Entry { fate: Fate::Done(2), seen }
+            };
+            !matches!(step(&program, 2, &seen(plain), &seen(wrapped), &mut Tally::default()), Verdict::Differs(_))
+        };
+        let (readable, half, gone) = (libc::POLLIN, libc::POLLIN | libc::POLLRDHUP, libc::POLLHUP);
+        assert!(polled(readable, readable, readable | gone));
+        assert!(polled(half, half, half | gone));
+        assert!(!polled(half, readable, readable | gone), "no end where it was asked for");
+        assert!(!polled(libc::POLLOUT, libc::POLLOUT, libc::POLLOUT | gone));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::op::{ActorId, Op, Slot};
 use crate::program::{Kind, Program, STEPS, Step, Theme};
 use crate::rng::Rng;
 use model::Model;
+pub(crate) use model::UNREAD;
 
 /// A program being made.
 pub(crate) struct Build {

@@ -5,7 +5,7 @@ use crate::op::{ActorId, Slot};
 use crate::program::{Kind, Role};
 
 /// Most bytes that are left unread in a direction: a plain socket takes them all at once, whatever the kernel's tuning.
-pub(super) const UNREAD: u64 = 24 << 10;
+pub(crate) const UNREAD: u64 = 24 << 10;
 
 /// What an actor does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
