@@ -49,6 +49,7 @@ const FIN_WAIT1: u8 = 4;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 const CLOSE_WAIT: u8 = 8;
+const LISTEN: u8 = 10;
 
 impl Quiet {
     /// Opens it.
@@ -77,15 +78,20 @@ impl Quiet {
             if acked && seen.0.is_none_or(|end| end.queued == 0) && seen.1.is_none_or(|end| end.queued == 0) {
                 return true;
             }
-            let (Some(one), Some(other)) = seen else { return true };
-            let quiet = arrived(one, other) && arrived(other, one);
+            let (quiet, enough, patience) = match seen {
+                (None, None) => return true,
+                (Some(one), Some(other)) => {
+                    let full = one.unread.max(other.unread) > MUCH && !acked;
+                    (arrived(one, other) && arrived(other, one), full, if full { STILL_NS } else { ACK_NS })
+                }
+                // What is sent to an end that is gone is under way until a reset answers it.
+                (Some(end), None) | (None, Some(end)) => (end.queued == 0, true, ACK_NS),
+            };
             if quiet && !acked {
                 return true;
             }
-            let full = one.unread.max(other.unread) > MUCH && !acked;
-            let patience = if full { STILL_NS } else { ACK_NS };
             if raw::now() - since > patience {
-                return full;
+                return enough;
             }
             raw::nap(20);
             let now = look();
@@ -126,7 +132,8 @@ impl Quiet {
         if number::<2>(answer, 4)? as u16 != BY_FAMILY {
             return None;
         }
-        info(answer)
+        // Of an end that is gone the kernel finds who listens at its port.
+        info(answer).filter(|end| end.state != LISTEN)
     }
 }
 
@@ -193,5 +200,6 @@ mod tests {
         assert_eq!((near.sent, near.unsent, far.received), (5, 0, 5));
         assert!(arrived(near, far) && arrived(far, near));
         assert_eq!(quiet.ask(false, 1, 2), None);
+        assert_eq!(quiet.ask(false, peer, 2), None, "only a listener");
     }
 }
