@@ -116,6 +116,11 @@ impl Sequence<'_, '_> {
     fn group(&mut self, from: usize, to: usize) -> Step {
         let runnable = (from..to).all(|step| self.is_runnable(step));
         if !runnable {
+            // Held steps before it may have woken somebody.
+            if from > 0 && self.program.steps[from - 1].held && !self.program.steps[to - 1].held {
+                self.settle(from - 1);
+                self.look_at_sleepers(to - 1)?;
+            }
             // All or none: alone the others would wait for ever.
             return (from..to).try_for_each(|step| self.judge_step(step));
         }
