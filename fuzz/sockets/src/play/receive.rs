@@ -67,7 +67,7 @@ fn keep(turn: &Turn, data: &Data<RecvVia>, bytes: &[u8], moved: usize) {
 
 /// A call that slept may have brought only the first of what is there by now.
 pub(crate) fn top_up(turn: &Turn, data: &Data<RecvVia>) {
-    let unfit = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
+    let unfit = libc::MSG_OOB | libc::MSG_ERRQUEUE;
     let got = turn.record.bytes.load(Ordering::Relaxed) as usize;
     let want = data.len as usize;
     if got == 0 || got >= want || data.flags & unfit != 0 || data.memory != Memory::Good {
@@ -77,12 +77,19 @@ pub(crate) fn top_up(turn: &Turn, data: &Data<RecvVia>) {
     let all = memory::bytes(want);
     let from = if peek == 0 { got } else { 0 };
     let room = &mut all[from..];
-    let flags = libc::MSG_DONTWAIT | peek;
+    let trunc = data.flags & libc::MSG_TRUNC;
+    let flags = libc::MSG_DONTWAIT | peek | trunc;
     // SAFETY: memory of our own.
     let more = count(|| unsafe { c::recv(state::fd(data.slot), room.as_mut_ptr().cast(), room.len(), flags) });
     let more = more.ret.max(0) as usize;
-    turn.record.ret.store((from + more).max(got) as i64, Ordering::Relaxed);
-    if peek == 0 {
+    let there = (from + more).max(got);
+    turn.record.ret.store(there as i64, Ordering::Relaxed);
+    if trunc != 0 {
+        // Nothing was written.
+        turn.record.bytes.store(there as u64, Ordering::Relaxed);
+        turn.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..there]), Ordering::Relaxed);
+        turn.skipped(data.slot, if peek == 0 { more } else { 0 });
+    } else if peek == 0 {
         turn.check(data.slot, &all[got..got + more], true);
         turn.record.bytes.store((got + more) as u64, Ordering::Relaxed);
         turn.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..got + more]), Ordering::Relaxed);
