@@ -21,7 +21,7 @@ use madrigal_sys::{process as proc, raw, tcp, time};
 use crate::state::arenas::{self, Lease, Unmapped};
 use crate::state::session::At;
 use crate::state::sock::{Sock, flag, mode, role};
-use crate::state::{gate, holders, offers, process, registration, settle};
+use crate::state::{gate, offers, process, registration, settle};
 
 /// Data calls, and time, an offer stands without an answer.
 const OFFER_LOOKS: u32 = 64;
@@ -51,7 +51,7 @@ fn obstacle(s: &Sock, fd: c_int) -> Option<Reason> {
         return Some(Reason::Corked);
     }
     if !s.is_sole() {
-        return Some(if holders::unknown(&s.holders) { Reason::SharedUnknown } else { Reason::Shared });
+        return Some(if s.holders.unknown() { Reason::SharedUnknown } else { Reason::Shared });
     }
     if !registration::may_move(s) {
         return Some(Reason::EventSet);

@@ -8,20 +8,15 @@
 //!   the family's counter:  0 (free) --share--> 2, 3 .. --let_go--> 1 --sole--> 0        --let_go by the last one--> 0
 //!                          any --pass_on--> the same, LOST: somebody holds it whom nobody counts, so nobody is alone with it
 //!   a process's word:      0 (its own) --share--> counted --let_go, pass_on--> UNKNOWN    counted --sole--> 0
-//!                          counted --leave_for_exec--> counted, AWAY --come_back--> counted
+//!                          counted --leave_for_exec--> counted, AWAY --come_back--> counted, or UNKNOWN
 //! ```
+//! A counter that is free may become another object's. Each use of it has a number, which the words have, too: who was away, and comes back
+//! to a counter of another use, is not counted.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+#[cfg(not(feature = "shuttle"))]
+mod shared;
 
-use madrigal_sys::mem::SharedMap;
-
-use super::slab::zeroed_pages;
-
-/// Counters of a family.
-const COUNTERS: usize = 64 * 1024;
-
-static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-static HINT: AtomicU32 = AtomicU32::new(0);
+use madrigal_base::sync::{AtomicU32, Ordering};
 
 /// In a process's word: its holders cannot be counted.
 const UNKNOWN: u32 = u32::MAX;
@@ -29,6 +24,10 @@ const UNKNOWN: u32 = u32::MAX;
 const AWAY: u32 = 1 << 30;
 /// In a counter: there are holders that are not counted.
 const LOST: u32 = 1 << 31;
+/// Holders, in a counter; one more than the counter's index, in a process's word.
+const COUNT: u32 = (1 << 17) - 1;
+/// The use of a counter, in both.
+const USE: u32 = (AWAY - 1) & !COUNT;
 
 /// Who holds a socket that this process has given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,183 +39,236 @@ pub(crate) enum Rest {
     Nobody,
 }
 
-fn counter(cell: &AtomicU32) -> Option<&'static AtomicU32> {
-    // UNKNOWN and AWAY are far out of range.
-    at(cell.load(Ordering::Relaxed).checked_sub(1)? as usize)
+/// What a process knows of the holders of an object. All-zero: it is its own.
+#[derive(Default)]
+pub(crate) struct Holders(AtomicU32);
+
+/// The counters that all processes of a family have.
+#[derive(Clone, Copy)]
+struct Family<'a> {
+    counters: &'a [AtomicU32],
+    /// Where to look for a free one.
+    hint: &'a AtomicU32,
 }
 
-fn at(index: usize) -> Option<&'static AtomicU32> {
-    let table = TABLE.load(Ordering::Acquire);
-    if table.is_null() || index >= COUNTERS {
-        return None;
+impl<'a> Family<'a> {
+    fn counter(self, holders: &Holders) -> Option<&'a AtomicU32> {
+        let word = holders.0.load(Ordering::Relaxed);
+        // One that is away is not counted.
+        let index = if word >= AWAY { None } else { (word & COUNT).checked_sub(1) };
+        self.counters.get(index? as usize)
     }
-    // SAFETY: the table is a shared mapping of COUNTERS words that is never unmapped.
-    Some(unsafe { &*table.add(index) })
-}
 
-/// Makes the counters, before the first fork of the family.
-fn make() -> bool {
-    if !TABLE.load(Ordering::Acquire).is_null() {
-        return true;
+    fn unknown(self, holders: &Holders) -> bool {
+        holders.0.load(Ordering::Relaxed) >= AWAY
+            || self.counter(holders).is_some_and(|counter| counter.load(Ordering::Relaxed) & LOST != 0)
     }
-    let Ok(map) = SharedMap::anonymous(COUNTERS * size_of::<AtomicU32>()) else { return false };
-    let Some(place) = zeroed_pages(size_of::<SharedMap>()) else { return false };
-    let place = place.cast::<SharedMap>();
-    // SAFETY: fresh pages nobody else knows, never unmapped: the mapping lives for ever.
-    let map = unsafe {
-        place.write(map);
-        &*place
-    };
-    let Some(table) = map.at(0, map.len()) else { return false };
-    // Two threads may fork at once: those of the first one count.
-    let _ = TABLE.compare_exchange(core::ptr::null_mut(), table.cast(), Ordering::AcqRel, Ordering::Acquire);
-    true
-}
 
-/// A fork is coming: the child will be one more holder. `cell` is the object's `holders` word.
-pub(crate) fn share(cell: &AtomicU32) {
-    if let Some(counter) = counter(cell) {
-        counter.fetch_add(1, Ordering::AcqRel);
-        return;
-    }
-    if cell.load(Ordering::Relaxed) == UNKNOWN || !make() {
-        cell.store(UNKNOWN, Ordering::Relaxed);
-        return;
-    }
-    let first = HINT.load(Ordering::Relaxed);
-    let free = |index: &u32| {
-        at(*index as usize).is_some_and(|c| c.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok())
-    };
-    let index = (0..COUNTERS as u32).map(|i| first.wrapping_add(i) % COUNTERS as u32).find(free);
-    HINT.store(index.map_or(first, |index| index + 1), Ordering::Relaxed);
-    cell.store(index.map_or(UNKNOWN, |index| index + 1), Ordering::Relaxed);
-}
-
-/// This process holds it no longer.
-pub(crate) fn let_go(cell: &AtomicU32) -> Rest {
-    let rest = count_off(cell);
-    cell.store(UNKNOWN, Ordering::Relaxed);
-    rest
-}
-
-/// It goes to somebody who is not counted, and this process counts itself no more, either.
-pub(crate) fn pass_on(cell: &AtomicU32) -> Rest {
-    if let Some(counter) = counter(cell) {
-        counter.fetch_or(LOST, Ordering::AcqRel);
-    }
-    match let_go(cell) {
-        Rest::Nobody => Rest::Uncounted,
-        rest => rest,
-    }
-}
-
-/// This process is about to become a program that will not hold it.
-pub(crate) fn leave_for_exec(cell: &AtomicU32) -> Rest {
-    let rest = count_off(cell);
-    if rest == Rest::Family && cell.load(Ordering::Relaxed) != UNKNOWN {
-        cell.fetch_or(AWAY, Ordering::Relaxed);
-    } else if counter(cell).is_some() {
-        // The counter is free; whatever comes, nobody else has it.
-        cell.store(if rest == Rest::Nobody { 0 } else { UNKNOWN }, Ordering::Relaxed);
-    }
-    rest
-}
-
-/// It has not become another program. False: another process may have taken it for its own meanwhile.
-pub(crate) fn come_back(cell: &AtomicU32) -> bool {
-    let word = cell.load(Ordering::Relaxed);
-    if word == UNKNOWN || word & AWAY == 0 {
-        return true;
-    }
-    cell.store(word & !AWAY, Ordering::Relaxed);
-    let counted = counter(cell).is_some_and(|counter| {
-        let more = |n: u32| (n & !LOST != 0).then_some(n + 1);
-        counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-    });
-    if !counted {
-        cell.store(UNKNOWN, Ordering::Relaxed);
-    }
-    counted
-}
-
-/// One holder less.
-fn count_off(cell: &AtomicU32) -> Rest {
-    let Some(counter) = counter(cell) else {
-        return if cell.load(Ordering::Relaxed) == 0 { Rest::Nobody } else { Rest::Family };
-    };
-    match counter.fetch_sub(1, Ordering::AcqRel) {
-        1 => Rest::Nobody,
-        n if n == LOST | 1 => {
-            // Nobody counts here any more: it is free.
-            counter.store(0, Ordering::Release);
-            Rest::Uncounted
+    fn share(self, holders: &Holders) {
+        if let Some(counter) = self.counter(holders) {
+            counter.fetch_add(1, Ordering::AcqRel);
+        } else if holders.0.load(Ordering::Relaxed) == 0 {
+            holders.0.store(self.take().unwrap_or(UNKNOWN), Ordering::Relaxed);
+        } else {
+            holders.0.store(UNKNOWN, Ordering::Relaxed);
         }
-        _ => Rest::Family,
     }
-}
 
-/// Whether nobody but this process holds what `cell` belongs to.
-pub(crate) fn sole(cell: &AtomicU32) -> bool {
-    match cell.load(Ordering::Relaxed) {
-        0 => true,
-        UNKNOWN => false,
-        _ => counter(cell).is_some_and(|c| {
-            let alone = c.load(Ordering::Acquire) == 1;
-            if alone && c.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // Nobody else can add to it any more: the counter is free.
-                cell.store(0, Ordering::Relaxed);
+    /// A free counter, for two holders; the word of each.
+    fn take(self) -> Option<u32> {
+        let (first, all) = (self.hint.load(Ordering::Relaxed), self.counters.len() as u32);
+        for index in (0..all).map(|i| first.wrapping_add(i) % all) {
+            let counter = self.counters.get(index as usize)?;
+            let seen = counter.load(Ordering::Relaxed);
+            let next = seen.wrapping_add(COUNT + 1) & USE;
+            let free = seen & !USE == 0;
+            if free && counter.compare_exchange(seen, next | 2, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.hint.store(index + 1, Ordering::Relaxed);
+                return Some(next | (index + 1));
             }
-            alone
-        }),
+        }
+        None
+    }
+
+    fn let_go(self, holders: &Holders) -> Rest {
+        let rest = self.count_off(holders);
+        holders.0.store(UNKNOWN, Ordering::Relaxed);
+        rest
+    }
+
+    fn pass_on(self, holders: &Holders) -> Rest {
+        if let Some(counter) = self.counter(holders) {
+            counter.fetch_or(LOST, Ordering::AcqRel);
+        }
+        match self.let_go(holders) {
+            Rest::Nobody => Rest::Uncounted,
+            rest => rest,
+        }
+    }
+
+    fn leave_for_exec(self, holders: &Holders) -> Rest {
+        let counted = self.counter(holders).is_some();
+        let rest = self.count_off(holders);
+        match rest {
+            _ if !counted => {}
+            Rest::Family => _ = holders.0.fetch_or(AWAY, Ordering::Relaxed),
+            Rest::Uncounted => holders.0.store(UNKNOWN, Ordering::Relaxed),
+            // The counter is free; whatever comes, nobody else has it.
+            Rest::Nobody => holders.0.store(0, Ordering::Relaxed),
+        }
+        rest
+    }
+
+    fn come_back(self, holders: &Holders) -> bool {
+        let word = holders.0.load(Ordering::Relaxed);
+        if word == UNKNOWN || word & AWAY == 0 {
+            return true;
+        }
+        holders.0.store(word & !AWAY, Ordering::Relaxed);
+        let counted = self.counter(holders).is_some_and(|counter| {
+            let more = |n: u32| (n & USE == word & USE && n & COUNT != 0).then_some(n + 1);
+            counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        });
+        if !counted {
+            holders.0.store(UNKNOWN, Ordering::Relaxed);
+        }
+        counted
+    }
+
+    /// One holder less.
+    fn count_off(self, holders: &Holders) -> Rest {
+        let Some(counter) = self.counter(holders) else {
+            return if holders.0.load(Ordering::Relaxed) == 0 { Rest::Nobody } else { Rest::Family };
+        };
+        // SYNC: in one step with the mark, for a counter without holders may be another object's at once.
+        let less = |n: u32| Some(if n & COUNT == 1 { n & USE } else { n - 1 });
+        match counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) {
+            Ok(n) if n & COUNT != 1 => Rest::Family,
+            Ok(n) if n & LOST != 0 => Rest::Uncounted,
+            _ => Rest::Nobody,
+        }
+    }
+
+    fn sole(self, holders: &Holders) -> bool {
+        match holders.0.load(Ordering::Relaxed) {
+            0 => true,
+            UNKNOWN => false,
+            word => self.counter(holders).is_some_and(|counter| {
+                let (one, free) = (word & USE | 1, word & USE);
+                // Nobody else can add to it: the counter is free.
+                let alone = counter.compare_exchange(one, free, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                if alone {
+                    holders.0.store(0, Ordering::Relaxed);
+                }
+                alone
+            }),
+        }
     }
 }
 
-/// Whether holders of a socket can be counted at all.
-pub(crate) fn unknown(cell: &AtomicU32) -> bool {
-    cell.load(Ordering::Relaxed) >= AWAY || counter(cell).is_some_and(|c| c.load(Ordering::Relaxed) & LOST != 0)
+/// A family of a test.
+#[cfg(test)]
+mod few {
+    use super::*;
+
+    /// Counters, of which few are enough.
+    pub(super) struct Table {
+        counters: [AtomicU32; 2],
+        hint: AtomicU32,
+    }
+
+    impl Table {
+        pub(super) fn new() -> Self {
+            Self { counters: [const { AtomicU32::new(0) }; 2], hint: AtomicU32::new(0) }
+        }
+
+        pub(super) fn family(&self, counters: usize) -> Family<'_> {
+            Family { counters: &self.counters[..counters], hint: &self.hint }
+        }
+    }
+
+    pub(super) fn child_of(parent: &Holders) -> Holders {
+        Holders(AtomicU32::new(parent.0.load(Ordering::Relaxed)))
+    }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use super::few::{Table, child_of};
     use super::*;
 
     /// A socket's word in this process, and the one its child would have.
-    fn family() -> (AtomicU32, AtomicU32) {
-        let parent = AtomicU32::new(0);
-        share(&parent);
-        let child = AtomicU32::new(parent.load(Ordering::Relaxed));
+    fn two(f: Family<'_>) -> (Holders, Holders) {
+        let parent = Holders::default();
+        f.share(&parent);
+        let child = child_of(&parent);
         (parent, child)
     }
 
     #[test]
     fn the_last_holder_is_alone() {
-        let (parent, child) = family();
-        assert!(!sole(&parent) && !sole(&child));
-        assert_eq!(let_go(&child), Rest::Family);
-        assert!(sole(&parent));
-        assert_eq!(let_go(&parent), Rest::Nobody);
+        let table = Table::new();
+        let f = table.family(2);
+        let (parent, child) = two(f);
+        assert!(!f.sole(&parent) && !f.sole(&child));
+        assert_eq!(f.let_go(&child), Rest::Family);
+        assert!(f.sole(&parent));
+        assert_eq!(f.let_go(&parent), Rest::Nobody);
     }
 
     #[test]
     fn nobody_is_alone_with_what_was_passed_on() {
-        let (parent, child) = family();
-        assert_eq!(pass_on(&parent), Rest::Family);
-        assert!(!sole(&child) && unknown(&child));
-        assert_eq!(let_go(&child), Rest::Uncounted);
-        assert_eq!(pass_on(&AtomicU32::new(0)), Rest::Uncounted);
+        let table = Table::new();
+        let f = table.family(2);
+        let (parent, child) = two(f);
+        assert_eq!(f.pass_on(&parent), Rest::Family);
+        assert!(!f.sole(&child));
+        assert_eq!(f.let_go(&child), Rest::Uncounted);
+        assert_eq!(f.pass_on(&Holders::default()), Rest::Uncounted);
     }
 
     #[test]
     fn an_exec_that_fails_counts_again() {
-        let (parent, child) = family();
-        assert_eq!(leave_for_exec(&child), Rest::Family);
-        assert!(come_back(&child));
-        assert!(!sole(&parent) && !sole(&child));
-        assert_eq!(leave_for_exec(&child), Rest::Family);
-        assert!(sole(&parent));
-        assert!(!come_back(&child) && !sole(&child));
-        let own = AtomicU32::new(0);
-        assert_eq!(leave_for_exec(&own), Rest::Nobody);
-        assert!(come_back(&own) && sole(&own));
+        let table = Table::new();
+        let f = table.family(2);
+        let (parent, child) = two(f);
+        assert_eq!(f.leave_for_exec(&child), Rest::Family);
+        assert!(f.come_back(&child));
+        assert!(!f.sole(&parent) && !f.sole(&child));
+        assert_eq!(f.leave_for_exec(&child), Rest::Family);
+        assert!(f.sole(&parent));
+        assert!(!f.come_back(&child) && !f.sole(&child));
+        let own = Holders::default();
+        assert_eq!(f.leave_for_exec(&own), Rest::Nobody);
+        assert!(f.come_back(&own) && f.sole(&own));
+    }
+
+    #[test]
+    fn who_comes_back_is_not_counted_for_another_object() {
+        let table = Table::new();
+        let f = table.family(2);
+        let (parent, child) = two(f);
+        assert_eq!(f.leave_for_exec(&child), Rest::Family);
+        assert!(f.sole(&parent));
+        // Both counters are in use, one of them that of before.
+        let others = [two(f), two(f)];
+        assert!(!f.come_back(&child) && !f.sole(&child));
+        for (one, other) in &others {
+            assert_eq!(f.let_go(one), Rest::Family);
+            assert!(f.sole(other));
+        }
+    }
+
+    #[test]
+    fn without_a_free_counter_nobody_is_alone() {
+        let table = Table::new();
+        let f = table.family(2);
+        let (_first, _second, (parent, child)) = (two(f), two(f), two(f));
+        assert!(!f.sole(&parent) && !f.sole(&child));
+        assert_eq!(f.let_go(&child), Rest::Family);
+        assert!(!f.sole(&parent));
     }
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;

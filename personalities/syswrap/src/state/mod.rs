@@ -24,7 +24,6 @@ pub(crate) mod arenas;
 pub(crate) mod defer;
 pub(crate) mod gate;
 pub(crate) mod hold;
-#[cfg(not(feature = "shuttle"))]
 pub(crate) mod holders;
 pub(crate) mod lock;
 #[cfg(not(feature = "shuttle"))]

@@ -12,12 +12,13 @@ use madrigal_sys::process;
 use madrigal_sys::signals::Blocked;
 
 use super::hold::Hold;
+use super::holders::Holders;
 use super::lock::Lock;
 use super::member::{Member, bit};
 use super::slab::{Object, Slab};
 use super::sock::{self, MEMBERS, Ref, SOCKS, Sock};
 use super::table::{self, Kind, Word};
-use super::{gate, holders, still};
+use super::{gate, still};
 
 /// All event sets of this process.
 static SETS: Slab<Set> = Slab::new();
@@ -32,7 +33,7 @@ pub(crate) struct Set {
     /// Hooks at work on it; threads asleep in it are parked. Never reset.
     hold: Hold,
     refs: AtomicU32,
-    holders: AtomicU32,
+    holders: Holders,
     /// A descriptor of it, if it still is one.
     epfd: AtomicI32,
     /// TCP sockets and nested sets in it.
@@ -145,7 +146,8 @@ pub(crate) fn track(fd: c_int) {
         return;
     }
     let Some((index, set)) = SETS.take() else { return };
-    let words = [&set.holders, &set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
+    set.holders.begin();
+    let words = [&set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
     for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded]) {
         field.store(0, Ordering::Relaxed);
     }
@@ -197,7 +199,7 @@ pub(crate) fn add_descriptor(index: u32) {
 pub(crate) fn drop_descriptor(index: u32) {
     let Some(set) = by_index(index) else { return };
     if set.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        holders::let_go(&set.holders);
+        set.holders.let_go();
         super::registration::set_closed(&set);
         open_sets().for_each(|(_, outer)| outer.forget_nested(index));
         set.hold.set_due();
@@ -207,28 +209,28 @@ pub(crate) fn drop_descriptor(index: u32) {
 /// A fork is coming: the child will hold every set too.
 pub(crate) fn share_all() {
     for (_, set) in open_sets() {
-        holders::share(&set.holders);
+        set.holders.share();
     }
 }
 
-/// This process ends: see [`holders`].
+/// This process ends: see [`Holders`].
 pub(crate) fn drop_all() {
     for (_, set) in open_sets() {
-        holders::let_go(&set.holders);
+        set.holders.let_go();
     }
 }
 
 /// This process is about to become another program.
 pub(crate) fn leave_for_exec() {
     for (_, set) in open_sets() {
-        holders::leave_for_exec(&set.holders);
+        set.holders.leave_for_exec();
     }
 }
 
 /// It has not.
 pub(crate) fn come_back() {
     for (_, set) in open_sets() {
-        holders::come_back(&set.holders);
+        set.holders.come_back();
     }
 }
 
@@ -274,12 +276,12 @@ impl Set {
 
     /// Whether no other process has it.
     pub(crate) fn is_sole(&self) -> bool {
-        holders::sole(&self.holders)
+        self.holders.sole()
     }
 
     /// Somebody holds it from now on who is not counted.
     pub(crate) fn pass_on(&self) {
-        holders::pass_on(&self.holders);
+        self.holders.pass_on();
     }
 
     /// A descriptor of it.

@@ -21,7 +21,7 @@ use madrigal_sys::fd::Fd;
 
 use super::defer::Deferred;
 use super::hold::Hold;
-use super::holders::{self, Rest};
+use super::holders::{Holders, Rest};
 use super::lock::Lock;
 use super::member::{Member, bit};
 use super::owed::Owed;
@@ -112,7 +112,7 @@ pub(crate) struct Sock {
     /// The table's count of posts when an accepting end last looked.
     pub(crate) seen_offers: AtomicU32,
     /// Its counter among processes that share it, plus one; 0 while only this process holds it.
-    pub(crate) holders: AtomicU32,
+    pub(crate) holders: Holders,
     /// How often the kernel reported anything for it through an event set; the same for room to write.
     pub(crate) kernel_moves: AtomicU32,
     pub(crate) kernel_room: AtomicU32,
@@ -240,7 +240,7 @@ pub(crate) fn track(fd: c_int, role: u32, nonblocking: bool) {
 
 impl Sock {
     fn reset(&self, index: u32, fd: c_int, role: u32, nonblocking: bool) {
-        let words = [&self.mode, &self.never, &self.sends, &self.seen_offers, &self.holders, &self.kernel_moves];
+        let words = [&self.mode, &self.never, &self.sends, &self.seen_offers, &self.kernel_moves];
         let more = [
             &self.kernel_room,
             &self.offer,
@@ -250,6 +250,7 @@ impl Sock {
             &self.turns,
             &self.displaced,
         ];
+        self.holders.begin();
         for field in words.into_iter().chain(more) {
             field.store(0, Ordering::Relaxed);
         }
@@ -328,28 +329,28 @@ impl Sock {
     /// A fork is coming: the child will hold it, too.
     pub(crate) fn share(&self) {
         self.set_flag(flag::LAST, false);
-        holders::share(&self.holders);
+        self.holders.share();
     }
 
     /// This process holds it no longer; true: nobody else does.
     pub(crate) fn let_go(&self) -> bool {
-        self.note_rest(holders::let_go(&self.holders)) == Rest::Nobody
+        self.note_rest(self.holders.let_go()) == Rest::Nobody
     }
 
     /// Somebody holds it from now on who is not counted.
     pub(crate) fn pass_on(&self) {
-        self.note_rest(holders::pass_on(&self.holders));
+        self.note_rest(self.holders.pass_on());
     }
 
     /// This process is about to become a program that will not hold it.
     pub(crate) fn leave_for_exec(&self) {
-        self.note_rest(holders::leave_for_exec(&self.holders));
+        self.note_rest(self.holders.leave_for_exec());
     }
 
     /// It has not become another program. False: another process may have taken the socket for its own meanwhile.
     pub(crate) fn come_back(&self) -> bool {
         self.set_flag(flag::LAST, false);
-        holders::come_back(&self.holders)
+        self.holders.come_back()
     }
 
     fn note_rest(&self, rest: Rest) -> Rest {
@@ -361,8 +362,8 @@ impl Sock {
 
     /// Whether this process is the only holder of it.
     pub(crate) fn is_sole(&self) -> bool {
-        let was_shared = self.holders.load(Ordering::Relaxed) != 0;
-        let sole = holders::sole(&self.holders);
+        let was_shared = self.holders.was_shared();
+        let sole = self.holders.sole();
         if sole && was_shared {
             self.set_flag(flag::LAST, true);
         }
