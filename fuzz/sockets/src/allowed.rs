@@ -1,7 +1,7 @@
 //! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
 
 use crate::generate::UNREAD;
-use crate::op::{ActorId, Ctl, ExitHow, Memory, Op, Opt, Request, Slot};
+use crate::op::{ActorId, Ctl, Data, ExitHow, Memory, Op, Opt, Request, Slot};
 use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
@@ -248,11 +248,16 @@ fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
     })
 }
 
-/// Whether a count of unread bytes is that of a transfer that nobody received, for the descriptor was not open any more: plain, a part of
-/// it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than was sent.
+/// Whether a count of unread bytes is that of a transfer, in one call or in many, that nobody received, for the descriptor was not open any
+/// more: plain, a part of it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than
+/// was sent.
 fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
     let sent = |op: &Op| match op {
-        Op::SendAll { slot: from, len, .. } if program.out(*from) == program.incoming(slot) => u64::from(*len),
+        Op::SendAll { slot: from, len, .. } | Op::Send(Data { slot: from, len, .. })
+            if program.out(*from) == program.incoming(slot) =>
+        {
+            u64::from(*len)
+        }
         _ => 0,
     };
     let most = UNREAD + program.steps[..number].iter().map(|step| sent(&step.op)).sum::<u64>();

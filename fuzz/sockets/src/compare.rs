@@ -251,6 +251,11 @@ mod tests {
         assert!(!counted(80_000, 65_536, 80_000 + (24 << 10) + 1), "more than was sent");
         assert!(!counted(80_000, 1000, 1001), "as little as is left on purpose");
         assert!(!counted(80_000, 65_536, 0));
+        let program = program(vec![flood(2 << 20), count()]);
+        let seen = |n| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![n], ..Seen::default() } };
+        let counted = |plain, wrapped| step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default());
+        assert_eq!(counted(128_001, 110_592), Verdict::Same, "sent by one call");
+        assert_ne!(counted(128_001, 1000), Verdict::Same);
     }
 
     #[test]
