@@ -46,6 +46,8 @@ const SO_PEERNAME: c_int = 28;
 const TCP_INQ: c_int = 36;
 const TCP_FASTOPEN_CONNECT: c_int = 30;
 const TCP_AO_ADD_KEY: c_int = 38;
+const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
 /// A getsockopt(2) that receives.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
@@ -70,8 +72,13 @@ pub unsafe extern "C-unwind" fn getsockopt(
     if result == 0 && is_socket(fd) {
         // SAFETY: the kernel has just written the value.
         if let Some(told) = guarded_or(None, || unsafe { instead(fd, (level, name), value) }) {
-            // SAFETY: as above: so many bytes of an int.
-            unsafe { tell(told, value, len) };
+            // SAFETY: as above: so many bytes of it.
+            unsafe { tell(&told.to_ne_bytes(), value, len) };
+        } else if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+            && let Some(state) = guarded_or(None, || state(fd))
+        {
+            // SAFETY: as above: `struct tcp_info` begins with it.
+            unsafe { tell(&[state], value, len) };
         }
     }
     result
@@ -118,14 +125,21 @@ fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
     s.session.pending_error().map(Errno::raw_os_error)
 }
 
-/// Writes an int where getsockopt(2) has written one.
+/// The state of a connection (linux/tcp_states.h) whose peer has gone, where the kernel's socket is not in the one that TCP's would be.
+fn state(fd: c_int) -> Option<u8> {
+    let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
+    view(&s, fd)?.learn();
+    let state = if s.session.seems_connected() { TCP_CLOSE_WAIT } else { TCP_CLOSE };
+    s.session.is_gone().then_some(state)
+}
+
+/// Writes where getsockopt(2) has written.
 ///
 /// # Safety
 /// As for getsockopt(2), but for addresses that are bad.
-unsafe fn tell(told: c_int, value: *mut c_void, len: *const socklen_t) {
+unsafe fn tell(bytes: &[u8], value: *mut c_void, len: *const socklen_t) {
     // SAFETY: the caller's contract.
     let room = unsafe { get(len) }.unwrap_or(0) as usize;
-    let bytes = told.to_ne_bytes();
     // SAFETY: as above; the source is our own.
     unsafe { fault::copy(value.cast(), bytes.as_ptr(), room.min(bytes.len())) };
 }

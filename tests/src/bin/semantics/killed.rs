@@ -16,6 +16,7 @@ crate::checks![
     child_killed_at_once,
     asynchronously,
     peer_killed_behind_a_doorbell,
+    peer_killed_then_info,
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     peer_gone_behind_a_seal,
@@ -145,6 +146,43 @@ pub(crate) fn left_behind_a_doorbell() -> OwnedFd {
     assert_eq!(recv_exact(&fd, 4), b"last");
     net::await_events(&fd, libc::POLLRDHUP);
     fd
+}
+
+/// The state of a connection, as `TCP_INFO` tells it (linux/tcp_states.h).
+fn state(fd: &OwnedFd) -> i32 {
+    net::get(fd, libc::IPPROTO_TCP, libc::TCP_INFO).unwrap() & 0xff
+}
+
+/// Programs ask so whether their peer is gone.
+fn peer_killed_then_info() {
+    const CLOSE: i32 = 7;
+    const CLOSE_WAIT: i32 = 8;
+    let fd = left_behind_a_doorbell();
+    assert_eq!(state(&fd), CLOSE_WAIT);
+    assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
+    net::await_events(&fd, libc::POLLHUP);
+    assert_eq!(state(&fd), CLOSE);
+    let fd = left_behind_a_doorbell();
+    net::shutdown(&fd, libc::SHUT_WR).unwrap();
+    net::await_events(&fd, libc::POLLHUP);
+    assert_eq!(state(&fd), CLOSE);
+    // With a byte unread: a reset.
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        net::await_events(&fd, libc::POLLIN);
+        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    send_all(&fd, b"never read");
+    net::wait(child);
+    net::await_events(&fd, libc::POLLRDHUP);
+    assert_eq!(state(&fd), CLOSE);
 }
 
 /// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after
