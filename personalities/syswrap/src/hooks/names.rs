@@ -10,7 +10,7 @@ use super::{get, guarded_or, is_socket};
 use crate::outcome::errno;
 use crate::real;
 use crate::route::{self, Addresses};
-use crate::state::sock::{self, mode};
+use crate::state::sock::{self, flag, mode};
 use crate::state::socket::view;
 
 /// getpeername(2)
@@ -31,13 +31,8 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, addr: *mut sockaddr, len:
 /// As for getpeername(2), which `real` is, or getsockname(2).
 unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, real: impl FnOnce() -> c_int) -> c_int {
     if !route::is_routed(fd) || addr.is_null() || len.is_null() {
-        if peer && is_socket(fd) && is_reset(fd) {
-            return super::fail(Errno::NOTCONN);
-        }
-        let result = real();
         // SAFETY: the caller's contract.
-        let known = peer && result < 0 && errno() == libc::ENOTCONN && unsafe { tell_peer(fd, addr, len) };
-        return if known { 0 } else { result };
+        return unsafe { ours_or(fd, peer, addr, len, real) };
     }
     // SAFETY: the program's own length.
     let room = unsafe { *len };
@@ -49,21 +44,45 @@ unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, 
     result
 }
 
-/// The peer's name, where it has ended and only the kernel's own socket is broken; false: it has none.
+/// What the kernel tells, but for a socket that has other names than the program knows, or none any more.
+///
+/// # Safety
+/// As for [`name`].
+unsafe fn ours_or(
+    fd: c_int,
+    peer: bool,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    if peer && is_socket(fd) && is_reset(fd) {
+        return super::fail(Errno::NOTCONN);
+    }
+    // SAFETY: the program's own length.
+    let room = unsafe { get(len) };
+    let result = real();
+    if !is_socket(fd) || result < 0 && !(peer && errno() == libc::ENOTCONN) {
+        return result;
+    }
+    let (Some(room), Some(name)) = (room, guarded_or(None, || known_name(fd, peer, result == 0))) else {
+        return result;
+    };
+    // SAFETY: the caller's contract.
+    if unsafe { tell(&name, addr, len, room) } { 0 } else { result }
+}
+
+/// Writes a name where there is room for so many bytes.
 ///
 /// # Safety
 /// As for getpeername(2), but for addresses that are bad.
-unsafe fn tell_peer(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> bool {
-    let Some(name) = guarded_or(None, || peer_name(fd)) else { return false };
+unsafe fn tell(name: &libc::sockaddr_storage, addr: *mut sockaddr, len: *mut socklen_t, room: socklen_t) -> bool {
     let size = if c_int::from(name.ss_family) == libc::AF_INET {
         size_of::<libc::sockaddr_in>()
     } else {
         size_of::<libc::sockaddr_in6>()
     };
-    // SAFETY: the program's own length.
-    let Some(room) = (unsafe { get(len) }) else { return false };
     // SAFETY: the program vouches for so many bytes, if they are mapped; the source is our own.
-    unsafe { fault::copy(addr.cast(), (&raw const name).cast(), size.min(room as usize)) };
+    unsafe { fault::copy(addr.cast(), core::ptr::from_ref(name).cast(), size.min(room as usize)) };
     // SAFETY: as above.
     unsafe { fault::write(len, size as socklen_t) }
 }
@@ -78,12 +97,18 @@ fn is_reset(fd: c_int) -> bool {
     })
 }
 
-fn peer_name(fd: c_int) -> Option<libc::sockaddr_storage> {
-    let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
-    view(&s, fd)?.learn();
-    let known = s.session.seems_connected() && s.tuple.is_known();
-    let own = raw::socket_name(fd, false).ok().filter(|_| known)?;
-    Some(s.tuple.peer_of(own, s.session.side() == 0))
+/// A name that the kernel does not tell: of a socket that was connected anew, or, where it tells none (`told` is false), of a peer that has
+/// ended while only the kernel's own socket is broken.
+fn known_name(fd: c_int, peer: bool, told: bool) -> Option<libc::sockaddr_storage> {
+    let s = sock::enter(fd)?;
+    let ours = || {
+        view(&s, fd).filter(|_| s.mode() == mode::SESSION)?.learn();
+        Some(s.session.seems_connected())
+    };
+    let known = if told { s.has(flag::ANEW) } else { ours()? };
+    let own = raw::socket_name(fd, false).ok().filter(|_| known && s.tuple.is_known())?;
+    let connects = s.session.side() == 0;
+    Some(s.tuple.peer_of(own, connects == peer))
 }
 
 /// getaddrinfo(3)

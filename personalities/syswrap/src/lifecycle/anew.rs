@@ -11,6 +11,7 @@ use madrigal_sys::{Errno, raw, tcp};
 
 use super::leave::{self, Queue, take_queued};
 use crate::state::session::{HandBack, PeerEnd, View, Wire};
+use crate::state::sock::flag;
 use crate::state::socket::Socket;
 
 /// Lets the kernel's socket speak for itself, if that can be. False: nothing has changed. Behind the seal, under both locks.
@@ -27,6 +28,7 @@ pub(super) fn connect(v: &View<'_, Socket<'_>>) -> bool {
         Ok(Some(end)) => {
             anew::shut(v.wire.fd, v.is_deaf(), v.is_mute());
             anew::end(v.wire.fd, end, v.ending_for_kernel());
+            v.wire.s.set_flag(flag::ANEW, true);
         }
         _ => leave::give_up(v),
     }

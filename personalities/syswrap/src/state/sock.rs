@@ -63,6 +63,8 @@ pub(crate) mod mode {
 pub(crate) mod flag {
     /// `O_NONBLOCK`.
     pub(crate) const NONBLOCK: u32 = 1;
+    /// It was connected anew, under names that may be others (`lifecycle::anew`): to the program it has those it had.
+    pub(crate) const ANEW: u32 = 2;
     /// `SO_LINGER` with time 0: close resets.
     pub(crate) const LINGER0: u32 = 4;
     /// A receive time-out is set.

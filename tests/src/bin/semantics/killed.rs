@@ -1,7 +1,7 @@
 //! Processes that are killed, and what the other end sees.
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
@@ -17,6 +17,7 @@ crate::checks![
     asynchronously,
     peer_killed_behind_a_doorbell,
     peer_killed_then_info,
+    peer_killed_then_named,
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     peer_gone_behind_a_seal,
@@ -126,6 +127,11 @@ fn listed_read(fd: &OwnedFd, n: usize) -> Result<usize, i32> {
 
 /// A connection whose peer read everything, and was killed behind a doorbell.
 pub(crate) fn left_behind_a_doorbell() -> OwnedFd {
+    accepted_behind_a_doorbell().0
+}
+
+/// The same, and its listener.
+pub(crate) fn accepted_behind_a_doorbell() -> (OwnedFd, OwnedFd) {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
         let fd = pair::client_told_by(&out);
@@ -145,7 +151,7 @@ pub(crate) fn left_behind_a_doorbell() -> OwnedFd {
     net::wait(child);
     assert_eq!(recv_exact(&fd, 4), b"last");
     net::await_events(&fd, libc::POLLRDHUP);
-    fd
+    (fd, listener)
 }
 
 /// The state of a connection, as `TCP_INFO` tells it (linux/tcp_states.h).
@@ -183,6 +189,23 @@ fn peer_killed_then_info() {
     net::wait(child);
     net::await_events(&fd, libc::POLLRDHUP);
     assert_eq!(state(&fd), CLOSE);
+}
+
+/// Its names stay those it had, whoever listens there.
+fn peer_killed_then_named() {
+    let names = |fd: &OwnedFd| (net::own_port(fd), net::peer_port(fd));
+    let (fd, listener) = accepted_behind_a_doorbell();
+    let before = names(&fd);
+    let (_out, input) = net::pipe();
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    assert_eq!(unsafe { libc::splice(fd.as_raw_fd(), none, input.as_raw_fd(), none, 9, 0) }, 0);
+    assert_eq!(names(&fd), before, "spliced");
+    let (mine, _theirs) = net::unix_pair();
+    crate::passing::pass(&mine, &fd);
+    assert_eq!(names(&fd), before, "passed");
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+    drop(listener);
 }
 
 /// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after

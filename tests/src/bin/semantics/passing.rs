@@ -20,7 +20,7 @@ crate::checks![
 ];
 
 /// Sends one descriptor with a byte.
-fn pass(over: &OwnedFd, fd: &OwnedFd) {
+pub(crate) fn pass(over: &OwnedFd, fd: &OwnedFd) {
     let mut iov = net::const_pieces(&[b"f"]);
     let mut msg = net::message(&mut iov);
     let mut control = [0u64; 4];
