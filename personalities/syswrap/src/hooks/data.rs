@@ -9,7 +9,8 @@ use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{
-    cancellable, cancellation_point, fail, finish, guarded, guarded_or, is_known, is_socket, kernel_only, told,
+    cancellable, cancellation_point, fail, finish, finish_whole, guarded, guarded_or, is_known, is_socket, kernel_only,
+    told,
 };
 use crate::io::buffers::{Buffers, message};
 use crate::io::handlers;
@@ -176,14 +177,13 @@ pub unsafe extern "C-unwind" fn recvfrom(
     }
     // SAFETY: see `read`.
     let outcome = unsafe { receive(fd, buf, n, flags) };
-    if matches!(outcome, Outcome::Done(_)) && !addr.is_null() {
-        // TCP names no sender: the kernel writes length 0.
-        // SAFETY: the program's own length, if anything.
-        if !unsafe { fault::write(len, 0) } {
-            return fail(Errno::FAULT) as ssize_t;
-        }
+    // TCP names no sender: the kernel writes length 0.
+    // SAFETY: the program's own length, if anything.
+    let tell_sender = || addr.is_null() || unsafe { fault::write(len, 0) };
+    if matches!(outcome, Outcome::Done(_)) && !tell_sender() {
+        return fail(Errno::FAULT) as ssize_t;
     }
-    finish(fd, outcome, real)
+    finish_whole(fd, outcome, real, tell_sender)
 }
 
 /// `recvfrom` with a checked buffer size.

@@ -7,7 +7,7 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::data::{received, sent};
-use super::{fail, finish, get, guarded_or, is_awake, is_socket, sends_by_kernel};
+use super::{fail, finish, finish_whole, get, guarded_or, is_awake, is_socket, sends_by_kernel};
 use crate::io::buffers::Buffers;
 use crate::io::recv::{self, Receive};
 use crate::io::send::Send;
@@ -35,7 +35,19 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
         return got;
     }
     // SAFETY: see above.
-    unsafe { receive(fd, msg, flags) }.map_or_else(real, |outcome| finish(fd, outcome, real))
+    let Some(outcome) = (unsafe { receive(fd, msg, flags) }) else { return real() };
+    // SAFETY: as above.
+    let tell_end = || unsafe { get(msg).is_some_and(|header| fault::write(msg, from_nobody(header, flags))) };
+    finish_whole(fd, outcome, real, tell_end)
+}
+
+/// What the kernel makes of a message's header where it tells nothing but bytes, or the end.
+fn from_nobody(mut header: msghdr, flags: c_int) -> msghdr {
+    (header.msg_flags, header.msg_controllen) = (flags & libc::MSG_CMSG_CLOEXEC, 0);
+    if !header.msg_name.is_null() {
+        header.msg_namelen = 0;
+    }
+    header
 }
 
 /// recvmsg(2) of a socket. `None`: the kernel judges the call.
@@ -56,10 +68,7 @@ unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<Outcome> 
     if matches!(outcome, Outcome::Done(_)) {
         let mut told = own.get();
         if told.msg_flags == UNTOUCHED {
-            (told.msg_flags, told.msg_controllen) = (flags & libc::MSG_CMSG_CLOEXEC, 0);
-            if !told.msg_name.is_null() {
-                told.msg_namelen = 0;
-            }
+            told = from_nobody(told, flags);
         }
         // SAFETY: as above.
         if !unsafe { fault::write(msg, told) } {

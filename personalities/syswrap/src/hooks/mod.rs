@@ -96,6 +96,23 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
     }
 }
 
+/// The same for a receive that tells more than how many bytes there are: `tell_end`, where the kernel has told an error that is the end of
+/// the stream, and nothing else. False: its address is bad.
+fn finish_whole(
+    fd: c_int,
+    outcome: Outcome,
+    real: impl FnOnce() -> ssize_t,
+    tell_end: impl FnOnce() -> bool,
+) -> ssize_t {
+    let refused = core::cell::Cell::new(false);
+    let told = finish(fd, outcome, || {
+        let told = real();
+        refused.set(told < 0);
+        told
+    });
+    if told == 0 && refused.get() && !tell_end() { fail(Errno::FAULT) as ssize_t } else { told }
+}
+
 /// A receive was told of a reset, or of the end: is it what the peer meant?
 #[cold]
 fn judged(fd: c_int, told: ssize_t) -> ssize_t {

@@ -18,6 +18,7 @@ crate::checks![
     peer_killed_behind_a_doorbell,
     peer_killed_then_info,
     peer_killed_then_named,
+    peer_killed_beside_a_message,
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     peer_gone_behind_a_seal,
@@ -206,6 +207,40 @@ fn peer_killed_then_named() {
     assert_eq!(names(&fd), before, "passed");
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
     drop(listener);
+}
+
+/// A header says that the end came from nobody, also where the kernel told the sleeping call of a reset by a doorbell.
+fn peer_killed_beside_a_message() {
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    // It leaves its ring, and rings a last time.
+    let fioasync = 0x5452;
+    net::ioctl(&fd, fioasync, 0).unwrap();
+    let killer = std::thread::spawn(move || {
+        net::nap(100);
+        net::kill(child, libc::SIGKILL).unwrap();
+    });
+    let (mut name, mut control, mut byte) = ([0u64; 16], [0u64; 16], [0u8; 1]);
+    let mut iov = net::pieces(&mut [&mut byte]);
+    let mut message = net::message(&mut iov);
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = size_of_val(&name) as u32;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: a complete header.
+    assert_eq!(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) }, 0);
+    assert_eq!((message.msg_flags, message.msg_namelen, message.msg_controllen), (0, 0, 0));
+    killer.join().unwrap();
+    net::wait(child);
 }
 
 /// A process killed after it read everything ends its connections as with a close, whatever doorbells it left: the first send after
