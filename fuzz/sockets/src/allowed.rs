@@ -185,12 +185,23 @@ fn ended_by_fault(program: &Program, number: usize, entry: &Entry) -> bool {
     at != number && half(&program.steps[at].op)
 }
 
-/// Whether a slot is an event set with edge-triggered registrations.
+/// Whether a slot is an event set with edge-triggered registrations, or one around such a set.
 fn has_edges(program: &Program, number: usize, slot: Slot) -> bool {
-    let edges =
-        |op: &Op| matches!(op, Op::EpollCtl { set, events, .. } if *set == slot && events & libc::EPOLLET as u32 != 0);
+    has_edges_within(program, number, slot, DEEPEST)
+}
+
+fn has_edges_within(program: &Program, number: usize, slot: Slot, deep: u32) -> bool {
+    let edges = |op: &Op| match op {
+        Op::EpollCtl { set, slot: inner, events, .. } if *set == slot => {
+            events & libc::EPOLLET as u32 != 0 || deep > 0 && has_edges_within(program, number, *inner, deep - 1)
+        }
+        _ => false,
+    };
     program.steps[..number].iter().any(|step| edges(&step.op))
 }
+
+/// So deep the kernel lets sets be inside sets.
+const DEEPEST: u32 = 4;
 
 /// Whether a poll that sleeps where it is plain told of event sets with edge-triggered registrations, and of nothing else.
 fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
