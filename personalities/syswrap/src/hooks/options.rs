@@ -194,6 +194,11 @@ fn before(change: &Change) -> bool {
         (libc::SOL_SOCKET, name) if KERNEL_SOCKET.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, name) if KERNEL_TCP.contains(&name) => Reason::Option,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK) => return hold_back(&s, change),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => {
+            // First, for the kernel wakes at once who sleeps.
+            s.session.note_room();
+            return false;
+        }
         _ => return false,
     };
     kernel_soon(change.fd, reason);

@@ -12,6 +12,7 @@ crate::checks![
     edge_after_drain,
     edge_rearmed_by_mod,
     edge_out_after_full,
+    edge_out_by_option,
     edge_at_end,
     edge_at_close,
     oneshot_once,
@@ -91,6 +92,30 @@ fn edge_out_after_full() {
             || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)], "space is an edge"),
         );
     }
+}
+
+/// Linux tells of room anew when the program changes how much there may be.
+fn edge_out_by_option() {
+    let p = Pair::warm();
+    let (set, reading) = (Set::new(), Set::new());
+    set.add(&p.c, EPOLLOUT | EPOLLIN | EPOLLET, 1);
+    reading.add(&p.c, EPOLLIN | EPOLLET, 2);
+    assert_eq!(set.wait(4, 5000), [(1, EPOLLOUT)]);
+    let options = [(libc::SOL_SOCKET, libc::SO_SNDBUF, 100_000), (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 50_000)];
+    for (level, name, value) in options {
+        assert_eq!(set.wait(4, 0), []);
+        net::set(&p.c, level, name, value).unwrap();
+        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+        assert_eq!(reading.wait(4, 0), []);
+        both(
+            || {
+                net::nap(10);
+                net::set(&p.c, level, name, 2 * value).unwrap();
+            },
+            || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)]),
+        );
+    }
+    p.assert_in_rings();
 }
 
 fn edge_at_end() {

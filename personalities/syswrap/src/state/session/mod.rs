@@ -127,7 +127,7 @@ pub(crate) struct Session {
     no_room: AtomicU32,
     /// How often the sender found the ring full.
     fulls: AtomicU32,
-    /// How often a nonblocking send was refused: the edges of `EPOLLOUT`.
+    /// How often a nonblocking send was refused, or the kernel told anew of room that there is: the edges of `EPOLLOUT`.
     pub(crate) refusals: AtomicU32,
     /// Since when a sender has found it full, or waited for it to have room, 0 while it does not.
     full_since: AtomicU64,
@@ -328,6 +328,11 @@ impl Session {
     /// Whether the program's bytes travel by the kernel again, both ways.
     pub(crate) fn is_done(&self) -> bool {
         self.rx() == phase::DONE && self.tx() == phase::DONE
+    }
+
+    /// The kernel tells of room for bytes anew, as it does when the program changes how much there is.
+    pub(crate) fn note_room(&self) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sums are kept no more: several processes read.
