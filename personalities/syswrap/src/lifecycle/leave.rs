@@ -78,6 +78,9 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
             v.s.share();
         }
         settle::unhook(s);
+        if matches!(back, Back::Beside | Back::IntoKernel) {
+            settle::restore_nodelay(s);
+        }
     }
     s.tell(Path::Tcp, Some(reason));
     registration::stir(s);

@@ -2,8 +2,8 @@
 //!
 //! | what has ended | what is done | by whom it is marked as due |
 //! |---|---|---|
-//! | both directions are DONE | registrations and options are the program's again | the hook that sees it |
-//! | the peer needs nothing of us any more | the slot is left, or that is owed ([`super::owed`]); the connection may earn another session | the next hook |
+//! | both directions are DONE | registrations are the program's again | the hook that sees it |
+//! | the peer needs nothing of us any more | `TCP_NODELAY` is the program's; the slot is left, or that is owed ([`super::owed`]); the connection may earn another session | the next hook |
 //! | the last descriptor is closed, and nobody sleeps on it | the slot is left; the object is free | close, and who wakes up |
 
 use core::ffi::c_int;
@@ -37,6 +37,7 @@ pub(crate) fn settle(s: &'static Sock, own: u32) {
         }
         unhook(s);
         if !is_needed(s) && !is_gone(s) {
+            restore_nodelay(s);
             leave_slot(s);
             s.back_off();
             s.mode.store(mode::KERNEL, Ordering::Release);
@@ -76,10 +77,18 @@ pub(crate) fn unhook(s: &Sock) {
         return;
     }
     registration::restore(s);
-    let nodelay = s.nodelay.load(Ordering::Relaxed) as c_int;
-    let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
     if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
         let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+    }
+}
+
+/// The kernel may hold small pieces back again, if the program lets it: once the peer has taken our doorbells out, for behind one that is not
+/// acknowledged it would hold back what the program sends, and a peer that closes would not have had it. Or before somebody else has the
+/// socket, who asks the kernel what the program wishes.
+pub(crate) fn restore_nodelay(s: &Sock) {
+    if s.mode() == mode::SESSION && s.session.is_done() {
+        let nodelay = s.nodelay.load(Ordering::Relaxed) as c_int;
+        let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
     }
 }
 

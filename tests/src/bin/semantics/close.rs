@@ -24,6 +24,7 @@ crate::checks![
     close_with_unread_resets,
     close_with_data_on_its_way,
     close_before_the_last_doorbell,
+    close_behind_a_ring_that_was_left,
     peer_closed_then_send,
     events_after_half_close,
     events_after_both_shut,
@@ -346,6 +347,21 @@ fn end_is_told_for_ever() {
         assert_eq!(read(&p.s, &mut [0; 4]), Ok(0));
         assert_eq!(recv(&p.s, &mut [0; 4], libc::MSG_PEEK), Ok(0));
         assert_eq!(poll(&p.s, POLLIN, 0), POLLIN);
+    }
+}
+
+/// What is sent right behind a ring is not held back for the doorbells in front of it: who closes has it.
+fn close_behind_a_ring_that_was_left() {
+    for nodelay in [0, 1] {
+        let Pair { c, s } = Pair::warm();
+        net::set(&c, libc::IPPROTO_TCP, libc::TCP_NODELAY, nodelay).unwrap();
+        // The kernel carries what is to be stamped.
+        net::set(&c, libc::SOL_SOCKET, libc::SO_TIMESTAMP, 1).unwrap();
+        send_all(&c, b"x");
+        assert_eq!(net::get(&c, libc::IPPROTO_TCP, libc::TCP_NODELAY), Ok(nodelay));
+        drop(s);
+        await_events(&c, POLLHUP);
+        assert_eq!(read(&c, &mut [0; 4]), Err(ECONNRESET));
     }
 }
 
