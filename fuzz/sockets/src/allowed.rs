@@ -19,7 +19,6 @@ pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &En
     match () {
         () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
-        () if meets_shutdown(program, number, wrapped) => Some(Rule::BufferRoom),
         () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
         () => None,
     }
@@ -169,13 +168,6 @@ fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Recv(_) => is_reset(plain) && (is_reset(wrapped) || wrapped.ret == 0),
             _ => false,
         }
-}
-
-/// Whether a send that slept for room ended as a receiving direction was shut: a reset comes where the window has room for one byte more.
-fn meets_shutdown(program: &Program, number: usize, entry: &Entry) -> bool {
-    let Fate::Done(at) = entry.fate else { return false };
-    let sends = matches!(program.steps[number].op, Op::Send(_) | Op::SendAll { .. });
-    sends && at != number && matches!(program.steps[at].op, Op::Shutdown { how: libc::SHUT_RD | libc::SHUT_RDWR, .. })
 }
 
 /// Whether a sleep ended by a send from a bad page: how much of it was sent is open.

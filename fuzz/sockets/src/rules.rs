@@ -27,7 +27,7 @@ macro_rules! rules {
 
 rules! {
     BufferRoom: "how much fits into a connection that nobody reads is each implementation's own";
-    HeldBack: "the kernel held bytes back for long (a full window, Nagle), so that nobody knows what has arrived when";
+    HeldBack: "the kernel held bytes back for long (a full window, Nagle), so that nobody knows what has arrived when, and is answered";
     BufferSize: "the kernel tunes SO_SNDBUF and SO_RCVBUF by what passes through it, unless the program sets them";
     Unnoticed: "a peer killed in the tick in which it was found alive may have left a send in the ring, and a look may come too soon";
     ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or find another one";

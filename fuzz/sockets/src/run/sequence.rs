@@ -105,11 +105,20 @@ impl Sequence<'_, '_> {
             let rest = &self.program.steps[at..];
             let together = 1 + rest.iter().take_while(|step| step.together).count().min(rest.len() - 1);
             self.alone |= self.plain.and_then(|plain| plain.restless).is_some_and(|step| step < at + together);
+            if (at..at + together).any(|step| self.is_left_to_chance(step)) {
+                self.be_restless(at);
+            }
             self.group(at, at + together)?;
             at += together;
         }
         let asleep: Vec<usize> = self.blocked().map(|(_, step)| step).collect();
         asleep.into_iter().try_for_each(|step| self.judge_step(step))
+    }
+
+    /// From this step on nobody knows what has arrived.
+    fn be_restless(&mut self, step: usize) {
+        self.restless.get_or_insert(step);
+        self.alone = true;
     }
 
     /// Makes the steps of a group at the same time.

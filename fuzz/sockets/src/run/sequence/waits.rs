@@ -114,9 +114,8 @@ impl Sequence<'_, '_> {
                     // That the peer's kernel has acknowledged the FIN, 40 ms later perhaps, is an edge.
                     self.bench.quiet.wait(ports, true);
                 }
-                if !quiet && self.restless.is_none() {
-                    self.restless = Some(step);
-                    self.alone = true;
+                if !quiet {
+                    self.be_restless(step);
                 }
             }
         }
