@@ -62,6 +62,18 @@ impl Receive {
         if self.seen.get() > 0 { Outcome::Done(self.seen.get()) } else { Outcome::Pass }
     }
 
+    /// Whether a look that has seen something has seen enough.
+    fn wants_no_more(&self) -> bool {
+        !self.is_whole() || self.seen.get() >= self.buffers.total()
+    }
+
+    /// A look has seen `n` bytes. `None`: see [`peek::look_on`].
+    fn looks_on(&self, n: usize, s: &Ref) -> Option<Outcome> {
+        self.seen.set(n);
+        let enough = n == 0 || self.wants_no_more() || self.nonblocking(s);
+        if enough { Some(Outcome::Done(n)) } else { peek::look_on(s, self) }
+    }
+
     fn is_peek(&self) -> bool {
         self.flags & libc::MSG_PEEK != 0
     }
@@ -132,7 +144,11 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
         leave_at_random(&s, op.fd);
     }
     loop {
-        if s.mode() == mode::SESSION
+        if op.seen.get() > 0 {
+            if let Some(outcome) = peek::look_on(&s, op) {
+                return outcome;
+            }
+        } else if s.mode() == mode::SESSION
             && let Some(outcome) = in_session(&s, op)
         {
             return match outcome {
@@ -210,7 +226,10 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     let Some(s) = sock::enter(op.fd) else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
         Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
-        Outcome::Done(n) if op.is_peek() => judged(op.fd, Outcome::Done(n)),
+        Outcome::Done(n) if op.is_peek() => match op.looks_on(n, &s) {
+            Some(outcome) => judged(op.fd, outcome),
+            None => return Waited::Looks(s),
+        },
         Outcome::Done(n) if op.add(n) => judged(op.fd, op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Looks(s),
         Outcome::Fail(e) if op.done() > 0 => {
@@ -284,9 +303,6 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
     if op.buffers.is_outside() {
         return Some(Step::Ends(op.end(Err(Errno::FAULT))));
     }
-    if op.seen.get() > 0 {
-        return peek::look_on(&v, op, op.seen.get()).map(Step::Ends);
-    }
     let total = op.buffers.total();
     loop {
         let took = {
@@ -301,8 +317,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
         match took {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
             Took::Bytes(n) if op.is_peek() => {
-                let enough = n == total || !op.is_whole() || op.nonblocking(s);
-                return if enough { Some(Outcome::Done(n)) } else { peek::look_on(&v, op, n) }.map(Step::Ends);
+                return op.looks_on(n, s).map(Step::Ends);
             }
             Took::Bytes(n) => {
                 v.pay_space();

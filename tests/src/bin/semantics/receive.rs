@@ -13,6 +13,7 @@ crate::checks![
     peek_leaves_bytes,
     peek_then_more,
     peek_waitall,
+    peek_waitall_made_nonblocking,
     waitall_over_parts,
     waitall_short_at_end,
     waitall_nonblocking,
@@ -77,6 +78,31 @@ fn peek_waitall() {
     );
     assert_eq!(&b, b"1234567890");
     assert_eq!(net::recv_exact(&p.s, 10), b"1234567890");
+}
+
+/// It was to wait, and waits on, when another thread changes that; in the ring, and when the connection leaves it.
+fn peek_waitall_made_nonblocking() {
+    for parts in [&b"1234"[..], b""] {
+        let p = Pair::warm();
+        send_all(&p.c, parts);
+        // SAFETY: no pointers.
+        let tid = unsafe { libc::gettid() };
+        let mut b = [0; 10];
+        let sends = || {
+            crate::await_asleep(tid);
+            net::set_nonblocking(&p.s, true);
+            send_all(&p.c, b"x");
+            net::nap(30);
+            // None of it is carried by a ring, and no byte comes.
+            assert_eq!(net::send(&p.c, b"", libc::MSG_OOB), Ok(0));
+            for _ in 0..3 {
+                net::nap(30);
+                send_all(&p.c, b"567");
+            }
+        };
+        both(sends, || assert_eq!(recv(&p.s, &mut b, MSG_PEEK | MSG_WAITALL), Ok(10)));
+        assert_eq!(b, [parts, b"x567567567"].concat()[..10]);
+    }
 }
 
 fn waitall_over_parts() {

@@ -14,6 +14,7 @@ crate::checks![
     receive_that_waits_ends_at_the_mark,
     receive_that_waits_passes_over_it,
     look_at_all_ends_at_the_mark,
+    look_at_a_ring_ends_at_the_mark,
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
@@ -148,6 +149,23 @@ fn look_at_all_ends_at_the_mark() {
         let behind: &[u8] = if inline == 0 { b"zbehind" } else { b"zZbehind" };
         assert_eq!(recv_exact(&p.s, first + behind.len())[first..], *behind);
     }
+}
+
+/// A look at what is in a ring, behind which the kernel's next byte is the urgent one, with no doorbell in front of it.
+fn look_at_a_ring_ends_at_the_mark() {
+    let p = Pair::warm();
+    net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
+    (0..8).for_each(|_| send_all(&p.c, &[b'x'; 500]));
+    // Takes doorbells out.
+    net::ioctl(&p.s, SIOCATMARK, 0).unwrap();
+    assert_eq!(send(&p.s, b"", MSG_OOB), Ok(0));
+    assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+    send_all(&p.c, b"behind");
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    net::nap(10);
+    assert_eq!(recv(&p.s, &mut [0; 5000], MSG_PEEK), Ok(4000));
+    assert_eq!(recv(&p.s, &mut [0; 5000], 0), Ok(4000));
+    assert_eq!(recv_exact(&p.s, 6), b"behind");
 }
 
 fn urgent_inline() {

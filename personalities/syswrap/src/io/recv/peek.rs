@@ -1,6 +1,8 @@
 //! A look at bytes that stay (`MSG_PEEK`): kernel bytes, the ring behind them, kernel bytes again behind doorbells that nobody is to see;
 //! and, for `MSG_WAITALL`, a wait for the rest.
 
+use core::ffi::c_int;
+
 use libc::iovec;
 use madrigal_sys::{Errno, raw, tcp, time};
 
@@ -8,62 +10,69 @@ use super::{Hands, PEEK_NAP_NS, PIECES, Receive, filled, piecewise, readable};
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
 use crate::outcome::Outcome;
-use crate::state::session::{Took, View, phase};
+use crate::state::session::{Health, Took, View, Wire as _, phase};
 use crate::state::slab::zeroed_pages;
-use crate::state::socket::Socket;
+use crate::state::sock::Ref;
+use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 
 /// Looks at what there is, and leaves it. Under the receive lock.
 pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
-    let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    let skip = |done: usize, hidden: u64, limit: u64| {
-        piecewise(limit, |from, limit| {
-            let mut pieces = [NOWHERE; PIECES + 1];
-            let hidden = hidden + from as u64;
-            let bin = Bin::new(hidden)?;
-            pieces[0] = bin.piece();
-            let used = op.buffers.rest(done + from, limit, &mut pieces[1..]);
-            let first = usize::from(hidden == 0);
-            let mut msg = message(&mut pieces[first..=used]);
-            // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
-            let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
-            let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
-            Ok((n, filled(&pieces[1..=used], n)))
-        })
-    };
+    let skip = |done, hidden, limit| look_behind(op, done, hidden, limit);
     v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
 }
 
-/// Goes on from `n` bytes that were peeked at to all that the call asked for, or to what is there when a signal handler runs or no more can
-/// come; from nap to nap (`Again`). `None`: the kernel carries everything.
-pub(super) fn look_on(v: &View<'_, Socket<'_>>, op: &Receive, mut n: usize) -> Option<Outcome> {
+/// Looks at up to `limit` kernel bytes behind the first `hidden` ones, for what comes behind `done` bytes of the buffers.
+fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usize, Errno> {
+    // What has got something ends at the urgent mark. Of what is hidden the kernel knows.
+    if done > 0 && hidden == 0 && tcp::at_mark(op.fd) {
+        return Err(Errno::AGAIN);
+    }
+    let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    piecewise(limit, |from, limit| {
+        let mut pieces = [NOWHERE; PIECES + 1];
+        let hidden = hidden + from as u64;
+        let bin = Bin::new(hidden)?;
+        pieces[0] = bin.piece();
+        let used = op.buffers.rest(done + from, limit, &mut pieces[1..]);
+        let first = usize::from(hidden == 0);
+        let mut msg = message(&mut pieces[first..=used]);
+        // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
+        let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
+        let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
+        Ok((n, filled(&pieces[1..=used], n)))
+    })
+}
+
+/// Goes on from the bytes that were seen to all that the call asked for, or to what is there when a signal handler runs or no more can
+/// come; from nap to nap (`Again`). `None`: the kernel carries everything, and can do so itself.
+pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
+    op.progress.note_wait();
     op.progress.signals.hold();
     loop {
-        let more = await_more(v, op, n);
+        let there = readable(s, op.fd);
+        if there.is_none() && !op.progress.is_to_wait_on(s, op.fd) && !op.progress.signals.has_some() {
+            return None;
+        }
+        let there = there.or_else(|| Socket { s, fd: op.fd }.queued().ok().map(|n| n as usize));
+        let more = await_more(s, op, there);
         if more == More::Later {
-            op.seen.set(n);
             return Some(Outcome::Again);
         }
-        let looked = {
+        let looked = view(s, op.fd).map_or(Took::Plain, |v| {
             let _lock = v.reading();
-            look(v, op)
+            look(&v, op)
+        });
+        settle::note(s);
+        let n = match looked {
+            Took::Bytes(n) => Some(n),
+            Took::Plain => look_behind(op, 0, 0, op.buffers.total() as u64).ok(),
+            _ => None,
         };
-        settle::note(v.wire.s);
-        match looked {
-            Took::Bytes(there) => n = there,
-            Took::Plain if more == More::Here => return None,
-            Took::Plain => {
-                let mut pieces = Receive::pieces();
-                let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-                // SAFETY: parts of the program's buffers, for which it vouches.
-                let there = unsafe { raw::recvmsg(op.fd, &mut op.rest(&mut pieces), flags) };
-                return Some(Outcome::Done(there.unwrap_or(n)));
-            }
-            // Another thread has taken it.
-            _ => return Some(Outcome::Done(n)),
-        }
-        if more == More::Never || n >= op.buffers.total() {
-            return Some(Outcome::Done(n));
+        // Another thread may have taken it.
+        op.seen.set(n.unwrap_or(op.seen.get()));
+        if n.is_none() || more == More::Never || op.wants_no_more() {
+            return Some(Outcome::Done(op.seen.get()));
         }
     }
 }
@@ -76,16 +85,22 @@ enum More {
     Never,
 }
 
-/// Whether more than `n` bytes can be peeked at: `Later` behind a nap, `Never` when a signal handler ran, too.
-fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> More {
-    let s = v.wire.s;
+/// Whether there is more than was seen: `Later` behind a nap, `Never` when a signal handler ran, too.
+fn await_more(s: &Ref, op: &Receive, there: Option<usize>) -> More {
     let end = op.progress.deadline(s, op.fd, true, time::now_ns());
-    if reaches_mark(v) {
+    if reaches_mark(s, op.fd) {
         return More::Never;
     }
-    if readable(s, op.fd).is_none_or(|there| there > n) {
+    if there.is_none_or(|there| there > op.seen.get()) {
         return More::Here;
     }
+    let over = has_ended(s, op.fd) || s.is_closed() || time::now_ns() > end;
+    if !over && op.progress.signals.nap(PEEK_NAP_NS) { More::Later } else { More::Never }
+}
+
+/// Whether no more will come.
+fn has_ended(s: &Ref, fd: c_int) -> bool {
+    let Some(v) = view(s, fd) else { return Socket { s, fd }.health() != Health::Open };
     if let Some(_lock) = v.try_reading() {
         // With nothing in a sealed ring the kernel knows how it goes on.
         if v.is_sealed_in() && View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 {
@@ -97,14 +112,14 @@ fn await_more(v: &View<'_, Socket<'_>>, op: &Receive, n: usize) -> More {
             _ => v.learn(),
         }
     }
-    let over = v.ended() || s.is_closed() || time::now_ns() > end;
-    if !over && op.progress.signals.nap(PEEK_NAP_NS) { More::Later } else { More::Never }
+    v.ended()
 }
 
 /// Whether an urgent byte lies behind something to look at: there the look ends, as every receive that has got something.
-fn reaches_mark(v: &View<'_, Socket<'_>>) -> bool {
-    let urgent = kernel_readiness(v.wire.fd, libc::EPOLLPRI as u32) & libc::EPOLLPRI as u32 != 0;
-    urgent && (View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0 || !tcp::at_mark(v.wire.fd))
+fn reaches_mark(s: &Ref, fd: c_int) -> bool {
+    let urgent = kernel_readiness(fd, libc::EPOLLPRI as u32) & libc::EPOLLPRI as u32 != 0;
+    let in_ring = || view(s, fd).is_some_and(|v| View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0);
+    urgent && (in_ring() || !tcp::at_mark(fd))
 }
 
 /// Memory for bytes that nobody wants to see.
