@@ -10,6 +10,8 @@
 //!                                     OURS --(in the child of a fork)--> INHERITED: a child that becomes another program leaves
 //!                                              it as it is, while others hold the set
 //! ```
+//! A PLAIN edge-triggered registration becomes OURS once what has come is read: the kernel tells anew of an entry that is modified.
+//!
 //! What the kernel has told of a PLAIN one-shot registration nobody knows, so nobody knows whether it is armed: it becomes OURS as the
 //! program arms it, unless it was SPENT when it was restored.
 //!
@@ -38,6 +40,8 @@ pub(crate) struct Member {
     pub(crate) quiet: AtomicU32,
     /// The wait in which it was reported last.
     pub(crate) round: AtomicU32,
+    /// How often in a row it was put off that the registration becomes ours.
+    pub(crate) put_off: AtomicU32,
     /// Since which turn it has been ready, among the members of its set; 0: it was not, when last looked at.
     pub(crate) turn: AtomicU64,
 }
@@ -84,6 +88,7 @@ impl Member {
         self.state.store(bits, Ordering::Relaxed);
         self.round.store(0, Ordering::Relaxed);
         self.turn.store(0, Ordering::Relaxed);
+        self.put_off.store(0, Ordering::Relaxed);
         self.ask(event);
         self.set.store(set + 1, Ordering::Release);
     }

@@ -45,7 +45,23 @@ pub(crate) fn adopt(s: &Sock) -> bool {
         member.set_bit(bit::AWAITED, true);
         unknown += 1;
     }
-    unknown == 0 && adopt_all(s)
+    unknown == 0 && !would_tell_again(s) && adopt_all(s)
+}
+
+/// How often it is put off that edge-triggered registrations become ours. Of a stream that is never read to its end there is no end to wait
+/// for.
+const PATIENCE: u32 = 64;
+
+/// Whether the kernel would tell of bytes that it has told of: it tells anew of an entry that is modified. Those are to be read first.
+fn would_tell_again(s: &Sock) -> bool {
+    let reads = (EPOLLIN | libc::EPOLLRDNORM) as u32;
+    let by_edge = |member: &Member| {
+        let asked = member.events.load(Ordering::Relaxed);
+        asked & EPOLLET as u32 != 0 && asked & reads != 0
+    };
+    let Some((_, member)) = used(s).find(|(_, member)| by_edge(member)) else { return false };
+    let unread = raw::ioctl_int(s.fd(), libc::FIONREAD).is_ok_and(|n| n > 0);
+    unread && member.put_off.fetch_add(1, Ordering::Relaxed) < PATIENCE
 }
 
 fn adopt_all(s: &Sock) -> bool {
@@ -66,6 +82,7 @@ fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
+    member.put_off.store(0, Ordering::Relaxed);
     member.set_bit(bit::AWAITED | bit::INHERITED, false);
     member.set_bit(bit::OURS, true);
     set.ours.fetch_add(1, Ordering::AcqRel);

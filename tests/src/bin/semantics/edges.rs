@@ -9,6 +9,8 @@ use crate::set::Set;
 
 crate::checks![
     edge_once_per_arrival,
+    edge_once_while_moving,
+    edge_with_a_rest_moves,
     edge_after_drain,
     edge_rearmed_by_mod,
     edge_out_after_full,
@@ -39,6 +41,40 @@ fn edge_once_per_arrival() {
     assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
     assert_eq!(recv_exact(&p.s, 2), b"23");
     assert_eq!(set.wait(4, 0), []);
+    p.assert_in_rings();
+}
+
+/// The connection moves in the middle of it.
+fn edge_once_while_moving() {
+    let p = Pair::fresh();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLRDHUP | EPOLLET, 7);
+    for _ in 0..24 {
+        send_all(&p.c, b"12");
+        assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+        assert_eq!(recv_exact(&p.s, 1), b"1");
+        assert_eq!(set.wait(4, 5), [], "a rest is no edge");
+        assert_eq!(recv_exact(&p.s, 1), b"2");
+        send_all(&p.s, b"3");
+        assert_eq!(recv_exact(&p.c, 1), b"3");
+        assert_eq!(set.wait(4, 0), []);
+    }
+    p.assert_in_rings();
+}
+
+/// One that never reads all that there is moves all the same.
+fn edge_with_a_rest_moves() {
+    let p = Pair::fresh();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 7);
+    send_all(&p.c, b"0");
+    for _ in 0..150 {
+        send_all(&p.c, b"1");
+        assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
+        recv_exact(&p.s, 1);
+        send_all(&p.s, b"2");
+        recv_exact(&p.c, 1);
+    }
     p.assert_in_rings();
 }
 
