@@ -9,8 +9,8 @@ use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{
-    cancellable, cancellation_point, fail, finish, finish_whole, guarded, guarded_or, is_known, is_socket, kernel_only,
-    told,
+    cancellable, cancellation_point, closing, fail, finish, finish_whole, guarded, guarded_or, is_known, is_socket,
+    kernel_only, told,
 };
 use crate::io::buffers::{Buffers, message};
 use crate::io::handlers;
@@ -54,8 +54,11 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
         None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
         Some(events) if nap.restarts => {
             return handlers::sleep((fd, events), nap.left.map(time::timespec), nap.mask, |poll, left, mask| {
-                // SAFETY: entries, a time and a mask of our own.
-                told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
+                let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+                closing(poll[1].fd, || {
+                    // SAFETY: entries, a time and a mask of our own.
+                    told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
+                })
             });
         }
         Some(events) => {

@@ -23,7 +23,7 @@ use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use madrigal_report::Reason;
 use madrigal_sys::signals::Held;
-use madrigal_sys::{Errno, fault};
+use madrigal_sys::{Errno, fault, raw};
 
 use crate::io::{plain, recv};
 use crate::lifecycle::leave::{Back, leave_for_good};
@@ -135,19 +135,44 @@ fn cancellable<T>(held: &Held, call: impl FnOnce() -> T) -> T {
     if !held.holds() {
         return call();
     }
-    let mut cleanup = Cleanup::default();
-    let at = core::ptr::from_ref(held).cast_mut().cast();
-    // SAFETY: both live as long as this call; the thread's end passes by this frame, and runs the routine here.
-    unsafe { _pthread_cleanup_push(&raw mut cleanup, release, at) };
-    let result = call();
-    // SAFETY: what was pushed last: calls in between take back what they push.
-    unsafe { _pthread_cleanup_pop(&raw mut cleanup, 0) };
-    result
+    // SAFETY: what the routine takes.
+    unsafe { unless_cancelled(release, core::ptr::from_ref(held).cast_mut().cast(), call) }
 }
 
 extern "C-unwind" fn release(held: *mut c_void) {
     // SAFETY: what `cancellable` was given, in a frame behind its own.
     unsafe { &*held.cast::<Held>() }.release();
+}
+
+/// The same where a descriptor of ours, if there is one, would stay open.
+fn closing<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
+    if fd < 0 {
+        return call();
+    }
+    // SAFETY: what the routine takes.
+    unsafe { unless_cancelled(close, core::ptr::without_provenance_mut(fd as usize), call) }
+}
+
+extern "C-unwind" fn close(fd: *mut c_void) {
+    raw::close(fd.addr() as c_int);
+}
+
+/// Runs what may end a thread that was cancelled: then by way of `routine`.
+///
+/// # Safety
+/// `routine` may be called with `at` as long as this call lasts.
+unsafe fn unless_cancelled<T>(
+    routine: extern "C-unwind" fn(*mut c_void),
+    at: *mut c_void,
+    call: impl FnOnce() -> T,
+) -> T {
+    let mut cleanup = Cleanup::default();
+    // SAFETY: it lives as long as this call; the thread's end passes by this frame, and runs the routine here.
+    unsafe { _pthread_cleanup_push(&raw mut cleanup, routine, at) };
+    let result = call();
+    // SAFETY: what was pushed last: calls in between take back what they push.
+    unsafe { _pthread_cleanup_pop(&raw mut cleanup, 0) };
+    result
 }
 
 /// -1 and errno. A wait that was interrupted is where a cancelled thread ends.

@@ -72,13 +72,14 @@ fn ends_where_mixed() -> u64 {
 }
 
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
-/// `held`: what the program has blocked, where the call holds back all signals. A thread that is cancelled in it leaves a descriptor open.
+/// Else what the descriptor tells, nothing when the time is over. `held`: what the program has blocked, where the call holds back all
+/// signals. The second entry, if it is a descriptor, is to be closed by `ppoll` where a thread is cancelled in it.
 #[cold]
 pub(crate) fn sleep(
     (fd, events): (c_int, i16),
     left: Option<timespec>,
     held: Option<u64>,
-    ppoll: impl FnOnce(&mut [pollfd; 2], *const timespec, *const sigset_t) -> Result<usize, Errno>,
+    ppoll: impl FnOnce(&mut [pollfd; 2], Option<timespec>, *const sigset_t) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let ends = ends_where_mixed();
     let mixed = ends != 0;
@@ -89,12 +90,11 @@ pub(crate) fn sleep(
     let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
     let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;
-    let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
     told.into_iter().for_each(raw::close);
     match result {
         Err(Errno::INTR) if told.is_some() || handlers_restart() => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
-        result => result,
+        result => result.map(|_| poll[0].revents as u16 as usize),
     }
 }

@@ -22,6 +22,7 @@ crate::checks![
     cancelled_in_waits_for_all,
     cancelled_in_send,
     cancelled_as_bytes_come,
+    cancelled_beside_handlers_of_both_kinds,
     readers_end_together,
     thread_per_connection,
     closed_beside_a_spawn,
@@ -239,6 +240,23 @@ fn cancelled_as_bytes_come() {
     send_all(&p.c, b"part");
     let call = Blocking { idle: true, ..receiving(&p.s, &mut [0; 16], libc::MSG_WAITALL) };
     cancelled(call, || send_all(&p.c, b"more"));
+}
+
+/// In a sleep that some handlers end and others do not: no descriptor of it stays open.
+fn cancelled_beside_handlers_of_both_kinds() {
+    let p = Pair::warm();
+    net::on_signal(libc::SIGUSR1, net::count_signal, true);
+    net::on_signal(libc::SIGUSR2, net::count_signal, false);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let sleeps = || {
+        net::set_nonblocking(&p.s, true);
+        // None of it is carried by a ring, and no byte comes.
+        assert_eq!(net::send(&p.c, b"", libc::MSG_OOB), Ok(0));
+        crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
+    };
+    cancelled(receiving(&p.s, &mut [0; 1], 0), sleeps);
+    assert_eq!(open(), before);
 }
 
 fn readers_end_together() {
