@@ -32,8 +32,7 @@ pub(crate) fn changed() {
 }
 
 /// Whether every signal handler of the program was installed with `SA_RESTART`.
-#[cold]
-pub(in crate::io) fn handlers_restart() -> bool {
+fn handlers_restart() -> bool {
     installed().0 == 0
 }
 

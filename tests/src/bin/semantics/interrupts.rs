@@ -20,6 +20,8 @@ crate::checks![
     select_interrupted,
     send_interrupted,
     send_restarts,
+    send_restarts_while_others_end,
+    send_ends_while_others_restart,
     mask_of_ppoll,
     mask_of_epoll_pwait,
     pending_signal_ends_ppoll,
@@ -129,12 +131,18 @@ fn select_interrupted() {
     assert_eq!(interrupting(wait, || {}), Err(EINTR));
 }
 
-fn send_restarts() {
+/// A pair of which one end has sent as many bytes as fit.
+fn filled() -> (Pair, usize) {
     let p = Pair::warm();
-    net::on_signal(SIGUSR1, net::count_signal, true);
     net::set_nonblocking(&p.c, true);
     let filled = net::fill(&p.c, &[4; 65_536]);
     net::set_nonblocking(&p.c, false);
+    (p, filled)
+}
+
+fn send_restarts() {
+    let (p, filled) = filled();
+    net::on_signal(SIGUSR1, net::count_signal, true);
     let then = || {
         while net::signals() == 0 {
             net::nap(1);
@@ -144,6 +152,20 @@ fn send_restarts() {
     };
     assert_eq!(interrupting(|| net::send(&p.c, b"x", 0), then), Ok(1));
     assert_eq!(net::recv_exact(&p.s, 1), b"x");
+}
+
+/// What counts is the handler that runs.
+fn send_restarts_while_others_end() {
+    net::on_signal(SIGUSR2, net::count_signal, false);
+    send_restarts();
+}
+
+fn send_ends_while_others_restart() {
+    let (p, _) = filled();
+    net::on_signal(SIGUSR1, net::count_signal, false);
+    net::on_signal(SIGUSR2, net::count_signal, true);
+    assert_eq!(interrupting(|| net::send(&p.c, b"x", 0), || {}), Err(EINTR));
+    assert_eq!(net::signals(), 1);
 }
 
 fn send_interrupted() {

@@ -1,10 +1,10 @@
 //! Waiting for space in a ring.
 
 use madrigal_base::sync::Ordering;
-use madrigal_sys::signals::{Held, as_set};
+use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, raw, time};
 
-use crate::io::handlers::handlers_restart;
+use crate::io::handlers;
 use crate::io::progress::Progress;
 use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
@@ -55,25 +55,18 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     let since = wait.since();
     let end = progress.deadline(s, v.wire.fd, false, since);
     v.note_wait();
-    let result = sleep_for_space(v, end, &progress.signals);
+    v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
+    let result = sleep_for_space(v, end, progress);
+    v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
     POLICY.slept(&s.tx_wait, since);
     match result {
-        Err(Errno::INTR) if progress.done() == 0 && end == u64::MAX && handlers_restart() => {
-            progress.begin_again();
-            Ok(Waited::Slept)
-        }
-        result => result.map(|()| Waited::Slept),
+        Err(Errno::RESTART) => progress.begin_again(),
+        result => result?,
     }
+    Ok(Waited::Slept)
 }
 
-fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, signals: &Held) -> Result<(), Errno> {
-    v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
-    let result = sleep_counted(v, end, signals);
-    v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
-    result
-}
-
-fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64, signals: &Held) -> Result<(), Errno> {
+fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> Result<(), Errno> {
     // Old doorbells go first: one that comes after the request below must be found by the sleep.
     let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
     if v.want() || v.s.producer.is_sealed(v.out) {
@@ -91,12 +84,18 @@ fn sleep_counted(v: &View<'_, Socket<'_>>, end: u64, signals: &Held) -> Result<(
     // Kernel bytes not read yet, or a doorbell left for another thread, would make POLLIN true for ever.
     let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
     let patience = if heard { STALL_NS } else { PATIENCE_NS };
-    let mut poll = [libc::pollfd { fd: v.wire.fd, events, revents: 0 }];
-    let mask = signals.mask().map(as_set);
-    let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: a mask of our own.
-    let n = unsafe { raw::ppoll(&mut poll, Some(time::timespec(patience.min(end - now))), mask) }?;
-    if n > 0 && poll[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+    let (left, mask) = (Some(time::timespec(patience.min(end - now))), progress.signals.mask());
+    let told = if progress.done() == 0 && end == u64::MAX {
+        // SAFETY: a mask of `sleep`'s own.
+        handlers::sleep((v.wire.fd, events), left, mask, |poll, left, mask| unsafe { raw::ppoll(poll, left, mask) })?
+    } else {
+        let mut poll = [libc::pollfd { fd: v.wire.fd, events, revents: 0 }];
+        let mask = mask.map(as_set);
+        // SAFETY: a mask of our own.
+        unsafe { raw::ppoll(&mut poll, left, mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref)) }?;
+        poll[0].revents as u16 as usize
+    };
+    if told & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as usize != 0 {
         v.learn();
     }
     Ok(())
