@@ -56,6 +56,9 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::Poll { entries, .. } if is_end_behind_room(program, entries, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
+        Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {
+            Some((Rule::BufferRoom, true))
+        }
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
@@ -278,6 +281,14 @@ fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], pla
         plain == wrapped || plain & !end == wrapped & !end && plain & wrapped == *plain && is_overfull(program, *slot)
     };
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
+}
+
+/// Whether a connection is open yet, for its end stands behind bytes that have no room.
+fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+    // States of linux/tcp_states.h.
+    const ESTABLISHED: u64 = 1;
+    const CLOSE_WAIT: u64 = 8;
+    (&plain.aux[..], &wrapped.aux[..]) == (&[ESTABLISHED], &[CLOSE_WAIT]) && is_overfull(program, slot)
 }
 
 /// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.

@@ -158,7 +158,7 @@ fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
 mod tests {
     use super::*;
     use crate::allowed::MOST;
-    use crate::op::{Data, Memory, Pieces, Request};
+    use crate::op::{Data, Memory, Opt, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
     use crate::via::{PollVia, SendVia};
 
@@ -211,6 +211,19 @@ mod tests {
         assert!(!polled(MOST + 1, &told(done, [END, IN]), &told(done, [0, IN])));
         assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [END, 0])));
         assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [IN, IN])));
+    }
+
+    #[test]
+    fn an_end_behind_room_leaves_a_connection_open() {
+        let told = |sent: u32, plain, wrapped| {
+            let program = program(vec![flood(sent), (0, Op::GetOption { slot: 0, option: Opt::Info })]);
+            let seen = |state| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![state], ..Seen::default() } };
+            step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default())
+        };
+        assert_eq!(told(MOST + 1, 1, 8), Verdict::Apart);
+        assert!(matches!(told(1000, 1, 8), Verdict::Differs(_)));
+        assert!(matches!(told(MOST + 1, 8, 1), Verdict::Differs(_)));
+        assert!(matches!(told(MOST + 1, 1, 7), Verdict::Differs(_)));
     }
 
     #[test]
