@@ -224,13 +224,14 @@ fn lend_one(s: &Sock, m: usize, member: &Member) {
 }
 
 /// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
-/// the time, and the program never, it tells once.
+/// the time, and the program never, it tells once. Our key would say nothing to another process that has closed the socket.
 fn put_lent(set: &Set, s: &Sock, m: usize, member: &Member) -> Result<(), Errno> {
     let wanted = member.events.load(Ordering::Relaxed);
     let shown = s.session.end_events() | (EPOLLIN | EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
     let tells = !member.has(bit::SPENT) && shown & (wanted | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0;
     let epfd = set.descriptor().ok_or(Errno::BADF)?;
-    put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, key(s, m))
+    let data = if set.is_sole() { key(s, m) } else { member.data.load(Ordering::Relaxed) };
+    put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, data)
 }
 
 /// A registration of the socket is the program's: what the kernel may tell of it.

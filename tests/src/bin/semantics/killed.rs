@@ -19,6 +19,7 @@ crate::checks![
     peer_killed_then_info,
     peer_killed_then_named,
     peer_killed_beside_a_message,
+    peer_killed_beside_a_child_that_closed,
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     peer_gone_behind_a_seal,
@@ -207,6 +208,28 @@ fn peer_killed_then_named() {
     assert_eq!(names(&fd), before, "passed");
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
     drop(listener);
+}
+
+/// What a set tells of a socket it tells a child, too, that has closed its own copy: in the program's words.
+fn peer_killed_beside_a_child_that_closed() {
+    let fd = left_behind_a_doorbell();
+    let set = Set::new();
+    set.add(&fd, libc::EPOLLIN, 7);
+    assert_eq!(set.wait(1, -1), [(7, libc::EPOLLIN)]);
+    let ((out, input), (closed, tell)) = (net::pipe(), net::pipe());
+    let child = net::fork(|| {
+        net::close_in_child(&fd);
+        net::write(&tell, b"c").unwrap();
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        assert_eq!(set.wait(1, -1).first().map(|told| told.0), Some(7));
+        0
+    });
+    assert_eq!(net::read(&closed, &mut [0; 1]), Ok(1));
+    assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(set.wait(1, -1), [(7, libc::EPOLLIN | libc::EPOLLHUP)]);
 }
 
 /// A header says that the end came from nobody, also where the kernel told the sleeping call of a reset by a doorbell.
