@@ -25,6 +25,7 @@ crate::checks![
     select_sets,
     select_times_out,
     select_wakes,
+    select_beside_a_close,
     select_mixed,
     pselect_wakes,
     poll_listener_and_ring,
@@ -224,6 +225,32 @@ fn select_sets() {
     let (n, r, w, _) = select(&[&p.s, &p.c], &[&p.s, &p.c], 1000);
     assert_eq!((n, r, w), (3, vec![true, false], vec![true, true]));
     p.assert_in_rings();
+}
+
+/// A descriptor that is closed under a sleeper is ready, as soon as something wakes it; one that was closed before is an error.
+fn select_beside_a_close() {
+    let p = Pair::warm();
+    let copy = net::dup(&p.s);
+    let number = copy.as_raw_fd();
+    let ask = move || {
+        // SAFETY: all-zero is an empty set.
+        let mut set: libc::fd_set = unsafe { std::mem::zeroed() };
+        let none = ptr::null_mut();
+        // SAFETY: sets of our own, or none.
+        let result = net::count(unsafe {
+            libc::FD_SET(number, &raw mut set);
+            libc::pselect(1024, &raw mut set, none, none, ptr::null(), ptr::null())
+        } as isize);
+        // SAFETY: a set of our own.
+        (result, unsafe { libc::FD_ISSET(number, &raw const set) })
+    };
+    let asleep = std::thread::spawn(ask);
+    net::nap(100);
+    drop(copy);
+    net::nap(100);
+    send_all(&p.c, b"x");
+    assert_eq!(asleep.join().unwrap(), (Ok(1), true));
+    assert_eq!(ask().0, Err(libc::EBADF));
 }
 
 fn select_times_out() {

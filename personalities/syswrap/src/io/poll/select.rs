@@ -17,6 +17,8 @@ pub(crate) struct Sets {
 }
 
 const WORD: usize = usize::BITS as usize;
+/// In `events`, with a meaning that no kernel has ever given it (`POLLREMOVE`): the descriptor was open as the call began.
+const OPEN: i16 = 0x1000;
 /// More than any process can have open.
 const MOST: c_int = 1 << 20;
 
@@ -47,8 +49,12 @@ const WRITE: (i16, i16) = (POLLOUT, POLLOUT | POLLERR);
 const EXCEPT: (i16, i16) = (POLLPRI, POLLPRI);
 
 fn is_told(p: &pollfd) -> bool {
-    let bit = |(asked, means): (i16, i16)| p.events & asked != 0 && p.revents & means != 0;
-    p.revents & POLLNVAL != 0 || bit(READ) || bit(WRITE) || bit(EXCEPT)
+    p.revents & POLLNVAL != 0 || [READ, WRITE, EXCEPT].into_iter().any(|set| has_bit(p, set))
+}
+
+/// Whether a descriptor's bit is set: one that was closed meanwhile is ready for everything.
+fn has_bit(p: &pollfd, (asked, means): (i16, i16)) -> bool {
+    p.events & asked != 0 && p.revents & (means | POLLNVAL) != 0
 }
 
 /// Whether select(2) would tell anything of what poll(2) found.
@@ -112,7 +118,8 @@ impl Sets {
             let Some(words) = (unsafe { self.word(n, i) }) else { break };
             // Another thread may write to the sets meanwhile: no more than were counted.
             for ((fd, events), place) in words.wanted().zip(&mut places) {
-                *place = pollfd { fd, events, revents: 0 };
+                let open = if is_ours(fd) { OPEN } else { 0 };
+                *place = pollfd { fd, events: events | open, revents: 0 };
             }
         }
         Some(fds)
@@ -123,19 +130,18 @@ impl Sets {
     /// # Safety
     /// As for [`Sets::fds`].
     pub(crate) unsafe fn tell(self, n: c_int, fds: &[pollfd]) -> Result<usize, Errno> {
-        if fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+        if fds.iter().any(|p| p.revents & POLLNVAL != 0 && p.events & OPEN == 0) {
             return Err(Errno::BADF);
         }
         let mut bits = 0;
         let answers = [(self.read, READ), (self.write, WRITE), (self.except, EXCEPT)];
-        for (set, (asked, means)) in answers.into_iter().filter(|(set, _)| !set.is_null()) {
+        for (set, wish) in answers.into_iter().filter(|(set, _)| !set.is_null()) {
             for i in 0..(n as usize).div_ceil(WORD) {
                 let inside = |p: &&pollfd| p.fd >= 0 && p.fd as usize / WORD == i;
-                let ready = |p: &pollfd| p.events & asked != 0 && p.revents & means != 0;
                 let word = fds
                     .iter()
                     .filter(inside)
-                    .filter(|p| ready(p))
+                    .filter(|p| has_bit(p, wish))
                     .fold(0, |word, p| word | 1 << (p.fd as usize % WORD));
                 bits += usize::count_ones(word) as usize;
                 // SAFETY: the caller's contract.
