@@ -32,6 +32,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_told_elsewhere(program, number, was, is) => Some((Rule::ToldOnce, true)),
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
+        () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => Some((Rule::EdgeAgain, false)),
         () => of_call(program, number, was, is),
@@ -220,6 +221,32 @@ fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: 
         && entries.len() == plain.aux.len()
         && plain.aux.len() == wrapped.aux.len()
         && entries.iter().zip(told).all(same)
+}
+
+/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it.
+fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    const TINY: i32 = 4096;
+    let tiny = |op: &Op| matches!(op, Op::SetOption { option: Opt::SndBuf, value, .. } if *value <= TINY);
+    if plain.ret < 0 || wrapped.ret < 0 || !program.steps[..number].iter().any(|step| tiny(&step.op)) {
+        return false;
+    }
+    let room = libc::POLLOUT as u64;
+    let less = |plain: u64, wrapped: u64| wrapped == plain || wrapped == plain & !room;
+    match &program.steps[number].op {
+        Op::EpollWait { .. } => {
+            let told = |list: &[u64], data: u64| {
+                list.chunks_exact(2).filter(|pair| pair[0] == data).fold(0, |all, pair| all | pair[1])
+            };
+            let of_both = plain.aux.chunks_exact(2).chain(wrapped.aux.chunks_exact(2));
+            of_both.map(|pair| pair[0]).all(|data| less(told(&plain.aux, data), told(&wrapped.aux, data)))
+        }
+        Op::Poll { entries, .. } => {
+            entries.len() == plain.aux.len()
+                && plain.aux.len() == wrapped.aux.len()
+                && plain.aux.iter().zip(&wrapped.aux).all(|(plain, wrapped)| less(*plain, *wrapped))
+        }
+        _ => false,
+    }
 }
 
 /// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.

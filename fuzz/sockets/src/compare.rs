@@ -160,7 +160,7 @@ mod tests {
     use crate::allowed::MOST;
     use crate::op::{Data, Memory, Opt, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
-    use crate::via::{PollVia, SendVia};
+    use crate::via::{EpollVia, PollVia, SendVia};
 
     /// Two processes with one connection; the second one's end is slot 1.
     fn program(ops: Vec<(ActorId, Op)>) -> Program {
@@ -233,6 +233,26 @@ mod tests {
         assert!(!polled(1000, &asleep, &told(Fate::Done(1), [END, 0])));
         assert!(!polled(MOST + 1, &asleep, &told(Fate::Done(1), [END, IN])));
         assert!(!polled(MOST + 1, &told(Fate::Done(1), [END, 0]), &asleep));
+    }
+
+    #[test]
+    fn room_is_short_in_tiny_buffers() {
+        let waited = |size: i32, plain: &[u64], wrapped: &[u64]| {
+            let option = Op::SetOption { slot: 1, option: Opt::SndBuf, value: size };
+            let wait = Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero };
+            let program = program(vec![(1, option), (1, wait)]);
+            let told = |aux: &[u64]| {
+                let seen = Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() };
+                Entry { fate: Fate::Done(1), seen }
+            };
+            step(&program, 1, &told(plain), &told(wrapped), &mut Tally::default()) == Verdict::Apart
+        };
+        const OUT: u64 = libc::POLLOUT as u64;
+        assert!(waited(1, &[7, OUT], &[]));
+        assert!(waited(1, &[7, IN | OUT, 8, IN], &[7, IN, 8, IN]));
+        assert!(!waited(20_000, &[7, OUT], &[]));
+        assert!(!waited(1, &[], &[7, OUT]));
+        assert!(!waited(1, &[7, IN | OUT], &[]));
     }
 
     #[test]
