@@ -1,5 +1,7 @@
 //! epoll(7), edge-triggered and one-shot.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use libc::{EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT};
 use madrigal_tests::net::{self, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
@@ -329,20 +331,30 @@ fn edge_added_when_readable() {
 }
 
 fn edge_reported_to_one_thread() {
-    let p = Pair::warm();
-    let set = Set::new();
+    let (p, set) = (Pair::warm(), Set::new());
+    let (out, input) = net::pipe();
     set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    set.add(&out, EPOLLIN, 2);
     for _ in 0..30 {
-        let seen = std::sync::atomic::AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| seen.fetch_add(set.wait(4, 40).len(), std::sync::atomic::Ordering::SeqCst));
+        let seen = AtomicUsize::new(0);
+        let count = || {
+            while set.wait(1, -1) == [(1, EPOLLIN)] {
+                seen.fetch_add(1, Ordering::SeqCst);
             }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(count);
+            scope.spawn(count);
             net::nap(5);
             send_all(&p.c, b"x");
+            while seen.load(Ordering::SeqCst) == 0 {
+                net::nap(1);
+            }
+            net::nap(10);
+            net::write(&input, b"q").unwrap();
         });
         assert_eq!(seen.into_inner(), 1, "one edge, one thread");
-        recv_exact(&p.s, 1);
+        assert_eq!((net::read(&p.s, &mut [0; 4]), net::read(&out, &mut [0; 4])), (Ok(1), Ok(1)));
     }
 }
 
