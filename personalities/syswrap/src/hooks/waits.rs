@@ -340,7 +340,7 @@ fn wait(
     limits: Limits,
     sleep: impl Fn(Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    let mut vain = 0;
+    let (mut vain, mut since) = (0u32, 0);
     loop {
         match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
             Waited::Pass => return None,
@@ -353,10 +353,17 @@ fn wait(
                 }
             }
         }
+        if vain == 0 {
+            since = time::now_ns();
+        }
         vain += 1;
-        if vain > MOST_IN_VAIN
-            && let Some(ended) = look_away(limits)
-        {
+        if vain <= MOST_IN_VAIN {
+            continue;
+        }
+        if time::now_ns() > since + u64::from(MOST_IN_VAIN) * VAIN_NS {
+            // It has slept in between.
+            vain = 0;
+        } else if let Some(ended) = look_away(limits) {
             return Some(ended);
         }
     }
