@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use madrigal_drivers::shm::arena::UNIT;
 use madrigal_drivers::shm::layout::{Block, Direction, ReaderLine, SEALED, SMALL_RING, Slot, WriterLine, small_ring};
-use madrigal_report::Report;
+use madrigal_report::{Reason, Report};
 use madrigal_tests::host::{self, Choices, How, Running, Scratch};
 use madrigal_tests::net;
 
@@ -227,13 +227,15 @@ impl Unread {
         self.arena + SLOTS_AT + offset_of!(Slot, dir) as u64
     }
 
-    /// The server goes on; both have to see a reset, and no byte that was not sent.
-    fn assert_resets(self) {
+    /// The server goes on; both have to see a reset, and no byte that was not sent. Why nothing moves in the server any more, if so.
+    fn assert_resets(self) -> Option<Reason> {
+        let report = Report::of(self.server.pid() as u32).unwrap();
         net::kill(self.server.pid(), libc::SIGCONT).unwrap();
         for process in [self.server, self.client] {
             let text = process.wait().expect_success().text();
             assert!(text.contains("how=reset"), "{text}");
         }
+        report.off()
     }
 }
 
@@ -243,7 +245,7 @@ fn a_changed_byte_is_found_by_its_sum() {
     let unread = Unread::new(&scratch, true);
     let (at, byte) = unread.last();
     unread.memory.write_all_at(&[byte ^ 1], at).unwrap();
-    unread.assert_resets();
+    assert_eq!(unread.assert_resets(), Some(Reason::Contradiction), "it may be a fault of ours");
 }
 
 #[test]
@@ -255,7 +257,7 @@ fn a_block_that_was_not_lent_is_not_read() {
     let word = Block { offset: BLOCKS_AT as usize, size: UNIT }.pack();
     let at = unread.direction() + (offset_of!(Direction, w) + offset_of!(WriterLine, block)) as u64;
     unread.memory.write_all_at(&word.to_ne_bytes(), at).unwrap();
-    unread.assert_resets();
+    assert_eq!(unread.assert_resets(), None, "a peer may write what it likes");
 }
 
 #[test]
