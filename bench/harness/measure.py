@@ -161,6 +161,8 @@ class Pair:
     figures: Sequence[Figure]
     wrap_server: bool = True
     busy: bool = False
+    setting: str = ""
+    """A variable, and what it is to be, whose cost is measured: the other side is Madrigal without it."""
 
     def measure(self, plan: Plan) -> list[Result]:
         """Tries the congestion controls, then measures turn about."""
@@ -216,6 +218,9 @@ class Pair:
         folder = plan.scratch / f"{len(list(plan.scratch.iterdir()))}-{label}"
         folder.mkdir(mode=0o755)
         wrap = plan.wrap if wrapped else plan.base
+        if self.setting:
+            # Against another build both have it.
+            wrap = ["env", self.setting, *wrap] if wrapped or plan.base else plan.wrap
         return Side(label, space, folder, wrap if self.wrap_server else [], wrap)
 
     def _best(self, trials: dict[str, list[list[float]]]) -> str:

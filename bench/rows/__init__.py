@@ -27,6 +27,13 @@ def _tails(busy: bool) -> dict[str, Row]:
             for name, (what, workload) in workloads.items()}
 
 
+def _checks() -> dict[str, Row]:
+    """What it costs to keep sums of all that travels in rings, against rings without."""
+    small, large = Figure("checked: redis GET, 1 client", "requests/s", 0.7), Figure("checked: iperf3, 1 stream", "Gbit/s", 0.2)
+    return {"check-redis1": Pair(Redis(("GET",), 1), [small], setting="MADRIGAL_CHECK=1"),
+            "check-iperf3": Pair(Iperf3(), [large], setting="MADRIGAL_CHECK=1")}
+
+
 def all_rows() -> dict[str, Row]:
     """Every row by its short name."""
     root = os.geteuid() == 0
@@ -56,6 +63,7 @@ def all_rows() -> dict[str, Row]:
                            busy=True),
         **_tails(busy=False),
         **_tails(busy=True),
+        **_checks(),
         "vlink": VLinkLatency(),
         "multiplexing": Multiplexing(),
         "peers": IdlePeers(),
