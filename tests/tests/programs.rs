@@ -1,4 +1,5 @@
-//! Real programs of many kinds, plain and wrapped: the same output and the same exit status.
+//! Real programs of many kinds, plain and wrapped, there also with connections that move at once and at random: the same output and the
+//! same exit status.
 //!
 //! Each script in `programs/` names the programs it needs in its first line, uses the ports `$P1`, `$P2`, `$P3`, and prints what must
 //! not differ. Everything it starts is wrapped or plain as a whole.
@@ -39,9 +40,11 @@ fn same(name: &str) {
     }
     let plain_err = String::from_utf8_lossy(&plain.err).into_owned();
     assert!(plain.status == 0 && !plain.out.is_empty(), "plain: {} {} {plain_err}", plain.status, plain.text());
-    let wrapped = run(How::Wrapped, &script);
-    let err = String::from_utf8_lossy(&wrapped.err).into_owned();
-    assert_eq!((wrapped.status, wrapped.text()), (plain.status, plain.text()), "wrapped against plain; {err}");
+    for how in How::ALL.into_iter().filter(|how| how.is_wrapped()) {
+        let wrapped = run(how, &script);
+        let err = String::from_utf8_lossy(&wrapped.err).into_owned();
+        assert_eq!((wrapped.status, wrapped.text()), (plain.status, plain.text()), "{how:?} against plain; {err}");
+    }
 }
 
 macro_rules! programs {
