@@ -194,6 +194,23 @@ impl Drop for Wide {
     }
 }
 
+/// Small segments of a socket go at once until this is dropped, though others are not acknowledged yet.
+#[derive(Debug)]
+pub struct Hasty(c_int);
+
+/// Makes them; `None`: they do anyway.
+pub fn hasten(fd: c_int) -> Option<Hasty> {
+    let waits = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Ok(0);
+    let hastens = waits && raw::set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1).is_ok();
+    hastens.then(|| Hasty(fd))
+}
+
+impl Drop for Hasty {
+    fn drop(&mut self) {
+        let _ = raw::set_sockopt(self.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, &0);
+    }
+}
+
 /// `SO_NETNS_COOKIE`: which network namespace the socket lives in; 0 where the kernel cannot say.
 pub fn netns_cookie(fd: c_int) -> u64 {
     const SO_NETNS_COOKIE: c_int = 71;

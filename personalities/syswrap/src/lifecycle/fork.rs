@@ -1,8 +1,9 @@
 //! New processes: what fork, exec, spawn and exit mean for the sockets of this one.
 //!
 //! Before a fork the gate is closed, every session is left, and every lock that guards what the child inherits is taken: the child
-//! finds everything at rest. Every connected socket is counted for one more holder. What is unread in a ring stays there: parent and
-//! child both read on. A child that execs gives its close-on-exec sockets up; a socket that survives exec cannot be counted any more.
+//! finds everything at rest. Every connected socket is counted for one more holder. What is unread in a ring is handed back, if that is done
+//! at once: of what the kernel has it alone knows, who is everybody's. Else it stays where it is, and parent and child both read on. A child
+//! that execs gives its close-on-exec sockets up; a socket that survives exec cannot be counted any more.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -73,7 +74,7 @@ pub(crate) fn before() {
     gate::close();
     PARENT.store(proc::own_pid(), Ordering::Relaxed);
     for (fd, s) in sockets() {
-        leave(&s, fd, Reason::Forked, Back::Lazily);
+        leave(&s, fd, Reason::Forked, Back::IfPossible);
         registration::forget_detached(&s);
         registration::lend(&s);
     }

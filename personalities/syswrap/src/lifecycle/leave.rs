@@ -231,10 +231,12 @@ fn own_end(session: &Session, cookie: u64) -> Option<Copy> {
 }
 
 impl PeerEnd for Copy {
-    type Wide = Option<tcp::Wide>;
+    type Wide = (Option<tcp::Wide>, Option<tcp::Hasty>);
 
-    fn widen(&self, n: u64) -> Option<tcp::Wide> {
-        tcp::widen(self.0.as_raw_fd(), n)
+    fn widen(&self, n: u64) -> Self::Wide {
+        let fd = self.0.as_raw_fd();
+        // A doorbell may be unacknowledged for 40 ms.
+        (tcp::widen(fd, n), tcp::hasten(fd))
     }
 
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {

@@ -16,6 +16,7 @@ crate::checks![
     by_two_processes,
     from_after_a_fork,
     as_another_process_asks,
+    as_another_process_changes,
     in_vain,
 ];
 
@@ -148,6 +149,35 @@ fn as_another_process_asks() {
     assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);
     net::kill(child, libc::SIGKILL).unwrap();
     net::wait(child);
+}
+
+/// What one process asks for of bytes that were unread at the fork is what the other one is told; also where the writer's buffer is small,
+/// and its small segments wait for acknowledgements.
+fn as_another_process_changes() {
+    const BOTH: i32 = EPOLLIN | libc::EPOLLOUT;
+    for (unread, small) in [(1, false), (30_000, false), (30_000, true)] {
+        let (p, set, (out, input)) = (Pair::warm(), Set::new(), net::pipe());
+        if small {
+            net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 4000).unwrap();
+        }
+        set.add(&p.s, EPOLLIN, 1);
+        send_all(&p.c, &vec![b'u'; unread]);
+        let child = net::fork(|| {
+            assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+            assert_eq!(set.wait(4, 5000), [(2, BOTH)]);
+            recv_exact(&p.s, unread);
+            assert_eq!(set.wait(4, 5000), [(2, libc::EPOLLOUT)]);
+            set.modify(&p.s, EPOLLIN | libc::EPOLLONESHOT, 3);
+            0
+        });
+        set.modify(&p.s, BOTH, 2);
+        net::write(&input, b"g").unwrap();
+        assert_eq!(net::wait(child), 0);
+        assert_eq!(set.wait(4, 0), []);
+        send_all(&p.c, b"x");
+        assert_eq!(set.wait(4, 5000), [(3, EPOLLIN)]);
+        assert_eq!(set.wait(4, 0), []);
+    }
 }
 
 /// What another process changes in a set of a socket that this one has closed may be told or not: it takes no time.

@@ -20,7 +20,7 @@ pub(crate) trait HandBack {
     type Aside: Aside;
     /// Gets hold of the peer's end of this connection.
     fn peer(&self) -> Result<Self::Peer, Errno>;
-    /// Whether the peer may be asked, and waited for, where that cannot be had.
+    /// Whether the peer may be waited for: where that cannot be had it is asked. Else everything is done at once, or nothing.
     fn may_ask(&self) -> bool;
     /// Such memory, empty.
     fn aside(&self) -> Result<Self::Aside, Errno>;
@@ -30,7 +30,7 @@ pub(crate) trait HandBack {
 
 /// The peer's end of the connection.
 pub(crate) trait PeerEnd {
-    /// Keeps its send buffer large.
+    /// Keeps its send buffer large, and sends at once.
     type Wide;
     /// See [`Wire::widen`]; its queue is empty.
     fn widen(&self, n: u64) -> Self::Wide;
@@ -49,6 +49,10 @@ pub(crate) trait Aside {
     fn urgent(&self) -> Option<(usize, u8)>;
 }
 
+/// Where nothing may be lost and nobody waited for: so much finds room in any sender's buffer.
+const AT_ONCE: u64 = 64 << 10;
+/// So long a doorbell may take that the peer is just ringing.
+const MOMENT_NS: u64 = 10_000_000;
 /// How long what is sent again may take to find room.
 const ROOM_NS: u64 = 2_000_000_000;
 /// How long the peer is waited for that is to take its bytes back itself.
@@ -67,12 +71,7 @@ impl<W: Wire> View<'_, W> {
         match by.peer() {
             // Nothing goes behind a FIN.
             Ok(_) if self.inn.w.shut.load(Ordering::SeqCst) != 0 => return self.keep_queue(Errno::PIPE),
-            // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
-            Ok(peer) => {
-                let done = self.put_back(&peer, by);
-                self.finish_in();
-                return done.map_err(|_| Errno::IO);
-            }
+            Ok(peer) => return self.hand_back_through(&peer, by),
             // The peer is gone, and with it what it had not sent.
             Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e),
             Err(_) if by.may_ask() && (self.s.rx() == phase::RING || self.is_unmixed()) => self.ask_back()?,
@@ -85,8 +84,10 @@ impl<W: Wire> View<'_, W> {
     /// The same where the peer is gone, by an end that takes its place as soon as the kernel's queue is empty. Only this process holds the
     /// socket.
     pub(crate) fn hand_back_by<H: HandBack>(&self, place: &H::Peer, by: &H) -> Result<(), Errno> {
+        self.close_gate();
         let done = self.put_back(place, by);
         self.finish_in();
+        self.open_gate();
         done
     }
 
@@ -97,13 +98,50 @@ impl<W: Wire> View<'_, W> {
         if self.s.rx() == phase::DONE { Ok(()) } else { Err(e) }
     }
 
-    fn put_back<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
+    fn hand_back_through<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
+        self.close_gate();
+        let may = if by.may_ask() { Ok(()) } else { self.is_done_at_once(peer) };
+        // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
+        let done = may.map(|()| {
+            let done = self.put_back(peer, by);
+            self.finish_in();
+            done.map_err(|_| Errno::IO)
+        });
+        self.open_gate();
+        done?
+    }
+
+    fn close_gate(&self) {
         // SYNC: SeqCst with `pass`: whoever sends already is seen, and nobody begins to.
         self.inn.wake.gate.fetch_or(gate::CLOSED, Ordering::SeqCst);
+    }
+
+    fn open_gate(&self) {
+        self.inn.wake.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
+    }
+
+    /// Whether all there is has room, and no sender has to be waited for, who may stand still. Behind the gate.
+    fn is_done_at_once(&self, peer: &impl PeerEnd) -> Result<(), Errno> {
+        let end = self.wire.now() + MOMENT_NS;
+        while !self.is_quiet() {
+            if self.wire.now() > end {
+                return Err(Errno::AGAIN);
+            }
+            self.wire.pause();
+        }
+        let queued = peer.given()?.saturating_sub(self.wire.taken()?);
+        if queued + Self::CONSUMER.waiting(self.inn) > AT_ONCE { Err(Errno::NOBUFS) } else { Ok(()) }
+    }
+
+    /// Whether nobody sends or rings any more. Behind seal and gate.
+    fn is_quiet(&self) -> bool {
+        self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS == 0 && self.has_rung_last()
+    }
+
+    fn put_back<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
         self.handing(true);
         let done = self.send_again(peer, by).inspect(|()| self.await_arrival(peer));
         self.handing(false);
-        self.inn.wake.gate.fetch_and(!gate::CLOSED, Ordering::SeqCst);
         done
     }
 
@@ -146,7 +184,7 @@ impl<W: Wire> View<'_, W> {
         let (begin, end) = (self.wire.taken()?, self.wire.now() + ASKED_NS);
         loop {
             // Read before what was sent: that includes what these have sent.
-            let quiet = self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS == 0 && self.has_rung_last();
+            let quiet = self.is_quiet();
             // Our copy of its socket keeps the connection open when the peer dies.
             let quiet = quiet || !self.wire.peer_lives();
             let given = peer.given()?;

@@ -355,10 +355,11 @@ fn end_session(world: &World, side: usize, plan: Plan) {
     for _ in 0..thread_rng().gen_range(0..40) {
         thread::yield_now();
     }
-    let by = NoCopy(End { kernel: &world.kernel, side });
+    let by = |copies| Either { end: End { kernel: &world.kernel, side }, copies };
     leave(world, side, |v| match () {
-        () if plan.hands_back => v.hand_back(&v.wire),
-        () if plan.asks_back => v.hand_back(&by),
+        () if plan.hands_back && thread_rng().gen_bool(0.5) => v.hand_back(&v.wire),
+        () if plan.hands_back => v.hand_back(&by(true)),
+        () if plan.asks_back => v.hand_back(&by(false)),
         () => Ok(()),
     });
 }
@@ -370,9 +371,10 @@ fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) 
     v.seal();
     v.finish_receiving();
     if let Err(e) = hand_back(&v) {
-        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, and it goes on by itself.
+        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, or not wait for it, and it
+        // goes on by itself.
         let gone = world.kernel.is_over(1 - side);
-        assert!(gone || matches!(e, Errno::TIMEDOUT | Errno::PERM), "{e:?}\n{}", world.dump());
+        assert!(gone || matches!(e, Errno::TIMEDOUT | Errno::PERM | Errno::AGAIN), "{e:?}\n{}", world.dump());
         if e == Errno::IO {
             world.kernel.abort(side);
         }
@@ -380,19 +382,22 @@ fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) 
     v.finish_sending();
 }
 
-/// A process that may not copy its peer's descriptors.
-struct NoCopy<'a>(End<'a>);
+/// A process that may copy its peer's descriptors, or may ask the peer.
+struct Either<'a> {
+    end: End<'a>,
+    copies: bool,
+}
 
-impl<'a> HandBack for NoCopy<'a> {
+impl<'a> HandBack for Either<'a> {
     type Peer = End<'a>;
     type Aside = Vec<u8>;
 
     fn peer(&self) -> Result<End<'a>, Errno> {
-        Err(Errno::PERM)
+        if self.copies { self.end.peer() } else { Err(Errno::PERM) }
     }
 
     fn may_ask(&self) -> bool {
-        true
+        !self.copies
     }
 
     fn aside(&self) -> Result<Vec<u8>, Errno> {
@@ -400,6 +405,6 @@ impl<'a> HandBack for NoCopy<'a> {
     }
 
     fn take(&self, aside: &mut Vec<u8>) -> Result<usize, Errno> {
-        self.0.take(aside)
+        self.end.take(aside)
     }
 }
