@@ -1,6 +1,6 @@
 //! Loops of calls whose sum does not depend on how TCP cuts the stream.
 
-use core::ptr;
+use core::{mem, ptr};
 
 use libc::pollfd;
 use madrigal_fuzz_sockets::op::{Op, Slot};
@@ -134,19 +134,25 @@ fn readable(fd: i32) -> bool {
     unsafe { c::poll(&raw mut entry, 1, 0) > 0 }
 }
 
-/// A receive that a timer interrupts every `us` microseconds, until one of them says so.
+/// A receive that a timer interrupts every `us` microseconds, until one of them says so. The timer is this thread's alone: on a busy machine
+/// it comes again while the handler of the last one runs, and would interrupt another.
 fn timed(turn: &Turn, slot: Slot, len: usize, us: u32) {
-    let every = |us: u32| {
-        let time = libc::timeval { tv_sec: 0, tv_usec: i64::from(us) };
-        let timer = libc::itimerval { it_interval: time, it_value: time };
-        // SAFETY: a time of our own.
-        unsafe { c::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut()) };
-    };
-    every(us);
+    // SAFETY: all-zero is a valid event and a valid timer.
+    let (mut event, mut timer) = unsafe { (mem::zeroed::<libc::sigevent>(), mem::zeroed::<libc::timer_t>()) };
+    (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGALRM);
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(us) * 1000 };
+    let every = libc::itimerspec { it_interval: time, it_value: time };
+    // SAFETY: an event, a time and a timer of our own.
+    unsafe {
+        event.sigev_notify_thread_id = libc::gettid();
+        libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+        libc::timer_settime(timer, 0, &raw const every, ptr::null_mut());
+    }
     let room = memory::bytes(len);
     // SAFETY: memory of our own.
     let answer = count(|| unsafe { c::recv(state::fd(slot), room.as_mut_ptr().cast(), len, 0) });
-    every(0);
+    // SAFETY: the timer just made.
+    unsafe { libc::timer_delete(timer) };
     turn.keep(answer);
     turn.received(slot, &room[..answer.ret.max(0) as usize], true);
 }
