@@ -1,5 +1,6 @@
 //! Signals: counted, and some answered with a call on a socket.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::{mem, ptr};
 
@@ -11,6 +12,10 @@ use crate::turn::{Answer, Turn, stream_of};
 use crate::{c, state};
 
 static COUNTS: [AtomicU32; 65] = [const { AtomicU32::new(0) }; 65];
+std::thread_local! {
+    /// Those that a call itself, or the sequencer, can have caused: they are a thread's own. Another one's call may just be told `EPIPE`.
+    static OWN: Cell<u32> = const { Cell::new(0) };
+}
 /// What the handler does: 0 nothing, 1 sends, 2 receives; above that slot and length.
 static ACTION: AtomicU64 = AtomicU64::new(0);
 /// What its last call gave, errno in the upper half.
@@ -37,6 +42,9 @@ fn on(signal: c_int, flags: c_int) {
 
 extern "C" fn handler(signal: c_int) {
     COUNTS[signal as usize].fetch_add(1, Ordering::SeqCst);
+    if matches!(signal, libc::SIGPIPE | libc::SIGUSR1 | libc::SIGUSR2) {
+        OWN.set(OWN.get() + 1);
+    }
     if signal == libc::SIGUSR1 {
         let saved = c::errno();
         act();
@@ -47,9 +55,9 @@ extern "C" fn handler(signal: c_int) {
     }
 }
 
-/// Signals that a call itself, or the sequencer, can have caused.
+/// Signals of this thread that a call itself, or the sequencer, can have caused.
 pub(crate) fn count() -> u32 {
-    [libc::SIGPIPE, libc::SIGUSR1, libc::SIGUSR2].iter().map(|s| COUNTS[*s as usize].load(Ordering::SeqCst)).sum()
+    OWN.get()
 }
 
 /// Sets what the handler of SIGUSR1 does.
