@@ -9,10 +9,7 @@ use madrigal_tests::host::{self, How, Scratch};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_semantics");
 
 /// Checks that do not hold wrapped yet, and why.
-const OPEN: &[(&str, &str)] = &[
-    ("descriptors::close_under_blocked_reader", "a read under way ends with EBADF"),
-    ("edges::edge_at_end", "the end is reported twice"),
-];
+const OPEN: &[(&str, &str)] = &[("edges::edge_at_end", "the end is reported twice")];
 
 /// Checks that do not hold yet where connections leave their rings at random.
 const OPEN_AT_RANDOM: &[(&str, &str)] = &[

@@ -71,6 +71,15 @@ pub fn start_time(pid: u32) -> Option<u64> {
     (flags & PF_EXITING == 0 || threads > 1).then_some(start)
 }
 
+/// Whether a thread of this process sleeps in the kernel. `None`: there is no such thread.
+pub fn is_thread_asleep(thread: u32) -> Option<bool> {
+    let mut buf = [0u8; 1024];
+    let path = proc_path(own_pid(), format_args!("task/{thread}/stat"));
+    let text = read_small(path.as_c_str(), &mut buf).ok()?;
+    let state = text.iter().rposition(|&b| b == b')').and_then(|name| text.get(name + 2))?;
+    Some(!b"RD".contains(state))
+}
+
 /// Whether the process with this pid and start time still runs.
 pub fn alive(pid: u32, start: u64) -> bool {
     pid != 0 && start_time(pid) == Some(start)

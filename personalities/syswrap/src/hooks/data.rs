@@ -22,19 +22,20 @@ use crate::real;
 use crate::state::table;
 
 /// A receive, with its sleeps where a thread can be cancelled: outside the panic guard, through which nothing may unwind.
-pub(super) fn received(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+pub(super) fn received(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
     let outcome = received_held(op, call);
     op.signals().release();
+    op.target().leave();
     outcome
 }
 
 /// The same, which may hold signals back.
-fn received_held(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| recv::receive(op, &call)) {
-            Outcome::Again => cancellable(op.signals(), cancellation_point),
+            Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
             Outcome::Await(nap) => {
-                let result = cancellable(op.signals(), || sleep(op.fd(), nap));
+                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), nap));
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, nap, result)) {
                     return outcome;
                 }
@@ -73,19 +74,20 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
 }
 
 /// A send; between its sleeps a thread can be cancelled.
-pub(super) fn sent(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+pub(super) fn sent(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     let outcome = sent_held(op, call);
     op.signals().release();
+    op.target().leave();
     outcome
 }
 
 /// The same, which may hold signals back.
-fn sent_held(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
+fn sent_held(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     loop {
         match guarded(|| send::send(op, &call)) {
-            Outcome::Again => cancellable(op.signals(), cancellation_point),
+            Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
             Outcome::Await(nap) => {
-                let result = cancellable(op.signals(), || sleep(op.fd(), nap));
+                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), nap));
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, nap, result)) {
                     return outcome;
                 }
@@ -99,14 +101,14 @@ fn sent_held(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
 unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
     let op = Receive::new(fd, Buffers::one(buf, n), flags);
     // SAFETY: the program vouches for its buffer.
-    received(&op, |extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
+    received(&op, |fd, extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
 }
 
 #[inline]
 unsafe fn transmit(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
     let op = Send::new(fd, Buffers::one(buf.cast_mut(), n), flags);
     // SAFETY: the program vouches for its buffer.
-    sent(&op, || unsafe { raw::send(fd, buf, n, flags) })
+    sent(&op, |fd| unsafe { raw::send(fd, buf, n, flags) })
 }
 
 // --- in ---------------------------------------------------------------------------------------------------------------------------
@@ -226,7 +228,7 @@ unsafe fn receive_many(fd: c_int, (iov, count): (*const iovec, c_int), flags: c_
     // SAFETY: the caller's contract.
     let buffers = unsafe { Buffers::many(iov, count) }.filter(|buffers| buffers.total() > 0)?;
     let op = Receive::new(fd, buffers, flags);
-    let call = |extra| {
+    let call = |fd, extra| {
         let mut msg = of_pieces(iov, count);
         // SAFETY: the caller's contract.
         unsafe { raw::recvmsg(fd, &mut msg, flags | extra) }
@@ -350,7 +352,7 @@ unsafe fn transmit_many(fd: c_int, (iov, count): (*const iovec, c_int), flags: c
     let buffers = unsafe { Buffers::many(iov, count) }.filter(|buffers| buffers.total() > 0)?;
     let op = Send::new(fd, buffers, flags);
     // SAFETY: the caller's contract.
-    Some(sent(&op, || unsafe { raw::sendmsg(fd, &of_pieces(iov, count), flags) }))
+    Some(sent(&op, |fd| unsafe { raw::sendmsg(fd, &of_pieces(iov, count), flags) }))
 }
 
 /// pwritev2(2): on a socket, where there is no offset, writev(2) with flags.

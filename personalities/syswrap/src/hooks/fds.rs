@@ -297,7 +297,10 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     if raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
         guarded_or((), || {
             if table::is_hidden(new) {
-                let _ = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
+                let ours = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
+                if !ours {
+                    close::yield_kept(new);
+                }
             } else {
                 close::forget(new);
             }
@@ -326,7 +329,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     }
     guarded_or((), || close::forget_range(first, last));
     let mut from = Some(first);
-    for (hidden, _) in table::range(first, last).filter(|(_, word)| word.kind() == Kind::Hidden) {
+    for (hidden, _) in table::range(first, last).filter(|(_, word)| word.is_hidden()) {
         let hidden = hidden as c_uint;
         if let Some(from) = from.filter(|&from| from < hidden) {
             let result = real(from, hidden - 1);

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::io::file::{Transfer, transfer};
 use crate::io::progress::Progress;
+use crate::io::target::Target;
 use crate::io::{recv, send};
 use crate::outcome::{Outcome, errno};
 use crate::real;
@@ -123,9 +124,10 @@ unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (O
         return (Outcome::Pass, 0);
     };
     let op = Transfer { out, file, at, n: n.min(MOST), progress: Progress::default() };
+    let target = Target::new(out);
     let outcome = loop {
         match guarded(|| transfer(&op)) {
-            Outcome::Again => cancellable(&op.progress.signals, cancellation_point),
+            Outcome::Again => cancellable(&op.progress.signals, &target, cancellation_point),
             outcome => break outcome,
         }
     };

@@ -61,7 +61,7 @@ unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<Outcome> 
     let buffers = unsafe { Buffers::many(header.msg_iov, header.msg_iovlen) }?;
     let own = core::cell::Cell::new(msghdr { msg_flags: UNTOUCHED, ..header });
     let op = Receive::new(fd, buffers, flags);
-    let outcome = received(&op, |extra| {
+    let outcome = received(&op, |fd, extra| {
         // SAFETY: as above; the header is our own.
         unsafe { raw::recvmsg(fd, own.as_ptr(), flags | extra) }
     });
@@ -205,7 +205,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     }
     let op = Send::new(fd, buffers, flags);
     // SAFETY: see `recvmsg`.
-    finish(fd, sent(&op, || unsafe { raw::sendmsg(fd, msg, flags) }), real)
+    finish(fd, sent(&op, |fd| unsafe { raw::sendmsg(fd, msg, flags) }), real)
 }
 
 /// sendmmsg(2)

@@ -25,6 +25,7 @@ use madrigal_report::Reason;
 use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, fault, raw};
 
+use crate::io::target::Target;
 use crate::io::{plain, recv};
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
@@ -130,18 +131,19 @@ fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// Runs what may end a thread that was cancelled. The signals it holds back are released before anything of the program's runs.
-fn cancellable<T>(held: &Held, call: impl FnOnce() -> T) -> T {
-    if !held.holds() {
-        return call();
-    }
+/// Runs what may end a thread that was cancelled. The signals it holds back are released before anything of the program's runs, and the
+/// socket it sleeps on.
+fn cancellable<T>(held: &Held, target: &Target, call: impl FnOnce() -> T) -> T {
+    let holds = (held, target);
     // SAFETY: what the routine takes.
-    unsafe { unless_cancelled(release, core::ptr::from_ref(held).cast_mut().cast(), call) }
+    unsafe { unless_cancelled(release, core::ptr::from_ref(&holds).cast_mut().cast(), call) }
 }
 
 extern "C-unwind" fn release(held: *mut c_void) {
     // SAFETY: what `cancellable` was given, in a frame behind its own.
-    unsafe { &*held.cast::<Held>() }.release();
+    let (held, target) = unsafe { *held.cast::<(&Held, &Target)>() };
+    held.release();
+    guarded_or((), || target.leave());
 }
 
 /// The same where a descriptor of ours, if there is one, would stay open.

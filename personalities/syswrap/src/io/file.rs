@@ -83,7 +83,7 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
             }
             Put::Full => match send::await_space(&v, &op.progress) {
                 Ok(send::Waited::Looked) => {}
-                Ok(send::Waited::Slept) => return Some(Outcome::Again),
+                Ok(send::Waited::Slept | send::Waited::Restarts) => return Some(Outcome::Again),
                 Err(e) => return Some(op.progress.end(Err(e))),
             },
             Put::Broken => {

@@ -18,3 +18,4 @@ pub(crate) mod poll;
 pub(crate) mod progress;
 pub(crate) mod recv;
 pub(crate) mod send;
+pub(crate) mod target;

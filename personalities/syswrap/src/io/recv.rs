@@ -13,6 +13,7 @@ use super::buffers::{Buffers, NOWHERE, message};
 use super::epoll::kernel_readiness;
 use super::plain::{self, Wait};
 use super::progress::Progress;
+use super::target::Target;
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, leave};
 use crate::outcome::Outcome;
@@ -27,7 +28,7 @@ pub(crate) use sleep::woken;
 
 /// One receive, whichever function the program called.
 pub(crate) struct Receive {
-    fd: c_int,
+    at: Target,
     buffers: Buffers,
     flags: c_int,
     progress: Progress,
@@ -40,11 +41,16 @@ const PIECES: usize = 64;
 
 impl Receive {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { fd, buffers, flags, progress: Progress::default(), seen: Cell::new(0) }
+        Self { at: Target::new(fd), buffers, flags, progress: Progress::default(), seen: Cell::new(0) }
     }
 
     pub(crate) fn fd(&self) -> c_int {
-        self.fd
+        self.at.fd()
+    }
+
+    /// The socket it goes by.
+    pub(crate) fn target(&self) -> &Target {
+        &self.at
     }
 
     /// Bytes received so far.
@@ -100,6 +106,12 @@ impl Receive {
         self.progress.nonblocking(s, self.flags)
     }
 
+    /// It begins anew behind a signal handler.
+    fn begin_again(&self) {
+        self.progress.begin_again();
+        self.at.begin_again();
+    }
+
     /// The kernel got `n` more bytes; true: the call is over.
     pub(crate) fn add(&self, n: usize) -> bool {
         self.progress.add(n);
@@ -133,15 +145,16 @@ const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Between looks where no doorbell can tell.
 const PEEK_NAP_NS: u64 = 100_000;
 
-/// Receives; `call(extra_flags)` makes the program's own call on the kernel socket.
-pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
-    let Some(mut s) = sock::enter(op.fd) else { return op.passed() };
+/// Receives; `call(fd, extra_flags)` makes the program's own call on the kernel socket.
+pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
+    let call = |extra| call(op.fd(), extra);
+    let Some(mut s) = op.at.enter() else { return op.passed() };
     if op.flags & KERNEL_FLAGS != 0 {
         return Outcome::Pass;
     }
     if !op.is_peek() {
-        earn::step(&s, op.fd);
-        leave_at_random(&s, op.fd);
+        earn::step(&s, op.fd());
+        leave_at_random(&s, op.fd());
     }
     loop {
         if op.seen.get() > 0 {
@@ -153,14 +166,14 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
         {
             return match outcome {
                 Step::Ends(outcome) => outcome,
-                Step::Sleeps(nap) => nap.of(s),
+                Step::Sleeps(nap) => nap.of(s, op),
             };
         }
-        if op.is_woken_for_nothing() && has_come(&s, op.fd) {
+        if op.is_woken_for_nothing() && has_come(&s, op.fd()) {
             return Outcome::Done(0);
         }
         if op.done() == 0 && s.session.owes_error() {
-            match rest_before_error(s, op, &call) {
+            match rest_before_error(s, op, call) {
                 Ok(outcome) => return outcome,
                 Err(back) => {
                     s = back;
@@ -175,7 +188,8 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
         }
         // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
         let held = op.progress.signals.holds() && !op.is_peek();
-        if !nonblocking && (op.done() > 0 || held || op.progress.is_to_wait_on(&s, op.fd)) {
+        let waits_on = op.done() > 0 || held || op.at.has_moved();
+        if !nonblocking && (waits_on || op.progress.is_to_wait_on(&s, op.fd())) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -187,8 +201,8 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>
             () if op.is_whole() || s.has(flag::LOW_WATER) => Wait::Whole,
             () => Wait::Looking,
         };
-        match plain::receive(s, op.fd, wait, &call) {
-            Ok(outcome) => return judged(op.fd, outcome),
+        match plain::receive(s, op.fd(), wait, call) {
+            Ok(outcome) => return judged(op.fd(), outcome),
             Err(back) => s = back,
         }
     }
@@ -210,34 +224,34 @@ enum Waited {
 /// Such a receive waits on, as it began.
 #[cold]
 fn wait_on(s: Ref, op: &Receive) -> Waited {
-    if op.done() > 0 && tcp::at_mark(op.fd) {
+    if op.done() > 0 && tcp::at_mark(op.fd()) {
         return Waited::Ends(op.end(Ok(0)));
     }
     let rest = |_| {
         let mut pieces = Receive::pieces();
         let mut msg = op.rest(&mut pieces);
         // SAFETY: parts of the program's buffers, for which it vouches.
-        unsafe { raw::recvmsg(op.fd, &mut msg, op.rest_flags() | libc::MSG_DONTWAIT) }
+        unsafe { raw::recvmsg(op.fd(), &mut msg, op.rest_flags() | libc::MSG_DONTWAIT) }
     };
-    let outcome = match plain::receive(s, op.fd, Wait::No, rest) {
+    let outcome = match plain::receive(s, op.fd(), Wait::No, rest) {
         Ok(outcome) => outcome,
         Err(back) => return Waited::Looks(back),
     };
-    let Some(s) = sock::enter(op.fd) else { return Waited::Ends(op.end(Err(Errno::BADF))) };
+    let Some(s) = op.at.enter() else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
         Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
         Outcome::Done(n) if op.is_peek() => match op.looks_on(n, &s) {
-            Some(outcome) => judged(op.fd, outcome),
+            Some(outcome) => judged(op.fd(), outcome),
             None => return Waited::Looks(s),
         },
-        Outcome::Done(n) if op.add(n) => judged(op.fd, op.end(Ok(0))),
+        Outcome::Done(n) if op.add(n) => judged(op.fd(), op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Looks(s),
         Outcome::Fail(e) if op.done() > 0 => {
             // It is told once, and this call has something to tell.
             s.session.owe(e);
             op.end(Ok(0))
         }
-        other => judged(op.fd, other),
+        other => judged(op.fd(), other),
     })
 }
 
@@ -273,11 +287,11 @@ fn is_at_end(v: &View<'_, Socket<'_>>) -> bool {
 /// The bytes that came before an error, and then the error.
 #[cold]
 fn rest_before_error(s: Ref, op: &Receive, call: impl Fn(c_int) -> Result<usize, Errno>) -> Result<Outcome, Ref> {
-    let outcome = plain::receive(s, op.fd, Wait::No, |extra| call(extra | libc::MSG_DONTWAIT))?;
-    let Some(s) = sock::enter(op.fd) else { return Ok(outcome) };
+    let outcome = plain::receive(s, op.fd(), Wait::No, |extra| call(extra | libc::MSG_DONTWAIT))?;
+    let Some(s) = op.at.enter() else { return Ok(outcome) };
     let nothing = matches!(outcome, Outcome::Done(0) | Outcome::Fail(Errno::AGAIN | Errno::NOTCONN));
     // A receive of nothing does not say whether there are bytes.
-    let nothing = nothing && (op.buffers.total() > 0 || raw::ioctl_int(op.fd, libc::FIONREAD) == Ok(0));
+    let nothing = nothing && (op.buffers.total() > 0 || raw::ioctl_int(op.fd(), libc::FIONREAD) == Ok(0));
     let error = if nothing { s.session.owed_error() } else { None };
     Ok(error.map_or(outcome, Outcome::Fail))
 }
@@ -299,7 +313,7 @@ enum Step {
 
 /// Receives in session mode; `None` when the kernel socket carries everything.
 fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
-    let v = view(s, op.fd)?;
+    let v = view(s, op.fd())?;
     if op.buffers.is_outside() {
         return Some(Step::Ends(op.end(Err(Errno::FAULT))));
     }
@@ -368,7 +382,7 @@ struct Hands<'a> {
 impl Taker for Hands<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
         // A receive ends at the urgent mark.
-        if self.op.done() + done > 0 && tcp::at_mark(self.op.fd) {
+        if self.op.done() + done > 0 && tcp::at_mark(self.op.fd()) {
             return Err(Errno::AGAIN);
         }
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
@@ -377,7 +391,7 @@ impl Taker for Hands<'_> {
             let used = self.op.buffers.rest(self.op.done() + done + from, limit, &mut pieces);
             let mut msg = message(&mut pieces[..used]);
             // SAFETY: parts of the program's buffers, for which it vouches.
-            let n = unsafe { raw::recvmsg(self.op.fd, &mut msg, flags) }?;
+            let n = unsafe { raw::recvmsg(self.op.fd(), &mut msg, flags) }?;
             Ok((n, filled(&pieces[..used], n)))
         })?;
         self.v.wire.s.count_kernel(n, false);

@@ -14,12 +14,13 @@ use madrigal_sys::{Errno, raw};
 
 use super::buffers::{Buffers, NOWHERE, message};
 use super::progress::Progress;
+use super::target::Target;
 use super::{plain, recv};
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, finish_sending, leave_for_good};
 use crate::outcome::Outcome;
 use crate::state::session::{Health, Piece, Put, View, Wire as _, phase};
-use crate::state::sock::{self, Ref, Sock, mode};
+use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 use behind::{Behind, await_kernel, behind_session};
@@ -30,7 +31,7 @@ pub(super) use space::{Waited, await_space};
 
 /// One send, whichever function the program called.
 pub(crate) struct Send {
-    fd: c_int,
+    at: Target,
     buffers: Buffers,
     flags: c_int,
     progress: Progress,
@@ -41,11 +42,16 @@ const PIECES: usize = 64;
 
 impl Send {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { fd, buffers, flags, progress: Progress::default() }
+        Self { at: Target::new(fd), buffers, flags, progress: Progress::default() }
     }
 
     pub(crate) fn fd(&self) -> c_int {
-        self.fd
+        self.at.fd()
+    }
+
+    /// The socket it goes by.
+    pub(crate) fn target(&self) -> &Target {
+        &self.at
     }
 
     /// Bytes sent so far.
@@ -62,6 +68,12 @@ impl Send {
     /// Those it holds back; released when the call is over.
     pub(crate) fn signals(&self) -> &Held {
         &self.progress.signals
+    }
+
+    /// It begins anew behind a signal handler.
+    fn begin_again(&self) {
+        self.progress.begin_again();
+        self.at.begin_again();
     }
 
     fn left(&self) -> usize {
@@ -108,9 +120,10 @@ impl Send {
     }
 }
 
-/// Sends; `call()` makes the program's own call on the kernel socket.
-pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcome {
-    let Some(mut s) = sock::enter(op.fd) else { return Outcome::Pass };
+/// Sends; `call(fd)` makes the program's own call on the kernel socket.
+pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
+    let call = || call(op.fd());
+    let Some(mut s) = op.at.enter() else { return Outcome::Pass };
     if op.flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
         let reason = if op.flags & libc::MSG_OOB != 0 {
             s.session.announce_urgent();
@@ -118,22 +131,22 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
         } else {
             Reason::Option
         };
-        leave_for_good(&s, op.fd, reason, Back::Lazily);
+        leave_for_good(&s, op.fd(), reason, Back::Lazily);
     }
     if op.buffers.total() == 0 {
         // Nothing to carry; it may be told of an error.
-        learn(&s, op.fd);
+        learn(&s, op.fd());
         let by_kernel = || at_kernel(&s, call).map_or_else(|e| judged(op, Outcome::Fail(e)), Outcome::Done);
         return told(&s, op).unwrap_or_else(by_kernel);
     }
-    earn::step(&s, op.fd);
-    recv::leave_at_random(&s, op.fd);
+    earn::step(&s, op.fd());
+    recv::leave_at_random(&s, op.fd());
     loop {
-        flush_deferred(&s, op.fd);
+        flush_deferred(&s, op.fd());
         if s.mode() == mode::SESSION
             && let Some(outcome) = in_session(&s, op)
         {
-            flush_deferred(&s, op.fd);
+            flush_deferred(&s, op.fd());
             return outcome;
         }
         if let Some(outcome) = told(&s, op) {
@@ -147,14 +160,14 @@ pub(crate) fn send(op: &Send, call: impl Fn() -> Result<usize, Errno>) -> Outcom
             }
         }
         s.session.more.store(u32::from(op.flags & libc::MSG_MORE != 0), Ordering::Relaxed);
-        if op.done() > 0 {
+        if op.done() > 0 || op.at.has_moved() && !nonblocking {
             match send_rest(s, op) {
                 Rest::Ends(outcome) => return outcome,
                 Rest::Looks(back) => s = back,
             }
             continue;
         }
-        match plain::send(s, op.fd, nonblocking, &call) {
+        match plain::send(s, op.fd(), nonblocking, call) {
             Ok(outcome) => return judged(op, outcome),
             Err(back) => s = back,
         }
@@ -166,8 +179,8 @@ fn judged(op: &Send, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
         return outcome;
     }
-    let Some(s) = sock::enter(op.fd).filter(|s| s.mode() == mode::SESSION) else { return outcome };
-    let Some(v) = view(&s, op.fd) else { return outcome };
+    let Some(s) = op.at.enter().filter(|s| s.mode() == mode::SESSION) else { return outcome };
+    let Some(v) = view(&s, op.fd()) else { return outcome };
     v.saw_error(Errno::CONNRESET);
     told(&s, op).unwrap_or(outcome)
 }
@@ -228,24 +241,26 @@ enum Rest {
     Looks(Ref),
 }
 
-/// The session ended behind a part of a request: the kernel takes what it can. It would tell this call of an error that it keeps for the
+/// The session ended behind a part of a request, or the program has closed the descriptor: the kernel takes what it can. It would tell this call of an error that it keeps for the
 /// next one.
 fn send_rest(s: Ref, op: &Send) -> Rest {
-    if is_over(&s, op.fd) {
+    if op.done() > 0 && is_over(&s, op.fd()) {
         return Rest::Ends(Outcome::Done(op.done()));
     }
     let mut pieces = Send::pieces();
     let msg = op.rest(&mut pieces);
+    let flags = if op.done() > 0 { op.rest_flags() } else { op.flags };
     // SAFETY: parts of the program's buffers, for which it vouches.
-    let call = || unsafe { raw::sendmsg(op.fd, &msg, op.rest_flags() | libc::MSG_DONTWAIT) };
-    let outcome = match plain::send(s, op.fd, true, call) {
+    let call = || unsafe { raw::sendmsg(op.fd(), &msg, flags | libc::MSG_DONTWAIT) };
+    let outcome = match plain::send(s, op.fd(), true, call) {
         Ok(outcome) => outcome,
         Err(back) => return Rest::Looks(back),
     };
-    let Some(s) = sock::enter(op.fd) else { return Rest::Ends(Outcome::Done(op.done())) };
+    let Some(s) = op.at.enter() else { return Rest::Ends(Outcome::Done(op.done())) };
     match outcome {
         Outcome::Done(n) if !op.add(n) && n > 0 => return Rest::Looks(s),
         Outcome::Fail(Errno::AGAIN) if !op.nonblocking(&s) => return Rest::Ends(await_kernel(s, op)),
+        Outcome::Fail(e) if op.done() == 0 => return Rest::Ends(judged(op, Outcome::Fail(e))),
         Outcome::Fail(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
         // It came in this very moment, and the kernel tells it once.
         Outcome::Fail(e) => s.session.owe(e),
@@ -261,7 +276,7 @@ pub(crate) fn is_over(s: &Sock, fd: c_int) -> bool {
 
 /// Sends in session mode; `None` when the kernel carries everything.
 fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
-    let v = view(s, op.fd)?;
+    let v = view(s, op.fd())?;
     if op.buffers.is_outside() {
         return Some(op.end(Errno::FAULT));
     }
@@ -305,11 +320,18 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                     return Some(op.end(Errno::AGAIN));
                 }
             }
-            Put::Full => match await_space(&v, &op.progress) {
-                Ok(Waited::Looked) => {}
-                Ok(Waited::Slept) => return Some(Outcome::Again),
-                Err(e) => return Some(op.end(e)),
-            },
+            Put::Full => {
+                op.at.hold(s);
+                match await_space(&v, &op.progress) {
+                    Ok(Waited::Looked) => {}
+                    Ok(Waited::Slept) => return Some(Outcome::Again),
+                    Ok(Waited::Restarts) => {
+                        op.begin_again();
+                        return Some(Outcome::Again);
+                    }
+                    Err(e) => return Some(op.end(e)),
+                }
+            }
         }
     }
 }

@@ -5,13 +5,15 @@ use core::sync::atomic::Ordering;
 use std::os::fd::AsRawFd;
 
 use madrigal_report::Reason;
+use madrigal_sys::{fd, raw, time};
 
 use super::earn;
 use super::leave::{Back, leave_for_good};
+use crate::state::guests::{self, Guests};
 use crate::state::lock::Guard;
 use crate::state::session::Wire;
-use crate::state::sock::{self, SOCKS, Sock, flag, mode};
-use crate::state::socket::{Socket, view};
+use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
+use crate::state::socket::{Socket, nap, view};
 use crate::state::table::{self, Kind, Word};
 use crate::state::{arenas, registration, sets, settle};
 
@@ -20,6 +22,7 @@ pub(crate) fn forget(fd: c_int) {
     // The hold comes first: a thread that still works on the socket must not free it under us.
     let held = sock::enter(fd);
     if let Some(s) = &held {
+        keep(s, fd);
         before_close(s, fd);
     }
     // In one piece: a thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's;
@@ -27,10 +30,14 @@ pub(crate) fn forget(fd: c_int) {
     let sending = held.as_ref().map(|s| s.session.wlock.lock());
     let word = table::take(fd);
     let last = match (&held, word) {
-        (Some(s), Some(word)) if word.kind() == Kind::Socket => drop_descriptor(s, fd, word),
+        (Some(s), Some(word)) if word.is_socket() => drop_descriptor(s, fd, word),
         _ => false,
     };
     drop(sending);
+    if let Some(s) = &held {
+        // The calls it was kept for may just have ended.
+        release(s);
+    }
     match (held, word) {
         (Some(s), _) if last => {
             last_close(&s, fd);
@@ -45,10 +52,74 @@ pub(crate) fn forget(fd: c_int) {
 /// Forgets every descriptor in a range.
 pub(crate) fn forget_range(from: u32, to: u32) {
     for (fd, word) in table::range(from, to) {
-        if word.kind() != Kind::Hidden {
+        if !word.is_hidden() {
             forget(fd);
         }
     }
+}
+
+/// How long a close waits for hooks that are at work on the socket: none of them is so long, but one below the signal handler that closes.
+const AT_WORK_NS: u64 = 100_000_000;
+/// Between looks at them.
+const PAUSE_NS: u64 = 20_000;
+
+/// Just before the last descriptor closes: a socket on which other threads' calls sleep lives on by one of our own, until they are over.
+fn keep(s: &Ref, fd: c_int) {
+    let is_last = s.refs.load(Ordering::Relaxed) == 1 && !table::is_hidden(fd);
+    let is_shared = || s.hold.at_work() > 1 || s.hold.has_parked();
+    if is_last && is_shared() && has_guests(s) {
+        keep_by_copy(s, fd);
+        // One that woke up just now may still go by the old number.
+        let _ = has_guests(s);
+    }
+}
+
+/// Whether other threads' calls sleep on the socket; once nobody is at work on it, and they do not just fall asleep: until then they go by
+/// the number that is about to close.
+#[cold]
+fn has_guests(s: &Sock) -> bool {
+    let end = time::now_ns() + AT_WORK_NS;
+    loop {
+        let guests = if s.hold.at_work() > 1 { Guests::Awake } else { guests::of(s.index()) };
+        match guests {
+            Guests::Nobody => return false,
+            Guests::Asleep => return true,
+            Guests::Awake if time::now_ns() > end => return guests::of(s.index()) != Guests::Nobody,
+            Guests::Awake => _ = nap(PAUSE_NS),
+        }
+    }
+}
+
+#[cold]
+fn keep_by_copy(s: &Ref, fd: c_int) {
+    let _sending = s.session.wlock.lock();
+    let Ok(copy) = fd::copy_high(fd) else { return };
+    let copy = copy.into_number();
+    s.refs.fetch_add(1, Ordering::AcqRel);
+    if table::set(copy, s.kept_word()) {
+        s.set_fd(copy);
+        s.kept.keep(copy as u32);
+    } else {
+        s.refs.fetch_sub(1, Ordering::AcqRel);
+        raw::close(copy);
+    }
+}
+
+/// Closes the descriptor by which the socket lived on, if nobody needs it any more.
+pub(crate) fn release(s: &Ref) {
+    if let Some(kept) = s.kept.release(|| guests::of(s.index()) != Guests::Nobody) {
+        forget(kept as c_int);
+        raw::close(kept as c_int);
+    }
+}
+
+/// The program wants that very number, by dup2(2): the socket lives on by another one.
+pub(crate) fn yield_kept(wanted: c_int) {
+    let is_kept = table::get(wanted).is_some_and(|word| word.kind() == Kind::Kept);
+    let Some(s) = sock::enter(wanted).filter(|_| is_kept) else { return };
+    keep_by_copy(&s, wanted);
+    table::take(wanted);
+    s.refs.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// What has been registered by this descriptor stays in the kernel as long as another one is open, here or in another process, and cannot
@@ -139,7 +210,7 @@ pub(crate) fn duplicate(old: c_int, new: c_int) {
                 sets::drop_descriptor(word.index());
             }
         }
-        Kind::Foreign | Kind::Hidden => {}
+        Kind::Foreign | Kind::Hidden | Kind::Kept => {}
     }
 }
 
@@ -151,7 +222,7 @@ pub(crate) fn is_standard(fd: c_int) -> bool {
 /// This process ends without closing: every connection is closed by the kernel in a moment, so its peer is told how.
 pub(crate) fn end_all() {
     for (fd, word) in table::range(0, u32::MAX) {
-        if word.kind() != Kind::Socket {
+        if !word.is_socket() {
             continue;
         }
         let Some(s) = SOCKS.get(word.index()) else { continue };

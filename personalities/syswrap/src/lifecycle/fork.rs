@@ -21,7 +21,7 @@ use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag};
 use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Kind};
-use crate::state::{arenas, gate, offers, process, registration, sets, still};
+use crate::state::{arenas, gate, guests, offers, process, registration, sets, still};
 
 static PARENT: AtomicU32 = AtomicU32::new(0);
 /// pthread_atfork(3) handlers are in place.
@@ -53,7 +53,7 @@ extern "C" fn after_in_child_c() {
 
 /// The sockets of this process, by a descriptor each.
 fn sockets() -> impl Iterator<Item = (c_int, Ref)> {
-    let known = table::range(0, u32::MAX).filter(|(_, word)| word.kind() == Kind::Socket);
+    let known = table::range(0, u32::MAX).filter(|(_, word)| word.is_socket());
     known.filter_map(|(fd, _)| Some((fd, sock::enter(fd)?)))
 }
 
@@ -87,6 +87,7 @@ pub(crate) fn before() {
     sets::share_all();
     sets::hold_still();
     still::hold(SOCKS.lock());
+    still::hold(guests::lock());
     table::hold_still();
     arenas::hold_still();
     offers::before_fork();
@@ -105,6 +106,7 @@ pub(crate) fn after_in_parent() {
     offers::go_on();
     arenas::go_on();
     table::go_on();
+    still::let_go(guests::lock());
     still::let_go(SOCKS.lock());
     sets::go_on();
     for (_, s) in SOCKS.all() {
@@ -127,6 +129,8 @@ pub(crate) fn after_in_child() {
     madrigal_sys::lock::forget_thread_id();
     ONE.reset();
     still::reset(SOCKS.lock());
+    still::reset(guests::lock());
+    guests::after_fork();
     table::after_fork();
     process::after_fork();
     sets::after_fork();
@@ -138,6 +142,8 @@ pub(crate) fn after_in_child() {
     offers::after_fork(PARENT.load(Ordering::Relaxed));
     gate::after_fork();
     process::fork_step();
+    // The calls that went on by them are the parent's.
+    sockets().for_each(|(_, s)| close::release(&s));
 }
 
 /// Before a call that makes a child which shares our memory until it execs (posix_spawn(3), system(3), popen(3)): it inherits what is not

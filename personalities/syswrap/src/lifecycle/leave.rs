@@ -16,7 +16,7 @@ use crate::state::session::{Aside, HandBack, PeerEnd, Session, View, Wire};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{SOCKS, Sock, mode};
 use crate::state::socket::{Socket, view};
-use crate::state::table::{self, Kind, Word};
+use crate::state::table::{self, Word};
 use crate::state::{registration, settle};
 
 /// Where unread bytes are to be when the session is over.
@@ -226,7 +226,7 @@ fn own_end(session: &Session, cookie: u64) -> Option<Copy> {
         other.is_some_and(|other| other.lent() == session.lent() && other.side() != session.side())
     };
     table::range(0, u32::MAX)
-        .filter(|&(_, word)| word.kind() == Kind::Socket && is_other(word))
+        .filter(|&(_, word)| word.is_socket() && is_other(word))
         .find_map(|(fd, _)| copy_of(proc::own_pid(), fd, cookie).ok())
 }
 

@@ -68,6 +68,12 @@ impl Hold {
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Hooks at work.
+    pub(crate) fn at_work(&self) -> u32 {
+        // SYNC: SeqCst: behind what the caller has taken away, who enters from now on sees that.
+        self.word.load(Ordering::SeqCst) & COUNT
+    }
+
     /// Whether threads sleep that are to come back.
     pub(crate) fn has_parked(&self) -> bool {
         self.parked.load(Ordering::SeqCst) > 0

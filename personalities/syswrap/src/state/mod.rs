@@ -7,6 +7,7 @@
 //! | [`hold`] | an object that several hooks look at, and the moment when none does |
 //! | [`sock`] | a TCP socket of the program; [`socket`]: as the wire of its session |
 //! | [`session`] | a connection's time in a ring |
+//! | [`guests`], [`kept`] | a call that has slept on a socket; the socket behind its last close meanwhile |
 //! | [`settle`], [`owed`] | its end, and that of a socket; the slot of an ended one that others of the family still have |
 //! | [`sets`], [`member`], [`registration`] | an event set, a socket in it, and whose the kernel's registration is |
 //! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
@@ -23,8 +24,11 @@ pub(crate) mod arenas;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod defer;
 pub(crate) mod gate;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod holders;
+pub(crate) mod kept;
 pub(crate) mod lock;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod member;

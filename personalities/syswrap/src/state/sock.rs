@@ -4,6 +4,8 @@
 //!
 //! ```text
 //!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(nobody at work, nobody parked: settle)--> free
+//!                     |         ^
+//!                     the last closes while calls sleep on it: one of our own takes its place until they are over ([`super::guests`])
 //! ```
 //! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::settle`]. All fields
 //! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
@@ -22,6 +24,7 @@ use madrigal_sys::fd::Fd;
 use super::defer::Deferred;
 use super::hold::Hold;
 use super::holders::{Holders, Rest};
+use super::kept::Kept;
 use super::lock::Lock;
 use super::member::{Member, bit};
 use super::owed::Owed;
@@ -97,6 +100,8 @@ pub(crate) struct Sock {
     /// Descriptors of it in this process, and one of them.
     pub(crate) refs: AtomicU32,
     fd: AtomicI32,
+    /// The descriptor by which it lives on behind its last close.
+    pub(crate) kept: Kept,
     role: AtomicU32,
     pub(crate) mode: AtomicU32,
     flags: AtomicU32,
@@ -177,6 +182,21 @@ impl Drop for Ref {
 pub(crate) struct Parked(u32);
 
 impl Ref {
+    /// Makes a call that sleeps: as parked.
+    pub(crate) fn doze(&self) {
+        if self.0.hold.park() {
+            settle::settle(self.0, 0);
+        }
+    }
+
+    /// Undoes [`Ref::doze`].
+    pub(crate) fn wake(&self) {
+        self.0.hold.unpark();
+        if self.0.is_closed() {
+            self.0.hold.set_due();
+        }
+    }
+
     /// The thread is about to sleep.
     pub(crate) fn park(self) -> Parked {
         let parked = Parked(self.index());
@@ -207,7 +227,7 @@ impl Parked {
 pub(crate) fn enter(fd: c_int) -> Option<Ref> {
     loop {
         let word = table::get(fd)?;
-        if word.kind() != Kind::Socket {
+        if !word.is_socket() {
             return None;
         }
         let sock = SOCKS.get(word.index())?;
@@ -283,6 +303,16 @@ impl Sock {
         Word::new(Kind::Socket, self.generation.load(Ordering::Relaxed), index)
     }
 
+    /// Its word for a descriptor that is ours.
+    pub(crate) fn kept_word(&self) -> Word {
+        Word::new(Kind::Kept, self.generation.load(Ordering::Relaxed), self.index())
+    }
+
+    /// Whether this is a descriptor of it.
+    pub(crate) fn has_fd(&self, fd: c_int) -> bool {
+        table::get(fd).is_some_and(|word| word == self.word(self.index()) || word == self.kept_word())
+    }
+
     /// Its index among all sockets.
     pub(crate) fn index(&self) -> u32 {
         self.index.load(Ordering::Relaxed)
@@ -300,8 +330,7 @@ impl Sock {
 
     /// `fd`, if it is still a descriptor of it, or else another one. Under the send lock: none of them is closed before that is free.
     pub(crate) fn open_fd(&self, fd: c_int) -> Option<c_int> {
-        let is_own = |fd: &c_int| table::get(*fd) == Some(self.word(self.index()));
-        [fd, self.fd()].into_iter().find(is_own)
+        [fd, self.fd()].into_iter().find(|&fd| self.has_fd(fd))
     }
 
     /// Does something with this very descriptor of it. `None`: another thread has closed it, and the number may be another socket's.

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Foreign,
     /// A descriptor of ours, which the program did not open: it neither sees nor closes it.
     Hidden,
+    /// The same of a TCP socket whose descriptors the program has closed, while calls of its threads go on ([`super::guests`]).
+    Kept,
 }
 
 /// A non-zero table word.
@@ -38,6 +40,7 @@ impl Word {
             Kind::EventSet => 2,
             Kind::Foreign => 3,
             Kind::Hidden => 4,
+            Kind::Kept => 5,
         };
         let generation = generation & ((1 << GENERATION_BITS) - 1);
         Self(kind << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index)
@@ -49,8 +52,21 @@ impl Word {
             1 => Kind::Socket,
             2 => Kind::EventSet,
             4 => Kind::Hidden,
+            5 => Kind::Kept,
             _ => Kind::Foreign,
         }
+    }
+
+    /// Whether it is one of a TCP socket.
+    #[inline]
+    pub(crate) fn is_socket(self) -> bool {
+        matches!(self.kind(), Kind::Socket | Kind::Kept)
+    }
+
+    /// Whether it is ours and none of the program's.
+    #[inline]
+    pub(crate) fn is_hidden(self) -> bool {
+        matches!(self.kind(), Kind::Hidden | Kind::Kept)
     }
 
     #[inline]
@@ -98,7 +114,7 @@ pub(crate) fn set(fd: c_int, word: Word) -> bool {
 /// Whether a descriptor is ours and none of the program's.
 #[inline]
 pub(crate) fn is_hidden(fd: c_int) -> bool {
-    get(fd).is_some_and(|word| word.kind() == Kind::Hidden)
+    get(fd).is_some_and(Word::is_hidden)
 }
 
 /// From now on the program neither sees nor closes `fd`.

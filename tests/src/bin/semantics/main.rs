@@ -14,6 +14,7 @@ mod interrupts;
 mod killed;
 mod nested;
 mod options;
+mod overtaken;
 mod passing;
 mod polling;
 mod processes;
@@ -54,6 +55,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("edges", edges::CHECKS),
     ("interrupts", interrupts::CHECKS),
     ("descriptors", descriptors::CHECKS),
+    ("overtaken", overtaken::CHECKS),
     ("processes", processes::CHECKS),
     ("exec", exec::CHECKS),
     ("killed", killed::CHECKS),

@@ -19,6 +19,7 @@ crate::checks![
     duplex_ping_pong,
     many_pairs_at_once,
     cancelled_in_recv,
+    cancelled_behind_a_close,
     cancelled_in_waits_for_all,
     cancelled_in_send,
     cancelled_as_bytes_come,
@@ -205,6 +206,14 @@ fn cancelled(mut what: Blocking, first: impl FnOnce()) {
 fn receiving(fd: &impl AsRawFd, buffer: &mut [u8], flags: c_int) -> Blocking {
     let (memory, len) = (buffer.as_mut_ptr().cast(), buffer.len());
     Blocking { call: recv, fd: fd.as_raw_fd(), memory, len, flags, idle: false }
+}
+
+/// The connection, which lived as long as the call, ends with it.
+fn cancelled_behind_a_close() {
+    let Pair { c, s } = Pair::warm();
+    let receive = receiving(&s, &mut [0; 1], 0);
+    cancelled(receive, || drop(s));
+    assert_eq!(read(&c, &mut [0; 1]), Ok(0));
 }
 
 fn cancelled_in_recv() {

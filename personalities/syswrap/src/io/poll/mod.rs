@@ -120,6 +120,20 @@ enum Place {
     Set(epoll::Polled),
 }
 
+impl Place {
+    fn doze(&self) {
+        if let Self::Sock(s) = self {
+            s.doze();
+        }
+    }
+
+    fn wake(&self) {
+        if let Self::Sock(s) = self {
+            s.wake();
+        }
+    }
+}
+
 struct Poll<'a> {
     fds: &'a mut [pollfd],
     limits: Limits,
@@ -224,8 +238,12 @@ impl Poll<'_> {
                 p.fd = !p.fd;
             }
         }
+        // Whoever closes one of them meanwhile does not wait for us.
+        let dozes = || places.iter().flatten().filter(|_| timeout != Some(0));
+        dozes().for_each(Place::doze);
         // SAFETY: the mask is the program's.
         let asked = unsafe { raw::ppoll(self.fds, timeout.map(time::timespec), mask) };
+        dozes().for_each(Place::wake);
         self.memory.kernel_asked();
         let mut ready = 0;
         for ((p, place), keep) in self.fds.iter_mut().zip(places).zip(wanted.iter()) {

@@ -25,7 +25,7 @@ pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
 /// Looks at up to `limit` kernel bytes behind the first `hidden` ones, for what comes behind `done` bytes of the buffers.
 fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usize, Errno> {
     // What has got something ends at the urgent mark. Of what is hidden the kernel knows.
-    if done > 0 && hidden == 0 && tcp::at_mark(op.fd) {
+    if done > 0 && hidden == 0 && tcp::at_mark(op.fd()) {
         return Err(Errno::AGAIN);
     }
     let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -38,7 +38,7 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
         let first = usize::from(hidden == 0);
         let mut msg = message(&mut pieces[first..=used]);
         // SAFETY: our own memory, and parts of the program's buffers, for which it vouches.
-        let n = unsafe { raw::recvmsg(op.fd, &mut msg, flags) }?;
+        let n = unsafe { raw::recvmsg(op.fd(), &mut msg, flags) }?;
         let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
         Ok((n, filled(&pieces[1..=used], n)))
     })
@@ -50,16 +50,17 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
     op.progress.note_wait();
     op.progress.signals.hold();
     loop {
-        let there = readable(s, op.fd);
-        if there.is_none() && !op.progress.is_to_wait_on(s, op.fd) && !op.progress.signals.has_some() {
+        let there = readable(s, op.fd());
+        if there.is_none() && !op.progress.is_to_wait_on(s, op.fd()) && !op.progress.signals.has_some() {
             return None;
         }
-        let there = there.or_else(|| Socket { s, fd: op.fd }.queued().ok().map(|n| n as usize));
+        let there = there.or_else(|| Socket { s, fd: op.fd() }.queued().ok().map(|n| n as usize));
         let more = await_more(s, op, there);
         if more == More::Later {
+            op.at.hold(s);
             return Some(Outcome::Again);
         }
-        let looked = view(s, op.fd).map_or(Took::Plain, |v| {
+        let looked = view(s, op.fd()).map_or(Took::Plain, |v| {
             let _lock = v.reading();
             look(&v, op)
         });
@@ -87,14 +88,14 @@ enum More {
 
 /// Whether there is more than was seen: `Later` behind a nap, `Never` when a signal handler ran, too.
 fn await_more(s: &Ref, op: &Receive, there: Option<usize>) -> More {
-    let end = op.progress.deadline(s, op.fd, true, time::now_ns());
-    if reaches_mark(s, op.fd) {
+    let end = op.progress.deadline(s, op.fd(), true, time::now_ns());
+    if reaches_mark(s, op.fd()) {
         return More::Never;
     }
     if there.is_none_or(|there| there > op.seen.get()) {
         return More::Here;
     }
-    let over = has_ended(s, op.fd) || s.is_closed() || time::now_ns() > end;
+    let over = has_ended(s, op.fd()) || s.is_closed() || time::now_ns() > end;
     if !over && op.progress.signals.nap(PEEK_NAP_NS) { More::Later } else { More::Never }
 }
 

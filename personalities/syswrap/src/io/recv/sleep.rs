@@ -25,7 +25,8 @@ pub(super) struct Sleep {
 
 impl Sleep {
     /// The thread sleeps on this socket.
-    pub(super) fn of(self, s: Ref) -> Outcome {
+    pub(super) fn of(self, s: Ref, op: &Receive) -> Outcome {
+        op.at.hold(&s);
         let Self { since, left, cut, restarts, mask, poll } = self;
         Outcome::Await(Nap { sock: s.park(), since, left, cut, restarts, mask, poll })
     }
@@ -51,7 +52,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     }
     op.hold_signals();
     let since = wait.since();
-    let end = op.progress.deadline(s, op.fd, true, since);
+    let end = op.progress.deadline(s, op.fd(), true, since);
     let left = (end != u64::MAX).then(|| end.saturating_sub(time::now_ns()));
     if left == Some(0) {
         return Some(Step::Ends(op.end(Err(Errno::AGAIN))));
@@ -80,7 +81,7 @@ fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
     if v.s.rx() == phase::RING || op.is_peek() {
         return Some(0);
     }
-    match kernel_readiness(op.fd, libc::EPOLLPRI as u32) {
+    match kernel_readiness(op.fd(), libc::EPOLLPRI as u32) {
         0 => Some(libc::POLLPRI),
         _ => (!v.is_sealed_in()).then_some(0),
     }
@@ -89,20 +90,20 @@ fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
 /// A sleep until the kernel has more, of a call that has got a part or waits all the same.
 pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     let since = time::now_ns();
-    let end = op.progress.deadline(&s, op.fd, true, since);
+    let end = op.progress.deadline(&s, op.fd(), true, since);
     let left = (end != u64::MAX).then(|| end.saturating_sub(since));
     if left == Some(0) {
         return op.end(Err(Errno::AGAIN));
     }
     // An urgent byte ends a receive that has got a part; one that has been there before would end every sleep.
-    let urgent = libc::POLLPRI * i16::from(kernel_readiness(op.fd, libc::EPOLLPRI as u32) == 0);
-    if op.done() > 0 && tcp::at_mark(op.fd) {
+    let urgent = libc::POLLPRI * i16::from(kernel_readiness(op.fd(), libc::EPOLLPRI as u32) == 0);
+    if op.done() > 0 && tcp::at_mark(op.fd()) {
         return op.end(Ok(0));
     }
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
     let mask = op.progress.signals.mask();
-    Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s)
+    Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s, op)
 }
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
@@ -111,13 +112,15 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
     let s = nap.sock.unpark()?;
     s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
     POLICY.slept(&s.rx_wait, nap.since);
+    op.at.find(&s);
     if op.buffers.total() == 0 && !matches!(result, Ok(1..)) {
         // Whatever ended the sleep but a byte, which may be a doorbell, there is nothing to take (tcp_recvmsg of no bytes).
         return Some(Outcome::Done(0));
     }
     match (result, nap.poll) {
         (Ok(0), Some(_)) if nap.cut => {}
-        (Err(Errno::RESTART), _) => op.progress.begin_again(),
+        // The kernel began its receive again, by a number that is closed.
+        (Err(Errno::RESTART | Errno::BADF), _) => op.begin_again(),
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),
@@ -125,7 +128,7 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
         (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::AGAIN), None) => {}
         (result, polled) => {
-            let Some(v) = view(&s, op.fd) else {
+            let Some(v) = view(&s, op.fd()) else {
                 // The session is over. What the sleep was told of the connection the kernel tells nobody else.
                 if let Err(e) = result {
                     s.session.owe_if_broken(e);

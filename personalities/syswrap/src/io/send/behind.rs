@@ -94,21 +94,21 @@ pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
 /// Behind the end of the session, while the peer may still ask for its unread bytes: the kernel takes a part at a time.
 pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
     let since = time::now_ns();
-    take_last_bell(&s, op.fd);
+    take_last_bell(&s, op.fd());
     loop {
-        if !is_bound(&s, op.fd) {
+        if !is_bound(&s, op.fd()) {
             settle::note(&s);
             return Behind::Over(s);
         }
-        if op.done() > 0 && is_over(&s, op.fd) {
+        if op.done() > 0 && is_over(&s, op.fd()) {
             return Behind::Ends(Outcome::Done(op.done()));
         }
         let mut pieces = Send::pieces();
         let msg = op.some(THROUGH_GATE, &mut pieces);
         let flags = if op.done() > 0 { op.rest_flags() } else { op.flags };
         // SAFETY: parts of the program's buffers, for which it vouches.
-        let call = || unsafe { raw::sendmsg(op.fd, &msg, flags | libc::MSG_DONTWAIT) };
-        let sent = behind_gate(&s, op.fd, || match view(&s, op.fd) {
+        let call = || unsafe { raw::sendmsg(op.fd(), &msg, flags | libc::MSG_DONTWAIT) };
+        let sent = behind_gate(&s, op.fd(), || match view(&s, op.fd()) {
             Some(v) if flags & libc::MSG_OOB != 0 => v.send_urgent(call),
             _ => call(),
         });
@@ -145,12 +145,13 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
 /// A sleep until the kernel has room.
 pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
     let now = time::now_ns();
-    let end = op.progress.deadline(&s, op.fd, false, now);
+    let end = op.progress.deadline(&s, op.fd(), false, now);
     let left = (end != u64::MAX).then(|| end.saturating_sub(now));
     if left == Some(0) {
         return op.end(Errno::AGAIN);
     }
     let restarts = left.is_none() && op.done() == 0;
+    op.at.hold(&s);
     Outcome::Await(Nap {
         sock: s.park(),
         since: now,
@@ -168,7 +169,7 @@ pub(crate) fn woken(op: &Send, nap: Nap, result: Result<usize, Errno>) -> Option
     match result {
         Ok(0) => Some(op.end(Errno::AGAIN)),
         Err(Errno::RESTART) => {
-            op.progress.begin_again();
+            op.begin_again();
             None
         }
         Err(Errno::INTR) => Some(op.end(Errno::INTR)),

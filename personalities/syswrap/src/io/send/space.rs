@@ -29,6 +29,8 @@ pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
 pub(in crate::io) enum Waited {
     Looked,
     Slept,
+    /// A signal handler ran behind which the call begins anew.
+    Restarts,
 }
 
 /// Waits for space. `EAGAIN` when `SO_SNDTIMEO` passes, `EINTR` on a signal, unless the call is one to be restarted: as send(2), one
@@ -60,10 +62,12 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     v.s.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
     POLICY.slept(&s.tx_wait, since);
     match result {
-        Err(Errno::RESTART) => progress.begin_again(),
-        result => result?,
+        Err(Errno::RESTART) => {
+            progress.begin_again();
+            Ok(Waited::Restarts)
+        }
+        result => result.map(|()| Waited::Slept),
     }
-    Ok(Waited::Slept)
 }
 
 fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> Result<(), Errno> {

@@ -1,0 +1,92 @@
+//! What a receive or a send goes by: the program's descriptor, as long as it has not slept; from then on the socket.
+//!
+//! Another thread may close that number while the call sleeps, and the number may soon be another file's: the call goes on by whatever
+//! descriptor the socket has ([`guests`]). One that begins anew behind a signal handler goes by its number again, as in the kernel.
+
+use core::cell::Cell;
+use core::ffi::c_int;
+
+use crate::lifecycle::close;
+use crate::state::guests;
+use crate::state::sock::{self, Ref, Sock};
+
+/// A call's socket.
+pub(crate) struct Target {
+    number: c_int,
+    fd: Cell<c_int>,
+    /// Index and generation of the socket, once the call holds it.
+    held: Cell<Option<(u32, u32)>>,
+}
+
+impl Target {
+    pub(crate) fn new(number: c_int) -> Self {
+        Self { number, fd: Cell::new(number), held: Cell::new(None) }
+    }
+
+    /// A descriptor of it, by which the call goes on.
+    #[inline]
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.get()
+    }
+
+    /// Whether that is another one than the program named.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.fd.get() != self.number
+    }
+
+    /// The socket, if it is one we know.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<Ref> {
+        match self.held.get() {
+            None => sock::enter(self.number),
+            Some(held) => self.come_back(held),
+        }
+    }
+
+    #[cold]
+    fn come_back(&self, (index, generation): (u32, u32)) -> Option<Ref> {
+        let s = sock::by_index(index)?;
+        if s.generation() != generation || s.is_closed() {
+            drop(s);
+            self.begin_again();
+            return sock::enter(self.number);
+        }
+        self.find(&s);
+        Some(s)
+    }
+
+    /// The thread is back: the number may be another file's by now.
+    pub(crate) fn find(&self, s: &Sock) {
+        let own = s.has_fd(self.fd()).then(|| self.fd());
+        let kept = s.kept.fd().map(|fd| fd as c_int);
+        self.fd.set(kept.or(own).unwrap_or_else(|| s.fd()));
+    }
+
+    /// The call is about to sleep.
+    #[cold]
+    pub(crate) fn hold(&self, s: &Sock) {
+        self.held.set(Some((s.index(), s.generation())));
+        guests::enter(s.index()).into_iter().for_each(release);
+    }
+
+    /// It begins anew, by its number.
+    pub(crate) fn begin_again(&self) {
+        self.leave();
+        self.fd.set(self.number);
+    }
+
+    /// It is over, or its thread is.
+    pub(crate) fn leave(&self) {
+        if self.held.take().is_some() {
+            guests::leave().into_iter().for_each(release);
+        }
+    }
+}
+
+/// A call has left this socket.
+#[cold]
+fn release(index: u32) {
+    if let Some(s) = sock::by_index(index) {
+        close::release(&s);
+    }
+}

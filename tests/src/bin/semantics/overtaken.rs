@@ -1,0 +1,250 @@
+//! Calls that another thread's close(2) overtakes: they go on by the connection, which lives as long as they do.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::mpsc;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use libc::{EPOLLIN, POLLIN};
+use madrigal_tests::net::{self, read, recv_exact, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::set::Set;
+
+crate::checks![
+    reader_goes_on,
+    reader_finds_end,
+    reader_finds_reset,
+    readers_go_on,
+    reader_of_a_number_used_again,
+    reader_of_a_range,
+    reader_of_one_of_two,
+    reader_of_all_goes_on,
+    reader_in_a_set,
+    reader_beside_a_fork,
+    reader_ended_by_a_signal,
+    sender_goes_on,
+    sender_finds_reset,
+    poll_ends_with_the_number,
+];
+
+/// A thread that makes this call, once it sleeps.
+fn asleep<'s, T: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    call: impl FnOnce() -> T + Send + 's,
+) -> (ScopedJoinHandle<'s, T>, libc::pthread_t) {
+    let (send, ready) = mpsc::channel();
+    let thread = scope.spawn(move || {
+        // SAFETY: no pointers.
+        send.send((unsafe { libc::gettid() }, net::this_thread())).unwrap();
+        call()
+    });
+    let (tid, name) = ready.recv().unwrap();
+    crate::await_asleep(tid);
+    (thread, name)
+}
+
+fn read_some(number: i32) -> Result<Vec<u8>, i32> {
+    let mut b = [0; 16];
+    read(number, &mut b).map(|n| b[..n].to_vec())
+}
+
+/// A reader of `s` falls asleep, `s` is closed by `close`, and the reader ends once `rest` is done.
+fn overtake(s: OwnedFd, close: impl FnOnce(i32), rest: impl FnOnce()) -> Result<Vec<u8>, i32> {
+    let number = s.into_raw_fd();
+    std::thread::scope(|scope| {
+        let (reader, _) = asleep(scope, move || read_some(number));
+        close(number);
+        rest();
+        reader.join().unwrap()
+    })
+}
+
+fn close(number: i32) {
+    drop(net::new_fd(number));
+}
+
+fn assert_ended(c: &OwnedFd) {
+    assert_eq!(net::poll(c, POLLIN, 10_000) & POLLIN, POLLIN);
+    assert_eq!(read(c, &mut [0; 4]), Ok(0));
+}
+
+fn reader_goes_on() {
+    let Pair { c, s } = Pair::warm();
+    let got = overtake(s, close, || {
+        assert_eq!(net::poll(&c, POLLIN, 30), 0, "no end before the reader's");
+        send_all(&c, b"x");
+    });
+    assert_eq!(got, Ok(b"x".to_vec()));
+    assert_ended(&c);
+}
+
+fn reader_finds_end() {
+    let Pair { c, s } = Pair::warm();
+    assert_eq!(overtake(s, close, || net::shutdown(&c, libc::SHUT_WR).unwrap()), Ok(vec![]));
+    assert_ended(&c);
+}
+
+fn reader_finds_reset() {
+    let Pair { c, s } = Pair::warm();
+    net::linger(&c, 0);
+    assert_eq!(overtake(s, close, || drop(c)), Err(libc::ECONNRESET));
+}
+
+/// The connection lives until the last of them has ended.
+fn readers_go_on() {
+    let Pair { c, s } = Pair::warm();
+    let number = s.into_raw_fd();
+    std::thread::scope(|scope| {
+        let readers = [(), (), ()].map(|()| asleep(scope, move || read_some(number)).0);
+        close(number);
+        for _ in 0..readers.len() {
+            assert_eq!(net::poll(&c, POLLIN, 20), 0);
+            send_all(&c, b"x");
+            net::nap(10);
+        }
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), Ok(b"x".to_vec()));
+        }
+    });
+    assert_ended(&c);
+}
+
+/// The number is another connection's: the reader leaves that alone.
+fn reader_of_a_number_used_again() {
+    let (Pair { c, s }, other) = (Pair::warm(), Pair::warm());
+    let number = s.as_raw_fd();
+    // SAFETY: numbers of our own.
+    let over = |number| assert_eq!(unsafe { libc::dup2(other.s.as_raw_fd(), number) }, number);
+    let got = overtake(s, over, || {
+        send_all(&other.c, b"new");
+        assert_eq!(net::poll(&c, POLLIN, 30), 0);
+        send_all(&c, b"old");
+    });
+    assert_eq!(got, Ok(b"old".to_vec()));
+    assert_eq!(recv_exact(number, 3), b"new");
+    assert_ended(&c);
+    close(number);
+    send_all(&other.c, b"on");
+    assert_eq!(recv_exact(&other.s, 2), b"on");
+}
+
+fn reader_of_a_range() {
+    let Pair { c, s } = Pair::warm();
+    // SAFETY: numbers of our own.
+    let close = |n: i32| assert_eq!(unsafe { libc::close_range(n as u32, n as u32, 0) }, 0);
+    assert_eq!(overtake(s, close, || send_all(&c, b"x")), Ok(b"x".to_vec()));
+    assert_ended(&c);
+}
+
+fn reader_of_one_of_two() {
+    let Pair { c, s } = Pair::warm();
+    let copy = net::dup(&s);
+    assert_eq!(overtake(s, close, || send_all(&c, b"x")), Ok(b"x".to_vec()));
+    send_all(&c, b"y");
+    assert_eq!(recv_exact(&copy, 1), b"y");
+}
+
+/// It has a part when its descriptor is closed, and waits for the rest.
+fn reader_of_all_goes_on() {
+    let Pair { c, s } = Pair::warm();
+    let number = s.into_raw_fd();
+    std::thread::scope(|scope| {
+        send_all(&c, b"ab");
+        let mut b = [0; 5];
+        let (reader, _) = asleep(scope, move || net::recv(number, &mut b, libc::MSG_WAITALL).map(|n| (n, b)));
+        close(number);
+        assert_eq!(net::poll(&c, POLLIN, 20), 0);
+        send_all(&c, b"cde");
+        assert_eq!(reader.join().unwrap(), Ok((5, *b"abcde")));
+    });
+    assert_ended(&c);
+}
+
+/// A set tells of the connection as long as that lives.
+fn reader_in_a_set() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    set.add(&s, EPOLLIN, 7);
+    assert_eq!(set.wait(4, 0), []);
+    assert_eq!(overtake(s, close, || send_all(&c, b"x")), Ok(b"x".to_vec()));
+    assert_ended(&c);
+    drop(c);
+    assert_eq!(set.wait(4, 20), []);
+}
+
+/// A child that is made meanwhile has nothing of it.
+fn reader_beside_a_fork() {
+    let Pair { c, s } = Pair::warm();
+    let (wait, go) = net::pipe();
+    let mut child = 0;
+    let got = overtake(s, close, || {
+        child = net::fork(|| {
+            net::close_in_child(&c);
+            net::close_in_child(&go);
+            i32::from(read(&wait, &mut [0; 1]) != Ok(0))
+        });
+        send_all(&c, b"x");
+    });
+    assert_eq!(got, Ok(b"x".to_vec()));
+    assert_ended(&c);
+    drop(go);
+    assert_eq!(net::wait(child), 0);
+}
+
+/// One that is to begin anew goes by its number, which is closed.
+fn reader_ended_by_a_signal() {
+    for (restarts, error) in [(true, libc::EBADF), (false, libc::EINTR)] {
+        let Pair { c, s } = Pair::warm();
+        net::on_signal(libc::SIGUSR1, net::count_signal, restarts);
+        let number = s.into_raw_fd();
+        std::thread::scope(|scope| {
+            let (reader, name) = asleep(scope, move || read_some(number));
+            close(number);
+            net::signal_thread(name, libc::SIGUSR1);
+            assert_eq!(reader.join().unwrap(), Err(error));
+        });
+        assert_ended(&c);
+    }
+}
+
+const MUCH: usize = 8 << 20;
+
+fn sender_goes_on() {
+    let Pair { c, s } = Pair::warm();
+    let number = s.into_raw_fd();
+    let bytes: Vec<u8> = (0..MUCH).map(|i| (i % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let (sender, _) = asleep(scope, || net::send(number, &bytes, 0));
+        close(number);
+        net::nap(20);
+        assert!(recv_exact(&c, MUCH) == bytes);
+        assert_eq!(sender.join().unwrap(), Ok(MUCH));
+    });
+    assert_ended(&c);
+}
+
+fn sender_finds_reset() {
+    let Pair { c, s } = Pair::warm();
+    let number = s.into_raw_fd();
+    let bytes = vec![0; MUCH];
+    std::thread::scope(|scope| {
+        let (sender, _) = asleep(scope, || net::send(number, &bytes, 0));
+        close(number);
+        net::nap(20);
+        drop(c);
+        assert!(sender.join().unwrap().is_ok_and(|n| n < MUCH));
+    });
+}
+
+/// poll(2) looks by number, once it is woken.
+fn poll_ends_with_the_number() {
+    let Pair { c, s } = Pair::warm();
+    let number = s.into_raw_fd();
+    std::thread::scope(|scope| {
+        let (poller, _) = asleep(scope, move || net::poll(number, POLLIN, 10_000));
+        close(number);
+        send_all(&c, b"x");
+        assert_eq!(poller.join().unwrap(), libc::POLLNVAL);
+    });
+}
