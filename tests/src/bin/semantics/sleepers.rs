@@ -16,6 +16,7 @@ crate::checks![
     another_on_the_set_has_gone,
     reader_asleep_as_it_moves,
     set_asleep_as_it_moves,
+    set_asleep_as_a_doorbell_is_added,
     reader_asleep_as_its_session_ends,
     workers_asleep_as_all_move,
 ];
@@ -141,6 +142,29 @@ fn set_asleep_as_it_moves() {
             });
             tid.await_asleep();
             p.warm_up();
+            net::write(&input, b"q").unwrap();
+        });
+    }
+}
+
+/// A thread is asleep on an empty set, into which a connection in rings is put: of a doorbell that nobody has taken out it hears nothing.
+fn set_asleep_as_a_doorbell_is_added() {
+    for _ in 0..10 {
+        let (p, tid, set) = (Pair::warm(), Tid::default(), Set::new());
+        let (out, input) = net::pipe();
+        set.add(&out, EPOLLIN, 2);
+        // It arms the ring, so that the next byte rings.
+        assert_eq!(net::poll(&p.s, libc::POLLIN, 20), 0);
+        send_all(&p.c, b"x");
+        assert_eq!(recv(&p.s, &mut [0; 1], MSG_DONTWAIT), Ok(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                tid.tell();
+                assert_eq!(set.wait(4, -1), [(2, EPOLLIN)]);
+            });
+            tid.await_asleep();
+            set.add(&p.s, EPOLLIN, 1);
+            net::nap(5);
             net::write(&input, b"q").unwrap();
         });
     }

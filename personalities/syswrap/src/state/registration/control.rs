@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, epoll_event};
 use madrigal_sys::{Errno, raw};
 
 use super::{OURS_OUT, adopt_all, adopt_one, forget, note_plain, ours, put, put_lent, stir_sleepers, take_out, used};
@@ -82,8 +82,14 @@ fn add(
     event: epoll_event,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // The kernel judges what the program asks for, and it may be reported before it is known to be ours.
-    call()?;
+    let becomes_ours = s.has(flag::HOOKED) && (set.is_sole() || !s.session.is_gone());
+    if becomes_ours && !is_exclusive(event) {
+        // It tells nothing by the program's word: who sleeps on the set would be told of a doorbell.
+        raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, key(s, m))?;
+    } else {
+        // The kernel judges what the program asks for.
+        call()?;
+    }
     member.begin(set.index(), fd, event, 0);
     // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
     s.session.watchers.fetch_add(1, Ordering::SeqCst);
@@ -93,7 +99,7 @@ fn add(
         forget(set, s, member);
         return Ok(());
     }
-    if s.has(flag::HOOKED) && (set.is_sole() || !s.session.is_gone()) {
+    if becomes_ours {
         if !adopt_one(s, m, member) {
             // Doorbells would be shown.
             let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
