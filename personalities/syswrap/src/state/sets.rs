@@ -3,6 +3,8 @@
 //! A set lives from epoll_create(2) to the last close of its descriptors in this process, and as long as a hook is at work on it or a
 //! thread sleeps in it. Locks: a set's lock may be taken under a socket's; under a set's lock a socket's locks are only tried.
 
+mod nested;
+
 use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -19,6 +21,7 @@ use super::slab::{Object, Slab};
 use super::sock::{self, MEMBERS, Ref, SOCKS, Sock};
 use super::table::{self, Kind, Word};
 use super::{gate, still};
+pub(crate) use nested::Nested;
 
 /// All event sets of this process.
 static SETS: Slab<Set> = Slab::new();
@@ -76,18 +79,6 @@ unsafe impl Object for Set {
     fn next_free(&self) -> &AtomicU32 {
         &self.next_free
     }
-}
-
-/// A set inside a set. All-zero: none.
-#[derive(Default)]
-pub(crate) struct Nested {
-    /// The inner set plus one; 0: unused.
-    pub(crate) set: AtomicU32,
-    pub(crate) events: AtomicU32,
-    pub(crate) data: AtomicU64,
-    pub(crate) seen: AtomicU32,
-    /// The wait in which the kernel told of it last.
-    pub(crate) round: AtomicU32,
 }
 
 /// A hook at work on a set.
@@ -269,6 +260,11 @@ impl Set {
         Word::new(Kind::EventSet, self.generation.load(Ordering::Relaxed), self.index())
     }
 
+    /// The kernel may have something to tell of what the program has just asked for: the next wait asks it, whatever rings tell.
+    pub(crate) fn ask_kernel_soon(&self) {
+        self.kernel_at.store(0, Ordering::Relaxed);
+    }
+
     /// Whether the kernel's set tells everything.
     pub(crate) fn is_plain(&self) -> bool {
         self.ours.load(Ordering::Acquire) == 0
@@ -398,46 +394,6 @@ impl Set {
             self.first.store(next, Ordering::Relaxed);
             self.last.store(last, Ordering::Relaxed);
         }
-    }
-}
-
-// --- sets inside sets --------------------------------------------------------------------------------------------------------------
-
-impl Set {
-    /// The kernel has put set `inner` into this one, changed it there (`Some`), or taken it out.
-    pub(crate) fn nest(&self, inner: u32, event: Option<libc::epoll_event>) {
-        let place = |set: u32| self.nested.iter().find(|nested| nested.set.load(Ordering::Relaxed) == set);
-        // Without a place the kernel's reports still come; those of rings only with the doorbells.
-        let (Some(event), Some(nested)) = (event, place(inner + 1).or_else(|| place(0))) else {
-            return self.forget_nested(inner);
-        };
-        nested.events.store(event.events, Ordering::Relaxed);
-        nested.data.store(event.u64, Ordering::Relaxed);
-        nested.seen.store(u32::MAX, Ordering::Relaxed);
-        nested.round.store(0, Ordering::Relaxed);
-        if nested.set.swap(inner + 1, Ordering::Release) == 0 {
-            self.tcp.fetch_add(1, Ordering::AcqRel);
-            self.ours.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    fn forget_nested(&self, inner: u32) {
-        for nested in &self.nested {
-            if nested.set.compare_exchange(inner + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.tcp.fetch_sub(1, Ordering::AcqRel);
-                self.ours.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
-
-    /// The sets inside this one.
-    pub(crate) fn inner(&self) -> impl Iterator<Item = (&Nested, SetRef)> {
-        self.nested.iter().filter_map(|nested| {
-            let set = by_index(nested.set.load(Ordering::Acquire).checked_sub(1)?)?;
-            // Closed meanwhile, or another one by now.
-            let same = nested.set.load(Ordering::Acquire) == set.index() + 1;
-            same.then_some((nested, set))
-        })
     }
 }
 

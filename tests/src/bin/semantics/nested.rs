@@ -33,6 +33,7 @@ crate::checks![
     beside_another_member,
     spent_and_left,
     spent_behind_the_end,
+    one_shot_around_the_end,
 ];
 
 /// Makes it readable for who sleeps by then.
@@ -406,4 +407,19 @@ fn spent_behind_the_end() {
     assert_eq!(chain.outer().wait(4, -1), chain.told());
     assert_eq!(chain.inner().wait(4, -1), [(2, EPOLLIN | EPOLLHUP)]);
     chain.assert_ready(false);
+}
+
+/// A set inside another tells once there, if that is what is asked for, whoever found it ready; modified, once more.
+fn one_shot_around_the_end() {
+    let fd = killed::left_behind_a_doorbell();
+    let (inner, outer) = (Set::new(), Set::new());
+    inner.add(&fd, EPOLLIN | EPOLLRDHUP, 1);
+    outer.add(&inner.0, EPOLLIN | EPOLLONESHOT, 2);
+    for _ in 0..3 {
+        assert_eq!(outer.wait(4, 5000), [(2, EPOLLIN)]);
+        assert_eq!(outer.wait(4, 0), []);
+        assert_eq!(inner.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
+        assert_eq!(outer.wait(4, 0), []);
+        outer.modify(&inner.0, EPOLLIN | EPOLLONESHOT, 2);
+    }
 }

@@ -41,6 +41,7 @@ crate::checks![
     added_when_readable,
     set_before_upgrade,
     pipe_not_starved,
+    rings_beside_what_was_just_added,
 ];
 
 fn late(f: impl FnOnce()) {
@@ -472,4 +473,30 @@ fn pipe_not_starved() {
     net::await_events(&p.s, POLLIN);
     net::write(&pipe_in, b"z").unwrap();
     while !set.wait(4, -1).iter().any(|e| e.0 == 2) {}
+}
+
+/// What the program has just put into a set is told of at once, whatever rings tell; and so is all that there is, where a wait may not last.
+fn rings_beside_what_was_just_added() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLOUT, 1);
+    for ms in [0, 5000] {
+        assert_eq!(set.wait(4, ms), [(1, EPOLLOUT)]);
+        let (out, input) = net::pipe();
+        set.add(&out, EPOLLIN, 2);
+        assert_eq!(set.wait(4, ms), [(1, EPOLLOUT)]);
+        net::write(&input, b"x").unwrap();
+        set.modify(&out, EPOLLIN, 3);
+        assert_eq!(set.wait(4, ms), [(1, EPOLLOUT), (3, EPOLLIN)]);
+        set.delete(&out);
+    }
+    let (out, input) = net::pipe();
+    set.add(&out, EPOLLIN, 4);
+    for _ in 0..20 {
+        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+        net::write(&input, b"x").unwrap();
+        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (4, EPOLLIN)]);
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+    }
+    p.assert_in_rings();
 }

@@ -9,7 +9,7 @@ use madrigal_sys::Errno;
 
 use super::nested::{plain_in_watched, watch};
 use crate::lifecycle::leave::{Back, leave_for_good};
-use crate::state::sock;
+use crate::state::sock::{self, mode};
 use crate::state::{registration, sets};
 
 /// epoll_ctl(2); `call` is the kernel's.
@@ -32,6 +32,9 @@ pub(crate) fn control(
         if watched() {
             plain_in_watched(&s, fd);
         }
+        if let Some(set) = set.as_ref().filter(|_| s.mode() != mode::SESSION) {
+            set.ask_kernel_soon();
+        }
         return known.unwrap_or_else(|| {
             // A set nobody told us about, or one too many, would show doorbells.
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
@@ -43,6 +46,9 @@ pub(crate) fn control(
         watch(inner);
     }
     call()?;
+    if let Some(set) = &set {
+        set.ask_kernel_soon();
+    }
     if let (Some(outer), Some(inner)) = (set, inner) {
         outer.nest(inner.index(), event.filter(|_| op != EPOLL_CTL_DEL));
     }

@@ -8,8 +8,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use libc::{EPOLLET, EPOLLRDHUP, epoll_event};
+use libc::{EPOLL_CTL_MOD, EPOLLET, EPOLLRDHUP, epoll_event};
 use madrigal_report::Reason;
+use madrigal_sys::raw;
 
 use super::ready::kernel_readiness;
 use super::sleep::{Sleepers, any_ready};
@@ -18,7 +19,7 @@ use crate::lifecycle::leave::{Back, leave};
 use crate::state::member::{Member, bit};
 use crate::state::registration::{self, members_of};
 use crate::state::session::Me;
-use crate::state::sets::{self, Set, SetRef};
+use crate::state::sets::{self, Nested, Set, SetRef};
 use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::view;
@@ -55,6 +56,10 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> 
         }
         out[n] = epoll_event { events: READABLE & wanted, u64: nested.data.load(Ordering::Relaxed) };
         n += 1;
+        if nested.spend() {
+            // The kernel, which has told nothing, is not to tell of it any more, either.
+            put(set, nested, &inner);
+        }
     }
     n
 }
@@ -70,8 +75,21 @@ pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
         nested.round.store(round, Ordering::Relaxed);
         // That was the edge, too.
         nested.seen.store(inner.activations.load(Ordering::Relaxed), Ordering::Relaxed);
+        nested.spend();
+    } else if nested.is_one_shot() {
+        // The kernel has told of it for once, and the program has not heard of it.
+        put(outer, nested, &inner);
     }
     meant
+}
+
+/// Makes the kernel's entry of a nested set what the program asks for by now.
+#[cold]
+fn put(outer: &Set, nested: &Nested, inner: &Set) {
+    let (events, data) = (nested.events.load(Ordering::Relaxed), nested.data.load(Ordering::Relaxed));
+    if let (Some(epfd), Some(fd)) = (outer.descriptor(), inner.descriptor()) {
+        let _ = raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data);
+    }
 }
 
 /// Whether epoll_wait(2) on a set would return something.

@@ -167,7 +167,8 @@ impl Waiting {
         let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
         // A peer that was killed may have been others', too.
         let died = self.set.deaths.load(Ordering::Relaxed) != deaths();
-        if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || self.kernel_due(0)) {
+        let at_once = self.limits.at_once();
+        if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || at_once || self.kernel_due(0)) {
             // There was no room for what it has to tell, or rings do not know of it.
             crowded.store(0, Ordering::Relaxed);
             let n = self.ask_both(0, out)?;
@@ -177,7 +178,7 @@ impl Waiting {
         if n == out.len() {
             crowded.store(1, Ordering::Relaxed);
         }
-        let turn = mixed || if n > 0 { self.kernel_due(n) } else { self.limits.at_once() };
+        let turn = mixed || at_once || n > 0 && self.kernel_due(n);
         if !turn || n == out.len() {
             return Ok(n);
         }
