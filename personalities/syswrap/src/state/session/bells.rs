@@ -270,7 +270,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// Unread bytes that the writer is putting into the kernel's queue are there all the time, for the program.
-    fn await_taken(&self) {
+    pub(super) fn await_taken(&self) {
         if self.inn.w.taking.load(Ordering::SeqCst) == 0 {
             return;
         }

@@ -41,6 +41,8 @@ pub(crate) enum Took {
     Failed(Errno),
 }
 
+/// How often bytes are counted that others are just moving.
+const LOOKS: u32 = 8;
 /// How often a copy may be overtaken, by signal handlers and forked children.
 const RACES: u32 = 1000;
 
@@ -304,18 +306,32 @@ impl<W: Wire> View<'_, W> {
     /// Bytes that could be received now. Without a lock: an answer that was true at some moment.
     pub(crate) fn inbound(&self) -> u64 {
         self.show_last();
-        let ring = Self::CONSUMER.waiting(self.inn);
-        let queued = || self.wire.queued().unwrap_or(0);
+        let ring = || Self::CONSUMER.waiting(self.inn);
         match self.s.rx() {
-            phase::RING if !self.is_sealed_in() => ring,
+            phase::RING if !self.is_sealed_in() => ring(),
             phase::RING | phase::READY => {
-                // Before the state: see `before_ring`.
-                let waiting = queued();
-                let left = if self.s.rx() == phase::RING { Some(0) } else { self.left_in_kernel() };
-                left.map_or(waiting, |left| ring + self.without_bells(waiting, left))
+                let mut seen = 0;
+                for _ in 0..LOOKS {
+                    // What a writer takes out of the ring is in neither for a moment, or counted in both.
+                    self.await_taken();
+                    let before = ring();
+                    seen = self.inbound_of_both(before);
+                    if ring() == before {
+                        break;
+                    }
+                }
+                seen
             }
-            _ => queued(),
+            _ => self.wire.queued().unwrap_or(0),
         }
+    }
+
+    /// The same, with so many bytes in the ring.
+    fn inbound_of_both(&self, ring: u64) -> u64 {
+        // Before the state: see `before_ring`.
+        let waiting = self.wire.queued().unwrap_or(0);
+        let left = if self.s.rx() == phase::RING { Some(0) } else { self.left_in_kernel() };
+        left.map_or(waiting, |left| ring + self.without_bells(waiting, left))
     }
 
     /// Of what waits in the kernel: `left` bytes that come before the ring, and those behind the last doorbell.
