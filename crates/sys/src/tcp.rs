@@ -72,6 +72,11 @@ pub fn has_fin(fd: c_int) -> bool {
     info(fd).is_ok_and(|i| matches!(i.state, TIME_WAIT | CLOSE_WAIT | LAST_ACK | CLOSING | CLOSE))
 }
 
+/// Whether its own sending direction is shut, or the connection is closed.
+pub fn is_mute(fd: c_int) -> bool {
+    info(fd).is_ok_and(|i| !matches!(i.state, ESTABLISHED | CLOSE_WAIT))
+}
+
 /// How many bytes have ever been written to this socket, by whoever. Exact while no other writer is active.
 pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
     let i = info(fd)?;

@@ -77,6 +77,10 @@ impl PeerEnd for End<'_> {
         tcp::widen(self.end.get_or_init(|| end).as_raw_fd(), n)
     }
 
+    fn is_mute(&self) -> bool {
+        false
+    }
+
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         raw::send_bytes(self.number()?, bytes)
     }

@@ -239,6 +239,10 @@ impl PeerEnd for Copy {
         (tcp::widen(fd, n), tcp::hasten(fd))
     }
 
+    fn is_mute(&self) -> bool {
+        tcp::is_mute(self.0.as_raw_fd())
+    }
+
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         raw::send_bytes(self.0.as_raw_fd(), bytes)
     }

@@ -17,6 +17,7 @@ crate::checks![
     passed_and_kept,
     passed_by_the_peer,
     received_and_used,
+    passed_and_shut_behind_a_deaf_reader,
 ];
 
 /// Sends one descriptor with a byte.
@@ -178,4 +179,22 @@ fn received_and_used() {
     }
     drop(c);
     assert_eq!(net::wait(pid), 0);
+}
+
+/// Who has a socket by another descriptor ends the stream behind bytes that are unread in the ring: they are read all the same, by splice(2), too.
+fn passed_and_shut_behind_a_deaf_reader() {
+    let Pair { c, s } = Pair::warm();
+    send_all(&s, b"unread");
+    net::shutdown(&c, libc::SHUT_RD).unwrap();
+    let (mine, theirs) = net::unix_pair();
+    pass(&mine, &s);
+    let again = receive_fd(&theirs);
+    net::shutdown(&again, libc::SHUT_WR).unwrap();
+    let (out, input) = net::pipe();
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    assert_eq!(unsafe { libc::splice(c.as_raw_fd(), none, input.as_raw_fd(), none, 100, 0) }, 6);
+    let mut read_back = [0; 6];
+    assert_eq!((read(&out, &mut read_back), &read_back), (Ok(6), b"unread"));
+    assert_eq!(read(&c, &mut [0; 1]), Ok(0));
 }

@@ -34,6 +34,8 @@ pub(crate) trait PeerEnd {
     type Wide;
     /// See [`Wire::widen`]; its queue is empty.
     fn widen(&self, n: u64) -> Self::Wide;
+    /// Whether its sending direction is shut.
+    fn is_mute(&self) -> bool;
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
     /// Bytes ever sent by it, by whoever.
@@ -69,8 +71,10 @@ impl<W: Wire> View<'_, W> {
             return Ok(());
         }
         match by.peer() {
-            // Nothing goes behind a FIN.
-            Ok(_) if self.inn.w.shut.load(Ordering::SeqCst) != 0 => return self.keep_queue(Errno::PIPE),
+            // Nothing goes behind a FIN, whoever has sent it.
+            Ok(peer) if self.inn.w.shut.load(Ordering::SeqCst) != 0 || peer.is_mute() => {
+                return self.keep_queue(Errno::PIPE);
+            }
             Ok(peer) => return self.hand_back_through(&peer, by),
             // The peer is gone, and with it what it had not sent.
             Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e),

@@ -414,6 +414,10 @@ impl<'a> PeerEnd for End<'a> {
         Wide::new(*self, n)
     }
 
+    fn is_mute(&self) -> bool {
+        self.kernel.with(1 - self.side, |queue| queue.fin)
+    }
+
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
         self.kernel.send(self.side, bytes)
     }
