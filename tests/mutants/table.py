@@ -215,8 +215,8 @@ MUTANTS = [
     ),
     Mutant(
         "fork-keeps-sessions", SYSWRAP + "lifecycle/fork.rs",
-        "        leave(&s, fd, Reason::Forked, Back::Lazily);\n",
-        "        let _ = (&s, fd, leave as fn(&_, _, _, _), Reason::Forked, Back::Lazily);\n",
+        "        leave(&s, fd, Reason::Forked, Back::IfPossible);\n",
+        "        let _ = (&s, fd, leave as fn(&_, _, _, _), Reason::Forked, Back::IfPossible);\n",
         "parent and child of a fork both use one session, each with a memory of its own of it",
         ("semantics processes::fork_both_write default", "semantics processes::fork_with_unread_bytes default",
          "semantics processes::fork_child_reads_parent_writes default"),
@@ -266,8 +266,8 @@ MUTANTS = [
     ),
     Mutant(
         "fionread-without-ring", SESSION + "source.rs",
-        "phase::RING if !self.is_sealed_in() => ring,",
-        "phase::RING if !self.is_sealed_in() => 0 * ring,",
+        "phase::RING if !self.is_sealed_in() => ring(),",
+        "phase::RING if !self.is_sealed_in() => 0 * ring(),",
         "FIONREAD says 0 while the ring holds bytes",
         ("semantics receive::fionread_counts default",),
     ),
