@@ -241,8 +241,8 @@ enum Rest {
     Looks(Ref),
 }
 
-/// The session ended behind a part of a request, or the program has closed the descriptor: the kernel takes what it can. It would tell this call of an error that it keeps for the
-/// next one.
+/// The session ended behind a part of a request, or the program has closed the descriptor: the kernel takes what it can. It would tell this
+/// call of an error that it keeps for the next one.
 fn send_rest(s: Ref, op: &Send) -> Rest {
     if op.done() > 0 && is_over(&s, op.fd()) {
         return Rest::Ends(Outcome::Done(op.done()));

@@ -492,11 +492,8 @@ fn rings_beside_what_was_just_added() {
     }
     let (out, input) = net::pipe();
     set.add(&out, EPOLLIN, 4);
-    for _ in 0..20 {
-        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
-        net::write(&input, b"x").unwrap();
-        assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (4, EPOLLIN)]);
-        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
-    }
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT)]);
+    net::write(&input, b"x").unwrap();
+    assert_eq!(set.wait(4, 0), [(1, EPOLLOUT), (4, EPOLLIN)]);
     p.assert_in_rings();
 }
