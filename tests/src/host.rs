@@ -65,10 +65,16 @@ impl Scratch {
     /// A new, empty folder, private to this user.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("madrigal-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::DirBuilder::new().mode(0o700).create(&path).expect("a scratch folder");
-        Self(path)
+        loop {
+            let name = format!("madrigal-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(name);
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Self(path),
+                // A test that was killed left it, and this process has its number.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("a scratch folder at {}: {e}", path.display()),
+            }
+        }
     }
 
     /// Its path.
