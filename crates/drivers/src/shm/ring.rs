@@ -175,6 +175,22 @@ impl Producer {
         Ok(Span::new(base, size, tail, size - used))
     }
 
+    /// Space for all of `left` bytes in a block of at least `least` bytes, or in half of a smaller one, if there is. Never changes the
+    /// hysteresis.
+    #[inline(always)]
+    pub fn roomy(&self, dir: &Direction, mem: &Memory, left: usize, least: usize) -> Option<Span> {
+        let (base, size) = mem.block(self.block.load(Ordering::Relaxed)).ok()?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut used = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as usize;
+        if used + left > size / 2 {
+            used = self.look_at_head(dir, tail, size).ok()?;
+        }
+        let limit = if size >= least { size } else { size / 2 };
+        // SYNC: the seal behind the position, as in `space`.
+        let fits = used + left <= limit && !self.is_sealed(dir);
+        (fits && self.full.load(Ordering::Relaxed) == 0).then(|| Span::new(base, size, tail, left))
+    }
+
     /// Whether the reader had not caught up when its position was last looked at (now, if it had not then).
     #[inline]
     pub fn behind(&self, dir: &Direction) -> bool {
@@ -230,12 +246,14 @@ impl Producer {
 
     /// Publishes `n` bytes copied into `span`, and with them whatever was held back. The reader that may sleep is owed a doorbell by the
     /// caller.
+    #[inline]
     pub fn publish(&self, dir: &Direction, span: &Span, n: usize) -> Result<Sleeper, Trouble> {
         self.exchange(dir, span, n, 0)?;
         Ok(self.take_armed(dir))
     }
 
     /// Moves `tail` behind `n` bytes copied into `span`; `mark`: [`HELD`] or 0.
+    #[inline]
     fn exchange(&self, dir: &Direction, span: &Span, n: usize, mark: u64) -> Result<(), Trouble> {
         let new = span.at + n as u64;
         let was = if self.held.load(Ordering::Relaxed) == 0 { 0 } else { HELD };
@@ -259,6 +277,7 @@ impl Producer {
     }
 
     /// Who may be asleep, and is owed a doorbell for what has just been published.
+    #[inline]
     fn take_armed(&self, dir: &Direction) -> Sleeper {
         if dir.wake.armed.load(Ordering::SeqCst) == 0 {
             return Sleeper::Nobody;
@@ -340,6 +359,7 @@ impl Consumer {
     }
 
     /// Published bytes not consumed yet, as pieces to copy from. `Err(Sealed)`: drained and sealed.
+    #[inline]
     pub fn data(&self, dir: &Direction, mem: &Memory) -> Result<Span, Trouble> {
         let head = dir.r.head.load(Ordering::Relaxed);
         if head > POSITION {
@@ -382,6 +402,7 @@ impl Consumer {
     }
 
     /// [`Consumer::consume`] for a caller that asks [`Consumer::owes_space`] later.
+    #[inline]
     pub fn advance(&self, dir: &Direction, span: &Span, n: usize) -> Result<(), Trouble> {
         let new = span.at + n as u64;
         // SYNC: SeqCst, so that this store and the look at `want` keep their order; pairs with `Producer::want`. Release part

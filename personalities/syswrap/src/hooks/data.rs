@@ -13,9 +13,9 @@ use super::{
     kernel_only, told,
 };
 use crate::io::buffers::{Buffers, message};
-use crate::io::handlers;
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
+use crate::io::{handlers, quick};
 use crate::lifecycle::close;
 use crate::outcome::{Nap, Outcome};
 use crate::real;
@@ -99,6 +99,16 @@ fn sent_held(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome
 
 #[inline]
 unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
+    // SAFETY: the program vouches for its buffer.
+    match guarded_or(None, || unsafe { quick::receive(fd, buf.cast(), n, flags) }) {
+        Some(result) => result.into(),
+        // SAFETY: as above.
+        None => unsafe { receive_in_full(fd, buf, n, flags) },
+    }
+}
+
+#[inline(never)]
+unsafe fn receive_in_full(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outcome {
     let op = Receive::new(fd, Buffers::one(buf, n), flags);
     // SAFETY: the program vouches for its buffer.
     received(&op, |fd, extra| unsafe { raw::recv(fd, buf, n, flags | extra) })
@@ -106,6 +116,16 @@ unsafe fn receive(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> Outco
 
 #[inline]
 unsafe fn transmit(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
+    // SAFETY: the program vouches for its buffer.
+    match guarded_or(None, || unsafe { quick::send(fd, buf.cast(), n, flags) }) {
+        Some(n) => Outcome::Done(n),
+        // SAFETY: as above.
+        None => unsafe { transmit_in_full(fd, buf, n, flags) },
+    }
+}
+
+#[inline(never)]
+unsafe fn transmit_in_full(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> Outcome {
     let op = Send::new(fd, Buffers::one(buf.cast_mut(), n), flags);
     // SAFETY: the program vouches for its buffer.
     sent(&op, |fd| unsafe { raw::send(fd, buf, n, flags) })

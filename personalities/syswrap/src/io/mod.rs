@@ -3,6 +3,7 @@
 //! | module | calls |
 //! |---|---|
 //! | [`send`], [`recv`], [`file`](mod@file) | data calls: through the session while there is one |
+//! | [`quick`] | the short way of those that find bytes, or room, in the ring |
 //! | [`plain`] | on the kernel socket, looking on by the wait policy before they sleep |
 //! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
 //! | [`handlers`] | what a signal handler means for a call of the program's that it interrupts |
@@ -16,6 +17,7 @@ pub(crate) mod near;
 pub(crate) mod plain;
 pub(crate) mod poll;
 pub(crate) mod progress;
+pub(crate) mod quick;
 pub(crate) mod recv;
 pub(crate) mod send;
 pub(crate) mod target;

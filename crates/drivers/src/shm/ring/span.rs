@@ -9,6 +9,7 @@ pub struct Span {
 }
 
 impl Span {
+    #[inline]
     pub(super) fn new(base: *mut u8, size: usize, at: u64, len: usize) -> Self {
         let start = at as usize & (size - 1);
         let first = len.min(size - start);
@@ -21,17 +22,20 @@ impl Span {
     }
 
     /// Bytes in both pieces.
+    #[inline]
     pub fn len(&self) -> usize {
         self.pieces[0].1 + self.pieces[1].1
     }
 
     /// Whether there is nothing.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The first `n` bytes of it, or all if it has no more.
     #[must_use]
+    #[inline]
     pub fn first(&self, n: usize) -> Self {
         let [(a, x), (b, y)] = self.pieces;
         Self { at: self.at, pieces: [(a, x.min(n)), (b, y.min(n - x.min(n)))] }
@@ -77,6 +81,7 @@ impl Span {
     ///
     /// # Safety
     /// As for `copy(to, from, n)`, of pieces of the span and parts of `src`.
+    #[inline]
     pub unsafe fn copy_in_by(&self, offset: usize, src: *const u8, len: usize, copy: Copier) -> usize {
         // SAFETY: the caller's contract.
         self.walk_by(offset, len, |ptr, done, n| unsafe { copy(ptr, src.wrapping_add(done), n) })
@@ -86,6 +91,7 @@ impl Span {
     ///
     /// # Safety
     /// As for `copy(to, from, n)`, of parts of `dst` and pieces of the span.
+    #[inline]
     pub unsafe fn copy_out_by(&self, offset: usize, dst: *mut u8, len: usize, copy: Copier) -> usize {
         // SAFETY: the caller's contract.
         self.walk_by(offset, len, |ptr, done, n| unsafe { copy(dst.wrapping_add(done), ptr, n) })
@@ -98,6 +104,7 @@ impl Span {
         })
     }
 
+    #[inline]
     fn walk_by(&self, mut offset: usize, len: usize, mut f: impl FnMut(*mut u8, usize, usize) -> usize) -> usize {
         let mut done = 0;
         for (ptr, piece) in self.pieces {

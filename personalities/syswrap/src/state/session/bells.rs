@@ -358,16 +358,22 @@ impl<W: Wire> View<'_, W> {
     /// Asks the kernel socket, behind the doorbells, whether it is still open; not in vain soon after it was, unless `now`. Under the
     /// receive lock, in phase RING.
     pub(crate) fn check_open(&self, now: bool) {
-        let clock = self.wire.now();
-        let fresh = clock.saturating_sub(self.s.checked_at.load(Ordering::Relaxed)) < TRUST_NS && self.s.knows_deaths();
-        if fresh && !now && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN {
+        if !now && self.seems_open() {
             return;
         }
-        self.s.checked_at.store(clock, Ordering::Relaxed);
+        self.s.checked_at.store(self.wire.now(), Ordering::Relaxed);
         self.s.note_deaths();
         if self.swallow(Me::Awake) {
             self.learn();
         }
+    }
+
+    /// Whether the kernel socket was asked so lately that it need not be asked again.
+    #[inline]
+    pub(super) fn seems_open(&self) -> bool {
+        let asked = self.s.checked_at.load(Ordering::Relaxed);
+        let fresh = || self.wire.now().saturating_sub(asked) < TRUST_NS;
+        self.s.knows_deaths() && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN && fresh()
     }
 
     /// Asks the kernel socket, once in a tick and more often while the reader is behind, whether it is still open: what a program sends to a peer that it knows to be dead must not

@@ -1,6 +1,6 @@
 //! Bytes into the ring: space for them, in a ring of the size the traffic earns, and their publication.
 
-use madrigal_base::sync::Ordering;
+use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_drivers::shm::arena::UNIT;
 use madrigal_drivers::shm::layout::{Block, fate, want};
 use madrigal_drivers::shm::ring::{CHUNK, Sleeper, Span, Trouble};
@@ -109,6 +109,33 @@ impl<W: Wire> View<'_, W> {
             None if self.s.producer.is_sealed(self.out) => Put::Over,
             None => Put::Full,
         }
+    }
+
+    /// The same where that is one copy into an open ring that has room for all, and shall not become larger. `None`: nothing was done, and
+    /// [`View::put`] does what there is to do.
+    #[inline]
+    pub(crate) fn put_at_once(&self, left: usize, copy: impl FnOnce(&Span) -> usize) -> Option<(usize, Sleeper)> {
+        let open = |fate: &AtomicU32| fate.load(Ordering::Acquire) == fate::OPEN;
+        let in_ring = self.s.tx() == phase::RING && matches!(self.s.rx(), phase::RING | phase::DONE);
+        if !in_ring || left > CHUNK || self.is_asked_back() || !open(&self.out.w.fate) || !open(&self.inn.w.fate) {
+            return None;
+        }
+        let special = self.s.corked.load(Ordering::Relaxed) | self.s.checks.load(Ordering::Relaxed);
+        if special != 0 {
+            return None;
+        }
+        self.look_alive();
+        if self.ended() {
+            return None;
+        }
+        let least = if self.s.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW { LARGEST } else { UNIT };
+        let span = self.s.producer.roomy(self.out, &self.mem, left, least)?;
+        let n = Some(copy(&span)).filter(|&n| n > 0)?;
+        let sleeper = self.publish(&span, n).ok()?;
+        self.out.w.cpu.store(self.wire.cpu(), Ordering::Relaxed);
+        self.s.full_since.store(0, Ordering::Relaxed);
+        self.s.refused.store(0, Ordering::Relaxed);
+        Some((n, sleeper))
     }
 
     /// Free space for `left` bytes, in a larger block if they earn one; for all of a few of them, if they are to be `whole`.

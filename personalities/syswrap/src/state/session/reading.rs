@@ -47,7 +47,7 @@ impl Session {
         self.shared.store(1, Ordering::SeqCst);
     }
 
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed) != 0
     }
 }

@@ -85,9 +85,34 @@ impl<W: Wire> View<'_, W> {
         Took::Bytes(done)
     }
 
+    /// The same where that is one copy out of an open ring, or where nothing is there. `None`: nothing was done, and [`View::take`] does
+    /// what there is to do.
+    #[inline]
+    pub(crate) fn take_at_once(&self, left: usize, taker: &impl Taker) -> Option<Took> {
+        let in_ring = self.s.rx() == phase::RING && self.s.tx() != phase::KERNEL;
+        if !in_ring || self.s.checks.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        let span = self.data().ok()?;
+        if span.is_empty() {
+            return (self.seems_open() && !self.ended()).then_some(Took::Empty);
+        }
+        let span = span.first(left);
+        let n = taker.copy(0, &span).ok()?;
+        Self::CONSUMER.advance(self.inn, &span, n).ok()?;
+        self.inn.r.cpu.store(self.wire.cpu(), Ordering::Relaxed);
+        Some(Took::Bytes(n))
+    }
+
     fn step(&self, done: usize, left: usize, taker: &impl Taker, adopt: impl Fn() -> bool) -> Result<Took, Trouble> {
         let sure = self.sure_in_kernel();
-        Ok(match if sure > 0 { Source::Kernel(sure) } else { self.source(adopt) } {
+        let source = match self.s.rx() {
+            _ if sure > 0 => Source::Kernel(sure),
+            // Who has got something is told of the peer's end by the next call, and no kernel need be asked for it.
+            phase::RING if done > 0 => self.in_ring(false),
+            _ => self.source(adopt),
+        };
+        Ok(match source {
             Source::Kernel(limit) => {
                 let took = self.take_kernel(done, limit.min(left as u64), taker);
                 let rest = if let Took::Bytes(n) = took { limit.saturating_sub(n as u64) } else { 0 };
@@ -162,7 +187,7 @@ impl<W: Wire> View<'_, W> {
     /// Where the next byte is; moves the receiving side on as far as it can go. Under the receive lock.
     pub(crate) fn source(&self, adopt: impl Fn() -> bool) -> Source {
         match self.s.rx() {
-            phase::RING => self.in_ring(),
+            phase::RING => self.in_ring(true),
             phase::READY => self.before_ring(),
             phase::DONE => Source::Plain,
             _ if self.ready(adopt) => self.before_ring(),
@@ -193,7 +218,7 @@ impl<W: Wire> View<'_, W> {
         match self.left_in_kernel() {
             Some(0) => {
                 self.s.rx.store(phase::RING, Ordering::SeqCst);
-                self.in_ring()
+                self.in_ring(true)
             }
             Some(left) => Source::Kernel(left),
             None => {
@@ -218,11 +243,12 @@ impl<W: Wire> View<'_, W> {
         if ended || self.look_for_end() { Source::End } else { Source::Empty }
     }
 
-    fn in_ring(&self) -> Source {
+    /// `asks`: whether the kernel is asked for the end.
+    fn in_ring(&self, asks: bool) -> Source {
         self.help_switch();
         match self.data() {
             Ok(span) if !span.is_empty() => Source::Ring(span),
-            Ok(_) => self.drained(),
+            Ok(_) => self.drained(asks),
             Err(Trouble::Sealed) => self.sealed(),
             Err(_) => {
                 self.spoil();
@@ -232,33 +258,38 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// What the ring holds, in a block that is known to be this session's.
+    #[inline]
     pub(super) fn data(&self) -> Result<Span, Trouble> {
         let span = Self::CONSUMER.data(self.inn, &self.mem)?;
         let word = self.inn.w.block.load(Ordering::Relaxed);
         if span.is_empty() || word == self.s.known_block.load(Ordering::Relaxed) {
             return Ok(span);
         }
+        if self.know_block(word) { Ok(span) } else { Err(Trouble::Corrupt) }
+    }
+
+    /// Whether the peer writes to a block that was lent to it.
+    #[cold]
+    fn know_block(&self, word: u64) -> bool {
         let lent =
             Block::unpack(word, self.mem.size()).is_some_and(|block| self.wire.is_lent(block, 1 - self.s.side()));
-        if !lent {
-            return Err(Trouble::Corrupt);
+        if lent {
+            self.s.known_block.store(word, Ordering::Relaxed);
         }
-        self.s.known_block.store(word, Ordering::Relaxed);
-        Ok(span)
+        lent
     }
 
     /// The ring is empty and open: has the kernel socket ended?
-    fn drained(&self) -> Source {
-        if !self.ended() {
-            self.check_open(false);
-        } else if !self.end_is_known() {
-            self.check_open(true);
+    fn drained(&self, asks: bool) -> Source {
+        let ended = self.ended();
+        if asks && !(ended && self.end_is_known()) {
+            self.check_open(ended);
         }
         // SYNC: before the look, for another thread may learn of the end at any time: what the peer published before it is read first.
         let ended = self.ended();
         self.show_last();
         if Self::CONSUMER.stirred(self.inn) {
-            return self.in_ring();
+            return self.in_ring(asks);
         }
         if ended { Source::End } else { Source::Empty }
     }

@@ -109,12 +109,20 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
             if v.s.tx() == phase::KERNEL && v.switch() {
                 v.pay_space();
             }
-            let copy = |span: &Span, from: usize| {
+            let copy = |span: &Span, from: usize| -> Result<usize, Errno> {
                 let rest = &bytes[done + from..];
                 let n = rest.len().min(span.len());
                 // SAFETY: the slice is readable; the span is space under the send lock.
                 Ok(unsafe { span.copy_in(0, rest.as_ptr(), n) })
             };
+            if thread_rng().gen_bool(0.5)
+                && let Some((n, sleeper)) = v.put_at_once(bytes.len() - done, |span| copy(span, 0).unwrap_or(0))
+            {
+                drop(_lock);
+                v.wake(sleeper, |_| true);
+                done += n;
+                continue;
+            }
             match v.put(
                 Piece { left: bytes.len() - done, whole: done == 0, more: false },
                 &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows },
@@ -267,7 +275,8 @@ fn read_all(world: &World, side: usize, plan: Plan) {
         let room = thread_rng().gen_range(1..900);
         let took = {
             let _lock = v.reading();
-            let took = v.take(room, &reader, || true);
+            let at_once = if thread_rng().gen_bool(0.5) { v.take_at_once(room, &reader) } else { None };
+            let took = at_once.unwrap_or_else(|| v.take(room, &reader, || true));
             note(world, side, took);
             took
         };
