@@ -257,13 +257,24 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, eve
         return real();
     }
     // SAFETY: see `poll`.
-    let given = unsafe { get(event) };
+    let given = unsafe { wish(event) };
     let call = || told(real() as ssize_t).map(|_| ());
     match guarded_or(None, || Some(epoll::control(epfd, op, fd, given, call))) {
         Some(Ok(())) => 0,
         Some(Err(e)) => fail(e),
         None => real(),
     }
+}
+
+/// What epoll_ctl(2) is given, by its parts: the whole, which is not aligned, would be copied in other parts than it is read.
+///
+/// # Safety
+/// As for [`get`].
+#[inline]
+unsafe fn wish(event: *mut epoll_event) -> Option<epoll_event> {
+    let data = event.wrapping_byte_add(core::mem::offset_of!(epoll_event, u64));
+    // SAFETY: the caller's contract.
+    unsafe { Some(epoll_event { events: get(event.cast())?, u64: get(data.cast())? }) }
 }
 
 /// epoll_wait(2)

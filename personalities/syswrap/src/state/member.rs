@@ -129,8 +129,9 @@ impl Member {
     pub(crate) fn ask(&self, event: libc::epoll_event) {
         self.events.store(event.events, Ordering::Relaxed);
         self.data.store(event.u64, Ordering::Relaxed);
-        self.set_bit(bit::SPENT, false);
-        self.forget_edges();
+        self.seen_in.store(u64::MAX, Ordering::Relaxed);
+        self.seen_out.store(u64::MAX, Ordering::Relaxed);
+        self.set_bit(bit::SPENT | bit::DETACHED | bit::QUIET_IN | bit::QUIET_OUT, false);
     }
 
     /// Whether the kernel may have told of it, and disarmed it, unseen.

@@ -314,7 +314,14 @@ impl Set {
 impl Set {
     /// Puts a member on the active list.
     pub(crate) fn activate(&self, id: u32, member: &Member) {
+        self.activate_with(id, member, || {});
+    }
+
+    /// The same behind a change of the member that no look may come between.
+    #[inline]
+    pub(crate) fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce()) {
         let _lock = self.lock.lock();
+        change();
         self.activations.fetch_add(1, Ordering::Relaxed);
         member.quiet.store(0, Ordering::Relaxed);
         if !member.has(bit::ACTIVE) {

@@ -60,14 +60,13 @@ fn change_quickly(
             return Some(Ok(()));
         }
         (EPOLL_CTL_MOD, Some(event)) if simple && !member.has(bit::DETACHED) && !is_exclusive(event) => {
-            ask(set, member, event);
+            ask(set, (s, m), member, event);
         }
         (EPOLL_CTL_ADD, Some(event)) if simple && member.has(bit::DETACHED) && !is_exclusive(event) => {
-            ask(set, member, event);
+            ask(set, (s, m), member, event);
         }
         _ => return None,
     }
-    set.activate(id(s, m), member);
     // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
     if set.sleepers.load(Ordering::SeqCst) > 0 {
         stir_sleepers(set, s, m, member);
@@ -192,11 +191,11 @@ fn change_ours(
     let detached = member.has(bit::DETACHED);
     let told = ours(set, s, member);
     match (op, event) {
-        (EPOLL_CTL_ADD, Some(event)) if detached => ask(set, member, event),
+        (EPOLL_CTL_ADD, Some(event)) if detached => ask(set, (s, m), member, event),
         (EPOLL_CTL_MOD | EPOLL_CTL_DEL, _) if detached => return Err(Errno::NOENT),
         // The kernel modifies no exclusive entry, and makes none exclusive.
         (EPOLL_CTL_MOD, Some(event)) if (member.is_exclusive() || is_exclusive(event)) => return Err(Errno::INVAL),
-        (EPOLL_CTL_MOD, Some(event)) => ask(set, member, event),
+        (EPOLL_CTL_MOD, Some(event)) => ask(set, (s, m), member, event),
         (EPOLL_CTL_DEL, _) => {
             member.set_bit(bit::DETACHED, true);
             if set.watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
@@ -207,7 +206,6 @@ fn change_ours(
         // Added twice, or nonsense: the kernel says what.
         _ => return call(),
     }
-    set.activate(id(s, m), member);
     if ours(set, s, member) & !told != 0
         && let Some(epfd) = set.descriptor()
     {
@@ -221,9 +219,8 @@ fn is_exclusive(event: epoll_event) -> bool {
     event.events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// A registration that is ours is (again) what the program wishes.
-fn ask(set: &Set, member: &Member, event: epoll_event) {
-    let _lock = set.lock.lock();
-    member.set_bit(bit::DETACHED, false);
-    member.ask(event);
+/// A registration that is ours is (again) what the program wishes, and is looked at.
+#[inline]
+fn ask(set: &Set, (s, m): (&Sock, usize), member: &Member, event: epoll_event) {
+    set.activate_with(id(s, m), member, || member.ask(event));
 }
