@@ -9,14 +9,13 @@ use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{
-    cancellable, cancellation_point, closing, fail, finish, finish_whole, guarded, guarded_or, is_known, is_socket,
-    kernel_only, told,
+    cancellable, cancellation_point, closing, fail, finish, finish_whole, forgetting, guarded, guarded_or, is_known,
+    is_socket, kernel_only, told,
 };
 use crate::io::buffers::{Buffers, message};
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
 use crate::io::{handlers, quick};
-use crate::lifecycle::close;
 use crate::outcome::{Nap, Outcome};
 use crate::real;
 use crate::state::table;
@@ -410,9 +409,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if table::is_hidden(fd) {
         return fail(Errno::BADF);
     }
-    if is_known(fd) {
-        guarded_or((), || close::forget(fd));
-    }
     // SAFETY: see `read`.
-    unsafe { real::close()(fd) }
+    let real = || unsafe { real::close()(fd) };
+    if is_known(fd) { forgetting(fd, real) } else { real() }
 }

@@ -302,7 +302,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
                     close::yield_kept(new);
                 }
             } else {
-                close::forget(new);
+                close::begin(new);
             }
         });
     }
@@ -314,6 +314,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
             children.count(new);
         });
     }
+    close::end(new);
     result
 }
 
@@ -327,7 +328,13 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     if flags & !UNSHARE != 0 || first > last || process::is_plain() {
         return real(first, last);
     }
-    guarded_or((), || close::forget_range(first, last));
+    guarded_or((), || close::begin_range(first, last));
+    let result = close_around_ours(first, last, real);
+    close::end_range(first, last);
+    result
+}
+
+fn close_around_ours(first: c_uint, last: c_uint, real: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
     let mut from = Some(first);
     for (hidden, _) in table::range(first, last).filter(|(_, word)| word.is_hidden()) {
         let hidden = hidden as c_uint;

@@ -27,6 +27,7 @@ use madrigal_sys::{Errno, fault, raw};
 
 use crate::io::target::Target;
 use crate::io::{plain, recv};
+use crate::lifecycle::close;
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
 use crate::state::sock::mode;
@@ -87,6 +88,8 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
     match outcome {
         Outcome::Done(n) => n as ssize_t,
         Outcome::Fail(e) => fail(e) as ssize_t,
+        // To the handler on top of a close it is closed.
+        Outcome::Pass if table::is_closing_here(fd) => fail(Errno::BADF) as ssize_t,
         Outcome::Pass | Outcome::Await(_) | Outcome::Again => real(),
         Outcome::Sleep(ticket) => {
             let ret = real();
@@ -131,6 +134,19 @@ fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
+/// Closes a descriptor that we know, by `real`, in which a thread can be cancelled.
+fn forgetting<T>(fd: c_int, real: impl FnOnce() -> T) -> T {
+    guarded_or((), || close::begin(fd));
+    // SAFETY: what the routine takes.
+    let result = unsafe { unless_cancelled(forgotten, core::ptr::without_provenance_mut(fd as usize), real) };
+    close::end(fd);
+    result
+}
+
+extern "C-unwind" fn forgotten(fd: *mut c_void) {
+    close::end(fd.addr() as c_int);
+}
+
 /// Runs what may end a thread that was cancelled. The signals it holds back are released before anything of the program's runs, and the
 /// socket it sleeps on.
 fn cancellable<T>(held: &Held, target: &Target, call: impl FnOnce() -> T) -> T {
@@ -152,10 +168,10 @@ fn closing<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
         return call();
     }
     // SAFETY: what the routine takes.
-    unsafe { unless_cancelled(close, core::ptr::without_provenance_mut(fd as usize), call) }
+    unsafe { unless_cancelled(close_own, core::ptr::without_provenance_mut(fd as usize), call) }
 }
 
-extern "C-unwind" fn close(fd: *mut c_void) {
+extern "C-unwind" fn close_own(fd: *mut c_void) {
     raw::close(fd.addr() as c_int);
 }
 

@@ -8,9 +8,9 @@ use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
 
-use super::{data, get, guarded_or, is_known, leaves_rest, sends_by_kernel};
+use super::{data, forgetting, get, guarded_or, is_known, leaves_rest, sends_by_kernel};
 use crate::io::recv;
-use crate::lifecycle::{close, fork};
+use crate::lifecycle::fork;
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
@@ -97,7 +97,8 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
         // SAFETY: the program's open FILE.
         let fd = unsafe { real::fileno()(file) };
         if is_known(fd) {
-            guarded_or((), || close::forget(fd));
+            // SAFETY: see `fdopen`.
+            return forgetting(fd, || unsafe { real::fclose()(file) });
         }
     }
     // SAFETY: see `fdopen`.

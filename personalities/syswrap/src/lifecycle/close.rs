@@ -15,10 +15,30 @@ use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
 use crate::state::socket::{Socket, nap, view};
 use crate::state::table::{self, Kind, Word};
+pub(crate) use crate::state::table::{end, end_range};
 use crate::state::{arenas, registration, sets, settle};
 
-/// Forgets `fd`, just before the kernel closes it.
+/// Begins to close `fd`: what is ours of it ends here. The kernel's close follows, and then [`end`]: other threads' calls wait for it.
+pub(crate) fn begin(fd: c_int) {
+    give_up(fd, table::begin);
+    table::to_kernel(fd);
+}
+
+/// [`begin`] of every descriptor in a range; [`end_range`] follows.
+pub(crate) fn begin_range(from: u32, to: u32) {
+    for (fd, word) in table::range(from, to) {
+        if !word.is_hidden() {
+            begin(fd);
+        }
+    }
+}
+
+/// Forgets `fd`, which the kernel has closed behind our back.
 pub(crate) fn forget(fd: c_int) {
+    give_up(fd, table::take);
+}
+
+fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
     // The hold comes first: a thread that still works on the socket must not free it under us.
     let held = sock::enter(fd);
     if let Some(s) = &held {
@@ -28,7 +48,7 @@ pub(crate) fn forget(fd: c_int) {
     // In one piece: a thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's;
     // and a child that was counted as a holder has to find the descriptor, or it would never let go.
     let sending = held.as_ref().map(|s| s.session.wlock.lock());
-    let word = table::take(fd);
+    let word = take(fd);
     let last = match (&held, word) {
         (Some(s), Some(word)) if word.is_socket() => drop_descriptor(s, fd, word),
         _ => false,
@@ -46,15 +66,6 @@ pub(crate) fn forget(fd: c_int) {
         }
         (_, Some(word)) if word.kind() == Kind::EventSet => sets::drop_descriptor(word.index()),
         _ => {}
-    }
-}
-
-/// Forgets every descriptor in a range.
-pub(crate) fn forget_range(from: u32, to: u32) {
-    for (fd, word) in table::range(from, to) {
-        if !word.is_hidden() {
-            forget(fd);
-        }
     }
 }
 
@@ -115,7 +126,7 @@ pub(crate) fn release(s: &Ref) {
 
 /// The program wants that very number, by dup2(2): the socket lives on by another one.
 pub(crate) fn yield_kept(wanted: c_int) {
-    let is_kept = table::get(wanted).is_some_and(|word| word.kind() == Kind::Kept);
+    let is_kept = table::peek(wanted).is_some_and(|word| word.kind() == Kind::Kept);
     let Some(s) = sock::enter(wanted).filter(|_| is_kept) else { return };
     keep_by_copy(&s, wanted);
     table::take(wanted);

@@ -3,7 +3,7 @@
 //!
 //! | module | the life of |
 //! |---|---|
-//! | [`table`] | a descriptor: what it is to us |
+//! | [`table`], [`number`] | a descriptor: what it is to us; the word that says so, and the time in which it is closed |
 //! | [`hold`] | an object that several hooks look at, and the moment when none does |
 //! | [`sock`] | a TCP socket of the program; [`socket`]: as the wire of its session |
 //! | [`session`] | a connection's time in a ring |
@@ -32,6 +32,7 @@ pub(crate) mod kept;
 pub(crate) mod lock;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod member;
+pub(crate) mod number;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod offers;
 #[cfg(not(feature = "shuttle"))]

@@ -166,7 +166,7 @@ pub(crate) fn enter(epfd: c_int) -> Option<SetRef> {
         set.hold.enter();
         let held = SetRef(set);
         // SYNC: behind the count: as `sock::enter`.
-        if table::get(epfd) == Some(word) {
+        if table::peek(epfd) == Some(word) {
             return Some(held);
         }
     }
@@ -283,7 +283,7 @@ impl Set {
     /// A descriptor of it.
     pub(crate) fn descriptor(&self) -> Option<c_int> {
         let (word, known) = (self.word(), self.epfd.load(Ordering::Relaxed));
-        if table::get(known) == Some(word) {
+        if table::peek(known) == Some(word) {
             return Some(known);
         }
         let (fd, _) = table::range(0, u32::MAX).find(|&(_, w)| w == word)?;

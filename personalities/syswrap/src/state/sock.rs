@@ -234,7 +234,7 @@ pub(crate) fn enter(fd: c_int) -> Option<Ref> {
         sock.hold.enter();
         let held = Ref(sock);
         // SYNC: behind the count, which is SeqCst: a close in between is seen here, or sees us.
-        if table::get(fd) == Some(word) {
+        if table::peek(fd) == Some(word) {
             return Some(held);
         }
     }
@@ -310,7 +310,7 @@ impl Sock {
 
     /// Whether this is a descriptor of it.
     pub(crate) fn has_fd(&self, fd: c_int) -> bool {
-        table::get(fd).is_some_and(|word| word == self.word(self.index()) || word == self.kept_word())
+        table::peek(fd).is_some_and(|word| word == self.word(self.index()) || word == self.kept_word())
     }
 
     /// Its index among all sockets.

@@ -6,7 +6,10 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use madrigal_sys::{lock, raw, time};
+
 use super::lock::Lock;
+use super::number::{self, Closing, Number};
 use super::slab::zeroed_pages;
 
 /// Descriptors above this number are never ours.
@@ -75,14 +78,14 @@ impl Word {
     }
 }
 
-static TABLE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static TABLE: AtomicPtr<Number> = AtomicPtr::new(core::ptr::null_mut());
 static LOCK: Lock = Lock::new();
 /// One more than the highest descriptor ever entered.
 static TOP: AtomicU32 = AtomicU32::new(0);
 
 /// The cell of a descriptor, once anything of ours was ever entered.
 #[inline]
-fn cell(fd: c_int) -> Option<&'static AtomicU32> {
+fn cell(fd: c_int) -> Option<&'static Number> {
     let table = TABLE.load(Ordering::Acquire);
     if table.is_null() || fd as u32 as usize >= LIMIT {
         return None;
@@ -91,13 +94,21 @@ fn cell(fd: c_int) -> Option<&'static AtomicU32> {
     Some(unsafe { &*table.add(fd as usize) })
 }
 
-/// What `fd` is; `None` for what is not ours.
+/// What `fd` is; `None` for what is not ours. Waits while another thread closes it.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Word> {
-    match cell(fd)?.load(Ordering::Acquire) {
+    match cell(fd)?.word() {
         0 => None,
+        word if number::closing(word).is_some() => behind_close(fd),
         word => Some(Word(word)),
     }
+}
+
+/// What `fd` is, or was just before a close that is being made; without waiting.
+#[inline]
+pub(crate) fn peek(fd: c_int) -> Option<Word> {
+    let word = cell(fd)?.word();
+    (word != 0 && number::closing(word).is_none()).then_some(Word(word))
 }
 
 /// Enters a descriptor; false when it cannot be (number too high, no memory): it stays unknown, which is always safe.
@@ -107,14 +118,14 @@ pub(crate) fn set(fd: c_int, word: Word) -> bool {
     }
     let Some(cell) = cell(fd) else { return false };
     TOP.fetch_max(fd as u32 + 1, Ordering::Relaxed);
-    cell.store(word.0, Ordering::Release);
+    cell.set(word.0);
     true
 }
 
 /// Whether a descriptor is ours and none of the program's.
 #[inline]
 pub(crate) fn is_hidden(fd: c_int) -> bool {
-    get(fd).is_some_and(Word::is_hidden)
+    peek(fd).is_some_and(Word::is_hidden)
 }
 
 /// From now on the program neither sees nor closes `fd`.
@@ -129,17 +140,74 @@ pub(crate) fn unhide(fd: c_int) {
     }
 }
 
-/// Forgets a descriptor and says what it was.
+/// Forgets a descriptor, which the kernel has closed, and says what it was.
 pub(crate) fn take(fd: c_int) -> Option<Word> {
-    let cell = cell(fd)?;
-    if cell.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    match cell.swap(0, Ordering::AcqRel) {
-        0 => None,
-        word => Some(Word(word)),
+    cell(fd)?.take().map(Word)
+}
+
+// --- closes -----------------------------------------------------------------------------------------------------------------------
+
+/// How long a close may take before those who wait for it go on: longer than any.
+const CLOSE_NS: u64 = 3_000_000_000;
+/// The same of the kernel's: it takes the number away first, and may linger then.
+const IN_KERNEL_NS: u64 = 100_000_000;
+/// Between looks at it.
+const PAUSE_NS: u64 = 10_000;
+
+/// The calling thread closes `fd`: what it was. Others that call on it wait for [`end`].
+pub(crate) fn begin(fd: c_int) -> Option<Word> {
+    cell(fd)?.begin(lock::thread_id()).map(Word)
+}
+
+/// All that is ours is done; the kernel's close comes next.
+pub(crate) fn to_kernel(fd: c_int) {
+    if let Some(cell) = cell(fd) {
+        cell.to_kernel(lock::thread_id());
     }
 }
+
+/// The kernel's close is made, or will not be.
+pub(crate) fn end(fd: c_int) {
+    if let Some(cell) = cell(fd).filter(|cell| cell.word() != 0) {
+        cell.end(lock::thread_id());
+    }
+}
+
+/// [`end`] of all within `from..=to`.
+pub(crate) fn end_range(from: u32, to: u32) {
+    (from..top(to)).for_each(|fd| end(fd as c_int));
+}
+
+/// Whether the calling thread is just closing it: below this frame, which is a signal handler's.
+#[cold]
+pub(crate) fn is_closing_here(fd: c_int) -> bool {
+    closing(fd).is_some_and(|by| by.thread == lock::thread_id())
+}
+
+fn closing(fd: c_int) -> Option<Closing> {
+    number::closing(cell(fd)?.word())
+}
+
+/// What `fd` is once it is closed: nothing, or what the kernel has given the number to.
+#[cold]
+fn behind_close(fd: c_int) -> Option<Word> {
+    let begun = time::now_ns();
+    let mut limit = begun + CLOSE_NS;
+    while let Some(by) = closing(fd).filter(|by| by.thread != lock::thread_id()) {
+        let now = time::now_ns();
+        if by.in_kernel {
+            limit = limit.min(now + IN_KERNEL_NS);
+        }
+        if now > limit {
+            break;
+        }
+        // SAFETY: no descriptors and no mask: only a sleep.
+        let _ = unsafe { raw::ppoll(&mut [], Some(time::timespec(PAUSE_NS)), core::ptr::null()) };
+    }
+    peek(fd)
+}
+
+// --- forks ------------------------------------------------------------------------------------------------------------------------
 
 /// Before a fork: the table is not being made.
 pub(crate) fn hold_still() {
@@ -154,19 +222,27 @@ pub(crate) fn go_on() {
 /// The child after fork(2).
 pub(crate) fn after_fork() {
     super::still::reset(&LOCK);
+    // No thread is there that would close them.
+    (0..top(u32::MAX)).filter_map(|fd| cell(fd as c_int)).for_each(Number::abandon);
 }
 
-/// Descriptors entered within `from..=to`.
+// --- all --------------------------------------------------------------------------------------------------------------------------
+
+/// One more than the highest descriptor entered that is not above `to`.
+fn top(to: u32) -> u32 {
+    TOP.load(Ordering::Relaxed).min(to.saturating_add(1))
+}
+
+/// Descriptors entered within `from..=to`, but for those that are being closed.
 pub(crate) fn range(from: u32, to: u32) -> impl Iterator<Item = (c_int, Word)> {
-    let end = TOP.load(Ordering::Relaxed).min(to.saturating_add(1));
-    (from..end).filter_map(|fd| Some((fd as c_int, get(fd as c_int)?)))
+    (from..top(to)).filter_map(|fd| Some((fd as c_int, peek(fd as c_int)?)))
 }
 
 #[cold]
 fn make() {
     let _guard = LOCK.lock();
     if TABLE.load(Ordering::Acquire).is_null()
-        && let Some(memory) = zeroed_pages(LIMIT * size_of::<AtomicU32>())
+        && let Some(memory) = zeroed_pages(LIMIT * size_of::<Number>())
     {
         TABLE.store(memory.cast(), Ordering::Release);
     }

@@ -26,6 +26,7 @@ crate::checks![
     sender_goes_on,
     sender_finds_reset,
     poll_ends_with_the_number,
+    call_beside_a_close,
 ];
 
 /// A thread that makes this call, once it sleeps.
@@ -247,4 +248,39 @@ fn poll_ends_with_the_number() {
         send_all(&c, b"x");
         assert_eq!(poller.join().unwrap(), libc::POLLNVAL);
     });
+}
+
+/// Calls that begin while another thread closes find the connection's bytes or no connection; never a doorbell.
+fn call_beside_a_close() {
+    for round in 0..200 {
+        let Pair { c, s } = Pair::warm();
+        let number = s.into_raw_fd();
+        std::thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let reader = scope.spawn(move || {
+                let mut got = vec![];
+                net::poll(number, POLLIN, 10_000);
+                tell.send(()).unwrap();
+                loop {
+                    let mut b = [0; 16];
+                    match net::recv(number, &mut b, libc::MSG_DONTWAIT) {
+                        Ok(0) | Err(libc::EBADF) => return got,
+                        Ok(n) => got.extend_from_slice(&b[..n]),
+                        Err(e) => assert_eq!(e, libc::EAGAIN),
+                    }
+                }
+            });
+            net::nap(1);
+            send_all(&c, b"x");
+            told.recv().unwrap();
+            for _ in 0..round {
+                std::hint::spin_loop();
+            }
+            // Unread, as likely as not: whatever is told of that.
+            let _ = net::send(&c, b"x", libc::MSG_NOSIGNAL);
+            close(number);
+            let got = reader.join().unwrap();
+            assert!(got.len() <= 2 && got.iter().all(|&b| b == b'x'), "round {round}: {got:?}");
+        });
+    }
 }
