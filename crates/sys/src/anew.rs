@@ -96,6 +96,8 @@ pub enum Ending {
     Reset,
     /// A reset in answer to a send behind the end of the stream.
     Pipe,
+    /// One that has been told: the end of the stream, and no send is taken.
+    Over,
 }
 
 /// Ends a connection, which `fd` has been connected to anew, so that the kernel tells of this ending. A reset does not come before bytes that
@@ -105,8 +107,10 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
         reset_at_close(end.as_raw_fd());
     }
     drop(end);
-    if how == Ending::Pipe {
-        let _ = raw::send_bytes(fd, &[0]);
+    match how {
+        Ending::Pipe => _ = raw::send_bytes(fd, &[0]),
+        Ending::Over => shut(fd, false, true),
+        Ending::Fin | Ending::Reset => {}
     }
 }
 

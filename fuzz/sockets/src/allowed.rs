@@ -31,6 +31,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_unnoticed(program, number, was, is) => Some((Rule::Unnoticed, true)),
         () if is_told_elsewhere(program, number, was, is) => Some((Rule::ToldOnce, true)),
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
+        () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
@@ -121,6 +122,20 @@ fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
     let [plain, wrapped] = [plain, wrapped].map(|seen| seen.aux.first().copied().unwrap_or(0));
     let reset = (libc::POLLHUP | libc::POLLERR) as u64;
     plain & libc::POLLIN as u64 != 0 && plain & reset == 0 && wrapped & reset == reset
+}
+
+/// An error among the further results of a call: this and its errno (`play`'s `ending::ERROR`).
+const FAILED: u64 = 1000;
+
+/// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed.
+fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
+    let is_end = |word: &u64| [libc::EPIPE, libc::ECONNRESET].iter().any(|&e| *word == FAILED + e as u64);
+    let words = plain.aux.iter().zip(&wrapped.aux);
+    matches!(program.steps[number].op, Op::FileWrite { .. })
+        && program.steps[..number].iter().any(|step| killed(&step.op))
+        && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
+        && words.into_iter().all(|(plain, wrapped)| plain == wrapped || is_end(plain) && is_end(wrapped))
 }
 
 /// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
@@ -223,7 +238,8 @@ fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: 
         && entries.iter().zip(told).all(same)
 }
 
-/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it.
+/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it, or bytes
+/// that the peer's kernel acknowledges late.
 fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     const TINY: i32 = 4096;
     let tiny = |op: &Op| matches!(op, Op::SetOption { option: Opt::SndBuf, value, .. } if *value <= TINY);
@@ -231,19 +247,20 @@ fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Se
         return false;
     }
     let room = libc::POLLOUT as u64;
-    let less = |plain: u64, wrapped: u64| wrapped == plain || wrapped == plain & !room;
+    let sent = program.steps[..number].iter().any(|step| matches!(step.op, Op::Send(_) | Op::SendAll { .. }));
+    let same = |plain: u64, wrapped: u64| wrapped & !room == plain & !room && (sent || wrapped & room <= plain & room);
     match &program.steps[number].op {
         Op::EpollWait { .. } => {
             let told = |list: &[u64], data: u64| {
                 list.chunks_exact(2).filter(|pair| pair[0] == data).fold(0, |all, pair| all | pair[1])
             };
             let of_both = plain.aux.chunks_exact(2).chain(wrapped.aux.chunks_exact(2));
-            of_both.map(|pair| pair[0]).all(|data| less(told(&plain.aux, data), told(&wrapped.aux, data)))
+            of_both.map(|pair| pair[0]).all(|data| same(told(&plain.aux, data), told(&wrapped.aux, data)))
         }
         Op::Poll { entries, .. } => {
             entries.len() == plain.aux.len()
                 && plain.aux.len() == wrapped.aux.len()
-                && plain.aux.iter().zip(&wrapped.aux).all(|(plain, wrapped)| less(*plain, *wrapped))
+                && plain.aux.iter().zip(&wrapped.aux).all(|(plain, wrapped)| same(*plain, *wrapped))
         }
         _ => false,
     }

@@ -158,9 +158,9 @@ fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
 mod tests {
     use super::*;
     use crate::allowed::MOST;
-    use crate::op::{Data, Memory, Opt, Pieces, Request};
+    use crate::op::{Data, ExitHow, Memory, Opt, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
-    use crate::via::{EpollVia, PollVia, SendVia};
+    use crate::via::{EpollVia, FileVia, PollVia, SendVia};
 
     /// Two processes with one connection; the second one's end is slot 1.
     fn program(ops: Vec<(ActorId, Op)>) -> Program {
@@ -253,6 +253,20 @@ mod tests {
         assert!(!waited(20_000, &[7, OUT], &[]));
         assert!(!waited(1, &[], &[7, OUT]));
         assert!(!waited(1, &[7, IN | OUT], &[]));
+    }
+
+    #[test]
+    fn a_file_may_be_told_another_end_of_a_killed_peer() {
+        let write = (1, Op::FileWrite { file: 3, len: 1, via: FileVia::Character });
+        let killed = (0, Op::Exit { how: ExitHow::Abort });
+        let wrote = |before: &(ActorId, Op), plain: u64, wrapped: u64| {
+            let program = program(vec![before.clone(), write.clone()]);
+            let seen = |word| Entry { fate: Fate::Done(1), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
+            step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default()) == Verdict::Apart
+        };
+        assert!(wrote(&killed, 1000 + 32, 1000 + 104));
+        assert!(!wrote(&killed, 0, 1000 + 104));
+        assert!(!wrote(&flood(1), 1000 + 32, 1000 + 104));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
 
-use super::{data, forgetting, get, guarded_or, is_known, leaves_rest, sends_by_kernel};
+use super::{data, forgetting, get, guarded_or, is_known, kernel_only, leaves_rest, sends_by_kernel};
 use crate::io::recv;
 use crate::lifecycle::fork;
 use crate::outcome::{errno, restore_errno};
@@ -26,11 +26,17 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
     // SAFETY: the program's arguments, passed on unchanged; so below.
     let real = || unsafe { real::fdopen()(fd, mode) };
     // SAFETY: the program vouches for the string, if it is mapped.
-    if !unsafe { reads(mode) } {
+    let mode = unsafe { directions(mode) };
+    if !mode.reads {
         sends_by_kernel(fd, Reason::Stdio);
         return real();
     }
     if !leaves_rest(fd, Reason::Stdio) {
+        return real();
+    }
+    if mode.writes {
+        // glibc crashes where bytes were pushed back in front of an empty buffer, and then some are written.
+        kernel_only(fd, Reason::Stdio);
         return real();
     }
     let file = real();
@@ -41,20 +47,30 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
     file
 }
 
-/// Whether a FILE of this mode is one to read from.
+/// What a FILE is for.
+#[derive(Default)]
+struct Directions {
+    reads: bool,
+    writes: bool,
+}
+
+/// What a FILE of this mode is for.
 ///
 /// # Safety
 /// What is mapped at `mode` is a string.
-unsafe fn reads(mode: *const c_char) -> bool {
+unsafe fn directions(mode: *const c_char) -> Directions {
+    let mut known = Directions::default();
     for i in 0..8 {
         // SAFETY: the caller's contract: up to its end.
         match unsafe { get(mode.wrapping_add(i)) }.map_or(0, |byte| byte as u8) {
-            0 | b',' => return false,
-            b'r' | b'+' => return true,
+            0 | b',' => break,
+            b'+' => return Directions { reads: true, writes: true },
+            b'r' => known.reads = true,
+            b'w' | b'a' => known.writes = true,
             _ => {}
         }
     }
-    false
+    known
 }
 
 /// What is left in the ring of a peer that is gone goes in front of what the FILE reads, the last byte first (glibc takes back as many

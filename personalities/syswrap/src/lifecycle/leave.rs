@@ -90,12 +90,14 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
 /// Puts what is unread into the kernel's queue, as far as that can be. Behind the seal, under both locks.
 fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
-    let differs = done != Err(Errno::IO) && (done.is_err() || v.s.is_gone());
+    let is_left = done.is_err() && done != Err(Errno::IO);
+    let differs = is_left || done.is_ok() && v.s.is_gone() && !v.s.is_over();
+    if back == Back::IntoKernel && differs && anew::connect(v) {
+        return;
+    }
     if v.s.is_over() {
         // What everybody who holds it is told by now.
         madrigal_sys::anew::end_told(v.wire.fd);
-    } else if back == Back::IntoKernel && differs && anew::connect(v) {
-        return;
     }
     let Err(e) = done else { return };
     match back {

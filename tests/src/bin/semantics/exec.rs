@@ -27,6 +27,7 @@ crate::checks![
     wc_after_end,
     exec_after_end,
     exec_after_a_reset,
+    exec_after_a_reset_that_was_told,
     exec_after_a_kill,
     exec_after_a_lost_send,
     close_on_exec_ends,
@@ -319,6 +320,35 @@ fn exec_after_a_reset() {
     let args = arguments(s.as_raw_fd());
     // SAFETY: a null-terminated list of strings.
     let pid = net::fork(|| unsafe { libc::execv(SELF.as_ptr(), args.pointers.as_ptr()) });
+    assert_eq!(net::wait(pid), 0);
+}
+
+/// What came before a reset that has been told is read by the next program, and so is the end.
+fn exec_after_a_reset_that_was_told() {
+    let pid = net::fork(|| {
+        let (out, input) = net::pipe();
+        let peer = net::fork(|| {
+            let fd = pair::client_told_by(&out);
+            pair::warm_client(&fd);
+            send_all(&fd, b"hello");
+            // Awake, so that no doorbell is left unread: the kernel knows of no reset.
+            while net::readable(&fd) == 0 {}
+            net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
+            0
+        });
+        let (listener, addr) = net::listener(pair::loopback());
+        pair::tell_port(&input, addr);
+        let fd = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&fd);
+        send_all(&fd, b"unread");
+        net::wait(peer);
+        assert_eq!(net::send(&fd, b"x", libc::MSG_NOSIGNAL), Err(libc::ECONNRESET));
+        net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
+        let script = CString::new(format!("test \"$(cat <&{})\" = hello", fd.as_raw_fd())).unwrap();
+        let args = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), ptr::null()];
+        // SAFETY: null-terminated strings in a null-terminated list, alive until the call returns.
+        unsafe { libc::execv(c"/bin/sh".as_ptr(), args.as_ptr()) }
+    });
     assert_eq!(net::wait(pid), 0);
 }
 

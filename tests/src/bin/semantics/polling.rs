@@ -33,6 +33,7 @@ crate::checks![
     poll_for_space,
     poll_in_two_threads,
     poll_bell_is_not_data,
+    poll_of_nothing_sleeps_on,
 ];
 
 fn entry(fd: &OwnedFd, events: i16) -> pollfd {
@@ -374,4 +375,21 @@ fn poll_bell_is_not_data() {
         assert_eq!(net::readable(&p.s), 0);
         assert_eq!(net::recv(&p.s, &mut [0; 8], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
     }
+}
+
+/// Who asks for nothing is not told of a half close, though the connection leaves its ring meanwhile.
+fn poll_of_nothing_sleeps_on() {
+    let p = Pair::warm();
+    both(
+        || {
+            net::nap(50);
+            net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2).unwrap();
+            send_all(&p.s, b"x");
+            net::nap(50);
+            send_all(&p.c, b"y");
+            net::nap(50);
+            net::shutdown(&p.s, libc::SHUT_WR).unwrap();
+        },
+        || assert_eq!(poll(&p.c, 0, 400), 0),
+    );
 }

@@ -22,6 +22,7 @@ crate::checks![
     spliced_around_doorbells,
     found_by_another_descriptor,
     read_by_a_file,
+    written_by_a_file_for_both,
     beside_a_file_that_writes,
     inherited_with_small_buffers,
     left_to_a_parent,
@@ -246,6 +247,18 @@ fn read_by_a_file() {
     // SAFETY: our own memory, and a FILE that is open.
     let n = unsafe { libc::fread(got.as_mut_ptr().cast(), 1, got.len(), file) };
     assert_same(&got[..n], &sent);
+    // SAFETY: open.
+    unsafe { libc::fclose(file) };
+}
+
+/// A FILE for both directions is made of what a killed peer has left, and written to first.
+fn written_by_a_file_for_both() {
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
+    net::await_events(&fd, libc::POLLRDHUP);
+    let file = file(&fd, c"r+");
+    // SAFETY: open.
+    assert_eq!(unsafe { (libc::fputc(i32::from(b'x'), file), libc::fflush(file)) }, (i32::from(b'x'), 0));
+    assert_eq!(recv_exact(&fd, 5), b"hello");
     // SAFETY: open.
     unsafe { libc::fclose(file) };
 }

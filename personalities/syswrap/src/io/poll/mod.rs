@@ -352,6 +352,8 @@ fn join(p: &mut pollfd, place: Option<&Place>) {
         }
         Some(Place::Sock(s)) => {
             if p.revents & POLLNVAL != 0 || !is_in_ring(s) {
+                // Its session has ended meanwhile; the kernel was asked for more than the program asks for.
+                p.revents &= p.events | POLLERR | POLLHUP | POLLNVAL;
                 return;
             }
             let ended = p.revents & (POLLRDHUP | POLLHUP | POLLERR);

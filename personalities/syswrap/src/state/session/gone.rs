@@ -292,6 +292,7 @@ impl<W: Wire> View<'_, W> {
             OPEN if self.s.take_owed().is_none() => Ending::Fin,
             ENDED => Ending::Fin,
             LOST => Ending::Pipe,
+            OVER => Ending::Over,
             broken if error_in(broken) == Errno::PIPE => Ending::Pipe,
             _ => Ending::Reset,
         };
