@@ -283,7 +283,9 @@ pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: see `socket`.
-    onto(old, new, flags & libc::O_CLOEXEC != 0, || unsafe { real::dup3()(old, new, flags) })
+    let real = || unsafe { real::dup3()(old, new, flags) };
+    // Of other flags the kernel closes nothing.
+    if flags & !libc::O_CLOEXEC != 0 { real() } else { onto(old, new, flags != 0, real) }
 }
 
 /// Duplicates onto a number, which is closed thereby if it was open.
@@ -294,7 +296,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     if old == new || !is_known(old) && !is_known(new) {
         return real();
     }
-    if raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
+    if raw::fcntl(old, libc::F_GETFD, 0).is_ok() && may_have(new) {
         guarded_or((), || {
             if table::is_hidden(new) {
                 let ours = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
@@ -316,6 +318,12 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     }
     close::end(new);
     result
+}
+
+/// Whether dup2(2) may make that number: the kernel closes none above the limit, though one may be open.
+fn may_have(number: c_int) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.is_none_or(|limit| (number as u64) < limit)
 }
 
 /// close_range(2), around the descriptors of ours.

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use libc::{EINTR, POLLIN, SIGUSR1};
+use libc::{EBADF, EINTR, EINVAL, POLLIN, SIGUSR1};
 use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
@@ -15,6 +15,7 @@ crate::checks![
     close_range_ends,
     numbers_used_again,
     dup2_over_ends_connection,
+    dup2_that_fails_closes_nothing,
     dup2_over_blocked_reader,
     close_under_blocked_reader,
     shutdown_under_blocked_reader,
@@ -131,6 +132,26 @@ fn dup2_over_ends_connection() {
     drop(net::new_fd(number));
     send_all(&other.c, b"old");
     assert_eq!(recv_exact(&other.s, 3), b"old");
+}
+
+/// The kernel refuses it before it closes anything: the connection goes on.
+fn dup2_that_fails_closes_nothing() {
+    let (p, other) = (Pair::warm(), Pair::warm());
+    let (number, high) = (p.s.as_raw_fd(), 900);
+    // SAFETY: numbers of our own.
+    assert_eq!(net::count(unsafe { libc::dup3(other.s.as_raw_fd(), number, libc::O_APPEND) } as isize), Err(EINVAL));
+    assert_eq!(dup2(&p.s, high), high);
+    net::limit_files(800);
+    // SAFETY: as above.
+    assert_eq!(net::count(unsafe { libc::dup2(other.s.as_raw_fd(), high) } as isize), Err(EBADF));
+    for fd in [number, high] {
+        send_all(&p.c, b"on");
+        assert_eq!(recv_exact(fd, 2), b"on");
+        send_all(fd, b"back");
+        assert_eq!(recv_exact(&p.c, 4), b"back");
+    }
+    p.assert_in_rings();
+    drop(net::new_fd(high));
 }
 
 /// As the Java runtime closes a socket: shut down, put the end of a dead pair over it, signal the threads blocked on it.
