@@ -151,6 +151,9 @@ static bool whole(int fd, unsigned char *to, size_t length) {
     size_t got = 0;
     while (got < length) {
         ssize_t done = recv(fd, to + got, length - got, 0);
+        /* With SO_RCVTIMEO, also by a signal without a handler, such as a child's end, which came while its parent blocked it. */
+        if (done < 0 && errno == EINTR)
+            continue;
         if (done < 0 && errno != ECONNRESET)
             return bad("receive of the greeting", 0);
         if (done <= 0)
