@@ -36,7 +36,7 @@ pub(crate) struct Closing {
 #[inline]
 pub(super) fn closing(word: u32) -> Option<Closing> {
     let is_closing = word >> 29 == CLOSING >> 29;
-    is_closing.then(|| Closing { thread: word & THREAD, in_kernel: word & IN_KERNEL != 0 })
+    is_closing.then_some(Closing { thread: word & THREAD, in_kernel: word & IN_KERNEL != 0 })
 }
 
 impl Number {
