@@ -88,10 +88,24 @@ MUTANTS = [
     ),
     Mutant(
         "grow-into-any-block", SESSION + "source.rs",
-        "        if !lent {\n            return Err(Trouble::Corrupt);",
-        "        if false {\n            return Err(Trouble::Corrupt);",
+        "if self.know_block(word) { Ok(span) }",
+        "if self.know_block(word) || true { Ok(span) }",
         "a reader follows its writer into a block that is lent to another session",
         ("test madrigal-tests hostile a_block_that_was_not_lent",),
+    ),
+    Mutant(
+        "room-of-what-is-unread", SHM + "ring.rs",
+        "let fits = used + left <= limit && !self.is_sealed(dir);",
+        "let fits = used <= limit && !self.is_sealed(dir);",
+        "a send that goes the short way takes the room of bytes that are not read yet",
+        ("model madrigal-syswrap both_streams_arrive_whole 100",),
+    ),
+    Mutant(
+        "number-free-before-its-close", SYSWRAP + "state/number.rs",
+        ".then_some(closing_by);",
+        ".then_some(closing_by & 0);",
+        "a call that begins while another thread closes its descriptor goes past every hook",
+        ("model madrigal-syswrap no_call_finds_what_is_ours 100",),
     ),
     Mutant(
         "block-lent-twice", SHM + "units.rs",
