@@ -28,6 +28,7 @@ from typing import Iterator
 from harness import builds, machine, namespaces, noise, output, processes, programs
 from harness.measure import Pair, Plan, Result
 from rows import all_rows
+from rows.own import Calls
 
 SCRATCH = "madrigal-bench."
 
@@ -71,7 +72,7 @@ def _run_rows(options: argparse.Namespace, plan: Plan, rows: dict) -> int:
             print(f"[{number:2}/{len(rows)}] {name} ", end="", file=sys.stderr, flush=True)
             noise.wait_for_quiet(options.patience)
             meter = noise.Meter()
-            if plan.base and not isinstance(row, Pair):
+            if plan.base and not isinstance(row, (Pair, Calls)):
                 skipped[name] = "compared with plain TCP only"
                 print(f"left out: {skipped[name]}", file=sys.stderr)
                 continue

@@ -44,6 +44,28 @@ class PassThrough:
 
 
 @dataclass(frozen=True)
+class Calls:
+    """The calls of an event loop, in one thread with both ends: what the code of a call costs, which no other processor makes noisy."""
+
+    figures: Sequence[Figure] = (
+        Figure("one thread: a send and a receive", "ns", 10, lower_is_better=True),
+        Figure("one thread: epoll_ctl", "ns", 5, lower_is_better=True),
+        Figure("one thread: a send, a wait, a receive", "ns", 10, lower_is_better=True),
+        Figure("one thread: a receive of nothing", "ns", 2, lower_is_better=True),
+    )
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """Turn about, on one CPU."""
+        command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), builds.c_program("calls"), "20" if plan.quick else "60"]
+        times: tuple[list[list[float]], list[list[float]]] = ([], [])
+        for _ in range(plan.runs):
+            for wrap, seen in zip((plan.base, plan.wrap), times):
+                seen.append([float(line) for line in processes.run([*wrap, *command]).split()])
+        return [Result(figure, [run[i] for run in times[0]], [run[i] for run in times[1]], "none")
+                for i, figure in enumerate(self.figures)]
+
+
+@dataclass(frozen=True)
 class Idle:
     """Many connections in rings on which nothing is sent: CPU time of both processes, in per cent of one CPU."""
 

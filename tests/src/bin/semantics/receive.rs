@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use libc::{EAGAIN, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, POLLIN};
 use madrigal_tests::net::{self, poll, read, readable, recv, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
 
@@ -34,6 +34,7 @@ crate::checks![
     waitall_timeout_keeps_part,
     mixed_sizes_in_order,
     as_many_pieces_as_there_are,
+    few_system_calls_in_rings,
 ];
 
 fn peek_leaves_bytes() {
@@ -419,4 +420,43 @@ fn as_many_pieces_as_there_are() {
             assert!(parts.concat() == bytes);
         }
     }
+}
+
+/// Messages that come now and then, each read into a larger buffer, are not worth a question to the kernel.
+fn few_system_calls_in_rings() {
+    const MESSAGES: u32 = 300;
+    let child = net::fork(|| {
+        let p = Pair::warm();
+        // SAFETY: no pointers; its parent traces it.
+        let stop = || unsafe { libc::raise(libc::SIGSTOP) };
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+        stop();
+        for _ in 0..MESSAGES {
+            send_all(&p.c, b"a message");
+            assert_eq!(read(&p.s, &mut [0; 64]), Ok(9));
+            let begun = std::time::Instant::now();
+            while begun.elapsed().as_micros() < 200 {}
+        }
+        stop();
+        0
+    });
+    let (mut status, mut stops, mut marks) = (0, 0, 0);
+    loop {
+        // SAFETY: our own child, and a place for what became of it.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        if !libc::WIFSTOPPED(status) {
+            break;
+        }
+        match libc::WSTOPSIG(status) {
+            libc::SIGSTOP => marks += 1,
+            _ => stops += u32::from(marks == 1),
+        }
+        let on = if marks < 2 { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+        // SAFETY: it is stopped.
+        assert_eq!(unsafe { libc::ptrace(on, child, 0, 0) }, 0);
+    }
+    assert_eq!((status, marks), (0, 2));
+    // One before a call and one behind it. A sender asks once in a tick of the kernel's clock, which may be a millisecond.
+    assert!(!pair::expect_ring() || stops / 2 < MESSAGES / 2, "{} system calls for {MESSAGES} messages", stops / 2);
 }
