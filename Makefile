@@ -30,8 +30,9 @@ test: setup build ## run every test; what cannot run here says `skipped` and why
 	cargo test --workspace --no-fail-fast
 	$(MAKE) models
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi && \
-		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites; \
-	else echo 'skipped: no python3 for the tests of bench, MPI, churn and suites'; fi
+		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites && \
+		python3 -m unittest discover -q tests/mutants; \
+	else echo 'skipped: no python3 for the tests of bench, MPI, churn, suites and mutants'; fi
 	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && tests/mpi/run.py && tests/mpi/stress.py && tests/mpi/together.py; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)

@@ -187,13 +187,19 @@ impl Register {
     }
 
     fn holders(&self) -> impl Iterator<Item = (u64, Holder)> {
-        (0..ENTRIES).filter_map(|at| Some((at, self.read(at)?)))
+        // The file ends with its last entry, and is read no further.
+        let entries = (0..ENTRIES).map_while(|at| Some((at, self.entry(at)?)));
+        entries.filter_map(|(at, bytes)| Some((at, Holder::read(&bytes)?)))
     }
 
     fn read(&self, at: u64) -> Option<Holder> {
+        Holder::read(&self.entry(at)?)
+    }
+
+    fn entry(&self, at: u64) -> Option<[u8; ENTRY]> {
         let mut bytes = [0; ENTRY];
         let n = rustix::io::pread(&self.file, &mut bytes[..], at * ENTRY as u64).ok()?;
-        Holder::read(&bytes).filter(|_| n == ENTRY)
+        (n == ENTRY).then_some(bytes)
     }
 }
 

@@ -28,7 +28,7 @@ const PART: usize = 256 << 10;
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
     // SAFETY: the program's arguments, passed on unchanged; so in every hook below.
-    let real = |n| unsafe { real::sendfile()(out, file, offset, n) };
+    let real = |out, n| unsafe { real::sendfile()(out, file, offset, n) };
     // SAFETY: see above.
     unsafe { send_file((out, file), offset, n, real) }
 }
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn sendfile(out: c_int, file: c_int, offset: *mut o
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendfile64(out: c_int, file: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
     // SAFETY: see `sendfile`.
-    let real = |n| unsafe { real::sendfile64()(out, file, offset, n) };
+    let real = |out, n| unsafe { real::sendfile64()(out, file, offset, n) };
     // SAFETY: see `sendfile`.
     unsafe { send_file((out, file), offset, n, real) }
 }
@@ -48,29 +48,45 @@ unsafe fn send_file(
     (out, file): (c_int, c_int),
     offset: *mut off64_t,
     n: usize,
-    real: impl Fn(usize) -> ssize_t,
+    real: impl Fn(c_int, usize) -> ssize_t,
 ) -> ssize_t {
     if !is_socket(out) || n == 0 {
-        return real(n);
+        return real(out, n);
     }
+    let to = Target::new(out);
+    // SAFETY: the caller's contract.
+    let sent = unsafe { send_file_to(&to, file, offset, n, real) };
+    guarded_or((), || to.leave());
+    sent
+}
+
+/// # Safety
+/// As for [`send_file`].
+unsafe fn send_file_to(
+    to: &Target,
+    file: c_int,
+    offset: *mut off64_t,
+    n: usize,
+    real: impl Fn(c_int, usize) -> ssize_t,
+) -> ssize_t {
     let mut done = 0;
     loop {
         // SAFETY: the caller's contract.
-        let (outcome, sent) = unsafe { by_ring(out, file, offset, n - done) };
+        let (outcome, sent) = unsafe { by_ring(to, file, offset, n - done) };
         done += sent;
         match outcome {
             Outcome::Pass => {}
             _ if done > 0 => return done as ssize_t,
-            outcome => return finish(out, outcome, || real(n)),
+            outcome => return finish(to.fd(), outcome, || real(to.fd(), n)),
         }
-        if done > 0 && guarded_or(true, || sock::enter(out).is_none_or(|s| send::is_over(&s, out))) {
+        if done > 0 && guarded_or(true, || to.enter().is_none_or(|s| send::is_over(&s, to.fd()))) {
             // The kernel would tell this call of an error that is the next one's.
             return done as ssize_t;
         }
         // `None`: the connection has just moved.
-        let Some((sent, asked)) = in_order(out, n - done, &real) else { continue };
+        let Some((sent, asked)) = in_order(to, n - done, &real) else { continue };
         if sent < 0 && done > 0 {
-            keep_error(out);
+            keep_error(to.fd());
             return done as ssize_t;
         }
         if sent < asked as ssize_t || done + asked == n {
@@ -82,20 +98,23 @@ unsafe fn send_file(
 
 /// The kernel sends up to `n` bytes, behind what the peer may just be putting back into its queue; then a part at a time. What it told, and
 /// of how many bytes. `None`: the connection moved into a ring in the same moment, and nothing was sent.
-fn in_order(out: c_int, n: usize, real: impl Fn(usize) -> ssize_t) -> Option<(ssize_t, usize)> {
+fn in_order(to: &Target, n: usize, real: impl Fn(c_int, usize) -> ssize_t) -> Option<(ssize_t, usize)> {
     let (mut result, mut asked) = (None, n);
     guarded_or((), || {
-        if let Some(s) = sock::enter(out) {
-            asked = if send::is_bound(&s, out) { n.min(PART) } else { n };
-            let call = || send::unless_moved(&s, || told(real(asked)));
-            result = Some(send::in_order(&s, out, call));
+        if let Some(s) = to.enter() {
+            asked = if send::is_bound(&s, to.fd()) { n.min(PART) } else { n };
+            if asked < n {
+                to.hold(&s);
+            }
+            let call = || send::unless_moved(&s, || told(real(to.fd(), asked)));
+            result = Some(send::in_order(&s, to.fd(), call));
         }
     });
     let sent = match result {
         Some(Some(Ok(n))) => n as ssize_t,
         Some(Some(Err(e))) => fail(e) as ssize_t,
         Some(None) => return None,
-        None => real(n),
+        None => real(to.fd(), n),
     };
     Some((sent, asked))
 }
@@ -111,7 +130,7 @@ fn keep_error(fd: c_int) {
 ///
 /// # Safety
 /// As for [`send_file`].
-unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (Outcome, usize) {
+unsafe fn by_ring(to: &Target, file: c_int, offset: *mut off64_t, n: usize) -> (Outcome, usize) {
     let at = if offset.is_null() {
         raw::seek(file, 0, libc::SEEK_CUR).ok()
     } else {
@@ -120,14 +139,13 @@ unsafe fn by_ring(out: c_int, file: c_int, offset: *mut off64_t, n: usize) -> (O
     };
     // Without a place in the file, or with a bad address, the kernel says what is wrong.
     let Some(at) = at.filter(|&at| at >= 0) else {
-        sends_by_kernel(out, Reason::Splice);
+        sends_by_kernel(to.fd(), Reason::Splice);
         return (Outcome::Pass, 0);
     };
-    let op = Transfer { out, file, at, n: n.min(MOST), progress: Progress::default() };
-    let target = Target::new(out);
+    let op = Transfer { to, file, at, n: n.min(MOST), progress: Progress::default() };
     let outcome = loop {
         match guarded(|| transfer(&op)) {
-            Outcome::Again => cancellable(&op.progress.signals, &target, cancellation_point),
+            Outcome::Again => cancellable(&op.progress.signals, to, cancellation_point),
             outcome => break outcome,
         }
     };
@@ -214,9 +232,9 @@ pub unsafe extern "C-unwind" fn splice(
     }
     sends_by_kernel(to, Reason::Splice);
     // SAFETY: see `sendfile`.
-    let real = |n| unsafe { real::splice()(from, from_at, to, to_at, n, flags) };
+    let real = |to, n| unsafe { real::splice()(from, from_at, to, to_at, n, flags) };
     if !is_socket(to) {
-        return real(n);
+        return real(to, n);
     }
     let bound = sock::enter(to).is_some_and(|s| send::is_bound(&s, to));
     if bound && flags & libc::SPLICE_F_NONBLOCK == 0 && is_readable(from) {
@@ -228,8 +246,13 @@ pub unsafe extern "C-unwind" fn splice(
     let there = file::pipe_holds(from).map(|there| there.min(n));
     let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
     match told {
-        Some(outcome) => finish(to, outcome, || real(n)),
-        // It left for good above: it cannot have moved.
-        None => in_order(to, n, real).map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent),
+        Some(outcome) => finish(to, outcome, || real(to, n)),
+        None => {
+            let target = Target::new(to);
+            let sent = in_order(&target, n, real);
+            guarded_or((), || target.leave());
+            // It left for good above: it cannot have moved.
+            sent.map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent)
+        }
     }
 }

@@ -7,17 +7,19 @@ use madrigal_drivers::shm::ring::Span;
 use madrigal_sys::{Errno, file, raw};
 
 use super::progress::Progress;
+use super::target::Target;
 use super::{recv, send};
 use crate::lifecycle::earn;
 use crate::outcome::Outcome;
 use crate::state::session::{Piece, Put};
 use crate::state::settle;
-use crate::state::sock::{self, Ref, mode};
+use crate::state::sock::{Ref, mode};
 use crate::state::socket::view;
 
 /// One sendfile(2).
-pub(crate) struct Transfer {
-    pub(crate) out: c_int,
+pub(crate) struct Transfer<'a> {
+    /// The socket it goes by.
+    pub(crate) to: &'a Target,
     pub(crate) file: c_int,
     /// Where in the file it begins.
     pub(crate) at: off64_t,
@@ -25,30 +27,39 @@ pub(crate) struct Transfer {
     pub(crate) progress: Progress,
 }
 
+impl Transfer<'_> {
+    /// It begins anew behind a signal handler.
+    fn begin_again(&self) {
+        self.progress.begin_again();
+        self.to.begin_again();
+    }
+}
+
 /// Sends a part of a file; `Pass`: the kernel carries everything, and what the call has not sent by then is the kernel's, in order
 /// ([`send::in_order`]).
-pub(crate) fn transfer(op: &Transfer) -> Outcome {
-    let Some(s) = sock::enter(op.out) else { return Outcome::Pass };
-    earn::step(&s, op.out);
-    recv::leave_at_random(&s, op.out);
-    send::flush_deferred(&s, op.out);
+pub(crate) fn transfer(op: &Transfer<'_>) -> Outcome {
+    let Some(s) = op.to.enter() else { return Outcome::Pass };
+    let fd = op.to.fd();
+    earn::step(&s, fd);
+    recv::leave_at_random(&s, fd);
+    send::flush_deferred(&s, fd);
     let outcome = if s.mode() == mode::SESSION { in_session(&s, op) } else { None };
-    send::flush_deferred(&s, op.out);
+    send::flush_deferred(&s, fd);
     match outcome {
         Some(outcome) => outcome,
         None if op.progress.done() > 0 => Outcome::Pass,
-        None => send::told_elsewhere(&s, op.out, rest(op), Ok).unwrap_or(Outcome::Pass),
+        None => send::told_elsewhere(&s, fd, rest(op), Ok).unwrap_or(Outcome::Pass),
     }
 }
 
 /// How much of the file a call would send. `None`: the kernel knows.
-fn rest(op: &Transfer) -> Option<usize> {
+fn rest(op: &Transfer<'_>) -> Option<usize> {
     let size = file::size(op.file)?;
     Some(usize::try_from(size - op.at).unwrap_or(0).min(op.n))
 }
 
-fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
-    let v = view(s, op.out)?;
+fn in_session(s: &Ref, op: &Transfer<'_>) -> Option<Outcome> {
+    let v = view(s, op.to.fd())?;
     loop {
         // Nothing more comes from the file: its end, or an error.
         let mut over = None;
@@ -81,11 +92,18 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
                     return Some(op.progress.end(Err(Errno::AGAIN)));
                 }
             }
-            Put::Full => match send::await_space(&v, &op.progress) {
-                Ok(send::Waited::Looked) => {}
-                Ok(send::Waited::Slept | send::Waited::Restarts) => return Some(Outcome::Again),
-                Err(e) => return Some(op.progress.end(Err(e))),
-            },
+            Put::Full => {
+                op.to.hold(s);
+                match send::await_space(&v, &op.progress) {
+                    Ok(send::Waited::Looked) => {}
+                    Ok(send::Waited::Slept) => return Some(Outcome::Again),
+                    Ok(send::Waited::Restarts) => {
+                        op.begin_again();
+                        return Some(Outcome::Again);
+                    }
+                    Err(e) => return Some(op.progress.end(Err(e))),
+                }
+            }
             Put::Broken => {
                 v.spoil();
                 return Some(op.progress.end(Err(Errno::PIPE)));
@@ -99,7 +117,7 @@ fn in_session(s: &Ref, op: &Transfer) -> Option<Outcome> {
 }
 
 /// Reads what comes next of the file into free space; how many bytes.
-fn read(op: &Transfer, span: &Span, from: usize) -> Result<usize, Errno> {
+fn read(op: &Transfer<'_>, span: &Span, from: usize) -> Result<usize, Errno> {
     let (ptr, room) = span.pieces()[0];
     let at = op.at + (op.progress.done() + from) as off64_t;
     // SAFETY: free space of a ring, under the send lock.

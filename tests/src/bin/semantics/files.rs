@@ -32,7 +32,7 @@ fn pattern(n: usize) -> Vec<u8> {
     (0..n as u32).map(|i| ((i / 9) ^ i) as u8).collect()
 }
 
-fn file_of(bytes: &[u8]) -> OwnedFd {
+pub(crate) fn file_of(bytes: &[u8]) -> OwnedFd {
     // SAFETY: a plain name.
     let fd = net::new_fd(unsafe { libc::memfd_create(c"semantics".as_ptr(), libc::MFD_CLOEXEC) });
     let mut file = std::fs::File::from(fd);

@@ -25,6 +25,7 @@ crate::checks![
     reader_ended_by_a_signal,
     sender_goes_on,
     sender_finds_reset,
+    file_goes_on,
     poll_ends_with_the_number,
     call_beside_a_close,
 ];
@@ -236,6 +237,39 @@ fn sender_finds_reset() {
         drop(c);
         assert!(sender.join().unwrap().is_ok_and(|n| n < MUCH));
     });
+}
+
+/// A sendfile(2) whose number is another connection's meanwhile leaves that alone.
+fn file_goes_on() {
+    let (Pair { c, s }, other) = (Pair::warm(), Pair::warm());
+    let number = s.into_raw_fd();
+    let bytes: Vec<u8> = (0..MUCH).map(|i| (i % 251) as u8).collect();
+    let file = crate::files::file_of(&bytes);
+    std::thread::scope(|scope| {
+        let send = || {
+            let mut sent = 0;
+            while sent < MUCH {
+                let mut at = sent as i64;
+                // SAFETY: descriptors of our own.
+                let n = unsafe { libc::sendfile(number, file.as_raw_fd(), &raw mut at, MUCH - sent) };
+                sent += net::count(n)?;
+                if sent < MUCH {
+                    break;
+                }
+            }
+            Ok::<usize, i32>(sent)
+        };
+        let (sender, _) = asleep(scope, send);
+        // SAFETY: numbers of our own.
+        assert_eq!(unsafe { libc::dup2(other.s.as_raw_fd(), number) }, number);
+        net::nap(20);
+        assert!(recv_exact(&c, MUCH) == bytes);
+        assert_eq!(sender.join().unwrap(), Ok(MUCH));
+    });
+    assert_ended(&c);
+    send_all(number, b"other");
+    assert_eq!(recv_exact(&other.c, 5), b"other");
+    close(number);
 }
 
 /// poll(2) looks by number, once it is woken.
