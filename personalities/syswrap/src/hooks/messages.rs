@@ -107,8 +107,11 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         return fail(e);
     }
     let mut more = flags & !libc::MSG_WAITFORONE;
-    let mut done = 0;
+    let (mut done, meant) = (0, identity(fd));
     while done < n.min(MOST) as usize {
+        if done > 0 && identity(fd) != meant {
+            break;
+        }
         let entry = msgs.wrapping_add(done);
         // SAFETY: see `recvmsg`; only the address is computed.
         let got = unsafe { recvmsg(fd, &raw mut (*entry).msg_hdr, more) };
@@ -135,6 +138,11 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         }
     }
     if done == 0 && n > 0 { -1 } else { done as c_int }
+}
+
+/// Which socket a number stands for: a call of many messages ends where another thread has closed it between two.
+fn identity(fd: c_int) -> Option<(u32, u32)> {
+    guarded_or(None, || sock::enter(fd).map(|s| (s.index(), s.generation())))
 }
 
 /// The time-out of recvmmsg(2), which is looked at behind each message.
@@ -219,8 +227,11 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uin
         // SAFETY: see `recvmsg`.
         return unsafe { real::sendmmsg()(fd, msgs, n, flags) };
     }
-    let mut done = 0;
+    let (mut done, meant) = (0, identity(fd));
     while done < n.min(MOST) as usize {
+        if done > 0 && identity(fd) != meant {
+            break;
+        }
         let entry = msgs.wrapping_add(done);
         // SAFETY: see `recvmsg`; only the address is computed.
         let sent = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::{Scope, ScopedJoinHandle};
 
 use libc::{EPOLLIN, POLLIN};
-use madrigal_tests::net::{self, read, recv_exact, send_all};
+use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
 use madrigal_tests::pair::Pair;
 
 use crate::set::Set;
@@ -26,6 +26,7 @@ crate::checks![
     sender_goes_on,
     sender_finds_reset,
     file_goes_on,
+    messages_leave_the_next_alone,
     poll_ends_with_the_number,
     call_beside_a_close,
 ];
@@ -267,6 +268,32 @@ fn file_goes_on() {
         assert_eq!(sender.join().unwrap(), Ok(MUCH));
     });
     assert_ended(&c);
+    send_all(number, b"other");
+    assert_eq!(recv_exact(&other.c, 5), b"other");
+    close(number);
+}
+
+/// Of many messages the first one sleeps, and the number is another connection's meanwhile: that gets none of the others.
+fn messages_leave_the_next_alone() {
+    let (Pair { c, s }, other) = (Pair::warm(), Pair::warm());
+    let number = s.into_raw_fd();
+    let bytes = vec![7; MUCH];
+    std::thread::scope(|scope| {
+        let send = || {
+            let mut pieces = net::const_pieces(&[&bytes, b"second"]);
+            let (first, second) = pieces.split_at_mut(1);
+            let mut messages = [first, second].map(|iov| libc::mmsghdr { msg_hdr: net::message(iov), msg_len: 0 });
+            // SAFETY: messages of our own.
+            net::count(unsafe { libc::sendmmsg(number, messages.as_mut_ptr(), 2, 0) } as isize)
+        };
+        let (sender, _) = asleep(scope, send);
+        // SAFETY: numbers of our own.
+        assert_eq!(unsafe { libc::dup2(other.s.as_raw_fd(), number) }, number);
+        net::nap(20);
+        let got = recv_up_to(&c, MUCH + 100).len();
+        let sent = sender.join().unwrap().unwrap();
+        assert_eq!(got, [MUCH, MUCH + 6][sent - 1]);
+    });
     send_all(number, b"other");
     assert_eq!(recv_exact(&other.c, 5), b"other");
     close(number);
