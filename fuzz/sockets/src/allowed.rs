@@ -90,7 +90,7 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
 }
 
 /// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
-/// what the peer had left before.
+/// what the peer had left before, or may hold it.
 fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
@@ -102,6 +102,11 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
             _ => false,
         })
     };
+    // Nobody knows whether a program that a child became has gone, or passed the socket on.
+    let steps = || program.steps[..number].iter().enumerate().filter(|(_, step)| process(step.actor) == own);
+    let child = steps().find(|(at, step)| matches!(step.op, Op::Child { .. }) && left(*at));
+    let executed =
+        child.is_some_and(|(child, _)| steps().any(|(at, step)| at > child && matches!(step.op, Op::Exec { .. })));
     let reset = match &program.steps[number].op {
         Op::Recv(_) | Op::Send(_) => plain.ret > 0 && is_reset(wrapped),
         Op::Drain { .. } => plain.ret > 0 && wrapped.ret == 0,
@@ -109,7 +114,7 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
         _ => false,
     };
     let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
-    begun(true) && reset || begun(false) && missing
+    (begun(true) || executed) && reset || begun(false) && missing
 }
 
 /// Whether a call is told that the connection is gone.

@@ -160,7 +160,7 @@ mod tests {
     use crate::allowed::MOST;
     use crate::op::{Data, ExitHow, Memory, Opt, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
-    use crate::via::{EpollVia, FileVia, PollVia, SendVia};
+    use crate::via::{EpollVia, FileVia, PollVia, RecvVia, SendVia, StormVia};
 
     /// Two processes with one connection; the second one's end is slot 1.
     fn program(ops: Vec<(ActorId, Op)>) -> Program {
@@ -281,6 +281,19 @@ mod tests {
         };
         let reset = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
         assert_eq!(polled(&left, &begun, reset), Verdict::Apart);
+        let received = |before: &[(ActorId, Op)]| {
+            let data =
+                Data { slot: 1, len: 1, via: RecvVia::Recv, flags: 0, memory: Memory::Good, pieces: Pieces::One };
+            let program = program([before, &[(1, Op::Recv(data))]].concat());
+            let (plain, reset) =
+                (Seen { ret: 1, ..Seen::default() }, Seen { ret: -1, errno: libc::ECONNRESET, ..Seen::default() });
+            let [plain, wrapped] = [plain, reset].map(|seen| Entry { fate: Fate::Done(before.len()), seen });
+            step(&program, before.len(), &plain, &wrapped, &mut Tally::default())
+        };
+        let (child, exec) = ((1, Op::Child { via: StormVia::ForkExec }), (1, Op::Exec { plain: true }));
+        assert_eq!(received(&[left.clone(), child.clone(), exec.clone()]), Verdict::Apart);
+        assert!(matches!(received(&[child, left.clone(), exec.clone()]), Verdict::Differs(_)));
+        assert!(matches!(received(&[left.clone(), exec]), Verdict::Differs(_)));
         assert!(matches!(polled(&begun, &left, reset), Verdict::Differs(_)));
         assert!(matches!(polled(&left, &begun, 0), Verdict::Differs(_)));
     }
