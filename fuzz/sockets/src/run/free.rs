@@ -97,7 +97,8 @@ fn watch(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Resu
             .filter(|actor| !killed.contains(&program.actors[*actor].process))
             .filter(|actor| bench.map.cells[*actor].done.load(Ordering::SeqCst) != FREE)
             .collect();
-        if left.is_empty() && signals.is_empty() {
+        // One that was told to end is not ended otherwise before it has.
+        if left.is_empty() && signals.is_empty() && !killed.iter().any(|process| crew.lives(*process)) {
             return Ok(());
         }
         if now - looked > 20_000_000 {

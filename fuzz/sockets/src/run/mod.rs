@@ -269,6 +269,11 @@ impl Crew {
         child.is_some_and(|(_, child)| !matches!(child.try_wait(), Ok(None)))
     }
 
+    /// Whether such a process has not ended yet.
+    pub(crate) fn lives(&mut self, process: u8) -> bool {
+        self.children.iter().any(|(number, _)| *number == process) && !self.ended(process)
+    }
+
     /// Waits until the first thread of a process is there.
     pub(crate) fn await_begin(
         &mut self,
