@@ -20,8 +20,15 @@ pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &En
         () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
+        () if is_for_nothing(program, number, plain, wrapped) => Some(Rule::ForNothing),
         () => None,
     }
+}
+
+/// Whether it is a receive of no bytes, which ended by itself in both runs.
+fn is_for_nothing(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> bool {
+    let ends = |entry: &Entry| matches!(entry.fate, Fate::Done(_)) && entry.seen.ret == 0;
+    matches!(&program.steps[number].op, Op::Recv(data) if data.len == 0) && ends(plain) && ends(wrapped)
 }
 
 /// The rule that allows another result, and whether the runs go different ways from here.

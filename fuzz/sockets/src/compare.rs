@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn a_receive_of_nothing_ends_at_any_time() {
+        let ended = |len: u32, at: usize, ret: i64| {
+            let data = Data { slot: 0, len, via: RecvVia::Recv, flags: 0, memory: Memory::Good, pieces: Pieces::One };
+            let program = program(vec![flood(1), (0, Op::Recv(data)), flood(1)]);
+            let entry = |at: usize, ret: i64| Entry { fate: Fate::Done(at), seen: Seen { ret, ..Seen::default() } };
+            step(&program, 1, &entry(2, 0), &entry(at, ret), &mut Tally::default())
+        };
+        assert!(!matches!(ended(0, 1, 0), Verdict::Differs(_)));
+        assert!(matches!(ended(0, 1, -1), Verdict::Differs(_)));
+        assert!(matches!(ended(1, 1, 0), Verdict::Differs(_)));
+    }
+
+    #[test]
     fn a_file_may_be_told_another_end_of_a_killed_peer() {
         let write = (1, Op::FileWrite { file: 3, len: 1, via: FileVia::Character });
         let killed = (0, Op::Exit { how: ExitHow::Abort });

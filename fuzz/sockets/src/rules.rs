@@ -32,6 +32,7 @@ rules! {
     Unnoticed: "a peer killed in the tick in which it was found alive may have left a send in the ring, and a look may come too soon";
     ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or find another one";
     LeftBeside: "what a peer that is gone left in a ring, or in front of doorbells, is its holder's: a program executed beside it finds a reset, one that is spawned no descriptor";
+    ForNothing: "a receive of no bytes ends with whatever wakes its thread, such as an acknowledgement, which comes as it happens to";
     LastBell: "the kernel resets a connection whose killed end had doorbells unread: a program executed by the other end's does not know of them, nor does a FILE";
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
     FaultSplit: "how much of a transfer precedes a bad page depends on how the kernel cut the stream into segments";
