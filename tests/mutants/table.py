@@ -94,13 +94,6 @@ MUTANTS = [
         ("test madrigal-tests hostile a_block_that_was_not_lent",),
     ),
     Mutant(
-        "room-of-what-is-unread", SHM + "ring.rs",
-        "let fits = used + left <= limit && !self.is_sealed(dir);",
-        "let fits = used <= limit && !self.is_sealed(dir);",
-        "a send that goes the short way takes the room of bytes that are not read yet",
-        ("model madrigal-syswrap both_streams_arrive_whole 100",),
-    ),
-    Mutant(
         "number-free-before-its-close", SYSWRAP + "state/number.rs",
         ".then_some(closing_by);",
         ".then_some(closing_by & 0);",
