@@ -192,7 +192,7 @@ MUTANTS = [
         ("semantics close::half_close_with_ring_full default", "model madrigal-syswrap whoever_leaves_at_any_time 5"),
     ),
     Mutant(
-        "sums-not-compared", SESSION + "source.rs",
+        "sums-not-compared", SESSION + "sums.rs",
         "            if sum != (piece >> 32) as u32 {",
         "            if false {",
         "MADRIGAL_CHECK keeps sums and compares none",

@@ -20,6 +20,7 @@
 //! | [`switch`] | both directions into the ring |
 //! | [`source`] | where the next byte is; what a look takes, or would take |
 //! | [`put`] | space for bytes, growth, publication |
+//! | [`sums`] | checksums of what travels in rings |
 //! | [`held`] | bytes that the program wants held back |
 //! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
 //! | [`gone`] | what the program is told of a peer that went |
@@ -38,6 +39,7 @@ mod leave;
 mod put;
 mod reading;
 mod source;
+mod sums;
 mod switch;
 mod urgent;
 mod wire;
