@@ -71,6 +71,11 @@ impl Pair {
 
 /// The accepting end of a connection in rings whose peer, another process, did this and was killed at once.
 pub fn left_by_a_killed_peer(last: impl FnOnce(&OwnedFd)) -> OwnedFd {
+    left_beside(last, |_| ())
+}
+
+/// The same, where this end does something meanwhile.
+pub fn left_beside(last: impl FnOnce(&OwnedFd), here: impl FnOnce(&OwnedFd)) -> OwnedFd {
     let (out, input) = net::pipe();
     let peer = net::fork(|| {
         let fd = client_told_by(&out);
@@ -83,6 +88,7 @@ pub fn left_by_a_killed_peer(last: impl FnOnce(&OwnedFd)) -> OwnedFd {
     tell_port(&input, addr);
     let fd = net::accept(&listener, 0).unwrap();
     warm_server(&fd);
+    here(&fd);
     net::wait(peer);
     fd
 }

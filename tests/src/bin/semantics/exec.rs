@@ -326,22 +326,12 @@ fn exec_after_a_reset() {
 /// What came before a reset that has been told is read by the next program, and so is the end.
 fn exec_after_a_reset_that_was_told() {
     let pid = net::fork(|| {
-        let (out, input) = net::pipe();
-        let peer = net::fork(|| {
-            let fd = pair::client_told_by(&out);
-            pair::warm_client(&fd);
-            send_all(&fd, b"hello");
+        let last = |fd: &OwnedFd| {
+            send_all(fd, b"hello");
             // Awake, so that no doorbell is left unread: the kernel knows of no reset.
-            while net::readable(&fd) == 0 {}
-            net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-            0
-        });
-        let (listener, addr) = net::listener(pair::loopback());
-        pair::tell_port(&input, addr);
-        let fd = net::accept(&listener, 0).unwrap();
-        pair::warm_server(&fd);
-        send_all(&fd, b"unread");
-        net::wait(peer);
+            while net::readable(fd) == 0 {}
+        };
+        let fd = pair::left_beside(last, |fd| send_all(fd, b"unread"));
         assert_eq!(net::send(&fd, b"x", libc::MSG_NOSIGNAL), Err(libc::ECONNRESET));
         net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
         let script = CString::new(format!("test \"$(cat <&{})\" = hello", fd.as_raw_fd())).unwrap();

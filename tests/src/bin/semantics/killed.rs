@@ -175,20 +175,8 @@ fn peer_killed_then_info() {
     net::await_events(&fd, libc::POLLHUP);
     assert_eq!(state(&fd), CLOSE);
     // With a byte unread: a reset.
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
-        pair::warm_client(&fd);
-        net::await_events(&fd, libc::POLLIN);
-        net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&input, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    send_all(&fd, b"never read");
-    net::wait(child);
+    let last = |fd: &OwnedFd| net::await_events(fd, libc::POLLIN);
+    let fd = pair::left_beside(last, |fd| send_all(fd, b"never read"));
     net::await_events(&fd, libc::POLLRDHUP);
     assert_eq!(state(&fd), CLOSE);
 }
