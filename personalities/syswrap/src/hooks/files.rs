@@ -83,6 +83,10 @@ unsafe fn send_file_to(
             // The kernel would tell this call of an error that is the next one's.
             return done as ssize_t;
         }
+        if n - done > PART {
+            // Between two parts another thread may close the number.
+            guarded_or((), || _ = to.enter().inspect(|s| to.hold(s)));
+        }
         // `None`: the connection has just moved.
         let Some((sent, asked)) = in_order(to, n - done, &real) else { continue };
         if sent < 0 && done > 0 {
@@ -103,9 +107,6 @@ fn in_order(to: &Target, n: usize, real: impl Fn(c_int, usize) -> ssize_t) -> Op
     guarded_or((), || {
         if let Some(s) = to.enter() {
             asked = if send::is_bound(&s, to.fd()) { n.min(PART) } else { n };
-            if asked < n {
-                to.hold(&s);
-            }
             let call = || send::unless_moved(&s, || told(real(to.fd(), asked)));
             result = Some(send::in_order(&s, to.fd(), call));
         }
@@ -247,12 +248,7 @@ pub unsafe extern "C-unwind" fn splice(
     let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
     match told {
         Some(outcome) => finish(to, outcome, || real(to, n)),
-        None => {
-            let target = Target::new(to);
-            let sent = in_order(&target, n, real);
-            guarded_or((), || target.leave());
-            // It left for good above: it cannot have moved.
-            sent.map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent)
-        }
+        // It left for good above: it cannot have moved.
+        None => in_order(&Target::new(to), n, real).map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent),
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn begin_range(from: u32, to: u32) {
     }
 }
 
-/// Forgets `fd`, which the kernel has closed behind our back.
+/// Forgets `fd`, which the kernel has closed behind our back, or no program calls on.
 pub(crate) fn forget(fd: c_int) {
     give_up(fd, table::take);
 }

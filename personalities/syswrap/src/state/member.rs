@@ -124,7 +124,7 @@ impl Member {
         self.state.load(Ordering::Relaxed) & (bit::OURS | bit::SPENT | bit::DETACHED) == bit::OURS
     }
 
-    /// Takes the program's wishes; the next look reports whatever is there. Under the set's lock where it is ours, for a look that is
+    /// Takes the program's wishes: it is armed, and not deleted any more. The next look reports whatever is there. Under the set's lock where it is ours, for a look that is
     /// just being made must not disarm what is armed now.
     pub(crate) fn ask(&self, event: libc::epoll_event) {
         self.events.store(event.events, Ordering::Relaxed);

@@ -104,7 +104,7 @@ pub(crate) fn get(fd: c_int) -> Option<Word> {
     }
 }
 
-/// What `fd` is, or was just before a close that is being made; without waiting.
+/// What `fd` is, without waiting; nothing while it is closed.
 #[inline]
 pub(crate) fn peek(fd: c_int) -> Option<Word> {
     let word = cell(fd)?.word();
