@@ -20,7 +20,7 @@ def _rates(what: str, tests: tuple[str, ...], target: float, goal: float | None 
 def _tails(busy: bool) -> dict[str, Row]:
     """The slowest requests: nowhere slower than plain TCP's."""
     workloads = {"redis1": ("redis GET, 1 client", RedisTails(clients=1)), "redis50": ("redis GET, 50 clients", RedisTails(clients=50)),
-                 "nginx": ("nginx + wrk, keep-alive", NginxTails()), "memcached": ("memcached, 10 clients", MemcachedTails())}
+                 "nginx": ("nginx, 10 clients", NginxTails()), "memcached": ("memcached, 10 clients", MemcachedTails())}
     head, short = ("busy: ", "busy-") if busy else ("", "")
     return {f"{short}tails-{name}": Pair(workload, [Figure(f"{head}{what}, {share}", "us", 1.0, lower_is_better=True)
                                                    for share in ("p99", "p99.9")], busy=busy)
