@@ -183,6 +183,13 @@ pub fn widen(fd: c_int, n: u64) -> Option<Wide> {
     (wide.set_half(half) || unsent.is_some()).then_some(wide)
 }
 
+/// Whether so many bytes surely have room in the send buffer. What the kernel counts against its size is memory, up to twice the bytes.
+pub fn room_for(fd: c_int, n: u64) -> bool {
+    let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0).max(0) as u64;
+    let unsent = raw::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0).max(0) as u64;
+    n + unsent <= size / 2
+}
+
 impl Wide {
     /// Sets the buffer's size; false: it stays as it is, for without privilege it might become smaller.
     fn set_half(&self, half: c_int) -> bool {

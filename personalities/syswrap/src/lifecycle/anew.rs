@@ -77,6 +77,10 @@ impl PeerEnd for End<'_> {
         tcp::widen(self.end.get_or_init(|| end).as_raw_fd(), n)
     }
 
+    fn room_for(&self, n: u64) -> bool {
+        self.number().is_ok_and(|end| tcp::room_for(end, n))
+    }
+
     fn is_mute(&self) -> bool {
         false
     }

@@ -241,6 +241,10 @@ impl PeerEnd for Copy {
         (tcp::widen(fd, n), tcp::hasten(fd))
     }
 
+    fn room_for(&self, n: u64) -> bool {
+        tcp::room_for(self.0.as_raw_fd(), n)
+    }
+
     fn is_mute(&self) -> bool {
         tcp::is_mute(self.0.as_raw_fd())
     }

@@ -169,11 +169,7 @@ impl Wire for Socket<'_> {
     }
 
     fn room_for(self, n: u64) -> bool {
-        let size =
-            || u64::from(raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0).max(0) as u32);
-        let unsent = raw::ioctl_int(self.fd, libc::TIOCOUTQ).unwrap_or(0).max(0) as u64;
-        // What the kernel counts against the size is memory, up to twice the bytes.
-        n + unsent <= size() / 2
+        tcp::room_for(self.fd, n)
     }
 
     fn widen(self, n: u64) -> Option<tcp::Wide> {

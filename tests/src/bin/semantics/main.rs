@@ -7,6 +7,7 @@ mod close;
 mod descriptors;
 mod edges;
 mod exec;
+mod families;
 mod files;
 mod gone;
 mod held;
@@ -58,6 +59,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("overtaken", overtaken::CHECKS),
     ("processes", processes::CHECKS),
     ("exec", exec::CHECKS),
+    ("families", families::CHECKS),
     ("killed", killed::CHECKS),
     ("gone", gone::CHECKS),
     ("passing", passing::CHECKS),

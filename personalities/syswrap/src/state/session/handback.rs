@@ -34,6 +34,8 @@ pub(crate) trait PeerEnd {
     type Wide;
     /// See [`Wire::widen`]; its queue is empty.
     fn widen(&self, n: u64) -> Self::Wide;
+    /// Whether so many bytes have room in its send buffer.
+    fn room_for(&self, n: u64) -> bool;
     /// Whether its sending direction is shut.
     fn is_mute(&self) -> bool;
     fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
@@ -51,8 +53,6 @@ pub(crate) trait Aside {
     fn urgent(&self) -> Option<(usize, u8)>;
 }
 
-/// Where nothing may be lost and nobody waited for: so much finds room in any sender's buffer.
-const AT_ONCE: u64 = 64 << 10;
 /// So long a doorbell may take that the peer is just ringing.
 const MOMENT_NS: u64 = 10_000_000;
 /// How long what is sent again may take to find room.
@@ -134,7 +134,9 @@ impl<W: Wire> View<'_, W> {
             self.wire.pause();
         }
         let queued = peer.given()?.saturating_sub(self.wire.taken()?);
-        if queued + Self::CONSUMER.waiting(self.inn) > AT_ONCE { Err(Errno::NOBUFS) } else { Ok(()) }
+        let all = queued + Self::CONSUMER.waiting(self.inn);
+        let _wide = peer.widen(all);
+        if peer.room_for(all) { Ok(()) } else { Err(Errno::NOBUFS) }
     }
 
     /// Whether nobody sends or rings any more. Behind seal and gate.

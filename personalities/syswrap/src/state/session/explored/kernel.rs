@@ -414,6 +414,10 @@ impl<'a> PeerEnd for End<'a> {
         Wide::new(*self, n)
     }
 
+    fn room_for(&self, n: u64) -> bool {
+        Wire::room_for(*self, n)
+    }
+
     fn is_mute(&self) -> bool {
         self.kernel.with(1 - self.side, |queue| queue.fin)
     }
