@@ -94,6 +94,13 @@ MUTANTS = [
         ("test madrigal-tests hostile a_block_that_was_not_lent",),
     ),
     Mutant(
+        "room-that-is-not-free", SHM + "ring.rs",
+        "let fits = used + left <= limit",
+        "let fits = left <= limit",
+        "a send by the short way writes over what is not read yet",
+        ("model madrigal-syswrap both_streams_arrive_whole 100",),
+    ),
+    Mutant(
         "number-free-before-its-close", SYSWRAP + "state/number.rs",
         ".then_some(closing_by);",
         ".then_some(closing_by & 0);",

@@ -120,8 +120,7 @@ impl<W: Wire> View<'_, W> {
         if !in_ring || left > CHUNK || self.is_asked_back() || !open(&self.out.w.fate) || !open(&self.inn.w.fate) {
             return None;
         }
-        let special = self.s.corked.load(Ordering::Relaxed) | self.s.checks.load(Ordering::Relaxed);
-        if special != 0 {
+        if self.s.corked.load(Ordering::Relaxed) != 0 {
             return None;
         }
         self.look_alive();
@@ -131,6 +130,7 @@ impl<W: Wire> View<'_, W> {
         let least = if self.s.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW { LARGEST } else { UNIT };
         let span = self.s.producer.roomy(self.out, &self.mem, left, least)?;
         let n = Some(copy(&span)).filter(|&n| n > 0)?;
+        self.say_sum(&span, n);
         let sleeper = self.publish(&span, n).ok()?;
         self.out.w.cpu.store(self.wire.cpu(), Ordering::Relaxed);
         self.s.full_since.store(0, Ordering::Relaxed);

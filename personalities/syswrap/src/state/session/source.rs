@@ -89,8 +89,7 @@ impl<W: Wire> View<'_, W> {
     /// what there is to do.
     #[inline]
     pub(crate) fn take_at_once(&self, left: usize, taker: &impl Taker) -> Option<Took> {
-        let in_ring = self.s.rx() == phase::RING && self.s.tx() != phase::KERNEL;
-        if !in_ring || self.s.checks.load(Ordering::Relaxed) != 0 {
+        if self.s.rx() != phase::RING || self.s.tx() == phase::KERNEL {
             return None;
         }
         let span = self.data().ok()?;
@@ -99,7 +98,9 @@ impl<W: Wire> View<'_, W> {
         }
         let span = span.first(left);
         let n = taker.copy(0, &span).ok()?;
+        let sum = self.sum_up(&span, n).ok()?;
         Self::CONSUMER.advance(self.inn, &span, n).ok()?;
+        self.keep_sum(span.at + n as u64, sum);
         self.inn.r.cpu.store(self.wire.cpu(), Ordering::Relaxed);
         Some(Took::Bytes(n))
     }

@@ -9,11 +9,18 @@ use super::{View, Wire};
 
 impl<W: Wire> View<'_, W> {
     /// The sum of everything read, once the first `n` bytes of `span` are; compared where a piece ends.
+    #[inline]
     pub(super) fn sum_up(&self, span: &Span, n: usize) -> Result<u32, Trouble> {
         let s = self.s;
         if s.checks.load(Ordering::Relaxed) == 0 {
             return Ok(0);
         }
+        self.compare_sums(span, n)
+    }
+
+    #[cold]
+    fn compare_sums(&self, span: &Span, n: usize) -> Result<u32, Trouble> {
+        let s = self.s;
         let sums = &self.slot.sums[1 - s.side()];
         let (mut sum, mut at, end) = (s.sum_in.load(Ordering::Relaxed), span.at, span.at + n as u64);
         if s.summed.load(Ordering::Relaxed) != at {
@@ -54,6 +61,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// That is the sum up to position `at`.
+    #[inline]
     pub(super) fn keep_sum(&self, at: u64, sum: u32) {
         if self.s.checks.load(Ordering::Relaxed) != 0 {
             self.s.sum_in.store(sum, Ordering::Relaxed);
@@ -62,11 +70,16 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// Says what the sum is behind the `n` bytes just copied into `span`; before they are published. Under the send lock.
+    #[inline]
     pub(super) fn say_sum(&self, span: &Span, n: usize) {
-        let s = self.s;
-        if s.checks.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.s.checks.load(Ordering::Relaxed) != 0 {
+            self.add_sum(span, n);
         }
+    }
+
+    #[cold]
+    fn add_sum(&self, span: &Span, n: usize) {
+        let s = self.s;
         let sum = span.sum(s.sum_out.load(Ordering::Relaxed), 0, n);
         let sums = &self.slot.sums[s.side()];
         let count = sums.count.load(Ordering::Relaxed);
