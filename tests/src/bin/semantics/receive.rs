@@ -34,6 +34,7 @@ crate::checks![
     waitall_timeout_keeps_part,
     mixed_sizes_in_order,
     as_many_pieces_as_there_are,
+    both_parts_behind_an_end_of_reading,
     few_system_calls_in_rings,
 ];
 
@@ -459,4 +460,18 @@ fn few_system_calls_in_rings() {
     assert_eq!((status, marks), (0, 2));
     // One before a call and one behind it. A sender asks once in a tick of the kernel's clock, which may be a millisecond.
     assert!(!pair::expect_ring() || stops / 2 < MESSAGES * 2 / 3, "{} system calls for {MESSAGES} messages", stops / 2);
+}
+
+/// A shutdown of the reading side ends the ring: its bytes and the kernel's behind them are one stream, and one receive takes both.
+fn both_parts_behind_an_end_of_reading() {
+    let p = Pair::warm();
+    send_all(&p.c, b"by the ring, ");
+    net::shutdown(&p.s, libc::SHUT_RD).unwrap();
+    send_all(&p.c, b"by the kernel");
+    while readable(&p.s) < 26 {
+        net::nap(1);
+    }
+    let mut b = [0; 64];
+    assert_eq!(recv(&p.s, &mut b, 0), Ok(26));
+    assert_eq!(&b[..26], b"by the ring, by the kernel");
 }

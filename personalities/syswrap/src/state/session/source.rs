@@ -96,6 +96,10 @@ impl<W: Wire> View<'_, W> {
         if span.is_empty() {
             return (self.seems_open() && !self.ended()).then_some(Took::Empty);
         }
+        if span.len() < left && self.is_sealed_in() {
+            // The kernel may have the rest.
+            return None;
+        }
         let span = span.first(left);
         let n = taker.copy(0, &span).ok()?;
         let sum = self.sum_up(&span, n).ok()?;
