@@ -4,9 +4,9 @@
 //! (`explored::mortal`).
 
 #[cfg(not(feature = "shuttle"))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(feature = "shuttle")]
-pub use explored::{AtomicU32, AtomicU64};
+pub use explored::{AtomicI32, AtomicU32, AtomicU64};
 #[cfg(feature = "shuttle")]
 pub use shuttle::sync::atomic::{Ordering, fence};
 
@@ -89,6 +89,7 @@ pub mod explored {
     }
 
     atomics! {
+        AtomicI32: i32;
         AtomicU32: u32;
         AtomicU64: u64;
     }

@@ -324,7 +324,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             match () {
                 () if total == 0 => is_there(&v),
                 () if op.is_peek() => peek::look(&v, op),
-                () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(s)),
+                () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(&**s)),
             }
         };
         settle::note(s);

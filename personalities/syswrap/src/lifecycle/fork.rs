@@ -75,8 +75,8 @@ pub(crate) fn before() {
     PARENT.store(proc::own_pid(), Ordering::Relaxed);
     for (fd, s) in sockets() {
         leave(&s, fd, Reason::Forked, Back::IfPossible);
-        registration::forget_detached(&s);
-        registration::lend(&s);
+        registration::forget_detached(&*s);
+        registration::lend(&*s);
     }
     for (_, s) in SOCKS.all() {
         s.locks().into_iter().for_each(still::hold);
@@ -228,7 +228,7 @@ fn give_away_set(set: &sets::Set) {
         if s.members.iter().any(|member| member.is_in(set.index())) {
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
             // One whose peer has gone still has ours.
-            registration::restore(&s);
+            registration::restore(&*s);
         }
     }
 }
@@ -243,7 +243,7 @@ pub(crate) fn before_exec(told: bool) {
         return;
     }
     // First: each step below may give registrations back.
-    sockets().for_each(|(_, s)| registration::leave_inherited(&s));
+    sockets().for_each(|(_, s)| registration::leave_inherited(&*s));
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
             // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.

@@ -1,10 +1,13 @@
-//! The lock of a direction, a set or a registration: [`madrigal_sys::lock`], or a scheduler's where interleavings are explored.
+//! The lock of a direction, a set or a registration: [`madrigal_sys::lock`], or a scheduler's where interleavings are explored; and a part
+//! in which signals are blocked.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use madrigal_sys::lock::{Guard, Lock};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use madrigal_sys::signals::Blocked;
 
 #[cfg(feature = "shuttle")]
-pub(crate) use explored::{Guard, Lock};
+pub(crate) use explored::{Blocked, Guard, Lock};
 
 /// A moment of waiting for another thread that is about to be done.
 pub(crate) fn pause() {
@@ -29,6 +32,15 @@ mod explored {
     pub(crate) struct Lock(AtomicU32, Mutex<Option<&'static Location<'static>>>);
 
     pub(crate) struct Guard<'a>(&'a Lock);
+
+    /// As `madrigal_sys::signals::Blocked`.
+    pub(crate) struct Blocked;
+
+    impl Blocked {
+        pub(crate) fn all() -> Self {
+            Self
+        }
+    }
 
     impl Guard<'_> {
         pub(crate) fn nested(&self) -> bool {

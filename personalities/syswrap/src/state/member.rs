@@ -18,7 +18,11 @@
 //! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]); what is reported meanwhile
 //! is decided by the bits, which everybody may read.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+mod news;
+
+use madrigal_base::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+pub(crate) use news::{ENDED, READABLE, URGENT, WRITABLE};
 
 /// A member. All-zero: unused.
 #[derive(Default)]

@@ -9,7 +9,8 @@
 //! | [`session`] | a connection's time in a ring |
 //! | [`guests`], [`kept`] | a call that has slept on a socket; the socket behind its last close meanwhile |
 //! | [`settle`], [`owed`] | its end, and that of a socket; the slot of an ended one that others of the family still have |
-//! | [`sets`], [`member`], [`registration`] | an event set, a socket in it, and whose the kernel's registration is |
+//! | [`sets`], [`roll`] | an event set; its members, and those that may have something to tell |
+//! | [`member`], [`registration`], [`key`] | a socket in a set, and whose the kernel's registration is |
 //! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
 //! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
 //! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |
@@ -29,8 +30,8 @@ pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod holders;
 pub(crate) mod kept;
+pub(crate) mod key;
 pub(crate) mod lock;
-#[cfg(not(feature = "shuttle"))]
 pub(crate) mod member;
 pub(crate) mod number;
 #[cfg(not(feature = "shuttle"))]
@@ -41,8 +42,8 @@ pub(crate) mod owed;
 pub(crate) mod process;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod record;
-#[cfg(not(feature = "shuttle"))]
 pub(crate) mod registration;
+pub(crate) mod roll;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod routed;
 pub(crate) mod session;

@@ -4,42 +4,45 @@
 //! what the program is told is computed from ring and kernel. States and steps: [`super::member`].
 
 mod control;
+mod look;
+mod parties;
+#[cfg(not(feature = "shuttle"))]
+mod program;
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP};
-use madrigal_sys::{Errno, raw};
+use madrigal_base::sync::Ordering;
+use madrigal_sys::Errno;
 
 use super::lock::Guard;
 use super::member::{Member, bit};
 use super::session::{deaths, phase};
-use super::sets::{self, Set, id, key};
-use super::sock::{self, MEMBERS, Ref, SOCKS, Sock, flag, mode};
-use super::socket::view;
 pub(crate) use control::control;
+pub(crate) use look::{Look, Looked, look};
+pub(crate) use parties::{EventSet, Subject};
 
 /// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
 /// a sleeper by a modification.
 const OURS: u32 = (EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET) as u32;
 const OURS_OUT: u32 = OURS | EPOLLOUT as u32;
 
-fn used(s: &Sock) -> impl Iterator<Item = (usize, &Member)> {
-    s.members.iter().enumerate().filter(|(_, member)| member.is_used())
+fn used<S: Subject>(s: &S) -> impl Iterator<Item = (usize, &Member)> {
+    s.members().iter().enumerate().filter(|(_, member)| member.is_used())
 }
 
 /// Whether the socket's memberships are no obstacle to a session.
-pub(crate) fn may_move(s: &Sock) -> bool {
+pub(crate) fn may_move<S: Subject>(s: &S) -> bool {
     used(s).all(|(_, member)| {
-        let fits = |set: sets::SetRef| set.is_sole() && set.watched.load(Ordering::Relaxed) == 0;
-        !member.has(bit::ORPHAN) && member.set().and_then(sets::by_index).is_some_and(fits)
+        let fits = |set: S::SetRef| set.is_sole() && set.roll().watched.load(Ordering::Relaxed) == 0;
+        !member.has(bit::ORPHAN) && s.set_of(member).is_some_and(fits)
     })
 }
 
 /// Makes every registration of the socket ours, and all that are added from now on, before the first doorbell can come. False: one of
 /// them cannot be, and all stay the program's. Under the receive lock.
-pub(crate) fn adopt(s: &Sock) -> bool {
-    let _registering = s.registering();
+pub(crate) fn adopt<S: Subject>(s: &S) -> bool {
+    let _registering = s.hold_members();
     let mut unknown = 0;
     for (_, member) in used(s).filter(|(_, member)| member.may_have_fired()) {
         member.set_bit(bit::AWAITED, true);
@@ -53,30 +56,29 @@ pub(crate) fn adopt(s: &Sock) -> bool {
 const PATIENCE: u32 = 64;
 
 /// Whether the kernel would tell of bytes that it has told of: it tells anew of an entry that is modified. Those are to be read first.
-fn would_tell_again(s: &Sock) -> bool {
+fn would_tell_again<S: Subject>(s: &S) -> bool {
     let reads = (EPOLLIN | libc::EPOLLRDNORM) as u32;
     let by_edge = |member: &Member| {
         let asked = member.events.load(Ordering::Relaxed);
         asked & EPOLLET as u32 != 0 && asked & reads != 0
     };
     let Some((_, member)) = used(s).find(|(_, member)| by_edge(member)) else { return false };
-    let unread = raw::ioctl_int(s.fd(), libc::FIONREAD).is_ok_and(|n| n > 0);
-    unread && member.put_off.fetch_add(1, Ordering::Relaxed) < PATIENCE
+    s.has_unread() && member.put_off.fetch_add(1, Ordering::Relaxed) < PATIENCE
 }
 
-fn adopt_all(s: &Sock) -> bool {
+fn adopt_all<S: Subject>(s: &S) -> bool {
     for (m, member) in used(s).filter(|(_, member)| !member.has(bit::OURS)) {
         if !adopt_one(s, m, member) {
             restore_all(s);
             return false;
         }
     }
-    s.set_flag(flag::HOOKED, true);
+    s.set_hooked(true);
     true
 }
 
-fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
-    let Some(set) = member.set().and_then(sets::by_index) else { return false };
+fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
+    let Some(set) = s.set_of(member) else { return false };
     // What another process waits for stays the program's.
     let stays = member.has(bit::ORPHAN) || !set.is_sole();
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
@@ -85,66 +87,65 @@ fn adopt_one(s: &Sock, m: usize, member: &Member) -> bool {
     member.put_off.store(0, Ordering::Relaxed);
     member.set_bit(bit::AWAITED | bit::INHERITED, false);
     member.set_bit(bit::OURS, true);
-    set.ours.fetch_add(1, Ordering::AcqRel);
+    set.roll().ours.fetch_add(1, Ordering::AcqRel);
     if deaths() != 0 {
         // Of this one the kernel was not asked since.
-        set.deaths.store(u32::MAX, Ordering::Relaxed);
+        set.roll().deaths.store(u32::MAX, Ordering::Relaxed);
     }
-    let wakes = if set.sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&set, s, member) };
-    let taken = put(epfd, member, wakes, key(s, m));
+    let wakes = if set.roll().sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&*set, s, member) };
+    let taken = put(&*set, epfd, member, wakes, s.key(m));
     if taken.is_err() {
         member.set_bit(bit::OURS, false);
-        set.ours.fetch_sub(1, Ordering::AcqRel);
+        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
         return false;
     }
-    set.activate(id(s, m), member);
+    set.activate(s.id(m), member);
     true
 }
 
 /// What the kernel is to tell of a member of ours. `EPOLLOUT` is what wakes a sleeper whose doorbell another thread has taken in between.
 /// In a set that is itself watched it would make that look ready: there it is only asked for if the program does, and the kernel carries
 /// what it sends.
-fn ours(set: &Set, s: &Sock, member: &Member) -> u32 {
+fn ours<S: Subject>(set: &S::Set, s: &S, member: &Member) -> u32 {
     let writes = member.events.load(Ordering::Relaxed) & (EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0;
-    let plainly = writes && s.session.tx() != phase::RING;
-    if set.watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
+    let plainly = writes && s.tx() != phase::RING;
+    if set.roll().watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
 }
 
 /// Makes the kernel's entry of a member this.
-fn put(epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
+fn put<E: EventSet>(set: &E, epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
     let fd = member.fd.load(Ordering::Relaxed);
     if member.has(bit::ORPHAN) {
         // The number may be another socket's.
         return Err(Errno::BADF);
     }
     if member.has(bit::ABSENT) {
-        return raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data).inspect(|()| member.set_bit(bit::ABSENT, false));
+        return set.ctl(epfd, EPOLL_CTL_ADD, fd, events, data).inspect(|()| member.set_bit(bit::ABSENT, false));
     }
     if member.is_exclusive() {
         // An exclusive entry cannot be modified, and one becomes exclusive only as it is added.
-        return raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0)
-            .and_then(|()| raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
+        return set.ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0).and_then(|()| set.ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
     }
-    raw::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
+    set.ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
 }
 
 /// Gives every registration back to the program.
-pub(crate) fn restore(s: &Sock) {
-    let _registering = s.registering();
+pub(crate) fn restore<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
     restore_all(s);
 }
 
-fn restore_all(s: &Sock) {
-    s.set_flag(flag::HOOKED, false);
+fn restore_all<S: Subject>(s: &S) {
+    s.set_hooked(false);
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT)) {
         restore_one(s, member);
     }
 }
 
-fn restore_one(s: &Sock, member: &Member) {
-    let Some(set) = member.set().and_then(sets::by_index) else { return };
+fn restore_one<S: Subject>(s: &S, member: &Member) {
+    let Some(set) = s.set_of(member) else { return };
     let epfd = set.descriptor();
-    let Some(_lock) = withdraw(&set, s, member) else { return };
+    let Some(_lock) = withdraw(&*set, s, member) else { return };
     member.set_bit(bit::LENT, false);
     let Some(epfd) = epfd else { return };
     if member.has(bit::SPENT) && member.has(bit::INHERITED) && !set.is_sole() {
@@ -154,32 +155,32 @@ fn restore_one(s: &Sock, member: &Member) {
     if member.has(bit::SPENT) {
         // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
         member.set_bit(bit::ABSENT, true);
-        let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
         return;
     }
-    note_plain(&set, s);
+    note_plain(&*set, s);
     // The kernel looks at the socket anew, and reports what is there.
-    let _ = put(epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
+    let _ = put(&*set, epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
 /// This process is about to become another program: what is registered in sets that others hold, too, they give back, who know what the
 /// program asks for by now.
-pub(crate) fn leave_inherited(s: &Sock) {
+pub(crate) fn leave_inherited<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     let inherited = |member: &Member| member.has(bit::OURS) && member.has(bit::INHERITED) && !member.has(bit::DETACHED);
     for (_, member) in used(s).filter(|(_, member)| inherited(member)) {
-        if let Some(set) = member.set().and_then(sets::by_index).filter(|set| !set.is_sole()) {
-            drop(withdraw(&set, s, member));
+        if let Some(set) = s.set_of(member).filter(|set| !set.is_sole()) {
+            drop(withdraw(&*set, s, member));
         }
     }
 }
 
 /// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.
-pub(crate) fn take_out_spent(s: &Sock) {
-    let _registering = s.registering();
+pub(crate) fn take_out_spent<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
     let spent = |member: &Member| member.has(bit::OURS) && member.has(bit::SPENT) && !member.has(bit::ORPHAN);
     for (_, member) in used(s).filter(|(_, member)| spent(member)) {
         restore_one(s, member);
@@ -187,108 +188,106 @@ pub(crate) fn take_out_spent(s: &Sock) {
 }
 
 /// A member is ours no longer; `None`: it is none any more.
-fn withdraw<'a>(set: &'a Set, s: &Sock, member: &Member) -> Option<Guard<'a>> {
+fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<Guard<'a>> {
     if member.has(bit::DETACHED) {
         take_out(set, s, member);
         return None;
     }
     // No thread is in the middle of a look at the session once this lock was ours.
-    let lock = set.lock.lock();
+    let lock = set.roll().lock.lock();
     if member.has(bit::OURS) {
         set.deactivate(member);
         member.set_bit(bit::OURS, false);
-        set.ours.fetch_sub(1, Ordering::AcqRel);
+        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
     Some(lock)
 }
 
 /// A fork is coming: the child will have the kernel's registrations, and what they have told must be told to one of the two only. Those
 /// of a socket whose peer has gone cannot be the program's.
-pub(crate) fn lend(s: &Sock) {
-    if !s.session.is_gone() || used(s).next().is_none() {
+pub(crate) fn lend<S: Subject>(s: &S) {
+    if !s.is_gone() || used(s).next().is_none() {
         return;
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
         lend_one(s, m, member);
     }
 }
 
-fn lend_one(s: &Sock, m: usize, member: &Member) {
-    let Some(set) = member.set().and_then(sets::by_index) else { return };
-    let Some(_lock) = withdraw(&set, s, member) else { return };
+fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
+    let Some(set) = s.set_of(member) else { return };
+    let Some(_lock) = withdraw(&*set, s, member) else { return };
     member.set_bit(bit::LENT, true);
     // Another process may make it the program's.
-    set.tells_gone.store(2, Ordering::Relaxed);
-    let _ = put_lent(&set, s, m, member);
+    set.roll().tells_gone.store(2, Ordering::Relaxed);
+    let _ = put_lent(&*set, s, m, member);
 }
 
 /// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
 /// the time, and the program never, it tells once. Our key would say nothing to another process that has closed the socket.
-fn put_lent(set: &Set, s: &Sock, m: usize, member: &Member) -> Result<(), Errno> {
+fn put_lent<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) -> Result<(), Errno> {
     let wanted = member.events.load(Ordering::Relaxed);
-    let shown = s.session.end_events() | (EPOLLIN | EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
+    let shown = s.end_events() | (EPOLLIN | EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
     let tells = !member.has(bit::SPENT) && shown & (wanted | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0;
     let epfd = set.descriptor().ok_or(Errno::BADF)?;
-    let data = if set.is_sole() { key(s, m) } else { member.data.load(Ordering::Relaxed) };
-    put(epfd, member, if tells { wanted } else { EPOLLET as u32 }, data)
+    let data = if set.is_sole() { s.key(m) } else { member.data.load(Ordering::Relaxed) };
+    put(set, epfd, member, if tells { wanted } else { EPOLLET as u32 }, data)
 }
 
 /// A registration of the socket is the program's: what the kernel may tell of it.
-fn note_plain(set: &Set, s: &Sock) {
-    let may_tell = if s.session.is_gone() { 2 } else { u32::from(s.mode() == mode::SESSION) };
-    set.tells_gone.fetch_max(may_tell, Ordering::Relaxed);
+fn note_plain<S: Subject>(set: &S::Set, s: &S) {
+    let may_tell = if s.is_gone() { 2 } else { u32::from(s.is_in_session()) };
+    set.roll().tells_gone.fetch_max(may_tell, Ordering::Relaxed);
 }
 
 /// The kernel has told, with this data, of an end. If it is of a socket whose peer went otherwise than the kernel says, the registration is
 /// ours from now on.
-pub(crate) fn adopt_gone(set: &Set, data: u64) -> Option<(Ref, usize)> {
+pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
     if !set.is_sole() {
         return None;
     }
     let (s, m) = gone_with(set, data)?;
     let adopted = {
-        let _registering = s.registering();
-        let member = &s.members[m];
+        let _registering = s.hold_members();
+        let member = &s.members()[m];
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
         // First, for the kernel may report the new entry at once.
         member.set_bit(bit::TOLD, plain);
-        let adopted = plain && adopt_one(&s, m, member);
+        let adopted = plain && adopt_one(&*s, m, member);
         if !adopted {
             member.set_bit(bit::TOLD, false);
         }
         adopted
     };
     if adopted {
-        s.set_flag(flag::HOOKED, true);
+        s.set_hooked(true);
     }
     adopted.then_some((s, m))
 }
 
 /// The member that is registered with this data, which the kernel told, of a socket whose peer has gone.
-pub(crate) fn gone_with(set: &Set, data: u64) -> Option<(Ref, usize)> {
-    let is_gone = |s: &Sock| {
-        if let Some(v) = view(s, s.fd()) {
-            v.learn();
-        }
-        s.session.is_gone()
+pub(crate) fn gone_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
+    let is_gone = |s: &E::Subject| {
+        s.learn_end();
+        s.is_gone()
     };
-    let is_it = |s: &Sock, member: &Member| {
+    let is_it = |s: &E::Subject, member: &Member| {
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
         plain && member.data.load(Ordering::Relaxed) == data && is_gone(s)
     };
-    members_of(set).find_map(|s| {
-        let m = s.members.iter().position(|member| is_it(&s, member))?;
+    set.subjects().find_map(|s| {
+        let m = s.members().iter().position(|member| is_it(&s, member))?;
         Some((s, m))
     })
 }
 
 /// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
 /// any more. Just before the close, when no registration is ours but of a socket whose peer has gone (the session has been left).
-pub(crate) fn orphan(s: &Sock, fd: c_int) {
-    let _registering = s.registering();
+pub(crate) fn orphan<S: Subject>(s: &S, fd: c_int) {
+    let _registering = s.hold_members();
     // What is told of a socket that this process has no more is not ours to put right.
-    let stays = s.refs.load(Ordering::Relaxed) > 1 && s.session.is_gone();
+    let stays = s.has_copies() && s.is_gone();
     for (m, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
         if stays && member.has(bit::OURS) {
             lend_one(s, m, member);
@@ -300,146 +299,145 @@ pub(crate) fn orphan(s: &Sock, fd: c_int) {
 }
 
 /// Whether something is registered by this descriptor of the socket.
-pub(crate) fn is_registered_by(s: &Sock, fd: c_int) -> bool {
+pub(crate) fn is_registered_by<S: Subject>(s: &S, fd: c_int) -> bool {
     used(s).any(|(_, member)| member.fd.load(Ordering::Relaxed) == fd && !member.has(bit::ORPHAN))
 }
 
 /// The socket's last descriptor is closing: the kernel drops its registrations.
-pub(crate) fn drop_members(s: &Sock) {
+pub(crate) fn drop_members<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     for (_, member) in used(s) {
-        let Some(set) = member.set().and_then(sets::by_index) else { continue };
+        let Some(set) = s.set_of(member) else { continue };
         let ours = member.has(bit::OURS);
-        forget(&set, s, member);
+        forget(&*set, s, member);
         // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself before it arms.
-        if ours && set.sleepers.load(Ordering::SeqCst) > 0 {
-            wake_sleeper(&set);
+        if ours && set.roll().sleepers.load(Ordering::SeqCst) > 0 {
+            wake_sleeper(&*set);
         }
     }
 }
 
+/// The kernel has told something of a member whose registration is ours: it is looked at.
+pub(crate) fn heard<S: Subject>(set: &S::Set, s: &S, m: usize) {
+    let member = &s.members()[m];
+    // SYNC: SeqCst with `Member::ask_once`.
+    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+    if member.is_live() {
+        set.activate(s.id(m), member);
+    }
+}
+
 /// Another thread has taken what was meant for all, such as a doorbell of a socket that is closing: a sleeper is made to look again.
-pub(crate) fn wake_sleeper(set: &Set) {
-    let _lock = set.lock.lock();
+pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
+    let _lock = set.roll().lock.lock();
     if let (Some((id, s, member)), Some(epfd)) = (set.active().next(), set.descriptor()) {
         // A modified entry that is writable, as this one is or will be, is reported at once.
-        let _ = put(epfd, member, OURS_OUT, key(s, id as usize % MEMBERS));
+        let _ = put(set, epfd, member, OURS_OUT, s.key(id as usize % s.members().len()));
     }
 }
 
 /// The member leaves its set. While the socket's registrations are held still.
-fn forget(set: &Set, s: &Sock, member: &Member) {
-    s.session.watchers.fetch_sub(1, Ordering::SeqCst);
-    set.tcp.fetch_sub(1, Ordering::AcqRel);
-    let _lock = set.lock.lock();
+fn forget<S: Subject>(set: &S::Set, s: &S, member: &Member) {
+    s.watchers().fetch_sub(1, Ordering::SeqCst);
+    set.roll().tcp.fetch_sub(1, Ordering::AcqRel);
+    let _lock = set.roll().lock.lock();
     if member.has(bit::OURS) {
-        set.ours.fetch_sub(1, Ordering::AcqRel);
+        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
     set.deactivate(member);
     member.clear();
 }
 
 /// A set's last descriptor is closed, and with it every registration in it.
-pub(crate) fn set_closed(set: &Set) {
-    for s in members_of(set) {
-        let _registering = s.registering();
-        for (_, member) in used(&s).filter(|(_, member)| member.is_in(set.index())) {
-            forget(set, &s, member);
+pub(crate) fn set_closed<E: EventSet>(set: &E) {
+    for s in set.subjects() {
+        let _registering = s.hold_members();
+        for (_, member) in used(&*s).filter(|(_, member)| member.is_in(set.index())) {
+            forget(set, &*s, member);
         }
     }
 }
 
-/// The sockets that are in a set.
-pub(crate) fn members_of(set: &Set) -> impl Iterator<Item = Ref> {
-    let index = set.index();
-    let inside = move |s: &Sock| !s.is_closed() && used(s).any(|(_, member)| member.is_in(index));
-    SOCKS
-        .all()
-        .filter(move |(_, s)| inside(s))
-        .filter_map(|(index, _)| sock::by_index(index))
-        .filter(move |s| inside(s))
-}
-
 /// The socket's sending side is in the ring: in watched sets the kernel need not tell that its own is writable.
-pub(crate) fn quieten(s: &Sock) {
+pub(crate) fn quieten<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
-        let Some(set) = member.set().and_then(sets::by_index) else { continue };
-        let told = ours(&set, s, member);
+        let Some(set) = s.set_of(member) else { continue };
+        let told = ours(&*set, s, member);
         if told == OURS
             && let Some(epfd) = set.descriptor()
         {
-            let _ = put(epfd, member, told, key(s, m));
+            let _ = put(&*set, epfd, member, told, s.key(m));
         }
     }
 }
 
 /// Threads asleep on sets with this socket are made to look at it again.
-pub(crate) fn stir(s: &Sock) {
+pub(crate) fn stir<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
-        let Some(set) = member.set().and_then(sets::by_index) else { continue };
-        set.activate(id(s, m), member);
-        stir_sleepers(&set, s, m, member);
+        let Some(set) = s.set_of(member) else { continue };
+        set.activate(s.id(m), member);
+        stir_sleepers(&*set, s, m, member);
     }
     // One that tells once may have done so.
     let again = |member: &Member| member.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 == 0;
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::LENT) && again(member)) {
-        if let Some(set) = member.set().and_then(sets::by_index) {
-            let _ = put_lent(&set, s, m, member);
+        if let Some(set) = s.set_of(member) {
+            let _ = put_lent(&*set, s, m, member);
         }
     }
 }
 
 /// Makes threads asleep on the set look at its active members again. While the socket's registrations are held still.
-fn stir_sleepers(set: &Set, s: &Sock, m: usize, member: &Member) {
+fn stir_sleepers<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) {
     // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
-    if set.sleepers.load(Ordering::SeqCst) > 0
+    if set.roll().sleepers.load(Ordering::SeqCst) > 0
         && let Some(epfd) = set.descriptor()
     {
         // A modified entry that is writable, as this one always is, is reported at once.
-        let _ = put(epfd, member, OURS_OUT, key(s, m));
+        let _ = put(set, epfd, member, OURS_OUT, s.key(m));
     }
 }
 
 /// The set's own descriptor is being watched: from now on our registrations in it, as long as there are any, tell of doorbells only.
 /// True: it was not before.
-pub(crate) fn watch(set: &Set) -> bool {
+pub(crate) fn watch<E: EventSet>(set: &E) -> bool {
     // SYNC: SeqCst, before the look at the members: with `epoll::control`.
-    let first = set.watched.swap(1, Ordering::SeqCst) == 0;
+    let first = set.roll().watched.swap(1, Ordering::SeqCst) == 0;
     if first {
-        for s in members_of(set) {
+        for s in set.subjects() {
             // What the program has taken out would make the set look ready.
-            forget_detached(&s);
-            quieten(&s);
+            forget_detached(&*s);
+            quieten(&*s);
         }
     }
     first
 }
 
 /// What the program has taken out of its sets goes from the kernel's, too: a child has those of the kernel, and a list of its own.
-pub(crate) fn forget_detached(s: &Sock) {
-    let _registering = s.registering();
+pub(crate) fn forget_detached<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::DETACHED)) {
-        if let Some(set) = member.set().and_then(sets::by_index) {
-            take_out(&set, s, member);
+        if let Some(set) = s.set_of(member) {
+            take_out(&*set, s, member);
         }
     }
 }
 
 /// A member of ours leaves the kernel's set.
-fn take_out(set: &Set, s: &Sock, member: &Member) {
+fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     if let Some(epfd) = set.descriptor() {
-        let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
     }
     forget(set, s, member);
 }

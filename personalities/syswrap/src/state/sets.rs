@@ -1,4 +1,4 @@
-//! Event sets: one for each epoll descriptor of the program, and the list of members that may have something to tell.
+//! Event sets: one for each epoll descriptor of the program.
 //!
 //! A set lives from epoll_create(2) to the last close of its descriptors in this process, and as long as a hook is at work on it or a
 //! thread sleeps in it. Locks: a set's lock may be taken under a socket's; under a set's lock a socket's locks are only tried.
@@ -11,21 +11,20 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use madrigal_netaccess::wait::Waiter;
 use madrigal_sys::process;
-use madrigal_sys::signals::Blocked;
 
 use super::hold::Hold;
 use super::holders::Holders;
-use super::lock::Lock;
-use super::member::{Member, bit};
+use super::member::Member;
+use super::roll::Roll;
 use super::slab::{Object, Slab};
 use super::sock::{self, MEMBERS, Ref, SOCKS, Sock};
 use super::table::{self, Kind, Word};
-use super::{gate, still};
+use super::{gate, key, still};
 pub(crate) use nested::Nested;
 
 /// All event sets of this process.
 static SETS: Slab<Set> = Slab::new();
-/// High half of the keys we register with the kernel; random, so that no program's data looks like one. 0 until the first is needed.
+/// The secret in the keys we register with the kernel. 0 until the first is needed.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// An epoll descriptor's set.
@@ -39,38 +38,18 @@ pub(crate) struct Set {
     holders: Holders,
     /// A descriptor of it, if it still is one.
     epfd: AtomicI32,
-    /// TCP sockets and nested sets in it.
-    pub(crate) tcp: AtomicU32,
-    /// Members whose registration is ours, and nested sets.
-    pub(crate) ours: AtomicU32,
-    /// Threads asleep on it.
-    pub(crate) sleepers: AtomicU32,
-    /// The active list (member ids plus one) and its length; under `lock`.
-    pub(crate) first: AtomicU32,
-    pub(crate) last: AtomicU32,
-    pub(crate) length: AtomicU32,
+    /// Its members.
+    pub(crate) roll: Roll,
     /// Numbers the waits.
     pub(crate) rounds: AtomicU32,
-    /// The last turn that a member got; under `lock`.
-    turns: AtomicU64,
     /// 1: the last wait had no room for what the kernel may have to tell.
     pub(crate) crowded: AtomicU32,
     /// When the kernel was last asked, and ring answers since.
     pub(crate) kernel_at: AtomicU64,
     pub(crate) answers: AtomicU32,
-    /// How many peers had been found killed then.
-    pub(crate) deaths: AtomicU32,
     /// 1: the kernel's last answer told of other descriptors than ring sockets.
     pub(crate) mixed: AtomicU32,
-    /// How often a member became active: the edges of a set nested in another.
-    pub(crate) activations: AtomicU32,
-    /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
-    pub(crate) watched: AtomicU32,
-    /// Of what the kernel may tell by the program's word: 1: of an end, behind a session whose peer may leave doorbells unread; 2: another
-    /// process has the set, too, and peers have gone.
-    pub(crate) tells_gone: AtomicU32,
     pub(crate) nested: [Nested; MEMBERS],
-    pub(crate) lock: Lock,
     pub(crate) waiter: Waiter,
 }
 
@@ -138,11 +117,8 @@ pub(crate) fn track(fd: c_int) {
     }
     let Some((index, set)) = SETS.take() else { return };
     set.holders.begin();
-    let words = [&set.tcp, &set.ours, &set.sleepers, &set.first, &set.last, &set.length, &set.answers];
-    for field in words.into_iter().chain([&set.activations, &set.watched, &set.mixed, &set.crowded]) {
-        field.store(0, Ordering::Relaxed);
-    }
-    for field in [&set.deaths, &set.tells_gone] {
+    set.roll.begin();
+    for field in [&set.answers, &set.mixed, &set.crowded] {
         field.store(0, Ordering::Relaxed);
     }
     for nested in &set.nested {
@@ -191,7 +167,7 @@ pub(crate) fn drop_descriptor(index: u32) {
     let Some(set) = by_index(index) else { return };
     if set.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         set.holders.let_go();
-        super::registration::set_closed(&set);
+        super::registration::set_closed(&*set);
         open_sets().for_each(|(_, outer)| outer.forget_nested(index));
         set.hold.set_due();
     }
@@ -231,23 +207,23 @@ fn open_sets() -> impl Iterator<Item = (u32, &'static Set)> {
 
 /// Before a fork: nobody changes a list of members, or begins or ends a set, until the fork is over.
 pub(crate) fn hold_still() {
-    SETS.all().for_each(|(_, set)| still::hold(&set.lock));
+    SETS.all().for_each(|(_, set)| still::hold(&set.roll.lock));
     still::hold(SETS.lock());
 }
 
 /// In the parent, when the fork is over: undoes [`hold_still`].
 pub(crate) fn go_on() {
     still::let_go(SETS.lock());
-    SETS.all().for_each(|(_, set)| still::let_go(&set.lock));
+    SETS.all().for_each(|(_, set)| still::let_go(&set.roll.lock));
 }
 
 /// The child after fork(2).
 pub(crate) fn after_fork() {
     still::reset(SETS.lock());
     for (_, set) in SETS.all() {
-        still::reset(&set.lock);
+        still::reset(&set.roll.lock);
         set.hold.after_fork();
-        set.sleepers.store(0, Ordering::Relaxed);
+        set.roll.sleepers.store(0, Ordering::Relaxed);
     }
 }
 
@@ -267,7 +243,7 @@ impl Set {
 
     /// Whether the kernel's set tells everything.
     pub(crate) fn is_plain(&self) -> bool {
-        self.ours.load(Ordering::Acquire) == 0
+        self.roll.ours.load(Ordering::Acquire) == 0
     }
 
     /// Whether no other process has it.
@@ -309,101 +285,6 @@ impl Set {
     }
 }
 
-// --- the active list: doubly linked through the members; under the set's lock, and changed where no signal handler gets in between
-
-impl Set {
-    /// Puts a member on the active list.
-    pub(crate) fn activate(&self, id: u32, member: &Member) {
-        self.activate_with(id, member, || {});
-    }
-
-    /// The same behind a change of the member that no look may come between.
-    #[inline]
-    pub(crate) fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce()) {
-        let _lock = self.lock.lock();
-        change();
-        self.activations.fetch_add(1, Ordering::Relaxed);
-        member.quiet.store(0, Ordering::Relaxed);
-        if !member.has(bit::ACTIVE) {
-            self.push(id, member);
-        }
-    }
-
-    /// Takes a member off the active list, if it is on it. Under the lock.
-    pub(crate) fn deactivate(&self, member: &Member) {
-        if !member.has(bit::ACTIVE) {
-            return;
-        }
-        let _blocked = Blocked::all();
-        let (next, prev) = (member.next.load(Ordering::Relaxed), member.prev.load(Ordering::Relaxed));
-        match prev.checked_sub(1).and_then(member_of) {
-            Some((_, before)) => before.next.store(next, Ordering::Relaxed),
-            None => self.first.store(next, Ordering::Relaxed),
-        }
-        match next.checked_sub(1).and_then(member_of) {
-            Some((_, after)) => after.prev.store(prev, Ordering::Relaxed),
-            None => self.last.store(prev, Ordering::Relaxed),
-        }
-        member.set_bit(bit::ACTIVE, false);
-        self.length.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn push(&self, id: u32, member: &Member) {
-        let _blocked = Blocked::all();
-        member.set_bit(bit::ACTIVE, true);
-        let last = self.last.swap(id + 1, Ordering::Relaxed);
-        member.next.store(0, Ordering::Relaxed);
-        member.prev.store(last, Ordering::Relaxed);
-        match last.checked_sub(1).and_then(member_of) {
-            Some((_, before)) => before.next.store(id + 1, Ordering::Relaxed),
-            None => self.first.store(id + 1, Ordering::Relaxed),
-        }
-        self.length.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// The active members, first to last. Under the lock; the current one may be taken off meanwhile.
-    pub(crate) fn active(&self) -> impl Iterator<Item = (u32, &'static Sock, &'static Member)> {
-        let mut next = self.first.load(Ordering::Relaxed);
-        // A list cannot be longer than this: a loop would be our own bug, and must not hang a program.
-        let mut left = self.length.load(Ordering::Relaxed);
-        core::iter::from_fn(move || {
-            left = left.checked_sub(1)?;
-            let id = next.checked_sub(1)?;
-            let (s, member) = member_of(id)?;
-            next = member.next.load(Ordering::Relaxed);
-            Some((id, s, member))
-        })
-    }
-
-    /// The next turn to be told of. Under the lock.
-    pub(crate) fn next_turn(&self) -> u64 {
-        let turn = self.turns.load(Ordering::Relaxed) + 1;
-        self.turns.store(turn, Ordering::Relaxed);
-        turn
-    }
-
-    /// Makes the member behind `last` (an id plus one) the first of the list. Under the lock.
-    pub(crate) fn rotate(&self, last: u32) {
-        let Some((_, member)) = last.checked_sub(1).and_then(member_of) else { return };
-        let next = member.next.load(Ordering::Relaxed);
-        let (Some((_, new_first)), true) = (next.checked_sub(1).and_then(member_of), member.has(bit::ACTIVE)) else {
-            return;
-        };
-        let _blocked = Blocked::all();
-        let (first, end) = (self.first.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
-        if let (Some((_, a)), Some((_, z))) =
-            (first.checked_sub(1).and_then(member_of), end.checked_sub(1).and_then(member_of))
-        {
-            z.next.store(first, Ordering::Relaxed);
-            a.prev.store(end, Ordering::Relaxed);
-            member.next.store(0, Ordering::Relaxed);
-            new_first.prev.store(0, Ordering::Relaxed);
-            self.first.store(next, Ordering::Relaxed);
-            self.last.store(last, Ordering::Relaxed);
-        }
-    }
-}
-
 // --- names of members --------------------------------------------------------------------------------------------------------------
 
 /// The number of a member among all.
@@ -418,7 +299,7 @@ pub(crate) fn member_of(id: u32) -> Option<(&'static Sock, &'static Member)> {
     Some((s, &s.members[id as usize % MEMBERS]))
 }
 
-/// The key of a member: our secret, the socket's generation, its place.
+/// The key of a member.
 pub(crate) fn key(s: &Sock, m: usize) -> u64 {
     let mut secret = KEY.load(Ordering::Relaxed);
     if secret == 0 {
@@ -426,7 +307,7 @@ pub(crate) fn key(s: &Sock, m: usize) -> u64 {
         secret =
             KEY.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|seen| seen, |_| fresh);
     }
-    u64::from(secret) << 32 | u64::from(s.generation() & 0xff) << 24 | u64::from(id(s, m) & 0xff_ffff)
+    key::make(secret, s.generation(), id(s, m))
 }
 
 /// Whether any key was ever made: before that, nothing the kernel tells can be one.
@@ -438,25 +319,7 @@ pub(crate) fn has_keys() -> bool {
 /// The socket and member a key names; `None`: the program's own data. A key of an earlier use of the object is ours, but names
 /// nothing any more.
 pub(crate) fn by_key(data: u64) -> Option<Option<(Ref, usize)>> {
-    let secret = KEY.load(Ordering::Relaxed);
-    if secret == 0 || (data >> 32) as u32 != secret {
-        return None;
-    }
-    let place = data as u32 & 0xff_ffff;
-    let named = sock::by_index(place / MEMBERS as u32).filter(|s| s.generation() & 0xff == data as u32 >> 24);
-    Some(named.map(|s| (s, place as usize % MEMBERS)))
-}
-
-/// A part in which no signal handler of this thread gets at the registrations of a socket, nor another thread.
-pub(crate) struct Registering<'a> {
-    _lock: super::lock::Guard<'a>,
-    _blocked: Blocked,
-}
-
-impl Sock {
-    /// Begins such a part.
-    pub(crate) fn registering(&self) -> Registering<'_> {
-        let _blocked = Blocked::all();
-        Registering { _lock: self.registering.lock(), _blocked }
-    }
+    let id = key::id(KEY.load(Ordering::Relaxed), data)?;
+    let named = sock::by_index(id / MEMBERS as u32).filter(|s| key::is_of(data, s.generation()));
+    Some(named.map(|s| (s, id as usize % MEMBERS)))
 }

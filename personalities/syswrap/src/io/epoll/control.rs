@@ -22,12 +22,13 @@ pub(crate) fn control(
 ) -> Result<(), Errno> {
     let set = sets::enter(epfd);
     if let Some(s) = sock::enter(fd) {
-        let watched = || op == EPOLL_CTL_ADD && set.as_ref().is_some_and(|set| set.watched.load(Ordering::SeqCst) != 0);
+        let watched =
+            || op == EPOLL_CTL_ADD && set.as_ref().is_some_and(|set| set.roll.watched.load(Ordering::SeqCst) != 0);
         // First, for a doorbell would make the set look ready.
         if watched() {
             plain_in_watched(&s, fd);
         }
-        let known = set.as_ref().and_then(|set| registration::control((set, epfd), (&s, fd), op, event, &call));
+        let known = set.as_ref().and_then(|set| registration::control((&**set, epfd), (&*s, fd), op, event, &call));
         // SYNC: behind the addition: either this is seen here, or the member is by who begins to watch the set.
         if watched() {
             plain_in_watched(&s, fd);

@@ -1,7 +1,7 @@
 //! Event sets: what epoll(7) would tell of sockets whose bytes travel in rings.
 //!
 //! The kernel's registration of a socket is ours while a session can receive doorbells ([`crate::state::registration`]). Whatever it
-//! reports only puts the member on the set's *active list* ([`crate::state::sets`]); what the program is told is computed from ring and
+//! reports only puts the member on the set's *active list* ([`crate::state::roll`]); what the program is told is computed from ring and
 //! kernel state, by the rules of level, edge and one-shot triggering ([`ready`]). A member leaves a long active list once its writer will
 //! ring and it has had nothing to tell for a while; before a thread sleeps on the set it arms the whole list ([`sleep`]).
 //!
@@ -19,13 +19,9 @@ mod ready;
 mod sleep;
 mod wait;
 
+use crate::state::member::{ENDED, READABLE, URGENT, WRITABLE};
 pub(crate) use control::control;
 pub(crate) use nested::{Polled, polled};
 pub(crate) use ready::{kernel_readiness, readiness};
 pub(crate) use sleep::note_missed;
 pub(crate) use wait::{Limits, Waited, after_sleep, wait};
-
-const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
-const URGENT: u32 = libc::EPOLLPRI as u32;

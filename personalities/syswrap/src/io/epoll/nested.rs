@@ -17,7 +17,7 @@ use super::sleep::{Sleepers, any_ready};
 use super::{ENDED, READABLE};
 use crate::lifecycle::leave::{Back, leave};
 use crate::state::member::{Member, bit};
-use crate::state::registration::{self, members_of};
+use crate::state::registration::{self, EventSet as _};
 use crate::state::session::Me;
 use crate::state::sets::{self, Nested, Set, SetRef};
 use crate::state::settle;
@@ -27,7 +27,7 @@ use crate::state::socket::view;
 /// The set's own descriptor is being watched, by another set or by poll(2).
 pub(super) fn watch(set: &Set) {
     if registration::watch(set) {
-        for s in members_of(set) {
+        for s in set.subjects() {
             plain_in_watched(&s, s.fd());
         }
     }
@@ -49,7 +49,7 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> 
         if n == out.len() || told || wanted & READABLE == 0 || !any_ready(&inner) {
             continue;
         }
-        let count = inner.activations.load(Ordering::Relaxed);
+        let count = inner.roll.activations.load(Ordering::Relaxed);
         let new = nested.seen.swap(count, Ordering::Relaxed) != count;
         if wanted & EPOLLET as u32 != 0 && !new {
             continue;
@@ -74,7 +74,7 @@ pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
     if meant {
         nested.round.store(round, Ordering::Relaxed);
         // That was the edge, too.
-        nested.seen.store(inner.activations.load(Ordering::Relaxed), Ordering::Relaxed);
+        nested.seen.store(inner.roll.activations.load(Ordering::Relaxed), Ordering::Relaxed);
         nested.spend();
     } else if nested.is_one_shot() {
         // The kernel has told of it for once, and the program has not heard of it.
@@ -125,7 +125,7 @@ fn is_ready(set: &Set) -> bool {
         let events = kernel_readiness(member.fd.load(Ordering::Relaxed), READABLE | EPOLLRDHUP as u32);
         s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
         if events & ENDED != 0 {
-            registration::take_out_spent(s);
+            registration::take_out_spent(&**s);
         }
     });
     kernel_readiness(fd, READABLE) != 0 || any_ready(set)
@@ -133,7 +133,7 @@ fn is_ready(set: &Set) -> bool {
 
 /// The members of a set whose registration is ours.
 fn each_of_ours(set: &Set, mut f: impl FnMut(&Ref, usize, &Member)) {
-    for s in members_of(set) {
+    for s in set.subjects() {
         for (m, member) in s.members.iter().enumerate() {
             if member.is_in(set.index()) && member.has(bit::OURS) {
                 f(&s, m, member);

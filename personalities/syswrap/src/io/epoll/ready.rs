@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLRDHUP, epoll_event};
 use madrigal_drivers::shm::layout::{SEALED, state};
 use madrigal_report::Reason;
 use madrigal_sys::{raw, time};
@@ -17,20 +17,9 @@ use crate::state::socket::{Socket, view};
 
 /// What the program is told of a member now, by its trigger mode.
 pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
-    let wanted = member.events.load(Ordering::Relaxed);
     let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
-    // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
-    let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps(s, fd)) } else { None };
-    let seen = look_whole(s, member, fd, wanted);
-    let ready = seen & (wanted | (EPOLLERR | EPOLLHUP) as u32);
-    let news = stamps.is_none_or(|stamps| is_news(member, wanted, seen, stamps));
-    if ready == 0 || !news {
-        return None;
-    }
-    if wanted & EPOLLONESHOT as u32 != 0 {
-        member.set_bit(bit::SPENT, true);
-    }
-    Some(epoll_event { events: ready, u64: member.data.load(Ordering::Relaxed) })
+    let look = |wanted| member.look_whole(wanted, || look(s, Some(member), fd, wanted));
+    member.report(|| stamps(s, fd), look)
 }
 
 /// What the program is told of a member where the kernel has `told` what this process has not asked for: another one has, which has the
@@ -51,13 +40,7 @@ pub(super) fn shown_of(s: &Sock, member: &Member, told: u32) -> u32 {
 
 /// Whether a report would come now, without making it.
 pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
-    let (seen_in, seen_out) = (member.seen_in.load(Ordering::Relaxed), member.seen_out.load(Ordering::Relaxed));
-    let spent = member.has(bit::SPENT);
-    let ready = report_of(s, member).is_some();
-    member.seen_in.store(seen_in, Ordering::Relaxed);
-    member.seen_out.store(seen_out, Ordering::Relaxed);
-    member.set_bit(bit::SPENT, spent);
-    ready
+    member.would_report(|| report_of(s, member))
 }
 
 /// How far the bytes of either direction have come: a change is an edge.
@@ -74,34 +57,9 @@ fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
     (into, out)
 }
 
-/// Whether the kernel would have the member on its list: something happened that it asks for. Whatever is ready then is told, though it may be
-/// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
-fn is_news(member: &Member, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
-    // The end is an edge once it is seen; that an error has been told is none.
-    let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
-    let was_in = member.seen_in.swap(into, Ordering::Relaxed);
-    // An end is news to everybody; bytes are to who asks for them.
-    let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
-    // Room is an edge only once it is there.
-    let news_out = seen & WRITABLE != 0 && member.seen_out.swap(out, Ordering::Relaxed) != out;
-    was_in >> part != into >> part || news_out
-}
-
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.
 pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
     look(s, None, fd, wanted)
-}
-
-/// [`readiness`] of a member whose registration is ours. Who is told of one thing is told of everything: what has come to the kernel since
-/// it was asked, too. (To who asks for edges that is an edge of its own.)
-fn look_whole(s: &Sock, member: &Member, fd: c_int, wanted: u32) -> u32 {
-    let quiet = member.has(bit::QUIET_IN | bit::QUIET_OUT);
-    let seen = look(s, Some(member), fd, wanted);
-    if !quiet || seen & wanted == 0 || wanted & EPOLLET as u32 != 0 {
-        return seen;
-    }
-    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
-    look(s, Some(member), fd, wanted)
 }
 
 /// [`readiness`]; with a member whose registration is ours, the kernel is not asked again before it has told something new.
@@ -184,16 +142,7 @@ fn writable(v: &View<'_, Socket<'_>>, told: Option<&Member>) -> u32 {
 
 fn ask_once(told: Option<&Member>, quiet: u32, fd: c_int, wanted: u32) -> u32 {
     let Some(member) = told else { return kernel_readiness(fd, wanted) };
-    if member.has(quiet) {
-        return 0;
-    }
-    // SYNC: SeqCst, before the look: an event in between finds the bit set and clears it (`wait::note`).
-    member.set_bit(quiet, true);
-    let ready = kernel_readiness(fd, wanted);
-    if ready != 0 {
-        member.set_bit(quiet, false);
-    }
-    ready
+    member.ask_once(quiet, || kernel_readiness(fd, wanted))
 }
 
 /// What poll(2) shows of a descriptor in the kernel.

@@ -71,7 +71,7 @@ pub(crate) struct Asleep {
 /// epoll_wait(2) and its kin.
 pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits) -> Waited {
     let Some(set) = sets::enter(epfd).filter(|_| max > 0) else { return Waited::Pass };
-    if set.is_plain() && (limits.at_once() || set.tcp.load(Ordering::Relaxed) == 0) {
+    if set.is_plain() && (limits.at_once() || set.roll.tcp.load(Ordering::Relaxed) == 0) {
         return begin_sleep(set, 0, !limits.at_once()).unwrap_or(Waited::Again);
     }
     let mut told = [epoll_event { events: 0, u64: 0 }; MOST];
@@ -96,9 +96,9 @@ fn tell(told: &[epoll_event], events: *mut epoll_event) -> Result<usize, Errno> 
 fn begin_sleep(set: SetRef, since: u64, counted: bool) -> Option<Waited> {
     if counted {
         // SYNC: SeqCst with `state::registration`: who makes a registration ours wakes those that are counted.
-        set.sleepers.fetch_add(1, Ordering::SeqCst);
+        set.roll.sleepers.fetch_add(1, Ordering::SeqCst);
         if !set.is_plain() {
-            set.sleepers.fetch_sub(1, Ordering::SeqCst);
+            set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
     }
@@ -117,12 +117,12 @@ pub(crate) fn after_sleep(asleep: Asleep, events: *mut epoll_event, got: c_int) 
 fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> {
     let Some(set) = asleep.set.unpark() else { return Some(got) };
     if asleep.counted {
-        set.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
     if asleep.since != 0 {
         POLICY.slept(&set.waiter, asleep.since);
     }
-    if got <= 0 || !sets::has_keys() && set.tells_gone.load(Ordering::Relaxed) == 0 {
+    if got <= 0 || !sets::has_keys() && set.roll.tells_gone.load(Ordering::Relaxed) == 0 {
         return Some(got);
     }
     // SAFETY: the kernel just filled `got` events there.
@@ -166,7 +166,7 @@ impl Waiting {
         let crowded = &self.set.crowded;
         let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
         // A peer that was killed may have been others', too.
-        let died = self.set.deaths.load(Ordering::Relaxed) != deaths();
+        let died = self.set.roll.deaths.load(Ordering::Relaxed) != deaths();
         let at_once = self.limits.at_once();
         if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || at_once || self.kernel_due(0)) {
             // There was no room for what it has to tell, or rings do not know of it.
@@ -210,9 +210,9 @@ impl Waiting {
     /// the room, it is asked for what stands behind them. The first `found` of `out` have been found in this wait; how many there are then.
     fn ask_kernel(&self, found: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
-        self.set.deaths.store(deaths(), Ordering::Relaxed);
+        self.set.roll.deaths.store(deaths(), Ordering::Relaxed);
         let (mut n, mut noted) = (found, 0);
-        for turn in 0..=self.set.ours.load(Ordering::Relaxed) {
+        for turn in 0..=self.set.roll.ours.load(Ordering::Relaxed) {
             let timeout = if turn == 0 { timeout } else { Some(0) };
             let (kept, full, ours) = match self.ask_behind((found, n), out, timeout) {
                 // What was found is found.
@@ -234,7 +234,7 @@ impl Waiting {
             n += self.collect(&mut out[n..]);
         }
         if noted > 1 && n == out.len() && self.sleepers() > 0 {
-            registration::wake_sleeper(&self.set);
+            registration::wake_sleeper(&*self.set);
         }
         Ok(n)
     }
@@ -242,7 +242,7 @@ impl Waiting {
     /// Threads asleep on the set, this one among them.
     fn sleepers(&self) -> u32 {
         // SYNC: SeqCst, behind the activation of a member: a sleeper counts itself and then looks at the list.
-        self.set.sleepers.load(Ordering::SeqCst)
+        self.set.roll.sleepers.load(Ordering::SeqCst)
     }
 
     /// Asks once; the answer comes behind the first `n` events of `out`, the first `found` of which are not the kernel's. How many there are
@@ -298,7 +298,7 @@ impl Waiting {
     /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
     fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
         let named = sets::by_key(event.u64);
-        let tells_gone = self.set.tells_gone.load(Ordering::Relaxed);
+        let tells_gone = self.set.roll.tells_gone.load(Ordering::Relaxed);
         if named.is_none() && tells_gone != 0 {
             return self.put_plain_right(event, tells_gone);
         }
@@ -319,11 +319,11 @@ impl Waiting {
     /// The same for one that may be the program's, of a socket whose peer has gone. What happened the kernel knows.
     fn put_plain_right(&self, event: epoll_event, tells_gone: u32) -> (epoll_event, Option<Option<(Ref, usize)>>) {
         if event.events & ENDED != 0
-            && let Some(ours) = registration::adopt_gone(&self.set, event.u64)
+            && let Some(ours) = registration::adopt_gone(&*self.set, event.u64)
         {
             return (event, Some(Some(ours)));
         }
-        let gone = || registration::gone_with(&self.set, event.u64);
+        let gone = || registration::gone_with(&*self.set, event.u64);
         let Some((s, m)) = (tells_gone > 1).then(gone).flatten() else { return (event, None) };
         match shown_of(&s, &s.members[m], event.events) {
             0 => (event, Some(None)),
@@ -349,15 +349,11 @@ impl Waiting {
         if events & ENDED != 0 {
             s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
         }
-        // SYNC: SeqCst with `ready::ask_once`.
-        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
-        if member.is_live() {
-            self.set.activate(sets::id(s, m), member);
-        }
+        registration::heard(&*self.set, &**s, m);
         let fd = member.fd.load(Ordering::Relaxed);
         let in_ring = s.mode() == mode::SESSION && matches!(s.session.rx(), phase::READY | phase::RING);
         let Some(v) = view(s, fd).filter(|_| in_ring) else { return };
-        let shared = self.set.sleepers.load(Ordering::SeqCst) > 0
+        let shared = self.set.roll.sleepers.load(Ordering::SeqCst) > 0
             || s.session.has_sleepers()
             || s.members.iter().filter(|m| m.is_used()).count() > 1;
         if shared {
@@ -377,7 +373,7 @@ impl Waiting {
         if member.round.load(Ordering::Relaxed) != self.round {
             return;
         }
-        let guard = self.set.lock.lock();
+        let guard = self.set.roll.lock.lock();
         // Of one that was armed meanwhile a later wait tells.
         let armed = member.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0 && !member.has(bit::SPENT);
         if guard.nested() || armed || member.has(bit::DETACHED) || !member.is_in(self.set.index()) {

@@ -1,22 +1,23 @@
 //! epoll_ctl(2): what the program changes of a registration that is its own, or ours.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, epoll_event};
-use madrigal_sys::{Errno, raw};
+use madrigal_base::sync::Ordering;
+use madrigal_sys::Errno;
 
-use super::{OURS_OUT, adopt_all, adopt_one, forget, note_plain, ours, put, put_lent, stir_sleepers, take_out, used};
+use super::{
+    EventSet, OURS_OUT, Subject, adopt_all, adopt_one, forget, note_plain, ours, put, put_lent, stir_sleepers,
+    take_out, used,
+};
 use crate::state::member::{Member, bit};
 use crate::state::session::phase;
-use crate::state::sets::{Set, id, key};
-use crate::state::sock::{Sock, flag, mode};
 
 /// epoll_ctl(2) of a socket in a set that we both know; `call` is the kernel's. `None`: the socket is in too many sets to follow it into
 /// one more.
-pub(crate) fn control(
-    (set, epfd): (&Set, c_int),
-    (s, fd): (&Sock, c_int),
+pub(crate) fn control<S: Subject>(
+    (set, epfd): (&S::Set, c_int),
+    (s, fd): (&S, c_int),
     op: c_int,
     event: Option<epoll_event>,
     call: impl Fn() -> Result<(), Errno>,
@@ -24,14 +25,14 @@ pub(crate) fn control(
     if let Some(result) = change_quickly(set, (s, fd), op, event) {
         return Some(result);
     }
-    let _registering = s.registering();
+    let _registering = s.hold_members();
     let by_this = |(_, member): &(usize, &Member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd;
     let known = used(s).find(by_this);
     Some(match (op, known, event) {
         // Another process would be shown what is ours.
-        (EPOLL_CTL_ADD, None, Some(_)) if s.has(flag::HOOKED) && !set.is_sole() && !s.session.is_gone() => return None,
+        (EPOLL_CTL_ADD, None, Some(_)) if s.is_hooked() && !set.is_sole() && !s.is_gone() => return None,
         (EPOLL_CTL_ADD, None, Some(event)) => {
-            let (m, member) = s.members.iter().enumerate().find(|(_, member)| !member.is_used())?;
+            let (m, member) = s.members().iter().enumerate().find(|(_, member)| !member.is_used())?;
             add((set, epfd), (s, fd), (m, member), event, call)
         }
         (_, Some(known), _) if !known.1.has(bit::OURS) => changed_plainly(set, s, known, op, event, call),
@@ -43,17 +44,19 @@ pub(crate) fn control(
 /// What event loops do for every request: they change what they ask for, of a registration that is ours, in a set where nobody sleeps.
 /// That takes a few stores, and no system call, not even one that blocks signals: a handler on top of it finds the lock nested, and what
 /// it changes stays. `None`: it takes more.
-fn change_quickly(
-    set: &Set,
-    (s, fd): (&Sock, c_int),
+fn change_quickly<S: Subject>(
+    set: &S::Set,
+    (s, fd): (&S, c_int),
     op: c_int,
     event: Option<epoll_event>,
 ) -> Option<Result<(), Errno>> {
-    let guard = s.registering.lock();
+    let guard = s.registering().lock();
     let (m, member) = used(s)
         .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
         .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
-    let simple = set.watched.load(Ordering::Relaxed) == 0 && set.sleepers.load(Ordering::SeqCst) == 0 && set.is_sole();
+    let simple = set.roll().watched.load(Ordering::Relaxed) == 0
+        && set.roll().sleepers.load(Ordering::SeqCst) == 0
+        && set.is_sole();
     match (op, event) {
         (EPOLL_CTL_DEL, _) if simple && !member.has(bit::DETACHED) => {
             member.set_bit(bit::DETACHED, true);
@@ -68,31 +71,31 @@ fn change_quickly(
         _ => return None,
     }
     // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
-    if set.sleepers.load(Ordering::SeqCst) > 0 {
+    if set.roll().sleepers.load(Ordering::SeqCst) > 0 {
         stir_sleepers(set, s, m, member);
     }
     Some(Ok(()))
 }
 
-fn add(
-    (set, epfd): (&Set, c_int),
-    (s, fd): (&Sock, c_int),
+fn add<S: Subject>(
+    (set, epfd): (&S::Set, c_int),
+    (s, fd): (&S, c_int),
     (m, member): (usize, &Member),
     event: epoll_event,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let becomes_ours = s.has(flag::HOOKED) && (set.is_sole() || !s.session.is_gone());
+    let becomes_ours = s.is_hooked() && (set.is_sole() || !s.is_gone());
     if becomes_ours && !is_exclusive(event) {
         // It tells nothing by the program's word: who sleeps on the set would be told of a doorbell.
-        raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, key(s, m))?;
+        set.ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, s.key(m))?;
     } else {
         // The kernel judges what the program asks for.
         call()?;
     }
     member.begin(set.index(), fd, event, 0);
     // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
-    s.session.watchers.fetch_add(1, Ordering::SeqCst);
-    set.tcp.fetch_add(1, Ordering::SeqCst);
+    s.watchers().fetch_add(1, Ordering::SeqCst);
+    set.roll().tcp.fetch_add(1, Ordering::SeqCst);
     // SYNC: SeqCst with `set_closed`, which looks for members behind the last descriptor.
     if set.is_closed() {
         forget(set, s, member);
@@ -101,7 +104,7 @@ fn add(
     if becomes_ours {
         if !adopt_one(s, m, member) {
             // Doorbells would be shown.
-            let _ = raw::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = set.ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
             forget(set, s, member);
             return Err(Errno::NOMEM);
         }
@@ -114,9 +117,9 @@ fn add(
 }
 
 /// The registration is the program's, in the kernel.
-fn changed_plainly(
-    set: &Set,
-    s: &Sock,
+fn changed_plainly<S: Subject>(
+    set: &S::Set,
+    s: &S,
     (m, member): (usize, &Member),
     op: c_int,
     event: Option<epoll_event>,
@@ -147,8 +150,8 @@ fn changed_plainly(
 }
 
 /// The program arms what a session waits for: from now on it is ours. False: it is not waited for, or something else stands in the way.
-fn arm_as_ours(s: &Sock, member: &Member, event: epoll_event) -> bool {
-    let waits = member.has(bit::AWAITED) && s.mode() == mode::SESSION && s.session.rx() == phase::KERNEL;
+fn arm_as_ours<S: Subject>(s: &S, member: &Member, event: epoll_event) -> bool {
+    let waits = member.has(bit::AWAITED) && s.is_in_session() && s.rx() == phase::KERNEL;
     let others =
         || used(s).filter(|&(_, other)| !core::ptr::eq(other, member)).any(|(_, other)| other.may_have_fired());
     if !waits || is_exclusive(event) || others() {
@@ -159,14 +162,20 @@ fn arm_as_ours(s: &Sock, member: &Member, event: epoll_event) -> bool {
 }
 
 /// The registration is the program's, and was spent: there is none in the kernel.
-fn changed_absently(set: &Set, s: &Sock, member: &Member, op: c_int, event: Option<epoll_event>) -> Result<(), Errno> {
+fn changed_absently<S: Subject>(
+    set: &S::Set,
+    s: &S,
+    member: &Member,
+    op: c_int,
+    event: Option<epoll_event>,
+) -> Result<(), Errno> {
     match (op, event) {
         (EPOLL_CTL_ADD, Some(_)) => Err(Errno::EXIST),
         (EPOLL_CTL_MOD, Some(event)) if is_exclusive(event) => Err(Errno::INVAL),
         (EPOLL_CTL_MOD, Some(event)) => {
             let epfd = set.descriptor().ok_or(Errno::BADF)?;
             let fd = member.fd.load(Ordering::Relaxed);
-            raw::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64)?;
+            set.ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64)?;
             member.set_bit(bit::ABSENT, false);
             member.ask(event);
             Ok(())
@@ -180,9 +189,9 @@ fn changed_absently(set: &Set, s: &Sock, member: &Member, op: c_int, event: Opti
 }
 
 /// The kernel's registration is ours, and stays so.
-fn change_ours(
-    set: &Set,
-    s: &Sock,
+fn change_ours<S: Subject>(
+    set: &S::Set,
+    s: &S,
     (m, member): (usize, &Member),
     op: c_int,
     event: Option<epoll_event>,
@@ -198,7 +207,7 @@ fn change_ours(
         (EPOLL_CTL_MOD, Some(event)) => ask(set, (s, m), member, event),
         (EPOLL_CTL_DEL, _) => {
             member.set_bit(bit::DETACHED, true);
-            if set.watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
+            if set.roll().watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
                 take_out(set, s, member);
             }
             return Ok(());
@@ -209,7 +218,7 @@ fn change_ours(
     if ours(set, s, member) & !told != 0
         && let Some(epfd) = set.descriptor()
     {
-        let _ = put(epfd, member, OURS_OUT, key(s, m));
+        let _ = put(set, epfd, member, OURS_OUT, s.key(m));
     }
     stir_sleepers(set, s, m, member);
     Ok(())
@@ -221,6 +230,6 @@ fn is_exclusive(event: epoll_event) -> bool {
 
 /// A registration that is ours is (again) what the program wishes, and is looked at.
 #[inline]
-fn ask(set: &Set, (s, m): (&Sock, usize), member: &Member, event: epoll_event) {
-    set.activate_with(id(s, m), member, || member.ask(event));
+fn ask<S: Subject>(set: &S::Set, (s, m): (&S, usize), member: &Member, event: epoll_event) {
+    set.activate_with(s.id(m), member, || member.ask(event));
 }

@@ -43,16 +43,16 @@ impl Set {
         nested.seen.store(u32::MAX, Ordering::Relaxed);
         nested.round.store(0, Ordering::Relaxed);
         if nested.set.swap(inner + 1, Ordering::Release) == 0 {
-            self.tcp.fetch_add(1, Ordering::AcqRel);
-            self.ours.fetch_add(1, Ordering::AcqRel);
+            self.roll.tcp.fetch_add(1, Ordering::AcqRel);
+            self.roll.ours.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     pub(super) fn forget_nested(&self, inner: u32) {
         for nested in &self.nested {
             if nested.set.compare_exchange(inner + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.tcp.fetch_sub(1, Ordering::AcqRel);
-                self.ours.fetch_sub(1, Ordering::AcqRel);
+                self.roll.tcp.fetch_sub(1, Ordering::AcqRel);
+                self.roll.ours.fetch_sub(1, Ordering::AcqRel);
             }
         }
     }

@@ -1,0 +1,85 @@
+//! What the program is told of a member, by its trigger mode, and what of it is news.
+
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
+use madrigal_base::sync::Ordering;
+
+use super::{Member, bit};
+
+pub(crate) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+pub(crate) const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+pub(crate) const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
+pub(crate) const URGENT: u32 = libc::EPOLLPRI as u32;
+
+impl Member {
+    /// What the program is told of it now. `stamps`: how far the bytes of either direction have come, where a change is an edge; `look`:
+    /// what is to be seen of what is wanted.
+    pub(crate) fn report(
+        &self,
+        stamps: impl FnOnce() -> (u64, u64),
+        look: impl FnOnce(u32) -> u32,
+    ) -> Option<epoll_event> {
+        let wanted = self.events.load(Ordering::Relaxed);
+        // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
+        let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps()) } else { None };
+        let seen = look(wanted);
+        let ready = seen & (wanted | (EPOLLERR | EPOLLHUP) as u32);
+        let news = stamps.is_none_or(|stamps| self.is_news(wanted, seen, stamps));
+        if ready == 0 || !news {
+            return None;
+        }
+        if wanted & EPOLLONESHOT as u32 != 0 {
+            self.set_bit(bit::SPENT, true);
+        }
+        Some(epoll_event { events: ready, u64: self.data.load(Ordering::Relaxed) })
+    }
+
+    /// Whether a `report` would come now, which is taken back.
+    pub(crate) fn would_report(&self, report: impl FnOnce() -> Option<epoll_event>) -> bool {
+        let (seen_in, seen_out) = (self.seen_in.load(Ordering::Relaxed), self.seen_out.load(Ordering::Relaxed));
+        let spent = self.has(bit::SPENT);
+        let ready = report().is_some();
+        self.seen_in.store(seen_in, Ordering::Relaxed);
+        self.seen_out.store(seen_out, Ordering::Relaxed);
+        self.set_bit(bit::SPENT, spent);
+        ready
+    }
+
+    /// Whether the kernel would have it on its list: something happened that it asks for. Whatever is ready then is told, though it may be
+    /// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
+    fn is_news(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
+        // The end is an edge once it is seen; that an error has been told is none.
+        let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
+        let was_in = self.seen_in.swap(into, Ordering::Relaxed);
+        // An end is news to everybody; bytes are to who asks for them.
+        let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
+        // Room is an edge only once it is there.
+        let news_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
+        was_in >> part != into >> part || news_out
+    }
+
+    /// A `look` at it where its registration is ours. Who is told of one thing is told of everything: what has come to the kernel since it
+    /// was asked, too. (To who asks for edges that is an edge of its own.)
+    pub(crate) fn look_whole(&self, wanted: u32, look: impl Fn() -> u32) -> u32 {
+        let quiet = self.has(bit::QUIET_IN | bit::QUIET_OUT);
+        let seen = look();
+        if !quiet || seen & wanted == 0 || wanted & EPOLLET as u32 != 0 {
+            return seen;
+        }
+        self.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        look()
+    }
+
+    /// What the kernel says; `ask` it no more, behind an answer of nothing, before it has told something new.
+    pub(crate) fn ask_once(&self, quiet: u32, ask: impl FnOnce() -> u32) -> u32 {
+        if self.has(quiet) {
+            return 0;
+        }
+        // SYNC: SeqCst, before the look: an event in between finds the bit set and clears it (`registration::heard`).
+        self.set_bit(quiet, true);
+        let ready = ask();
+        if ready != 0 {
+            self.set_bit(quiet, false);
+        }
+        ready
+    }
+}

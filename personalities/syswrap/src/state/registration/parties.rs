@@ -1,0 +1,111 @@
+//! What a registration asks of the socket, of the set it is in, and of the kernel. The program's are some; a model's are others, so that
+//! the same steps run under a scheduler.
+
+use core::ffi::c_int;
+use core::ops::Deref;
+
+use madrigal_base::sync::AtomicU32;
+use madrigal_sys::Errno;
+
+use crate::state::lock::{Blocked, Guard, Lock};
+use crate::state::member::Member;
+use crate::state::roll::Roll;
+
+/// A socket, as its registrations know it.
+pub(crate) trait Subject: Sized {
+    type Set: EventSet<Subject = Self>;
+    /// A set that is kept while it is looked at.
+    type SetRef: Deref<Target = Self::Set>;
+
+    fn members(&self) -> &[Member];
+    /// The lock of its registrations; see [`Subject::hold_members`].
+    fn registering(&self) -> &Lock;
+    /// The number of a member among all.
+    fn id(&self, m: usize) -> u32;
+    /// What our registration of a member has as data in the kernel.
+    fn key(&self, m: usize) -> u64;
+    /// The set with this index.
+    fn set(&self, index: u32) -> Option<Self::SetRef>;
+    /// Whether all of its registrations are ours, and those that are added from now on.
+    fn is_hooked(&self) -> bool;
+    fn set_hooked(&self, on: bool);
+    /// Whether both ends hold a slot.
+    fn is_in_session(&self) -> bool;
+    /// The session's phases.
+    fn rx(&self) -> u32;
+    fn tx(&self) -> u32;
+    /// Whether its peer has gone otherwise than the kernel says; and what the program is told of that.
+    fn is_gone(&self) -> bool;
+    fn end_events(&self) -> u32;
+    /// Learns whether it has, if that is not known yet.
+    fn learn_end(&self);
+    /// How many sets it is in, as who takes its doorbells sees it.
+    fn watchers(&self) -> &AtomicU32;
+    /// Whether the kernel holds bytes that are not read.
+    fn has_unread(&self) -> bool;
+    /// Whether this process has more than one descriptor of it.
+    fn has_copies(&self) -> bool;
+
+    /// Begins a part in which no signal handler of this thread gets at its registrations, nor another thread.
+    fn hold_members(&self) -> Registering<'_> {
+        let _blocked = Blocked::all();
+        Registering { _lock: self.registering().lock(), _blocked }
+    }
+
+    /// The set that a member is in.
+    fn set_of(&self, member: &Member) -> Option<Self::SetRef> {
+        member.set().and_then(|index| self.set(index))
+    }
+}
+
+/// A part in which no signal handler of this thread gets at the registrations of a socket, nor another thread.
+pub(crate) struct Registering<'a> {
+    _lock: Guard<'a>,
+    _blocked: Blocked,
+}
+
+/// An event set, as its members know it.
+pub(crate) trait EventSet: Sized {
+    type Subject: Subject<Set = Self>;
+    /// A member's socket, as long as the set's lock is held and the member is ours in that set.
+    type At: Copy + Deref<Target = Self::Subject>;
+    /// A socket that is kept while it is looked at.
+    type Held: Deref<Target = Self::Subject>;
+
+    fn index(&self) -> u32;
+    fn roll(&self) -> &Roll;
+    /// The member with this id. Its socket's session stays as long as the set's lock is held and the member is ours in that set: it is
+    /// taken off the list, under the lock, before a session is released.
+    fn member(&self, id: u32) -> Option<(Self::At, &Member)>;
+    /// The sockets that are in it.
+    fn subjects(&self) -> impl Iterator<Item = Self::Held>;
+    /// Whether no other process has it.
+    fn is_sole(&self) -> bool;
+    /// Whether its last descriptor is closed.
+    fn is_closed(&self) -> bool;
+    /// A descriptor of it.
+    fn descriptor(&self) -> Option<c_int>;
+    /// epoll_ctl(2) by one of its descriptors.
+    fn ctl(&self, epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Result<(), Errno>;
+
+    /// Puts a member on the active list.
+    fn activate(&self, id: u32, member: &Member) {
+        self.activate_with(id, member, || {});
+    }
+
+    /// The same behind a change of the member that no look may come between.
+    #[inline]
+    fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce()) {
+        self.roll().activate((id, member), |id| self.member(id), change);
+    }
+
+    /// Takes a member off the active list, if it is on it. Under the lock.
+    fn deactivate(&self, member: &Member) {
+        self.roll().deactivate(member, |id| self.member(id));
+    }
+
+    /// The active members, first to last. Under the lock; the current one may be taken off meanwhile.
+    fn active(&self) -> impl Iterator<Item = (u32, Self::At, &Member)> {
+        self.roll().active(|id| self.member(id))
+    }
+}

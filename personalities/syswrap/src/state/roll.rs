@@ -1,0 +1,157 @@
+//! The members of an event set: how many there are, and which of them may have something to tell: the *active list*.
+//!
+//! The list is doubly linked through the members, under the set's lock, and changed where no signal handler gets in between. Members are
+//! named by numbers; whoever calls says which member a number names, and of what socket.
+
+use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::lock::{Blocked, Lock};
+use super::member::{Member, bit};
+
+/// What an event set counts and lists. All-zero: no members.
+#[derive(Default)]
+pub(crate) struct Roll {
+    /// TCP sockets and nested sets in it.
+    pub(crate) tcp: AtomicU32,
+    /// Members whose registration is ours, and nested sets.
+    pub(crate) ours: AtomicU32,
+    /// Threads asleep on it.
+    pub(crate) sleepers: AtomicU32,
+    /// The active list (member ids plus one) and its length; under `lock`.
+    first: AtomicU32,
+    last: AtomicU32,
+    pub(crate) length: AtomicU32,
+    /// The last turn that a member got; under `lock`.
+    turns: AtomicU64,
+    /// How often a member became active: the edges of a set nested in another.
+    pub(crate) activations: AtomicU32,
+    /// How many peers had been found killed when the kernel was last asked.
+    pub(crate) deaths: AtomicU32,
+    /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
+    pub(crate) watched: AtomicU32,
+    /// Of what the kernel may tell by the program's word: 1: of an end, behind a session whose peer may leave doorbells unread; 2: another
+    /// process has the set, too, and peers have gone.
+    pub(crate) tells_gone: AtomicU32,
+    pub(crate) lock: Lock,
+}
+
+impl Roll {
+    /// It is a new set's.
+    pub(crate) fn begin(&self) {
+        let counts = [&self.tcp, &self.ours, &self.sleepers, &self.first, &self.last, &self.length];
+        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone];
+        counts.into_iter().chain(more).for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// Puts a member on the active list, behind a change of it that no look may come between.
+    #[inline]
+    pub(crate) fn activate<'m, A>(
+        &self,
+        (id, member): (u32, &Member),
+        of: impl Fn(u32) -> Option<(A, &'m Member)>,
+        change: impl FnOnce(),
+    ) {
+        let _lock = self.lock.lock();
+        change();
+        self.activations.fetch_add(1, Ordering::Relaxed);
+        member.quiet.store(0, Ordering::Relaxed);
+        if !member.has(bit::ACTIVE) {
+            self.push(id, member, of);
+        }
+    }
+
+    /// Takes a member off the active list, if it is on it. Under the lock.
+    pub(crate) fn deactivate<'m, A>(&self, member: &Member, of: impl Fn(u32) -> Option<(A, &'m Member)>) {
+        if !member.has(bit::ACTIVE) {
+            return;
+        }
+        let _blocked = Blocked::all();
+        let (next, prev) = (member.next.load(Ordering::Relaxed), member.prev.load(Ordering::Relaxed));
+        match prev.checked_sub(1).and_then(&of) {
+            Some((_, before)) => before.next.store(next, Ordering::Relaxed),
+            None => self.first.store(next, Ordering::Relaxed),
+        }
+        match next.checked_sub(1).and_then(&of) {
+            Some((_, after)) => after.prev.store(prev, Ordering::Relaxed),
+            None => self.last.store(prev, Ordering::Relaxed),
+        }
+        member.set_bit(bit::ACTIVE, false);
+        self.length.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn push<'m, A>(&self, id: u32, member: &Member, of: impl Fn(u32) -> Option<(A, &'m Member)>) {
+        let _blocked = Blocked::all();
+        member.set_bit(bit::ACTIVE, true);
+        let last = self.last.swap(id + 1, Ordering::Relaxed);
+        member.next.store(0, Ordering::Relaxed);
+        member.prev.store(last, Ordering::Relaxed);
+        match last.checked_sub(1).and_then(&of) {
+            Some((_, before)) => before.next.store(id + 1, Ordering::Relaxed),
+            None => self.first.store(id + 1, Ordering::Relaxed),
+        }
+        self.length.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The active members, first to last. Under the lock; the current one may be taken off meanwhile.
+    pub(crate) fn active<'m, A>(
+        &self,
+        of: impl Fn(u32) -> Option<(A, &'m Member)>,
+    ) -> impl Iterator<Item = (u32, A, &'m Member)> {
+        let mut next = self.first.load(Ordering::Relaxed);
+        // A list cannot be longer than this: a loop would be our own bug, and must not hang a program.
+        let mut left = self.length.load(Ordering::Relaxed);
+        core::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let id = next.checked_sub(1)?;
+            let (s, member) = of(id)?;
+            next = member.next.load(Ordering::Relaxed);
+            Some((id, s, member))
+        })
+    }
+
+    /// The next turn to be told of. Under the lock.
+    pub(crate) fn next_turn(&self) -> u64 {
+        let turn = self.turns.load(Ordering::Relaxed) + 1;
+        self.turns.store(turn, Ordering::Relaxed);
+        turn
+    }
+
+    /// Makes the member behind `last` (an id plus one) the first of the list. Under the lock.
+    pub(crate) fn rotate<'m, A>(&self, last: u32, of: impl Fn(u32) -> Option<(A, &'m Member)>) {
+        let Some((_, member)) = last.checked_sub(1).and_then(&of) else { return };
+        let next = member.next.load(Ordering::Relaxed);
+        let (Some((_, new_first)), true) = (next.checked_sub(1).and_then(&of), member.has(bit::ACTIVE)) else {
+            return;
+        };
+        let _blocked = Blocked::all();
+        let (first, end) = (self.first.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
+        if let (Some((_, a)), Some((_, z))) = (first.checked_sub(1).and_then(&of), end.checked_sub(1).and_then(&of)) {
+            z.next.store(first, Ordering::Relaxed);
+            a.prev.store(end, Ordering::Relaxed);
+            member.next.store(0, Ordering::Relaxed);
+            new_first.prev.store(0, Ordering::Relaxed);
+            self.first.store(next, Ordering::Relaxed);
+            self.last.store(last, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether list, length and bits say the same: for models.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub(crate) fn check<'m, A>(&self, of: impl Fn(u32) -> Option<(A, &'m Member)>) -> Vec<u32> {
+        let _lock = self.lock.lock();
+        let (mut listed, mut before) = (Vec::new(), 0);
+        let mut next = self.first.load(Ordering::SeqCst);
+        while let Some(id) = next.checked_sub(1) {
+            assert!(!listed.contains(&id), "member {id} is on the active list twice");
+            let (_, member) = of(id).expect("a member that is none is on the active list");
+            assert!(member.has(bit::ACTIVE), "member {id} is on the active list and does not know");
+            assert_eq!(member.prev.load(Ordering::SeqCst), before, "member {id} has another before it");
+            listed.push(id);
+            before = next;
+            next = member.next.load(Ordering::SeqCst);
+        }
+        assert_eq!(self.last.load(Ordering::SeqCst), before, "the last one of the active list");
+        assert_eq!(self.length.load(Ordering::SeqCst) as usize, listed.len(), "the length of the active list");
+        listed
+    }
+}
