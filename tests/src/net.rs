@@ -465,3 +465,25 @@ pub fn limit_files(n: u64) {
     // SAFETY: our own limit.
     done(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).expect("setrlimit");
 }
+
+/// From now on this process may copy no descriptors of those that refuse it, as where `kernel.yama.ptrace_scope` is 1.
+pub fn forgo_copies() {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_SYS_PTRACE: u32 = 19;
+    let (header, mut sets) = ([VERSION_3, 0], [0u32; 6]);
+    let (header, sets) = (header.as_ptr(), sets.as_mut_ptr());
+    // SAFETY: capget(2) with a header and two times three words of our own.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capget, header, sets) }, 0);
+    for set in [0, 1] {
+        // SAFETY: the first two of the six words: the effective and the permitted set.
+        unsafe { *sets.add(set) &= !(1 << CAP_SYS_PTRACE) };
+    }
+    // SAFETY: capset(2), as capget(2).
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header, sets) }, 0);
+}
+
+/// Others may copy this process's descriptors only where they may do so with all processes.
+pub fn refuse_copies() {
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+}

@@ -242,8 +242,6 @@ pub(crate) fn before_exec(told: bool) {
     if process::is_plain() {
         return;
     }
-    // First: each step below may give registrations back.
-    sockets().for_each(|(_, s)| registration::leave_inherited(&*s));
     for (fd, s) in sockets() {
         if !closes_on_exec(fd) {
             // The next program surely reads its standard input. Any other may be the parent's, inherited by accident.

@@ -5,10 +5,8 @@
 //!                     |               |  \--del--> OURS + DETACHED (kept in the kernel, tells nothing) --add--> OURS
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
 //!                                              keeps what it had, and nobody can change it any more
-//!                                     OURS --lend--> LENT: a registration of a socket whose peer has gone, before a fork, or before it
-//!                                              becomes ORPHAN
-//!                                     OURS --(in the child of a fork)--> INHERITED: a child that becomes another program leaves
-//!                                              it as it is, while others hold the set
+//!                                     OURS --lend--> LENT: before a fork a registration of a socket whose peer has gone, or whose ring
+//!                                              is not read to its end; of the first kind also before it becomes ORPHAN
 //! ```
 //! A PLAIN edge-triggered registration becomes OURS once what has come is read: the kernel tells anew of an entry that is modified.
 //!
@@ -71,13 +69,11 @@ pub(crate) mod bit {
     /// One-shot and reported while the registration was ours: the program's is not in the kernel, which could not be told that it is
     /// spent, until the program modifies it.
     pub(crate) const ABSENT: u32 = 256;
-    /// The kernel's registration is what the program asks for, with our key: the kernel says when there is something to tell, to whichever
-    /// process waits, and what it is we know better, for the peer has gone.
+    /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
+    /// and what it is we know better, for the peer has gone, or bytes are in a ring ([`super::registration`], `lent`).
     pub(crate) const LENT: u32 = 512;
-    /// OURS by the process that this one was forked from, which gives it back: it knows what the program asks for by then.
-    pub(crate) const INHERITED: u32 = 1024;
     /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no news.
-    pub(crate) const TOLD: u32 = 2048;
+    pub(crate) const TOLD: u32 = 1024;
 }
 
 impl Member {

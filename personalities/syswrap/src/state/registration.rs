@@ -4,6 +4,7 @@
 //! what the program is told is computed from ring and kernel. States and steps: [`super::member`].
 
 mod control;
+mod lent;
 mod look;
 mod parties;
 #[cfg(not(feature = "shuttle"))]
@@ -19,6 +20,7 @@ use super::lock::Guard;
 use super::member::{Member, bit};
 use super::session::{deaths, phase};
 pub(crate) use control::control;
+pub(crate) use lent::{lend, lent_with, shown};
 pub(crate) use look::{Look, Looked, look};
 pub(crate) use parties::{EventSet, Subject};
 
@@ -85,7 +87,7 @@ fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
     member.put_off.store(0, Ordering::Relaxed);
-    member.set_bit(bit::AWAITED | bit::INHERITED, false);
+    member.set_bit(bit::AWAITED, false);
     member.set_bit(bit::OURS, true);
     set.roll().ours.fetch_add(1, Ordering::AcqRel);
     if deaths() != 0 {
@@ -145,13 +147,13 @@ fn restore_all<S: Subject>(s: &S) {
 fn restore_one<S: Subject>(s: &S, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
     let epfd = set.descriptor();
-    let Some(_lock) = withdraw(&*set, s, member) else { return };
-    member.set_bit(bit::LENT, false);
+    let Some(lock) = withdraw(&*set, s, member) else { return };
     let Some(epfd) = epfd else { return };
-    if member.has(bit::SPENT) && member.has(bit::INHERITED) && !set.is_sole() {
-        // To the process that it is inherited from it may be armed again.
-        return;
+    if member.has(bit::LENT) && !s.is_gone() {
+        drop(lock);
+        return lent::take_back(&*set, s, member, epfd);
     }
+    lent::forget(&*set, member);
     if member.has(bit::SPENT) {
         // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
         member.set_bit(bit::ABSENT, true);
@@ -161,21 +163,6 @@ fn restore_one<S: Subject>(s: &S, member: &Member) {
     note_plain(&*set, s);
     // The kernel looks at the socket anew, and reports what is there.
     let _ = put(&*set, epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
-}
-
-/// This process is about to become another program: what is registered in sets that others hold, too, they give back, who know what the
-/// program asks for by now.
-pub(crate) fn leave_inherited<S: Subject>(s: &S) {
-    if used(s).next().is_none() {
-        return;
-    }
-    let _registering = s.hold_members();
-    let inherited = |member: &Member| member.has(bit::OURS) && member.has(bit::INHERITED) && !member.has(bit::DETACHED);
-    for (_, member) in used(s).filter(|(_, member)| inherited(member)) {
-        if let Some(set) = s.set_of(member).filter(|set| !set.is_sole()) {
-            drop(withdraw(&*set, s, member));
-        }
-    }
 }
 
 /// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.
@@ -201,38 +188,6 @@ fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<G
         set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
     Some(lock)
-}
-
-/// A fork is coming: the child will have the kernel's registrations, and what they have told must be told to one of the two only. Those
-/// of a socket whose peer has gone cannot be the program's.
-pub(crate) fn lend<S: Subject>(s: &S) {
-    if !s.is_gone() || used(s).next().is_none() {
-        return;
-    }
-    let _registering = s.hold_members();
-    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
-        lend_one(s, m, member);
-    }
-}
-
-fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
-    let Some(set) = s.set_of(member) else { return };
-    let Some(_lock) = withdraw(&*set, s, member) else { return };
-    member.set_bit(bit::LENT, true);
-    // Another process may make it the program's.
-    set.roll().tells_gone.store(2, Ordering::Relaxed);
-    let _ = put_lent(&*set, s, m, member);
-}
-
-/// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
-/// the time, and the program never, it tells once. Our key would say nothing to another process that has closed the socket.
-fn put_lent<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) -> Result<(), Errno> {
-    let wanted = member.events.load(Ordering::Relaxed);
-    let shown = s.end_events() | (EPOLLIN | EPOLLOUT | libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32;
-    let tells = !member.has(bit::SPENT) && shown & (wanted | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0;
-    let epfd = set.descriptor().ok_or(Errno::BADF)?;
-    let data = if set.is_sole() { s.key(m) } else { member.data.load(Ordering::Relaxed) };
-    put(set, epfd, member, if tells { wanted } else { EPOLLET as u32 }, data)
 }
 
 /// A registration of the socket is the program's: what the kernel may tell of it.
@@ -290,7 +245,7 @@ pub(crate) fn orphan<S: Subject>(s: &S, fd: c_int) {
     let stays = s.has_copies() && s.is_gone();
     for (m, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
         if stays && member.has(bit::OURS) {
-            lend_one(s, m, member);
+            lent::lend_one(s, m, member);
         } else if !stays && member.has(bit::OURS | bit::LENT) {
             restore_one(s, member);
         }
@@ -347,6 +302,7 @@ fn forget<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     if member.has(bit::OURS) {
         set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
+    lent::forget(set, member);
     set.deactivate(member);
     member.clear();
 }
@@ -390,10 +346,10 @@ pub(crate) fn stir<S: Subject>(s: &S) {
         stir_sleepers(&*set, s, m, member);
     }
     // One that tells once may have done so.
-    let again = |member: &Member| member.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 == 0;
+    let again = |member: &Member| s.is_gone() && member.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 == 0;
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::LENT) && again(member)) {
         if let Some(set) = s.set_of(member) {
-            let _ = put_lent(&*set, s, m, member);
+            let _ = lent::put(&*set, s, m, member);
         }
     }
 }

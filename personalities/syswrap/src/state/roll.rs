@@ -32,6 +32,8 @@ pub(crate) struct Roll {
     /// Of what the kernel may tell by the program's word: 1: of an end, behind a session whose peer may leave doorbells unread; 2: another
     /// process has the set, too, and peers have gone.
     pub(crate) tells_gone: AtomicU32,
+    /// Members that are lent.
+    pub(crate) lent: AtomicU32,
     pub(crate) lock: Lock,
 }
 
@@ -39,7 +41,7 @@ impl Roll {
     /// It is a new set's.
     pub(crate) fn begin(&self) {
         let counts = [&self.tcp, &self.ours, &self.sleepers, &self.first, &self.last, &self.length];
-        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone];
+        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone, &self.lent];
         counts.into_iter().chain(more).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 

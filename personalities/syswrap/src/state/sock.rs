@@ -26,7 +26,7 @@ use super::hold::Hold;
 use super::holders::{Holders, Rest};
 use super::kept::Kept;
 use super::lock::Lock;
-use super::member::{Member, bit};
+use super::member::Member;
 use super::owed::Owed;
 use super::routed::Routed;
 use super::session::Session;
@@ -477,9 +477,6 @@ impl Sock {
         self.hold.after_fork();
         self.locks().into_iter().for_each(still::reset);
         self.session.after_fork();
-        for member in self.members.iter().filter(|member| member.has(bit::OURS)) {
-            member.set_bit(bit::INHERITED, true);
-        }
         self.record_of.store(0, Ordering::Relaxed);
     }
 }

@@ -55,35 +55,43 @@ impl Family {
         });
     }
 
+    /// With the right to copy the peer's descriptors, and without.
     fn with_each(events: i32, check: impl Fn(&Self)) {
-        for unread in UNREAD {
-            let pipes = [net::pipe(), net::pipe(), net::pipe()];
-            let (out, input) = net::pipe();
-            let peer = net::fork(|| {
-                let fd = pair::client_told_by(&out);
-                pair::warm_client(&fd);
-                send_all(&fd, &vec![1; BULK]);
-                send_all(&fd, &vec![7; unread]);
-                while net::read(&pipes[PEER].0, &mut [0]) == Ok(1) {
-                    send_all(&fd, b"news");
-                }
-                0
-            });
-            let (listener, addr) = net::listener(pair::loopback());
-            pair::tell_port(&input, addr);
-            let s = net::accept(&listener, 0).unwrap();
-            pair::warm_server(&s);
-            drop(recv_exact(&s, BULK));
-            while net::readable(&s) < unread {
-                net::nap(1);
+        UNREAD.into_iter().for_each(|unread| Self::with(events, unread, true, &check));
+        net::forgo_copies();
+        UNREAD.into_iter().for_each(|unread| Self::with(events, unread, false, &check));
+    }
+
+    fn with(events: i32, unread: usize, copies: bool, check: impl Fn(&Self)) {
+        let pipes = [net::pipe(), net::pipe(), net::pipe()];
+        let (out, input) = net::pipe();
+        let peer = net::fork(|| {
+            let fd = pair::client_told_by(&out);
+            pair::warm_client(&fd);
+            if !copies {
+                net::refuse_copies();
             }
-            let set = Set::new();
-            set.add(&s, events, 1);
-            let family = Self { s, set, unread, pipes };
-            check(&family);
-            net::kill(peer, libc::SIGKILL).unwrap();
-            net::wait(peer);
+            send_all(&fd, &vec![1; BULK]);
+            send_all(&fd, &vec![7; unread]);
+            while net::read(&pipes[PEER].0, &mut [0]) == Ok(1) {
+                send_all(&fd, b"news");
+            }
+            0
+        });
+        let (listener, addr) = net::listener(pair::loopback());
+        pair::tell_port(&input, addr);
+        let s = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&s);
+        drop(recv_exact(&s, BULK));
+        while net::readable(&s) < unread {
+            net::nap(1);
         }
+        let set = Set::new();
+        set.add(&s, events, 1);
+        let family = Self { s, set, unread, pipes };
+        check(&family);
+        net::kill(peer, libc::SIGKILL).unwrap();
+        net::wait(peer);
     }
 
     fn say(&self, to: usize) {

@@ -32,10 +32,15 @@ pub(super) fn asked_elsewhere(s: &Sock, member: &Member, told: u32) -> Option<ep
 
 /// What is to be seen now of what somebody asks for, by the program's word or by what the kernel has `told`.
 pub(super) fn shown_of(s: &Sock, member: &Member, told: u32) -> u32 {
-    let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
     let end = (EPOLLERR | EPOLLHUP) as u32;
     let asked = member.events.load(Ordering::Relaxed) | told & !end;
-    readiness(s, fd, asked) & (asked | end)
+    ready_of(s, member, asked) & (asked | end)
+}
+
+/// [`readiness`] of a member's socket.
+pub(super) fn ready_of(s: &Sock, member: &Member, wanted: u32) -> u32 {
+    let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
+    readiness(s, fd, wanted)
 }
 
 /// Whether a report would come now, without making it.

@@ -8,16 +8,16 @@ use madrigal_sys::{Errno, fault, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
-use super::ready::{asked_elsewhere, kernel_readiness, report_of, shown_of};
+use super::ready::{asked_elsewhere, kernel_readiness, ready_of, report_of, shown_of};
 use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
 use super::{ENDED, READABLE};
-use crate::state::member::bit;
+use crate::state::member::{Member, bit};
 use crate::state::process::POLICY;
-use crate::state::registration;
 use crate::state::session::{Me, View, deaths, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, nap, view};
+use crate::state::{registration, settle};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
 const KERNEL_NS: u64 = 50_000;
@@ -299,6 +299,11 @@ impl Waiting {
     fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
         let named = sets::by_key(event.u64);
         let tells_gone = self.set.roll.tells_gone.load(Ordering::Relaxed);
+        if named.is_none()
+            && let Some((s, m)) = registration::lent_with(&*self.set, event)
+        {
+            return put_lent_right(event, &s, &s.members[m]);
+        }
         if named.is_none() && tells_gone != 0 {
             return self.put_plain_right(event, tells_gone);
         }
@@ -461,6 +466,14 @@ impl Waiting {
     fn bell_comes(&self) -> bool {
         (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !nap(100_000))
     }
+}
+
+/// What the program is told of an event of a member that is lent, and whose bytes may be in a ring.
+fn put_lent_right(event: epoll_event, s: &Ref, member: &Member) -> (epoll_event, Option<Option<(Ref, usize)>>) {
+    let events = registration::shown(event.events, |asked| ready_of(s, member, asked));
+    // Its ring may be at its end.
+    settle::note(s);
+    if events == 0 { (event, Some(None)) } else { (epoll_event { events, ..event }, None) }
 }
 
 /// Whether an event is among those told already; what is new of it is added there. The kernel tells of a level-triggered entry each time

@@ -7,8 +7,8 @@ use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
 use super::{
-    EventSet, OURS_OUT, Subject, adopt_all, adopt_one, forget, note_plain, ours, put, put_lent, stir_sleepers,
-    take_out, used,
+    EventSet, OURS_OUT, Subject, adopt_all, adopt_one, forget, lent, note_plain, ours, put, stir_sleepers, take_out,
+    used,
 };
 use crate::state::member::{Member, bit};
 use crate::state::session::phase;
@@ -137,12 +137,22 @@ fn changed_plainly<S: Subject>(
         if member.is_exclusive() || is_exclusive(event) {
             return Err(Errno::INVAL);
         }
+        let before = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
         member.ask(event);
-        return put_lent(set, s, m, member);
+        return lent::put(set, s, m, member).inspect_err(|_| {
+            // Another process has taken it out.
+            member.events.store(before.0, Ordering::Relaxed);
+            member.data.store(before.1, Ordering::Relaxed);
+        });
     }
     call()?;
     match (op, event) {
-        (EPOLL_CTL_MOD, Some(event)) => member.ask(event),
+        // Another process had taken it out.
+        (EPOLL_CTL_ADD, Some(event)) if member.has(bit::LENT) => {
+            member.ask(event);
+            return lent::put(set, s, m, member);
+        }
+        (EPOLL_CTL_ADD | EPOLL_CTL_MOD, Some(event)) => member.ask(event),
         (EPOLL_CTL_DEL, _) => forget(set, s, member),
         _ => {}
     }

@@ -6,6 +6,7 @@ use core::ops::Deref;
 
 use madrigal_base::sync::AtomicU32;
 use madrigal_sys::Errno;
+use madrigal_sys::epoll::Entry;
 
 use crate::state::lock::{Blocked, Guard, Lock};
 use crate::state::member::Member;
@@ -43,6 +44,8 @@ pub(crate) trait Subject: Sized {
     fn watchers(&self) -> &AtomicU32;
     /// Whether the kernel holds bytes that are not read.
     fn has_unread(&self) -> bool;
+    /// Whether a ring does whose session is over but for that.
+    fn holds_unread(&self) -> bool;
     /// Whether this process has more than one descriptor of it.
     fn has_copies(&self) -> bool;
 
@@ -85,6 +88,8 @@ pub(crate) trait EventSet: Sized {
     fn is_closed(&self) -> bool;
     /// A descriptor of it.
     fn descriptor(&self) -> Option<c_int>;
+    /// What the kernel has of a socket in it.
+    fn entry(&self, epfd: c_int, fd: c_int) -> Result<Option<Entry>, Errno>;
     /// epoll_ctl(2) by one of its descriptors.
     fn ctl(&self, epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Result<(), Errno>;
 

@@ -3,12 +3,14 @@
 use core::ffi::c_int;
 
 use madrigal_base::sync::{AtomicU32, Ordering};
+use madrigal_sys::epoll::{self, Entry};
 use madrigal_sys::{Errno, raw};
 
 use super::{EventSet, Subject, used};
 use crate::state::lock::Lock;
 use crate::state::member::Member;
 use crate::state::roll::Roll;
+use crate::state::session::phase;
 use crate::state::sets::{self, Set, SetRef};
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
 use crate::state::socket::view;
@@ -81,6 +83,11 @@ impl Subject for Sock {
         raw::ioctl_int(self.fd(), libc::FIONREAD).is_ok_and(|n| n > 0)
     }
 
+    fn holds_unread(&self) -> bool {
+        let waits = || view(self, self.fd()).is_some_and(|v| v.has_ring_bytes());
+        self.mode() == mode::SESSION && self.session.rx() != phase::DONE && waits()
+    }
+
     fn has_copies(&self) -> bool {
         self.refs.load(Ordering::Relaxed) > 1
     }
@@ -125,6 +132,10 @@ impl EventSet for Set {
 
     fn descriptor(&self) -> Option<c_int> {
         Self::descriptor(self)
+    }
+
+    fn entry(&self, epfd: c_int, fd: c_int) -> Result<Option<Entry>, Errno> {
+        epoll::entry(epfd, fd)
     }
 
     #[inline]

@@ -286,6 +286,11 @@ impl<W: Wire> View<'_, W> {
         self.s.rx() == phase::DONE
     }
 
+    /// Whether bytes are unread in the ring.
+    pub(crate) fn has_ring_bytes(&self) -> bool {
+        Self::CONSUMER.waiting(self.inn) > 0
+    }
+
     /// Whether the peer has closed, or shut its sending direction, or died: nobody puts anything back any more.
     pub(crate) fn is_left(&self) -> bool {
         !self.peer_is_open() || self.inn.w.shut.load(Ordering::SeqCst) != 0 || !self.wire.peer_lives()

@@ -1,0 +1,127 @@
+//! Registrations of a family: after a fork parent and child share the kernel's entries, and each of them may change what both are told. So the
+//! kernel's entry is what the program asks for, with its data and in its trigger mode: what one of them changes, arms or takes out the
+//! other sees, and what is to be told once is told to one of them. Of a socket that is LENT the kernel does not know what there is to tell:
+//!
+//! * its peer has gone otherwise than the kernel says: the kernel tells of an end, and we know of which;
+//! * bytes are unread in the ring, and could not be handed back: an entry that asks for bytes asks for [`MARK`], too, which a socket that
+//!   sends by the kernel shows nearly always. It is told as what is in the ring. Who reads the last of it takes the mark off.
+
+use core::ffi::c_int;
+
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
+use madrigal_base::sync::Ordering;
+use madrigal_sys::Errno;
+
+use super::{EventSet, Subject, used, withdraw};
+use crate::state::member::{Member, bit};
+
+/// No program asks for it: it says the same as `EPOLLOUT`.
+const MARK: u32 = EPOLLWRNORM as u32;
+const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
+const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
+
+/// A fork is coming: what is ours would be each process's own from now on.
+pub(crate) fn lend<S: Subject>(s: &S) {
+    if used(s).next().is_none() {
+        return;
+    }
+    let _registering = s.hold_members();
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        lend_one(s, m, member);
+    }
+}
+
+pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
+    let Some(set) = s.set_of(member) else { return };
+    let Some(_lock) = withdraw(&*set, s, member) else { return };
+    member.set_bit(bit::LENT, true);
+    set.roll().lent.fetch_add(1, Ordering::Relaxed);
+    if s.is_gone() {
+        // Another process may make it the program's.
+        set.roll().tells_gone.store(2, Ordering::Relaxed);
+    }
+    let _ = put(&*set, s, m, member);
+}
+
+/// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
+/// the time, and the program never, it tells once. Our key would say nothing to another process that has closed the socket.
+pub(super) fn put<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) -> Result<(), Errno> {
+    let wanted = member.events.load(Ordering::Relaxed);
+    let shown = s.end_events() | READS | (EPOLLOUT | EPOLLWRNORM) as u32;
+    let tells = !member.has(bit::SPENT) && (!s.is_gone() || shown & (wanted | ENDS) != 0);
+    let mark = if wanted & READS != 0 && s.holds_unread() && !s.is_gone() { MARK } else { 0 };
+    let epfd = set.descriptor().ok_or(Errno::BADF)?;
+    let data = if set.is_sole() && s.is_gone() { s.key(m) } else { member.data.load(Ordering::Relaxed) };
+    super::put(set, epfd, member, if tells { wanted | mark } else { EPOLLET as u32 }, data)
+}
+
+/// The ring is read: the kernel's entry is the program's without the mark. What the program asks for by now the kernel knows, for another
+/// process may have changed it.
+pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: c_int) {
+    let known = set.entry(epfd, member.fd.load(Ordering::Relaxed));
+    let Ok(entry) = known else {
+        // Without /proc nobody knows better.
+        forget(set, member);
+        let (events, data) = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
+        let _ = super::put(set, epfd, member, events, data);
+        return;
+    };
+    let Some(entry) = entry else { return super::forget(set, s, member) };
+    if member.has(bit::SPENT) && entry.events & !ENDS == EPOLLET as u32 {
+        // Spent before the fork, and not armed since. What others hold they may arm.
+        if set.is_sole() {
+            forget(set, member);
+            member.set_bit(bit::ABSENT, true);
+            let _ = set.ctl(epfd, libc::EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+        }
+        return;
+    }
+    forget(set, member);
+    super::note_plain(set, s);
+    let events = entry.events & !(MARK | ENDS);
+    member.events.store(events, Ordering::Relaxed);
+    member.data.store(entry.data, Ordering::Relaxed);
+    member.set_bit(bit::SPENT, false);
+    if entry.events & MARK != 0 {
+        // The kernel looks at the socket anew, and reports what is there.
+        let _ = super::put(set, epfd, member, events, entry.data);
+    }
+}
+
+/// It is lent no longer.
+pub(super) fn forget<E: EventSet>(set: &E, member: &Member) {
+    if member.has(bit::LENT) {
+        member.set_bit(bit::LENT, false);
+        set.roll().lent.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The member that is lent, whose peer has not gone, and of which the kernel has told this.
+pub(crate) fn lent_with<E: EventSet>(set: &E, told: epoll_event) -> Option<(E::Held, usize)> {
+    if set.roll().lent.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let find = |is_it: &dyn Fn(&Member) -> bool| {
+        let lent = |member: &Member| member.is_in(set.index()) && member.has(bit::LENT) && is_it(member);
+        set.subjects().find_map(|s| {
+            let m = s.members().iter().position(lent).filter(|_| !s.is_gone())?;
+            Some((s, m))
+        })
+    };
+    let known = find(&|member| member.data.load(Ordering::Relaxed) == told.u64);
+    if known.is_some() || told.events & MARK == 0 {
+        return known;
+    }
+    // Another process has said so.
+    let epfd = set.descriptor()?;
+    find(&|member| {
+        let entry = set.entry(epfd, member.fd.load(Ordering::Relaxed));
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.data == told.u64))
+    })
+}
+
+/// What of a lent member is to be told, where the kernel has `told` this; `ready` says what of something there is.
+pub(crate) fn shown(told: u32, ready: impl FnOnce(u32) -> u32) -> u32 {
+    let asked = if told & MARK != 0 { told & !MARK | EPOLLIN as u32 } else { told };
+    ready(asked) & (asked | ENDS)
+}
