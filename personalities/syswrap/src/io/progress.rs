@@ -64,17 +64,17 @@ impl Progress {
     pub(crate) fn begin_again(&self) {
         self.waits.set(None);
         self.waited.set(false);
+        self.deadline.set(0);
     }
 
-    /// When a call that began to wait at `since` ends by a time-out of its socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); very late without one.
+    /// When a call that began to wait at `since` ends by a time-out of its socket (`SO_RCVTIMEO`, `SO_SNDTIMEO`); very late without one. It
+    /// is what was set then, as in the kernel.
     pub(crate) fn deadline(&self, s: &Sock, fd: c_int, receiving: bool, since: u64) -> u64 {
         let (limited, option) =
             if receiving { (flag::RCVTIMEO, libc::SO_RCVTIMEO) } else { (flag::SNDTIMEO, libc::SO_SNDTIMEO) };
-        if !s.has(limited) {
-            return u64::MAX;
-        }
         if self.deadline.get() == 0 {
-            self.deadline.set(since.saturating_add(timeout(fd, option)));
+            let end = || since.saturating_add(timeout(fd, option));
+            self.deadline.set(if s.has(limited) { end() } else { u64::MAX });
         }
         self.deadline.get()
     }

@@ -124,8 +124,11 @@ pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Opt
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),
-        // A signal handler ran, and the kernel began the receive again: on a socket that another thread has made non-blocking.
-        (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK) => return Some(op.end(Err(Errno::AGAIN))),
+        // A signal handler ran, and the kernel began the receive again: on a socket that another thread has made non-blocking, or given a
+        // time-out.
+        (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK | flag::RCVTIMEO) => {
+            return Some(op.end(Err(Errno::AGAIN)));
+        }
         (Err(Errno::AGAIN), None) => {}
         (result, polled) => {
             let Some(v) = view(&s, op.fd()) else {
