@@ -440,3 +440,6 @@ fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     }
     forget(set, s, member);
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
