@@ -94,7 +94,7 @@ impl<'a> Wait<'a> {
     }
 
     fn first_look(&self, out: &mut [epoll_event]) -> usize {
-        if chance(0.3) {
+        if chance(0.5) {
             let n = self.ask_kernel(0, out, false);
             return n + self.collect(&mut out[n..]);
         }
@@ -329,7 +329,7 @@ pub(super) fn change_all(world: &World) {
     for _ in 0..thread_rng().gen_range(1..4) {
         linger(6);
         let index = thread_rng().gen_range(0..2);
-        match thread_rng().gen_range(0..6) {
+        match thread_rng().gen_range(0..7) {
             0 | 1 => _ = change(world, index, 0, EPOLL_CTL_MOD, any_events()),
             2 | 3 => {
                 change(world, index, 0, EPOLL_CTL_DEL, 0);
@@ -339,7 +339,7 @@ pub(super) fn change_all(world: &World) {
                 let events = if events & ONESHOT != 0 { events } else { events | exclusive };
                 change(world, index, 0, EPOLL_CTL_ADD, events);
             }
-            4 => {
+            4 | 5 => {
                 let op = if chance(0.5) { EPOLL_CTL_ADD } else { EPOLL_CTL_DEL };
                 change(world, index, 1, op, EPOLLIN as u32);
             }
@@ -417,7 +417,7 @@ pub(super) fn move_all(world: &World) {
 /// The peers; and one of the sets is closed at some time.
 pub(super) fn send_all(world: &World) {
     let mut closes = chance(0.5);
-    for _ in 0..thread_rng().gen_range(2..6) {
+    for _ in 0..thread_rng().gen_range(2..8) {
         linger(8);
         let index = thread_rng().gen_range(0..2);
         let _ = world.sock(index).put(chance(0.8));

@@ -17,6 +17,7 @@ pub(super) fn check(world: &World) {
         let s = world.sock(index);
         s.come_to_rest();
         check_entries(&s);
+        assert!(used(&s).all(|(_, member)| !world.set(member.set().unwrap() as usize).is_closed()), "in a closed set");
         for (_, member) in used(&s).filter(|(_, member)| !member.has(bit::DETACHED)) {
             let data = member.data.load(Ordering::SeqCst);
             assert!(world.books.may_stand(data), "of the past: {data}\n{}", world.books.describe());
