@@ -20,7 +20,6 @@ struct Asked {
     events: u32,
     /// News of the socket before it.
     news: u64,
-    begun: u64,
     returned: Option<u64>,
     refused: bool,
     /// From when on nothing is to be told of it any more.
@@ -82,9 +81,8 @@ impl Books {
         self.with(|books| {
             let since = books.tick();
             let data = FIRST + books.asked.len() as u64;
-            let begun = since;
             let (returned, refused, retired, told) = (None, false, None, 0);
-            books.asked.push(Asked { sock, set, events, news, begun, returned, refused, retired, told });
+            books.asked.push(Asked { sock, set, events, news, returned, refused, retired, told });
             Change { data, since }
         })
     }

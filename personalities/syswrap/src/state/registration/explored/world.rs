@@ -2,12 +2,13 @@
 //! bytes, and whether its writer rings for the next one. What a session guarantees (see `session::explored`) is made by locks here: no
 //! doorbell comes behind its end.
 
+mod parties;
+
 use core::ffi::c_int;
 use core::ops::Deref;
 
 use libc::{EPOLLIN, epoll_event};
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
-use madrigal_sys::Errno;
 
 use super::super::{EventSet, Looked, Subject, adopt, restore, restore_all, set_closed, stir, used};
 use super::books::Books;
@@ -457,117 +458,6 @@ impl Looked for SockOf<'_> {
             phase::READY => told_out && member.has(bit::QUIET_IN) && !self.writes_ring(),
             _ => told_out && member.has(bit::QUIET_IN),
         }
-    }
-}
-
-// --- what registrations ask -----------------------------------------------------------------------------------------------------
-
-impl<'a> Subject for SockOf<'a> {
-    type Set = SetOf<'a>;
-    type SetRef = Kept<SetOf<'a>>;
-
-    fn members(&self) -> &[Member] {
-        &self.state().members
-    }
-
-    fn registering(&self) -> &Lock {
-        &self.state().registering
-    }
-
-    fn id(&self, m: usize) -> u32 {
-        (self.index * MEMBERS + m) as u32
-    }
-
-    fn key(&self, m: usize) -> u64 {
-        key::make(SECRET, self.state().generation.load(Ordering::SeqCst), self.id(m))
-    }
-
-    fn set(&self, index: u32) -> Option<Kept<SetOf<'a>>> {
-        Some(Kept(self.world.set(index as usize)))
-    }
-
-    fn is_hooked(&self) -> bool {
-        self.state().hooked.load(Ordering::SeqCst) != 0
-    }
-
-    fn set_hooked(&self, on: bool) {
-        self.state().hooked.store(u32::from(on), Ordering::SeqCst);
-    }
-
-    fn is_in_session(&self) -> bool {
-        self.state().session.load(Ordering::SeqCst) != 0
-    }
-
-    fn rx(&self) -> u32 {
-        self.state().rx.load(Ordering::SeqCst)
-    }
-
-    fn tx(&self) -> u32 {
-        phase::KERNEL
-    }
-
-    fn is_gone(&self) -> bool {
-        false
-    }
-
-    fn end_events(&self) -> u32 {
-        0
-    }
-
-    fn learn_end(&self) {}
-
-    fn watchers(&self) -> &AtomicU32 {
-        &self.state().watchers
-    }
-
-    fn has_unread(&self) -> bool {
-        self.world.kernel.poll(self.fd()) & READABLE != 0
-    }
-
-    fn has_copies(&self) -> bool {
-        false
-    }
-}
-
-impl<'a> EventSet for SetOf<'a> {
-    type Subject = SockOf<'a>;
-    type At = Kept<SockOf<'a>>;
-    type Held = Held<'a>;
-
-    fn index(&self) -> u32 {
-        self.index as u32
-    }
-
-    fn roll(&self) -> &Roll {
-        &self.world.sets[self.index].roll
-    }
-
-    fn member(&self, id: u32) -> Option<(Kept<SockOf<'a>>, &Member)> {
-        let (sock, m) = (id as usize / MEMBERS, id as usize % MEMBERS);
-        Some((Kept(self.world.sock(sock)), &self.world.socks.get(sock)?.members[m]))
-    }
-
-    fn subjects(&self) -> impl Iterator<Item = Held<'a>> {
-        let (world, index) = (self.world, self.index());
-        (0..SOCKS)
-            .map(|sock| world.sock(sock).held())
-            .filter(move |s| used(&**s).any(|(_, member)| member.is_in(index)))
-    }
-
-    fn is_sole(&self) -> bool {
-        true
-    }
-
-    fn is_closed(&self) -> bool {
-        self.world.sets[self.index].closed.load(Ordering::SeqCst) != 0
-    }
-
-    fn descriptor(&self) -> Option<c_int> {
-        (!self.is_closed()).then_some(self.index as c_int)
-    }
-
-    fn ctl(&self, epfd: c_int, op: c_int, fd: c_int, events: u32, data: u64) -> Result<(), Errno> {
-        self.world.kernel.ctl(epfd as usize, op, fd, events, data)
     }
 }
 
