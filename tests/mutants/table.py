@@ -45,7 +45,7 @@ MUTANTS = [
     ),
     Mutant(
         "key-shown-after-sleep", SYSWRAP + "io/epoll/wait.rs",
-        "    if got <= 0 || !sets::has_keys() && set.tells_gone.load(Ordering::Relaxed) == 0 {\n        return Some(got);",
+        "    if got <= 0 || !sets::has_keys() && set.roll.tells_gone.load(Ordering::Relaxed) == 0 {\n        return Some(got);",
         "    if got <= i32::MAX {\n        return Some(got);",
         "a thread that fell asleep before a registration became ours is told our key instead of its own data",
         ("semantics sleepers::set_asleep_as_it_moves default", "semantics sleepers::set_asleep_as_it_moves first"),
@@ -300,16 +300,16 @@ MUTANTS = [
         ("semantics edges::oneshot_fired_before_the_ring default", "semantics edges::oneshot_fired_before_the_ring first"),
     ),
     Mutant(
-        "spent-not-set", SYSWRAP + "io/epoll/ready.rs",
-        "    if wanted & EPOLLONESHOT as u32 != 0 {",
-        "    if false && wanted & EPOLLONESHOT as u32 != 0 {",
+        "spent-not-set", SYSWRAP + "state/member/news.rs",
+        "        if wanted & EPOLLONESHOT as u32 != 0 {",
+        "        if false && wanted & EPOLLONESHOT as u32 != 0 {",
         "a one-shot registration fires again and again",
         ("semantics edges::oneshot_once default", "semantics edges::oneshot_once first"),
     ),
     Mutant(
-        "edge-told-twice", SYSWRAP + "io/epoll/ready.rs",
-        "    was_in >> part != into >> part || news_out\n",
-        "    was_in >> part <= u64::MAX || news_out\n",
+        "edge-told-twice", SYSWRAP + "state/member/news.rs",
+        "        was_in >> part != into >> part || news_out\n",
+        "        was_in >> part <= u64::MAX || news_out\n",
         "an edge is told as often as it is asked for",
         ("semantics edges::edge_once_per_arrival default", "semantics edges::edge_once_per_arrival first"),
     ),
@@ -330,9 +330,98 @@ MUTANTS = [
     ),
     Mutant(
         "child-gives-back-for-the-parent", SYSWRAP + "lifecycle/fork.rs",
-        "    sockets().for_each(|(_, s)| registration::leave_inherited(&s));\n",
+        "    sockets().for_each(|(_, s)| registration::leave_inherited(&*s));\n",
         "",
         "a child that becomes another program makes of the parent's registrations what they were at the fork",
         ("semantics exec::exec_leaves_the_sets_of_the_parent default", "semantics exec::exec_leaves_the_sets_of_the_parent first"),
+    ),
+    # --- registrations --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "ask-not-listed", SYSWRAP + "state/registration/control.rs",
+        "        member.ask(event);\n"
+        "        true\n",
+        "        member.ask(event);\n"
+        "        false\n",
+        "what the program asks of a registration of ours is not looked at: a byte that is there is never told",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "restored-otherwise", SYSWRAP + "state/registration.rs",
+        "member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));\n"
+        "}",
+        "libc::EPOLLIN as u32, member.data.load(Ordering::Relaxed));\n"
+        "}",
+        "a registration is given back with other events than the program asks for",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "spent-given-back", SYSWRAP + "state/registration.rs",
+        "    if member.has(bit::SPENT) {\n"
+        "        // An entry",
+        "    if false {\n"
+        "        // An entry",
+        "a one-shot registration that was told of is armed again as its session ends",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "detached-given-back", SYSWRAP + "state/registration.rs",
+        "    if member.has(bit::DETACHED) {\n"
+        "        take_out",
+        "    if false {\n"
+        "        take_out",
+        "what the program has taken out of its set is there again as its session ends",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "forgotten-and-listed", SYSWRAP + "state/registration.rs",
+        "    set.deactivate(member);\n"
+        "    member.clear();",
+        "    member.clear();",
+        "a member that leaves its set stays on the list of those that may have something to tell",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "heard-too-late", SYSWRAP + "state/registration.rs",
+        "|| member.is_in(set.index()) && member.is_live());",
+        "|| true);",
+        "a report that is looked at beside a close puts what has left its set on the set's list for ever",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "sleepers-not-stirred", SYSWRAP + "state/registration.rs",
+        "    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.\n"
+        "    if set.roll().sleepers.load(Ordering::SeqCst) > 0\n",
+        "    if false\n",
+        "what is asked for while another thread sleeps on the set is not told to it",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "quiet-for-ever", SYSWRAP + "state/registration.rs",
+        "    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);\n"
+        "    // Under",
+        "    // Under",
+        "the kernel is not asked again of what it has told something new of",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "rests-unarmed", SYSWRAP + "state/registration/look.rs",
+        "&& s.may_rest(member) {",
+        "{",
+        "a member leaves a long list though nobody will tell of its next byte",
+        ("model madrigal-syswrap registrations_change_hands 100",),
+    ),
+    Mutant(
+        "stays-told-once", SYSWRAP + "state/registration/look.rs",
+        "        found.stays |= again;\n",
+        "        let _ = again;\n",
+        "who is told of what stays ready and does not see to it is the only one told: others sleep on",
+        ("semantics sleepers::another_sees_to_nothing default", "model madrigal-syswrap registrations_change_hands 300"),
+    ),
+    Mutant(
+        "added-to-a-closed-set", SYSWRAP + "state/registration/control.rs",
+        "    if set.is_closed() {",
+        "    if false {",
+        "what is added to a set while another thread closes that stays its member for ever",
+        ("model madrigal-syswrap registrations_change_hands 100",),
     ),
 ]

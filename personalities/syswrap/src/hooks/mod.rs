@@ -23,10 +23,10 @@ use core::ffi::{c_int, c_void};
 use libc::ssize_t;
 use madrigal_report::Reason;
 use madrigal_sys::signals::Held;
-use madrigal_sys::{Errno, fault, raw};
+use madrigal_sys::{Errno, fault};
 
 use crate::io::target::Target;
-use crate::io::{plain, recv};
+use crate::io::{handlers, plain, recv};
 use crate::lifecycle::close;
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
@@ -172,7 +172,7 @@ fn closing<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
 }
 
 extern "C-unwind" fn close_own(fd: *mut c_void) {
-    raw::close(fd.addr() as c_int);
+    handlers::close_own(fd.addr() as c_int);
 }
 
 /// Runs what may end a thread that was cancelled: then by way of `routine`.

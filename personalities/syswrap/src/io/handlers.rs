@@ -13,6 +13,8 @@ use libc::{pollfd, sigset_t, timespec};
 use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, mem, raw, time};
 
+use crate::state::table;
+
 /// Counts what the program sets by the C library.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// What the program had installed at the last look, of which kind: written under no lock, each by itself, and believed for a short time.
@@ -70,6 +72,14 @@ fn ends_where_mixed() -> u64 {
     ends
 }
 
+/// Closes the descriptor that [`sleep`] made, if the program has not made another of its number.
+pub(crate) fn close_own(fd: c_int) {
+    if table::is_hidden(fd) {
+        table::unhide(fd);
+        raw::close(fd);
+    }
+}
+
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
 /// Else what the descriptor tells, nothing when the time is over. `held`: what the program has blocked, where the call holds back all
 /// signals. The second entry, if it is a descriptor, is to be closed by `ppoll` where a thread is cancelled in it.
@@ -85,12 +95,12 @@ pub(crate) fn sleep(
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
     let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
-    let told = told.map(|fd| mem::move_high(fd).into_raw_fd());
+    let told = told.map(|fd| mem::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
     let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
     let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;
     let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
-    told.into_iter().for_each(raw::close);
+    told.into_iter().for_each(close_own);
     match result {
         Err(Errno::INTR) if told.is_some() || handlers_restart() => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),

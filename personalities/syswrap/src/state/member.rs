@@ -147,6 +147,11 @@ impl Member {
         self.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
     }
 
+    /// Whether it is told of as long as it is ready.
+    pub(crate) fn tells_again(&self) -> bool {
+        self.events.load(Ordering::Relaxed) & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 == 0
+    }
+
     pub(crate) fn is_exclusive(&self) -> bool {
         self.events.load(Ordering::Relaxed) & libc::EPOLLEXCLUSIVE as u32 != 0
     }

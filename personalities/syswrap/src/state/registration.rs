@@ -21,7 +21,7 @@ use super::member::{Member, bit};
 use super::session::{deaths, phase};
 pub(crate) use control::control;
 pub(crate) use lent::{lend, lent_with, shown};
-pub(crate) use look::{Look, Looked, look};
+pub(crate) use look::{Found, Look, Looked, look};
 pub(crate) use parties::{EventSet, Subject};
 
 /// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
@@ -280,9 +280,8 @@ pub(crate) fn heard<S: Subject>(set: &S::Set, s: &S, m: usize) {
     let member = &s.members()[m];
     // SYNC: SeqCst with `Member::ask_once`.
     member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
-    if member.is_live() {
-        set.activate(s.id(m), member);
-    }
+    // Under the set's lock: a member that has left the set meanwhile is not to stay on its list, for it may begin anew elsewhere.
+    set.activate_with(s.id(m), member, || member.is_in(set.index()) && member.is_live());
 }
 
 /// Another thread has taken what was meant for all, such as a doorbell of a socket that is closing: a sleeper is made to look again.
@@ -397,3 +396,6 @@ fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     }
     forget(set, s, member);
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;

@@ -45,16 +45,18 @@ impl Roll {
         counts.into_iter().chain(more).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// Puts a member on the active list, behind a change of it that no look may come between.
+    /// Puts a member on the active list, behind a change of it that no look may come between. The change says false: not this one.
     #[inline]
     pub(crate) fn activate<'m, A>(
         &self,
         (id, member): (u32, &Member),
         of: impl Fn(u32) -> Option<(A, &'m Member)>,
-        change: impl FnOnce(),
+        change: impl FnOnce() -> bool,
     ) {
         let _lock = self.lock.lock();
-        change();
+        if !change() {
+            return;
+        }
         self.activations.fetch_add(1, Ordering::Relaxed);
         member.quiet.store(0, Ordering::Relaxed);
         if !member.has(bit::ACTIVE) {

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::{ECONNRESET, EPOLLET, EPOLLIN, EPOLLRDHUP, MSG_DONTWAIT};
 use madrigal_tests::net::{self, read, recv, recv_exact, send_all};
@@ -14,6 +15,7 @@ use crate::set::Set;
 crate::checks![
     another_takes_what_woke_it,
     another_on_the_set_has_gone,
+    another_sees_to_nothing,
     reader_asleep_as_it_moves,
     set_asleep_as_it_moves,
     set_asleep_as_a_doorbell_is_added,
@@ -97,6 +99,32 @@ fn another_on_the_set_has_gone() {
             send_all(&p.c, b"b");
         });
     }
+}
+
+/// Who is told first of what stays ready does not see to it: another thread asleep on the set is told at once, too.
+fn another_sees_to_nothing() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN, 1);
+    let mut fastest = Duration::MAX;
+    for _ in 0..5 {
+        let tids = [Tid::default(), Tid::default()];
+        let sent = std::thread::scope(|scope| {
+            for tid in &tids {
+                scope.spawn(|| {
+                    tid.tell();
+                    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+                });
+            }
+            tids.iter().for_each(Tid::await_asleep);
+            send_all(&p.c, b"a");
+            Instant::now()
+        });
+        fastest = fastest.min(sent.elapsed());
+        recv_exact(&p.s, 1);
+    }
+    // A sleep that nobody ends is cut after a second.
+    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
 }
 
 /// A connection moves while a thread is in a receive of it, where a doorbell would be a byte.

@@ -9,25 +9,25 @@ use madrigal_netaccess::wait::Peer;
 use super::{WRITABLE, ready};
 use crate::lifecycle::leave::relieve;
 use crate::state::member::{Member, bit};
-use crate::state::registration::{EventSet as _, Look, Looked, look};
+use crate::state::registration::{EventSet as _, Found, Look, Looked, look};
 use crate::state::session::{View, phase};
 use crate::state::sets::Set;
 use crate::state::sock::{self, MEMBERS, Sock};
 use crate::state::socket::{Socket, view};
 
 /// Looks at every active member once and reports what is ready and was not reported in this `round` yet.
-pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> usize {
+pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> Found {
     if set.roll.length.load(Ordering::SeqCst) == 0 {
-        return 0;
+        return Found::default();
     }
-    let (n, stalled) = look(set, out, Look::new(round));
-    if let Some(id) = stalled
+    let found = look(set, out, Look::new(round));
+    if let Some(id) = found.stalled
         && let Some(s) = sock::by_index(id / MEMBERS as u32)
     {
         // Outside the lock: leaving a session takes the socket's own.
         relieve(&s, s.members[id as usize % MEMBERS].fd.load(Ordering::Relaxed));
     }
-    n
+    found
 }
 
 /// Where the peer of a member that may have something to tell soon was last seen.

@@ -1,5 +1,6 @@
 //! epoll_wait(2): look at rings and kernel, spin as the wait policy allows, sleep in the kernel.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
@@ -130,6 +131,7 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
     let (n, ours) = waiting.translate((0, 0), out, got as usize);
     let n = n + if ours { waiting.collect(&mut out[n..]) } else { 0 };
+    waiting.done(Ok(n));
     (n > 0).then_some(n as c_int)
 }
 
@@ -138,26 +140,40 @@ struct Waiting {
     set: SetRef,
     limits: Limits,
     round: u32,
+    /// Whether it tells of something that stays ready.
+    stays: Cell<bool>,
 }
 
 impl Waiting {
     fn new(epfd: c_int, set: SetRef, limits: Limits) -> Self {
         let round = set.rounds.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        Self { epfd, set, limits, round }
+        Self { epfd, set, limits, round, stays: Cell::new(false) }
     }
 
     fn run(self, out: &mut [epoll_event]) -> Waited {
         if !self.set.is_plain() {
             let n = self.first_look(out);
             if n != Ok(0) || self.limits.at_once() {
-                return Waited::Done(n);
+                return self.done(n);
             }
         }
         self.spin_then_sleep(out)
     }
 
     fn collect(&self, out: &mut [epoll_event]) -> usize {
-        collect(&self.set, out, self.round)
+        let found = collect(&self.set, out, self.round);
+        if found.stays {
+            self.stays.set(true);
+        }
+        found.n
+    }
+
+    /// Behind a wait. What stays ready the kernel tells to the next sleeper at once, whatever comes of the one it told first.
+    fn done(&self, told: Result<usize, Errno>) -> Waited {
+        if self.stays.get() && self.sleepers() > 0 {
+            registration::wake_sleeper(&*self.set);
+        }
+        Waited::Done(told)
     }
 
     /// The rings, and the kernel if it is its turn: always for a wait that may not last, and where it told of other descriptors
@@ -394,7 +410,7 @@ impl Waiting {
 
     fn spin_then_sleep(self, out: &mut [epoll_event]) -> Waited {
         let since = match self.spin(out) {
-            Ok(n) => return Waited::Done(n),
+            Ok(n) => return self.done(n),
             Err(since) => since,
         };
         if self.set.is_plain() {
@@ -404,7 +420,7 @@ impl Waiting {
         POLICY.slept(&self.set.waiter, since);
         match result {
             Ok(0) if self.limits.left() != Some(0) => Waited::Again,
-            other => Waited::Done(other),
+            other => self.done(other),
         }
     }
 

@@ -68,9 +68,10 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     let restarts = left.is_none() && op.done() == 0;
     let (left, cut) = (held.or(left), held.is_some());
     // A receive on a socket that was made non-blocking meanwhile would return at once; and one that has got a part, or asks for nothing,
-    // ends with any signal handler.
+    // ends with any signal handler, as one on a socket that was given a time-out meanwhile.
     let mask = op.progress.signals.mask();
-    let polls = mask.is_some() || left.is_some() || s.has(flag::NONBLOCK) || op.done() > 0 || op.buffers.total() == 0;
+    let otherwise = s.has(flag::NONBLOCK | flag::RCVTIMEO) || op.done() > 0 || op.buffers.total() == 0;
+    let polls = mask.is_some() || left.is_some() || otherwise;
     let poll = (polls || urgent != 0).then_some(libc::POLLIN | libc::POLLRDHUP | urgent);
     Some(Step::Sleeps(Sleep { since, left, cut, restarts, mask, poll }))
 }

@@ -241,5 +241,8 @@ fn is_exclusive(event: epoll_event) -> bool {
 /// A registration that is ours is (again) what the program wishes, and is looked at.
 #[inline]
 fn ask<S: Subject>(set: &S::Set, (s, m): (&S, usize), member: &Member, event: epoll_event) {
-    set.activate_with(s.id(m), member, || member.ask(event));
+    set.activate_with(s.id(m), member, || {
+        member.ask(event);
+        true
+    });
 }

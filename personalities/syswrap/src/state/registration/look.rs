@@ -32,6 +32,17 @@ impl Look {
     }
 }
 
+/// What a look has found.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Found {
+    /// Events that it tells.
+    pub(crate) n: usize,
+    /// A member whose peer is stalled.
+    pub(crate) stalled: Option<u32>,
+    /// Whether something that is told of stays ready until the program sees to it: whoever else sleeps on the set is to be told, too.
+    pub(crate) stays: bool,
+}
+
 /// A socket, as a look sees it.
 pub(crate) trait Looked: Subject {
     /// What the program is told of a member now, by its trigger mode.
@@ -42,18 +53,17 @@ pub(crate) trait Looked: Subject {
     fn may_rest(&self, member: &Member) -> bool;
 }
 
-/// Looks at every active member once and reports what is ready and was not reported in this round yet: how many, and a member whose peer
-/// is stalled.
-pub(crate) fn look<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> (usize, Option<u32>) {
+/// Looks at every active member once and reports what is ready and was not reported in this round yet.
+pub(crate) fn look<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> Found {
     let guard = set.roll().lock.lock();
     if guard.nested() {
-        return (0, None);
+        return Found::default();
     }
     if set.roll().length.load(Ordering::Relaxed) > look.long { rotate(set, out, look) } else { walk(set, out, look) }
 }
 
 /// Looks at all of a list, and reports those whose turn it is.
-fn walk<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> (usize, Option<u32>) {
+fn walk<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> Found {
     let (mut n, mut stalled, mut told) = (0, None, [0; MOST]);
     let enough = out.len() >= set.roll().length.load(Ordering::Relaxed) as usize;
     for (id, s, member) in set.active() {
@@ -81,7 +91,7 @@ fn walk<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Lo
         }
         n += 1;
     }
-    (report(set, out, (&told[..n], look.round), enough), stalled)
+    Found { stalled, ..report(set, out, (&told[..n], look.round), enough) }
 }
 
 const NO_EVENT: epoll_event = epoll_event { events: 0, u64: 0 };
@@ -99,37 +109,38 @@ fn line_up<E: EventSet>(set: &E, told: &mut Told, n: usize, id: u32) -> usize {
     at
 }
 
-/// Notes that members are told of, as many as there is room for; `made`: their events are there already. How many.
+/// Notes that members are told of, as many as there is room for; `made`: their events are there already.
 fn report<E: EventSet<Subject: Looked>>(
     set: &E,
     out: &mut [epoll_event],
     (told, round): (&[u32], u32),
     made: bool,
-) -> usize {
-    let mut n = 0;
+) -> Found {
+    let mut found = Found::default();
     for &id in told {
-        let Some((s, member)) = set.member(id).filter(|_| n < out.len()) else { break };
+        let Some((s, member)) = set.member(id).filter(|_| found.n < out.len()) else { break };
         if !made {
             let Some(event) = s.report_of(member) else { continue };
-            out[n] = event;
+            out[found.n] = event;
         }
-        n += 1;
+        found.n += 1;
         member.round.store(round, Ordering::Relaxed);
         member.quiet.store(0, Ordering::Relaxed);
-        let again = member.events.load(Ordering::Relaxed) & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 == 0;
+        let again = member.tells_again();
+        found.stays |= again;
         member.turn.store(if again { set.roll().next_turn() } else { 0 }, Ordering::Relaxed);
         if member.has(bit::SPENT) {
             set.deactivate(member);
         }
     }
-    n
+    found
 }
 
 /// Looks at a long list until there are events enough, and goes on behind them the next time.
-fn rotate<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> (usize, Option<u32>) {
-    let (mut n, mut stalled, mut last) = (0, None, 0);
+fn rotate<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Look) -> Found {
+    let (mut found, mut last) = (Found::default(), 0);
     for (id, s, member) in set.active() {
-        if n == out.len() {
+        if found.n == out.len() {
             // Whoever was reported goes behind those that were not: nobody starves.
             set.roll().rotate(last, |id| set.member(id));
             break;
@@ -142,8 +153,9 @@ fn rotate<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: 
             continue;
         }
         if let Some(event) = s.report_of(member) {
-            out[n] = event;
-            n += 1;
+            out[found.n] = event;
+            found.n += 1;
+            found.stays |= member.tells_again();
             last = id + 1;
             member.quiet.store(0, Ordering::Relaxed);
             member.round.store(look.round, Ordering::Relaxed);
@@ -151,10 +163,10 @@ fn rotate<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: 
                 set.deactivate(member);
             }
         } else if s.is_stalled() {
-            stalled = Some(id);
+            found.stalled = Some(id);
         } else if member.quiet.fetch_add(1, Ordering::Relaxed) > look.quiet && s.may_rest(member) {
             set.deactivate(member);
         }
     }
-    (n, stalled)
+    found
 }

@@ -95,12 +95,12 @@ pub(crate) trait EventSet: Sized {
 
     /// Puts a member on the active list.
     fn activate(&self, id: u32, member: &Member) {
-        self.activate_with(id, member, || {});
+        self.activate_with(id, member, || true);
     }
 
-    /// The same behind a change of the member that no look may come between.
+    /// The same behind a change of the member that no look may come between. The change says false: not this one.
     #[inline]
-    fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce()) {
+    fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce() -> bool) {
         self.roll().activate((id, member), |id| self.member(id), change);
     }
 

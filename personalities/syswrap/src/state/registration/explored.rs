@@ -1,0 +1,69 @@
+//! Registrations under a scheduler: two sockets in two event sets, over a model of the kernel's, with the code that runs under programs
+//! (`cargo test -p madrigal-syswrap --features shuttle`).
+//!
+//! Real are the steps of a registration and of epoll_ctl(2), a member, the active list, the looks at it, and what of a member is news.
+//! The waits of the program make these steps in the order of `io::epoll`. A session is a ring of counted bytes and a doorbell here.
+//!
+//! A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports as a deadlock. Everything that the program asks for
+//! has data of its own, by which [`books`] finds what is told twice, too late, or without news.
+
+mod books;
+mod kernel;
+mod program;
+mod rest;
+mod world;
+
+use libc::EPOLL_CTL_ADD;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::sync::Arc;
+use shuttle::{MaxSteps, Runner, thread};
+
+use world::World;
+
+/// `EXPLORE=300` has three times as many runs.
+fn explore(random: usize, pct: usize, run: impl Fn() + Send + Sync + Clone + 'static) {
+    let percent = std::env::var("EXPLORE").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let times = |runs: usize| (runs * percent / 100).max(1);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = MaxSteps::FailAfter(400_000);
+    Runner::new(RandomScheduler::new(times(random)), config.clone()).run(run.clone());
+    Runner::new(PctScheduler::new(4, times(pct)), config).run(run);
+}
+
+/// The threads of a program: one that waits until all is over, one that hears of a few events, and those that do these works.
+fn live(works: &[fn(&World)]) {
+    let world = Arc::new(World::new());
+    for index in 0..world::SOCKS {
+        assert!(program::change(&world, index, 0, EPOLL_CTL_ADD, program::any_events()));
+    }
+    let spawn = |work: fn(&World)| {
+        let world = Arc::clone(&world);
+        thread::spawn(move || work(&world))
+    };
+    let works: Vec<_> = works.iter().map(|&work| spawn(work)).collect();
+    let waiter = spawn(|world| program::wait_for_all(world, None));
+    let helper = {
+        let world = Arc::clone(&world);
+        let few = thread_rng().gen_range(0..=2);
+        thread::spawn(move || program::wait_for_all(&world, Some(few)))
+    };
+    works.into_iter().for_each(|work| work.join().unwrap());
+    world.books.done();
+    program::settle_books(&world);
+    waiter.join().unwrap();
+    helper.join().unwrap();
+    rest::check(&world);
+    rest::close_all(&world);
+}
+
+#[test]
+fn registrations_change_hands_and_nobody_sleeps_for_ever() {
+    explore(8_000, 4_000, || live(&[program::send_all, program::change_all, program::move_all]));
+}
+
+#[test]
+fn a_byte_wakes_somebody_while_sessions_begin_and_end() {
+    explore(4_000, 2_000, || live(&[program::send_all, program::move_all]));
+}

@@ -1,0 +1,164 @@
+//! What the program has asked for and was told, in the order of a clock; and whether that is right.
+
+use std::sync::Mutex;
+
+use libc::{EPOLLET, EPOLLONESHOT};
+
+use super::world::SOCKS;
+
+/// Data of the first thing asked for.
+const FIRST: u64 = 1000;
+
+/// What the kernel may have told of before it was asked for: once for each thread that waits, and one that lies there.
+const LATE: u64 = 3;
+
+/// One ADD or MOD of the program's: its data in the kernel is its number.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    sock: usize,
+    set: usize,
+    events: u32,
+    /// News of the socket before it.
+    news: u64,
+    returned: Option<u64>,
+    refused: bool,
+    /// From when on nothing is to be told of it any more.
+    retired: Option<u64>,
+    told: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    clock: u64,
+    asked: Vec<Asked>,
+    sent: u64,
+    read: u64,
+    lost: u64,
+    done: bool,
+}
+
+impl Inner {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A change that began at `since` has returned: what had returned before it is of the past.
+    fn retire(&mut self, (sock, set): (usize, Option<usize>), since: u64) {
+        let now = self.tick();
+        for old in &mut self.asked {
+            let same = old.sock == sock && set.is_none_or(|set| old.set == set);
+            if same && old.returned.is_some_and(|at| at < since) {
+                old.retired = old.retired.or(Some(now));
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Books(Mutex<Inner>);
+
+/// A change that is being made.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    pub(super) data: u64,
+    since: u64,
+}
+
+impl Books {
+    fn with<T>(&self, part: impl FnOnce(&mut Inner) -> T) -> T {
+        part(&mut self.0.lock().unwrap())
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.with(Inner::tick)
+    }
+
+    // --- registrations ----------------------------------------------------------------------------------------------------------
+
+    /// The program is about to ask for something.
+    pub(super) fn ask(&self, sock: usize, set: usize, events: u32, news: u64) -> Change {
+        self.with(|books| {
+            let since = books.tick();
+            let data = FIRST + books.asked.len() as u64;
+            let (returned, refused, retired, told) = (None, false, None, 0);
+            books.asked.push(Asked { sock, set, events, news, returned, refused, retired, told });
+            Change { data, since }
+        })
+    }
+
+    /// It has; `taken`: it was not refused.
+    pub(super) fn asked(&self, change: Change, taken: bool) {
+        self.with(|books| {
+            let at = (change.data - FIRST) as usize;
+            if taken {
+                let Asked { sock, set, .. } = books.asked[at];
+                books.retire((sock, Some(set)), change.since);
+                let now = books.tick();
+                books.asked[at].returned = Some(now);
+            } else {
+                books.asked[at].refused = true;
+            }
+        });
+    }
+
+    /// A deletion, or a close, that began at `since` has returned.
+    pub(super) fn took_out(&self, sock: usize, set: Option<usize>, since: u64) {
+        self.with(|books| books.retire((sock, set), since));
+    }
+
+    /// A wait that began at `since` tells of it: socket, set and events that were asked for. `news`: of the sockets, by now.
+    pub(super) fn tell(&self, data: u64, since: u64, news: [u64; SOCKS]) -> (usize, usize, u32) {
+        self.with(|books| {
+            let place = data.checked_sub(FIRST).map(|at| at as usize);
+            let Some(asked) = place.and_then(|at| books.asked.get_mut(at)) else {
+                panic!("data that nobody has asked for: {data:#x}");
+            };
+            assert!(!asked.refused, "told of what was refused: {asked:?}");
+            assert!(asked.retired.is_none_or(|at| at > since), "told at {since} of the past: {asked:?}");
+            asked.told += 1;
+            if asked.events & EPOLLONESHOT as u32 != 0 {
+                assert_eq!(asked.told, 1, "told of once armed: {asked:?}");
+            } else if asked.events & EPOLLET as u32 != 0 {
+                let news = 1 + LATE + news[asked.sock] - asked.news;
+                assert!(asked.told <= news, "told without any news: {asked:?}, {news}");
+            }
+            (asked.sock, asked.set, asked.events)
+        })
+    }
+
+    /// Whether something asked for may stand by now.
+    pub(super) fn may_stand(&self, data: u64) -> bool {
+        self.with(|books| books.asked[(data - FIRST) as usize].retired.is_none())
+    }
+
+    // --- bytes ------------------------------------------------------------------------------------------------------------------
+
+    pub(super) fn sent(&self) {
+        self.with(|books| books.sent += 1);
+    }
+
+    pub(super) fn read(&self, n: u64) {
+        self.with(|books| books.read += n);
+    }
+
+    pub(super) fn lost(&self, n: u64) {
+        self.with(|books| books.lost += n);
+    }
+
+    /// Nobody sends or closes any more.
+    pub(super) fn done(&self) {
+        self.with(|books| books.done = true);
+    }
+
+    /// Whether all that was sent, and ever will be, is read.
+    pub(super) fn are_even(&self) -> bool {
+        self.with(|books| books.done && books.sent == books.read + books.lost)
+    }
+
+    pub(super) fn describe(&self) -> String {
+        self.with(|books| {
+            format!("sent {} read {} lost {}, asked {:#?}", books.sent, books.read, books.lost, books.asked)
+        })
+    }
+}
