@@ -206,6 +206,42 @@ impl Drop for Wide {
     }
 }
 
+/// A receive buffer that is larger for a while.
+#[derive(Debug)]
+pub struct Deep {
+    fd: c_int,
+    size: c_int,
+    locked: Option<c_int>,
+}
+
+/// Makes room for `n` bytes in the receive buffer of a socket that is about to be connected (`SO_RCVBUFFORCE`; as far as `SO_RCVBUF` goes
+/// without privilege), so that they arrive unread. `None`: it has it, or nothing can be done.
+pub fn deepen(fd: c_int, n: u64) -> Option<Deep> {
+    let size = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).ok()?;
+    if n <= size as u64 / 4 {
+        return None;
+    }
+    let locked = raw::sockopt_int(fd, libc::SOL_SOCKET, SO_BUF_LOCK).ok();
+    // It is doubled, and half of it may be what the kernel needs besides.
+    let half = c_int::try_from(n.saturating_mul(2)).unwrap_or(c_int::MAX / 2);
+    let deep = Deep { fd, size, locked };
+    deep.set_half(half).then_some(deep)
+}
+
+impl Deep {
+    fn set_half(&self, half: c_int) -> bool {
+        let set = |name| raw::set_sockopt(self.fd, libc::SOL_SOCKET, name, &half).is_ok();
+        set(libc::SO_RCVBUFFORCE) || set(libc::SO_RCVBUF)
+    }
+}
+
+impl Drop for Deep {
+    fn drop(&mut self) {
+        self.set_half(self.size / 2);
+        let _ = self.locked.map(|which| raw::set_sockopt(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which));
+    }
+}
+
 /// Small segments of a socket go at once until this is dropped, though others are not acknowledged yet.
 #[derive(Debug)]
 pub struct Hasty(c_int);

@@ -11,6 +11,7 @@ use super::fds::set_nonblocking;
 use super::{get, guarded_or, is_socket, kernel_only, kernel_soon};
 use crate::io::recv;
 use crate::lifecycle::earn;
+use crate::state::registration;
 use crate::state::session::phase;
 use crate::state::sock::{self, Sock, flag, mode};
 use crate::state::socket::view;
@@ -244,7 +245,13 @@ fn after(change: &Change) {
             s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
             earn::tell_linger(&s);
         }
-        libc::SO_RCVLOWAT => s.set_flag(flag::LOW_WATER, is_low_water(change.first)),
+        libc::SO_RCVLOWAT => {
+            s.set_flag(flag::LOW_WATER, is_low_water(change.first));
+            // Linux tells of what is there anew (tcp_set_rcvlowat); of what is in a ring it does not know.
+            if view(&s, change.fd).is_some_and(|v| v.reads_ring_bytes()) {
+                registration::tell_bytes_anew(&*s);
+            }
+        }
         libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),
         _ => {}
     }

@@ -180,7 +180,8 @@ impl HandBack for Hands<'_> {
                 break;
             }
         }
-        own_end(session, peer.cookie.load(Ordering::Relaxed)).ok_or(told)
+        let cookie = peer.cookie.load(Ordering::Relaxed);
+        own_end(session, cookie).or_else(|| end_of_own(cookie)).ok_or(told)
     }
 
     fn may_ask(&self) -> bool {
@@ -229,6 +230,13 @@ fn own_end(session: &Session, cookie: u64) -> Option<Copy> {
     };
     table::range(0, u32::MAX)
         .filter(|&(_, word)| word.is_socket() && is_other(word))
+        .find_map(|(fd, _)| copy_of(proc::own_pid(), fd, cookie).ok())
+}
+
+/// The same if it has come from another process, which has closed it since: nobody here knows what it is.
+fn end_of_own(cookie: u64) -> Option<Copy> {
+    table::range(0, u32::MAX)
+        .filter(|(_, word)| word.is_socket())
         .find_map(|(fd, _)| copy_of(proc::own_pid(), fd, cookie).ok())
 }
 

@@ -137,6 +137,20 @@ pub(crate) fn restore<S: Subject>(s: &S) {
     restore_all(s);
 }
 
+/// The same but for those that know of the stream's end by an edge: the kernel would tell of it anew. False: some are kept.
+pub(crate) fn restore_unless_ended<S: Subject>(s: &S) -> bool {
+    let _registering = s.hold_members();
+    let knows_end = |member: &Member| member.has(bit::OURS) && !member.has(bit::DETACHED) && member.knows_end();
+    if !used(s).any(|(_, member)| knows_end(member)) {
+        restore_all(s);
+        return true;
+    }
+    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT) && !knows_end(member)) {
+        restore_one(s, member);
+    }
+    false
+}
+
 fn restore_all<S: Subject>(s: &S) {
     s.set_hooked(false);
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT)) {
@@ -330,6 +344,19 @@ pub(crate) fn quieten<S: Subject>(s: &S) {
         {
             let _ = put(&*set, epfd, member, told, s.key(m));
         }
+    }
+}
+
+/// Bytes that are there are an edge once more.
+pub(crate) fn tell_bytes_anew<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
+    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
+        let Some(set) = s.set_of(member) else { continue };
+        set.activate_with(s.id(m), member, || {
+            member.seen_in.store(u64::MAX, Ordering::Relaxed);
+            true
+        });
+        stir_sleepers(&*set, s, m, member);
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn settle(s: &'static Sock, own: u32) {
             s.tell_over();
         }
         unhook(s);
-        if !is_needed(s) && !is_gone(s) {
+        if !s.has(flag::STAYS) && !is_needed(s) && !is_gone(s) {
             restore_nodelay(s);
             leave_slot(s);
             s.back_off();
@@ -52,6 +52,7 @@ pub(crate) fn note(s: &Sock) {
     if s.mode() == mode::SESSION
         && s.session.is_done()
         && !s.session.is_gone()
+        && !s.has(flag::STAYS)
         && (s.has(flag::HOOKED) || !is_needed(s))
     {
         s.hold.set_due();
@@ -71,12 +72,13 @@ fn is_needed(s: &Sock) -> bool {
 }
 
 /// The socket is an ordinary one to the program and the kernel again, once both directions are DONE: what a fork's child, or another
-/// program, finds in the kernel is what the program has put there.
+/// program, finds in the kernel is what the program has put there. But for registrations that know of its end by an edge: they stay ours, and
+/// the slot stays with them, until the socket is closed.
 pub(crate) fn unhook(s: &Sock) {
     if !s.has(flag::HOOKED) || s.session.is_gone() || s.mode() != mode::SESSION || !s.session.is_done() {
         return;
     }
-    registration::restore(s);
+    s.set_flag(flag::STAYS, !registration::restore_unless_ended(s));
     if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
         let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_CORK, &1);
     }

@@ -86,6 +86,8 @@ pub(crate) mod flag {
     pub(crate) const LOW_WATER: u32 = 512;
     /// Its descriptors are closed on exec only until a child is made that must not read it.
     pub(crate) const WITHHELD: u32 = 1024;
+    /// The session is over, and registrations stay ours all the same.
+    pub(crate) const STAYS: u32 = 2048;
     /// What a connection has from its listener; `TCP_CORK`, too.
     pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER;
 }

@@ -44,6 +44,12 @@ impl Member {
         ready
     }
 
+    /// Whether it was told by an edge that the stream has ended.
+    pub(crate) fn knows_end(&self) -> bool {
+        let (events, seen) = (self.events.load(Ordering::Relaxed), self.seen_in.load(Ordering::Relaxed));
+        events & EPOLLET as u32 != 0 && seen != u64::MAX && seen >> 48 != 0
+    }
+
     /// Whether the kernel would have it on its list: something happened that it asks for. Whatever is ready then is told, though it may be
     /// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
     fn is_news(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {

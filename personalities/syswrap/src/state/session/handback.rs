@@ -286,6 +286,11 @@ impl<W: Wire> View<'_, W> {
         self.s.rx() == phase::DONE
     }
 
+    /// Whether the next byte is in the ring.
+    pub(crate) fn reads_ring_bytes(&self) -> bool {
+        self.s.rx() == phase::RING && self.has_ring_bytes()
+    }
+
     /// Whether bytes are unread in the ring.
     pub(crate) fn has_ring_bytes(&self) -> bool {
         Self::CONSUMER.waiting(self.inn) > 0
