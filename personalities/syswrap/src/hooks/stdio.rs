@@ -14,7 +14,7 @@ use crate::lifecycle::fork;
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
-use crate::state::sock;
+use crate::state::sock::{self, mode};
 
 unsafe extern "C" {
     fn ungetc(byte: c_int, file: *mut c_void) -> c_int;
@@ -28,14 +28,15 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
     // SAFETY: the program vouches for the string, if it is mapped.
     let mode = unsafe { directions(mode) };
     if !mode.reads {
-        sends_by_kernel(fd, Reason::Stdio);
+        before_printf(fd);
         return real();
     }
     if !leaves_rest(fd, Reason::Stdio) {
         return real();
     }
-    if mode.writes {
-        // glibc crashes where bytes were pushed back in front of an empty buffer, and then some are written.
+    if mode.writes || ends_otherwise(fd) {
+        // glibc crashes where bytes were pushed back in front of an empty buffer, and then some are written; and an error it asks the
+        // kernel for.
         kernel_only(fd, Reason::Stdio);
         return real();
     }
@@ -124,6 +125,19 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
 /// The C library is about to write to `fd` by itself.
 fn before_printf(fd: c_int) {
     sends_by_kernel(fd, Reason::Stdio);
+    // Of a peer that went otherwise than the kernel says the kernel is to know.
+    if ends_otherwise(fd) {
+        kernel_only(fd, Reason::Stdio);
+    }
+}
+
+/// Whether its peer is gone, only we know what is to be told of that, and no other process holds it: it can be connected anew.
+fn ends_otherwise(fd: c_int) -> bool {
+    let look = || {
+        let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION && s.is_sole())?;
+        Some(s.session.is_gone() || s.session.owes_error())
+    };
+    is_known(fd) && guarded_or(false, || look().unwrap_or(false))
 }
 
 macro_rules! go_on {

@@ -171,10 +171,10 @@ pub(crate) fn after_spawn() {
     if process::is_plain() {
         return;
     }
-    for (fd, s) in sockets().filter(|(_, s)| s.has(flag::WITHHELD)) {
-        s.set_flag(flag::WITHHELD, false);
-        s.while_open(fd, || raw::fcntl(fd, libc::F_SETFD, 0));
-    }
+    let withheld = || sockets().filter(|(_, s)| s.has(flag::WITHHELD));
+    withheld().for_each(|(fd, s)| _ = s.while_open(fd, || raw::fcntl(fd, libc::F_SETFD, 0)));
+    // Behind all of its descriptors.
+    withheld().for_each(|(_, s)| s.set_flag(flag::WITHHELD, false));
 }
 
 /// Keeps a socket from the child, if it has no descriptor that is closed on exec anyway: which of them is nobody would know afterwards.

@@ -91,8 +91,9 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
 fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
     let is_left = done.is_err() && done != Err(Errno::IO);
-    let differs = is_left || done.is_ok() && v.s.is_gone() && !v.s.is_over();
-    if back == Back::IntoKernel && differs && anew::connect(v) {
+    // An error that is owed the kernel has told us.
+    let differs = is_left || done.is_ok() && (v.s.is_gone() && !v.s.is_over() || v.s.owes_error());
+    if matches!(back, Back::IntoKernel | Back::Beside) && differs && anew::connect(v) {
         return;
     }
     if v.s.is_over() {
