@@ -18,6 +18,7 @@ crate::checks![
     edge_out_after_full,
     edge_out_by_option,
     edge_at_end,
+    edge_behind_a_low_water_mark,
     edge_at_close,
     oneshot_once,
     oneshot_fired_before_the_ring,
@@ -166,6 +167,22 @@ fn edge_at_end() {
     assert_eq!(set.wait(4, 30), []);
     net::shutdown(&p.s, libc::SHUT_WR).unwrap();
     assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
+}
+
+/// Linux tells of bytes anew when the program says how many a receive waits for.
+fn edge_behind_a_low_water_mark() {
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, EPOLLIN | EPOLLET, 1);
+    send_all(&p.c, b"bytes");
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, 0), []);
+    net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).unwrap();
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, 0), []);
+    recv_exact(&p.s, 5);
+    net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).unwrap();
+    assert_eq!(set.wait(4, 0), [], "nothing is there");
 }
 
 fn edge_at_close() {

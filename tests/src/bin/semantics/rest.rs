@@ -24,6 +24,10 @@ crate::checks![
     read_by_a_file,
     written_by_a_file_for_both,
     beside_a_file_that_writes,
+    written_by_a_file_behind_a_kill,
+    error_told_to_a_file,
+    moved_behind_a_reset,
+    flags_of_what_was_withheld,
     inherited_with_small_buffers,
     left_to_a_parent,
     left_when_exec_fails,
@@ -269,6 +273,61 @@ fn beside_a_file_that_writes() {
     assert_same(&recv_exact(&fd, sent.len()), &sent);
     // SAFETY: open.
     unsafe { libc::fclose(file) };
+}
+
+/// A peer that had read everything was killed: that is an end of the stream, and the next bytes are taken.
+fn written_by_a_file_behind_a_kill() {
+    let fd = pair::left_by_a_killed_peer(|_| ());
+    let file = file(&fd, c"w");
+    // SAFETY: open.
+    unsafe {
+        assert_eq!((libc::fputc(i32::from(b'x'), file), libc::fflush(file)), (i32::from(b'x'), 0));
+        libc::fclose(file);
+    }
+}
+
+/// A receive has taken what came before a reset; a FILE is told of it.
+fn error_told_to_a_file() {
+    let Pair { c, s } = Pair::warm();
+    send_all(&s, b"unread");
+    send_all(&c, b"1");
+    drop(c);
+    let mut bytes = [0; 2];
+    assert_eq!(net::recv(&s, &mut bytes, 0), Ok(1));
+    let file = file(&s, c"r");
+    // SAFETY: open.
+    unsafe {
+        assert_eq!((libc::fgetc(file), net::errno()), (libc::EOF, ECONNRESET));
+        libc::fclose(file);
+    }
+}
+
+/// Another number is given to a socket that was reset, with more unread than a window holds: poll(2) shows both.
+fn moved_behind_a_reset() {
+    let (fd, sent) = reset_behind(600_000);
+    // SAFETY: the test reads nothing by that number.
+    assert_eq!(unsafe { libc::dup2(fd.as_raw_fd(), 0) }, 0);
+    assert_eq!(
+        net::poll(&fd, libc::POLLIN | libc::POLLRDHUP, 0),
+        libc::POLLIN | libc::POLLRDHUP | POLLERR | libc::POLLHUP
+    );
+    assert_same(&recv_exact(&fd, 1000), &sent[..1000]);
+}
+
+/// Sockets that a command must not read are closed on exec for the time that it takes to make one.
+fn flags_of_what_was_withheld() {
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
+    let others = [net::dup(&fd), net::dup(&fd)];
+    let all = || others.iter().chain([&fd]);
+    all().for_each(|fd| _ = net::fcntl(fd, libc::F_SETFD, 0).unwrap());
+    // Another process holds it, too.
+    let child = net::fork(|| {
+        assert!(Command::new("true").status().unwrap().success());
+        all().for_each(|fd| assert_eq!(net::fcntl(fd, libc::F_GETFD, 0), Ok(0)));
+        0
+    });
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(recv_exact(&fd, 5), b"hello");
 }
 
 /// A program that knows nothing of rings reads what is there as its standard input.
