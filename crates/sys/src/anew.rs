@@ -206,6 +206,7 @@ fn of_v6(of: &libc::sockaddr_in6) -> SocketAddr {
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::Mutex;
 
     use super::*;
 
@@ -217,7 +218,11 @@ mod tests {
         socket
     }
 
+    /// A port that one test gives up for a moment another one would get.
+    static PORTS: Mutex<()> = Mutex::new(());
+
     fn anew(how: Ending) -> TcpStream {
+        let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let socket = left();
         let names = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
         let fd = socket.as_raw_fd();

@@ -28,7 +28,6 @@ crate::checks![
     pending_signal_ends_ppoll,
     handler_uses_the_socket,
     interrupted_with_timeout,
-    restarts_though_given_a_timeout,
     restarts_though_all_is_closed,
     waitall_interrupted_keeps_part,
     waitall_interrupted_as_bytes_come,
@@ -309,17 +308,6 @@ fn restarts_behind((to, from): (OwnedFd, OwnedFd), meanwhile: impl FnOnce(&Owned
         crate::await_asleep(tid);
         send_all(&from, b"byte");
         assert_eq!(receiver.join().unwrap(), Ok(4));
-    });
-}
-
-/// A receive has the time-out that was set when it began: what another thread sets meanwhile makes no handler end it.
-fn restarts_though_given_a_timeout() {
-    net::on_signal(SIGUSR1, net::count_signal, true);
-    let p = Pair::warm();
-    restarts_behind((p.s, p.c), |to| {
-        net::set(to, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(10_000)).unwrap();
-        // It looks again, and sleeps on.
-        assert_eq!(net::wait(net::fork(|| 0)), 0);
     });
 }
 

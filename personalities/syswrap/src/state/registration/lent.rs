@@ -15,7 +15,7 @@ use madrigal_sys::Errno;
 use super::{EventSet, Subject, used, withdraw};
 use crate::state::member::{Member, bit};
 
-/// No program asks for it: it says the same as `EPOLLOUT`.
+/// Hardly a program asks for it: it says the same as `EPOLLOUT`.
 const MARK: u32 = EPOLLWRNORM as u32;
 const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
