@@ -287,8 +287,8 @@ MUTANTS = [
     ),
     Mutant(
         "receive-timeout-ignored", SYSWRAP + "io/progress.rs",
-        "        if !s.has(limited) {",
-        "        if receiving || !s.has(limited) {",
+        "self.deadline.set(if s.has(limited)",
+        "self.deadline.set(if !receiving && s.has(limited)",
         "SO_RCVTIMEO ends no receive",
         ("semantics receive::receive_timeout default",),
     ),
@@ -329,11 +329,11 @@ MUTANTS = [
         ("semantics processes::many_clients_come_back default",),
     ),
     Mutant(
-        "child-gives-back-for-the-parent", SYSWRAP + "lifecycle/fork.rs",
-        "    sockets().for_each(|(_, s)| registration::leave_inherited(&*s));\n",
-        "",
-        "a child that becomes another program makes of the parent's registrations what they were at the fork",
-        ("semantics exec::exec_leaves_the_sets_of_the_parent default", "semantics exec::exec_leaves_the_sets_of_the_parent first"),
+        "lent-without-a-mark", SYSWRAP + "state/registration/lent.rs",
+        "&& s.holds_unread() && !s.is_gone() { MARK }",
+        "&& s.holds_unread() && !s.is_gone() { 0 }",
+        "the kernel tells parent and child nothing of what is unread in a ring over a fork",
+        ("semantics families::told_to_one_of_them first",),
     ),
     # --- registrations --------------------------------------------------------------------------------------------------------
     Mutant(

@@ -70,7 +70,7 @@ pub(crate) mod bit {
     /// spent, until the program modifies it.
     pub(crate) const ABSENT: u32 = 256;
     /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
-    /// and what it is we know better, for the peer has gone, or bytes are in a ring ([`super::registration`], `lent`).
+    /// and what it is we know better, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).
     pub(crate) const LENT: u32 = 512;
     /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no news.
     pub(crate) const TOLD: u32 = 1024;

@@ -380,10 +380,14 @@ fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) 
     v.seal();
     v.finish_receiving();
     if let Err(e) = hand_back(&v) {
-        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, or not wait for it, and it
-        // goes on by itself.
+        // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, or not wait for it, or it has
+        // no room, and it goes on by itself.
         let gone = world.kernel.is_over(1 - side);
-        assert!(gone || matches!(e, Errno::TIMEDOUT | Errno::PERM | Errno::AGAIN), "{e:?}\n{}", world.dump());
+        assert!(
+            gone || matches!(e, Errno::TIMEDOUT | Errno::PERM | Errno::AGAIN | Errno::NOBUFS),
+            "{e:?}\n{}",
+            world.dump()
+        );
         if e == Errno::IO {
             world.kernel.abort(side);
         }
