@@ -333,7 +333,7 @@ MUTANTS = [
         "&& s.holds_unread() && !s.is_gone() { MARK }",
         "&& s.holds_unread() && !s.is_gone() { 0 }",
         "the kernel tells parent and child nothing of what is unread in a ring over a fork",
-        ("semantics families::told_to_one_of_them first",),
+        ("semantics families::data_changed_by_the_parent first", "semantics families::armed_by_the_parent first"),
     ),
     # --- registrations --------------------------------------------------------------------------------------------------------
     Mutant(
