@@ -4,6 +4,7 @@
 
 mod calls;
 mod free;
+mod options;
 
 use std::fmt::Write as _;
 
