@@ -24,6 +24,8 @@
 pub(crate) mod arenas;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod defer;
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
 pub(crate) mod gate;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod guests;

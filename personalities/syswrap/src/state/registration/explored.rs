@@ -15,22 +15,11 @@ mod world;
 
 use libc::EPOLL_CTL_ADD;
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
-use shuttle::{MaxSteps, Runner, thread};
+use shuttle::thread;
 
+use crate::state::explored::explore;
 use world::World;
-
-/// `EXPLORE=300` has three times as many runs.
-fn explore(random: usize, pct: usize, run: impl Fn() + Send + Sync + Clone + 'static) {
-    let percent = std::env::var("EXPLORE").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
-    let times = |runs: usize| (runs * percent / 100).max(1);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    config.max_steps = MaxSteps::FailAfter(400_000);
-    Runner::new(RandomScheduler::new(times(random)), config.clone()).run(run.clone());
-    Runner::new(PctScheduler::new(4, times(pct)), config).run(run);
-}
 
 /// The threads of a program: one that waits until all is over, one that hears of a few events, and those that do these works.
 fn live(works: &[fn(&World)]) {

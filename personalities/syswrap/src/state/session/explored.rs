@@ -12,23 +12,12 @@ mod world;
 
 use madrigal_base::sync::explored::mortal::Process;
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
-use shuttle::{MaxSteps, Runner, thread};
+use shuttle::thread;
 
+use crate::state::explored::explore;
 use program::Plan;
 use world::World;
-
-/// `EXPLORE=300` has three times as many runs.
-fn explore(random: usize, pct: usize, run: impl Fn() + Send + Sync + Clone + 'static) {
-    let percent = std::env::var("EXPLORE").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
-    let times = |runs: usize| (runs * percent / 100).max(1);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    config.max_steps = MaxSteps::FailAfter(400_000);
-    Runner::new(RandomScheduler::new(times(random)), config.clone()).run(run.clone());
-    Runner::new(PctScheduler::new(4, times(pct)), config).run(run);
-}
 
 /// Runs both sides of a connection to their end, then ends whoever was killed as the kernel does.
 fn connect(plans: [Plan; 2], processes: &[Process; 2]) -> Arc<World> {
