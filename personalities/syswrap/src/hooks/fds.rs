@@ -302,6 +302,8 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
                 let ours = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
                 if !ours {
                     close::yield_kept(new);
+                    // Of a call that sleeps, which has it open, whatever becomes of the number.
+                    table::unhide(new);
                 }
             } else {
                 close::begin(new);
