@@ -23,6 +23,7 @@ pub(super) fn connect(v: &View<'_, Socket<'_>>) -> bool {
     let Ok(place) = Place::of(v.wire.fd) else { return false };
     // What the peer is to have back went with it.
     v.finish_sending();
+    v.keep_kernels_end();
     // A reset is seen only once everything before it has arrived.
     let _deep = tcp::deepen(v.wire.fd, v.inbound());
     let end = End { place: &place, v, end: OnceCell::new() };

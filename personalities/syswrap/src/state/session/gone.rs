@@ -286,6 +286,15 @@ impl<W: Wire> View<'_, W> {
         self.note_end(KERNEL_ENDED);
     }
 
+    /// The kernel's socket is about to be connected anew: what it would tell by itself is to be told all the same.
+    pub(crate) fn keep_kernels_end(&self) {
+        match self.wire.take_error() {
+            Some(e) => self.s.owe(e),
+            None if self.wire.health() == Health::Closed && !self.is_mute() => _ = self.s.step(OPEN, OVER),
+            None => {}
+        }
+    }
+
     /// How an end in the peer's place is to end, so that the kernel tells what is to be told. It speaks for itself from now on.
     pub(crate) fn ending_for_kernel(&self) -> Ending {
         let ending = match self.s.gone_now() {
