@@ -54,10 +54,12 @@ impl Progress {
         self.waited.get()
     }
 
-    /// Whether it waits on, where the kernel would return at once: on a socket that was made non-blocking meanwhile, by whomever.
+    /// Whether it waits on, where the kernel would return at once or too early: on a socket that was made non-blocking meanwhile, by
+    /// whomever, or that was given a time-out.
     pub(crate) fn is_to_wait_on(&self, s: &Sock, fd: c_int) -> bool {
         let by_another = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0);
-        s.has(flag::NONBLOCK) || self.waited.get() && by_another()
+        let limited_late = || self.deadline.get() == u64::MAX && s.has(flag::RCVTIMEO);
+        s.has(flag::NONBLOCK) || limited_late() || self.waited.get() && by_another()
     }
 
     /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread may have made non-blocking.
