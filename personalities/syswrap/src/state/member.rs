@@ -124,8 +124,8 @@ impl Member {
         self.state.load(Ordering::Relaxed) & (bit::OURS | bit::SPENT | bit::DETACHED) == bit::OURS
     }
 
-    /// Takes the program's wishes: it is armed, and not deleted any more. The next look reports whatever is there. Under the set's lock where it is ours, for a look that is
-    /// just being made must not disarm what is armed now.
+    /// Takes the program's wishes: it is armed, and not deleted any more. The next look reports whatever is there. Under the set's lock where
+    /// it is ours, for a look that is just being made must not disarm what is armed now.
     pub(crate) fn ask(&self, event: libc::epoll_event) {
         self.events.store(event.events, Ordering::Relaxed);
         self.data.store(event.u64, Ordering::Relaxed);

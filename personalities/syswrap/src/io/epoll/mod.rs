@@ -17,6 +17,7 @@ mod control;
 mod nested;
 mod ready;
 mod sleep;
+mod told;
 mod wait;
 
 use crate::state::member::{ENDED, READABLE, URGENT, WRITABLE};

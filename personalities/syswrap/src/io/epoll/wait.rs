@@ -9,16 +9,17 @@ use madrigal_sys::{Errno, fault, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
-use super::ready::{asked_elsewhere, kernel_readiness, ready_of, report_of, shown_of};
+use super::ready::{kernel_readiness, report_of};
 use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
+use super::told::{is_told, put_right};
 use super::{ENDED, READABLE};
-use crate::state::member::{Member, bit};
+use crate::state::member::bit;
 use crate::state::process::POLICY;
+use crate::state::registration;
 use crate::state::session::{Me, View, deaths, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, nap, view};
-use crate::state::{registration, settle};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
 const KERNEL_NS: u64 = 50_000;
@@ -285,7 +286,7 @@ impl Waiting {
     fn translate(&self, (found, n): (usize, usize), out: &mut [epoll_event], got: usize) -> (usize, bool) {
         let (mut kept, mut others, mut ours) = (n, false, false);
         for i in n..n + got {
-            let (event, named) = self.put_right(out[i]);
+            let (event, named) = put_right(&self.set, out[i]);
             match named {
                 None if is_meant(&self.set, event.u64, self.round) => {
                     others = true;
@@ -309,47 +310,6 @@ impl Waiting {
             self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
         (kept, ours)
-    }
-
-    /// What the program is told of an event, or the member it names. Of one that is lent the kernel knows when, and the ring what.
-    fn put_right(&self, event: epoll_event) -> (epoll_event, Option<Option<(Ref, usize)>>) {
-        let named = sets::by_key(event.u64);
-        let tells_gone = self.set.roll.tells_gone.load(Ordering::Relaxed);
-        if named.is_none()
-            && let Some((s, m)) = registration::lent_with(&*self.set, event)
-        {
-            return put_lent_right(event, &s, &s.members[m]);
-        }
-        if named.is_none() && tells_gone != 0 {
-            return self.put_plain_right(event, tells_gone);
-        }
-        let Some(Some((s, m))) = &named else { return (event, named) };
-        let member = &s.members[*m];
-        if !member.has(bit::LENT) || !member.is_in(self.set.index()) {
-            return (event, named);
-        }
-        let end = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        // More than an end is told only of what is armed, by another process where it is spent here.
-        let armed = if event.events & !end != 0 { bit::SPENT } else { 0 };
-        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | armed, false);
-        let told = || report_of(s, member).or_else(|| asked_elsewhere(s, member, event.events));
-        let told = if member.has(bit::SPENT) { None } else { told() };
-        told.map_or((event, Some(None)), |event| (event, None))
-    }
-
-    /// The same for one that may be the program's, of a socket whose peer has gone. What happened the kernel knows.
-    fn put_plain_right(&self, event: epoll_event, tells_gone: u32) -> (epoll_event, Option<Option<(Ref, usize)>>) {
-        if event.events & ENDED != 0
-            && let Some(ours) = registration::adopt_gone(&*self.set, event.u64)
-        {
-            return (event, Some(Some(ours)));
-        }
-        let gone = || registration::gone_with(&*self.set, event.u64);
-        let Some((s, m)) = (tells_gone > 1).then(gone).flatten() else { return (event, None) };
-        match shown_of(&s, &s.members[m], event.events) {
-            0 => (event, Some(None)),
-            events => (epoll_event { events, ..event }, None),
-        }
     }
 
     /// The kernel reported something of a member whose registration is ours.
@@ -482,22 +442,4 @@ impl Waiting {
     fn bell_comes(&self) -> bool {
         (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !nap(100_000))
     }
-}
-
-/// What the program is told of an event of a member that is lent, and whose bytes may be in a ring.
-fn put_lent_right(event: epoll_event, s: &Ref, member: &Member) -> (epoll_event, Option<Option<(Ref, usize)>>) {
-    let events = registration::shown(event.events, |asked| ready_of(s, member, asked));
-    // Its ring may be at its end.
-    settle::note(s);
-    if events == 0 { (event, Some(None)) } else { (epoll_event { events, ..event }, None) }
-}
-
-/// Whether an event is among those told already; what is new of it is added there. The kernel tells of a level-triggered entry each time
-/// it is asked.
-fn is_told(told: &mut [epoll_event], event: epoll_event) -> bool {
-    let same = told.iter_mut().find(|other| other.u64 == event.u64);
-    same.is_some_and(|other| {
-        other.events |= event.events;
-        true
-    })
 }

@@ -12,8 +12,9 @@ use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRN
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
-use super::{EventSet, Subject, used, withdraw};
+use super::{EventSet, Subject, restore_one, used, withdraw};
 use crate::state::member::{Member, bit};
+use crate::state::session::phase;
 
 /// Hardly a program asks for it: it says the same as `EPOLLOUT`.
 const MARK: u32 = EPOLLWRNORM as u32;
@@ -33,6 +34,10 @@ pub(crate) fn lend<S: Subject>(s: &S) {
 
 pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
+    if !s.is_gone() && s.rx() == phase::DONE {
+        // The kernel tells everything.
+        return restore_one(s, member);
+    }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
     member.set_bit(bit::LENT, true);
     set.roll().lent.fetch_add(1, Ordering::Relaxed);
@@ -120,8 +125,16 @@ pub(crate) fn lent_with<E: EventSet>(set: &E, told: epoll_event) -> Option<(E::H
     })
 }
 
-/// What of a lent member is to be told, where the kernel has `told` this; `ready` says what of something there is.
-pub(crate) fn shown(told: u32, ready: impl FnOnce(u32) -> u32) -> u32 {
-    let asked = if told & MARK != 0 { told & !MARK | EPOLLIN as u32 } else { told };
-    ready(asked) & (asked | ENDS)
+/// What of a lent member is to be told, where the kernel has `told` this; `ready` says what of something there is. 0: nothing.
+pub(crate) fn shown(member: &Member, told: u32, ready: impl FnOnce(u32) -> u32) -> u32 {
+    if told & !ENDS == 0 && member.has(bit::SPENT) {
+        return 0;
+    }
+    let marked = told & MARK != 0;
+    let asked = if marked { told & !MARK | EPOLLIN as u32 } else { told };
+    match ready(asked) & (asked | ENDS) {
+        // Another descriptor may have the same data, and its event must not be lost.
+        0 if !marked => told,
+        shown => shown,
+    }
 }
