@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -28,7 +27,6 @@ crate::checks![
     pending_signal_ends_ppoll,
     handler_uses_the_socket,
     interrupted_with_timeout,
-    restarts_though_all_is_closed,
     waitall_interrupted_keeps_part,
     waitall_interrupted_as_bytes_come,
     peek_interrupted_sees_all,
@@ -286,42 +284,6 @@ fn interrupted_with_timeout() {
     net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(50_000)).unwrap();
     // signal(7): with a time-out set, SA_RESTART does not restart.
     assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), || {}), Err(EINTR));
-}
-
-/// A receive that sleeps, its handler running while it does; then `meanwhile` and the handler again, and a byte.
-fn restarts_behind((to, from): (OwnedFd, OwnedFd), meanwhile: impl FnOnce(&OwnedFd)) {
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            // SAFETY: no pointers.
-            tell.send((net::this_thread(), unsafe { libc::gettid() })).unwrap();
-            net::recv(&to, &mut [0; 16], 0)
-        });
-        let (thread, tid) = told.recv().unwrap();
-        crate::await_asleep(tid);
-        meanwhile(&to);
-        crate::await_asleep(tid);
-        net::signal_thread(thread, SIGUSR1);
-        while net::signals() == 0 {
-            net::nap(1);
-        }
-        crate::await_asleep(tid);
-        send_all(&from, b"byte");
-        assert_eq!(receiver.join().unwrap(), Ok(4));
-    });
-}
-
-/// One handler ends calls, the other does not: which of them ran is seen by a descriptor, which the program neither sees nor closes.
-fn restarts_though_all_is_closed() {
-    net::on_signal(SIGUSR1, net::count_signal, true);
-    net::on_signal(libc::SIGUSR2, net::count_signal, false);
-    // One that has sent, and not received: no byte has come by its ring.
-    let p = Pair::fresh();
-    crate::both(|| send_all(&p.c, &vec![1; 300_000]), || drop(net::recv_exact(&p.s, 300_000)));
-    restarts_behind((p.c, p.s), |_| {
-        // SAFETY: no descriptor of a test has such a number.
-        assert_eq!(unsafe { libc::close_range(500, u32::MAX, 0) }, 0);
-    });
 }
 
 fn waitall_interrupted_keeps_part() {

@@ -21,6 +21,7 @@ mod polling;
 mod processes;
 mod receive;
 mod rest;
+mod restarts;
 mod set;
 mod sets;
 mod sleepers;
@@ -55,6 +56,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("turns", turns::CHECKS),
     ("edges", edges::CHECKS),
     ("interrupts", interrupts::CHECKS),
+    ("restarts", restarts::CHECKS),
     ("descriptors", descriptors::CHECKS),
     ("overtaken", overtaken::CHECKS),
     ("processes", processes::CHECKS),

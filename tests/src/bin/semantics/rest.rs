@@ -27,6 +27,7 @@ crate::checks![
     written_by_a_file_behind_a_kill,
     error_told_to_a_file,
     moved_behind_a_reset,
+    moved_behind_a_broken_pipe,
     flags_of_what_was_withheld,
     inherited_with_small_buffers,
     left_to_a_parent,
@@ -312,6 +313,22 @@ fn moved_behind_a_reset() {
         libc::POLLIN | libc::POLLRDHUP | POLLERR | libc::POLLHUP
     );
     assert_same(&recv_exact(&fd, 1000), &sent[..1000]);
+}
+
+/// The same of a killed peer that a send has found gone: the kernel tells of that by itself.
+fn moved_behind_a_broken_pipe() {
+    let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, b"hello"));
+    net::await_events(&fd, libc::POLLRDHUP);
+    assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
+    net::await_events(&fd, POLLERR);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(fd.as_raw_fd(), 0) }, 0);
+    assert_eq!(
+        net::poll(&fd, libc::POLLIN | libc::POLLRDHUP, 0),
+        libc::POLLIN | libc::POLLRDHUP | POLLERR | libc::POLLHUP
+    );
+    assert_eq!(recv_exact(&fd, 5), b"hello");
+    assert_eq!(net::take_error(&fd), libc::EPIPE);
 }
 
 /// Sockets that a command must not read are closed on exec for the time that it takes to make one.
