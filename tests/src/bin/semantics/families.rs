@@ -15,6 +15,7 @@ crate::checks![
     told_to_one_of_them,
     an_edge_for_one_of_them,
     deleted_by_the_parent,
+    added_again_by_the_parent,
     read_by_the_child,
     changed_by_the_child,
 ];
@@ -174,6 +175,20 @@ fn deleted_by_the_parent() {
             family.set.add(&family.s, EPOLLIN, 3);
             assert_eq!(family.told(), [(3, EPOLLIN)]);
         },
+    );
+}
+
+/// What the parent takes out and adds again both are told of, with what it says then.
+fn added_again_by_the_parent() {
+    Family::each(
+        EPOLLIN,
+        |family| assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]),
+        |family| {
+            family.set.delete(&family.s);
+            family.set.add(&family.s, EPOLLIN | EPOLLOUT, 4);
+            assert_eq!(family.told(), [(4, EPOLLIN | EPOLLOUT)]);
+        },
+        |family| assert_eq!(family.told(), [(4, EPOLLIN | EPOLLOUT)]),
     );
 }
 

@@ -28,7 +28,8 @@ pub(crate) fn control(
         if watched() {
             plain_in_watched(&s, fd);
         }
-        let known = set.as_ref().and_then(|set| registration::control((&**set, epfd), (&*s, fd), op, event, &call));
+        let follow = || set.as_ref().and_then(|set| registration::control((&**set, epfd), (&*s, fd), op, event, &call));
+        let known = follow();
         // SYNC: behind the addition: either this is seen here, or the member is by who begins to watch the set.
         if watched() {
             plain_in_watched(&s, fd);
@@ -39,7 +40,8 @@ pub(crate) fn control(
         return known.unwrap_or_else(|| {
             // A set nobody told us about, or one too many, would show doorbells.
             leave_for_good(&s, fd, Reason::EventSet, Back::Beside);
-            call()
+            // Bytes may be left in the ring.
+            follow().unwrap_or_else(&call)
         });
     }
     let inner = sets::enter(fd);

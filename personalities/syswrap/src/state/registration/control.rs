@@ -30,7 +30,9 @@ pub(crate) fn control<S: Subject>(
     let known = used(s).find(by_this);
     Some(match (op, known, event) {
         // Another process would be shown what is ours.
-        (EPOLL_CTL_ADD, None, Some(_)) if s.is_hooked() && !set.is_sole() && !s.is_gone() => return None,
+        (EPOLL_CTL_ADD, None, Some(_)) if s.is_hooked() && !set.is_sole() && !s.is_gone() && !s.holds_unread() => {
+            return None;
+        }
         (EPOLL_CTL_ADD, None, Some(event)) => {
             let (m, member) = s.members().iter().enumerate().find(|(_, member)| !member.is_used())?;
             add((set, epfd), (s, fd), (m, member), event, call)
@@ -84,7 +86,7 @@ fn add<S: Subject>(
     event: epoll_event,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let becomes_ours = s.is_hooked() && (set.is_sole() || !s.is_gone());
+    let becomes_ours = s.is_hooked() && set.is_sole();
     if becomes_ours && !is_exclusive(event) {
         // It tells nothing by the program's word: who sleeps on the set would be told of a doorbell.
         set.ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, s.key(m))?;
@@ -110,6 +112,9 @@ fn add<S: Subject>(
         }
         // The first report may have woken a thread before it could know the member.
         stir_sleepers(set, s, m, member);
+    } else if !set.is_sole() && s.holds_unread() && !s.is_gone() {
+        lent::begin(set, member);
+        lent::put(set, s, m, member)?;
     } else {
         note_plain(set, s);
     }

@@ -39,13 +39,17 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
         return restore_one(s, member);
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
-    member.set_bit(bit::LENT, true);
-    set.roll().lent.fetch_add(1, Ordering::Relaxed);
+    begin(&*set, member);
     if s.is_gone() {
         // Another process may make it the program's.
         set.roll().tells_gone.store(2, Ordering::Relaxed);
     }
     let _ = put(&*set, s, m, member);
+}
+
+pub(super) fn begin<E: EventSet>(set: &E, member: &Member) {
+    member.set_bit(bit::LENT, true);
+    set.roll().lent.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all

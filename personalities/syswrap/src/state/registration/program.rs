@@ -84,7 +84,7 @@ impl Subject for Sock {
     }
 
     fn holds_unread(&self) -> bool {
-        let waits = || view(self, self.fd()).is_some_and(|v| v.has_ring_bytes());
+        let waits = || view(self, self.fd()).is_some_and(|v| v.is_sealed_in() && v.has_ring_bytes());
         self.mode() == mode::SESSION && self.session.rx() != phase::DONE && waits()
     }
 
