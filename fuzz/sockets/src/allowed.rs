@@ -6,7 +6,7 @@ use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
 use crate::share::Seen;
-use crate::via::SendVia;
+use crate::via::{RecvVia, SendVia};
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
 pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<Rule> {
@@ -40,6 +40,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
+        () if is_mark_behind_fault(program, number, was, is) => Some((Rule::FaultSplit, true)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => Some((Rule::EdgeAgain, false)),
@@ -86,9 +87,9 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
             let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(is_reset);
             told && [plain, wrapped].into_iter().all(|seen| is_reset(seen) || seen.ret > 0)
         }
-        Op::Recv(_) => {
-            [plain, wrapped].into_iter().all(|seen| is_reset(seen) || seen.ret == 0 || seen.errno == libc::EAGAIN)
-        }
+        Op::Recv(data) => [plain, wrapped]
+            .into_iter()
+            .all(|seen| is_reset(seen) || is_end(data, seen) || seen.ret == -1 && seen.errno == libc::EAGAIN),
         Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
         Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
         Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
@@ -127,6 +128,11 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
 /// Whether a call is told that the connection is gone.
 fn is_reset(seen: &Seen) -> bool {
     seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET)
+}
+
+/// Whether a receive is told of the end of the stream: by no bytes, or by a message of none.
+fn is_end(data: &Data<RecvVia>, seen: &Seen) -> bool {
+    seen.ret == 0 || data.via == RecvVia::Recvmmsg && seen.ret == 1 && seen.aux.first() == Some(&0)
 }
 
 /// Whether a poll shows a reset where bytes are plain.
@@ -173,7 +179,7 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
     executed
         && killed
         && match &program.steps[number].op {
-            Op::Recv(_) => reset && plain.ret == 0,
+            Op::Recv(data) => reset && is_end(data, plain),
             Op::Send(_) => reset && plain.ret > 0,
             Op::Poll { entries, .. } => {
                 entries.len() == 1
@@ -196,9 +202,29 @@ fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &S
     unwrapped
         && match &program.steps[number].op {
             Op::Send(_) => is_reset(plain) && is_reset(wrapped),
-            Op::Recv(_) => is_reset(plain) && (is_reset(wrapped) || wrapped.ret == 0),
+            Op::Recv(data) => is_reset(plain) && (is_reset(wrapped) || is_end(data, wrapped)),
             _ => false,
         }
+}
+
+/// Whether all that differs is whether an urgent byte is told of that a receive into a bad page has passed: the kernel forgets it there only
+/// where it was the last of a segment.
+fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let &[(slot, _)] = &entries[..] else { return false };
+    let incoming = program.incoming(slot);
+    let passed = |op: &Op| match op {
+        Op::Recv(data) => data.memory != Memory::Good && program.incoming(data.slot) == incoming,
+        _ => false,
+    };
+    let marked = |op: &Op| match op {
+        Op::Send(data) => data.flags & libc::MSG_OOB != 0 && program.out(data.slot) == incoming,
+        _ => false,
+    };
+    let shown = |seen: &Seen| seen.aux.first().copied().unwrap_or(0) & !(libc::POLLPRI as u64);
+    let before = &program.steps[..number];
+    let mark = before.iter().position(|step| marked(&step.op));
+    mark.is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op))) && shown(plain) == shown(wrapped)
 }
 
 /// Whether a sleep ended by a send from a bad page: how much of it was sent is open.
