@@ -180,6 +180,58 @@ fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
     });
 }
 
+/// Streams of which nobody reads what comes back, until as much is on its way as can be, go on by another relay all the same.
+#[test]
+fn a_killed_relay_loses_nothing_of_streams_that_stand_still() {
+    const STREAMS: usize = 12;
+    const EACH: usize = 40 << 20;
+    let mut bed = two_relays("still");
+    let (_forward, local) = bed.forward("a1", &format!("b1:{}", echo()));
+    let relay = relays(&bed)[0];
+    let (moved, sent) = (&AtomicBool::new(false), &AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for n in 0..STREAMS {
+            let from = connect(local);
+            let mut to = from.try_clone().unwrap();
+            let piece = bytes(64 << 10);
+            scope.spawn(move || {
+                for _ in 0..EACH / piece.len() {
+                    to.write_all(&piece).unwrap();
+                    sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
+                }
+                to.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || read_in_two(from, n, EACH, moved));
+        }
+        let mut before = 0;
+        until("streams that stand still", || {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            let now = sent.load(Ordering::Relaxed);
+            (std::mem::replace(&mut before, now) == now && now > 0).then_some(())
+        });
+        println!("{} MiB were sent", before >> 20);
+        bed.kill(relay);
+        until("moved streams", || (bed.log("b1").matches("moved: a stream").count() >= STREAMS).then_some(()));
+        moved.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A part at once, so that windows grow, and the rest when that is said.
+fn read_in_two(mut from: TcpStream, n: usize, each: usize, go_on: &AtomicBool) {
+    let expected = bytes(64 << 10);
+    let (mut got, mut buffer) = (0, vec![0; 64 << 10]);
+    while got < each {
+        if got > each / 4 {
+            until("the word to go on", || go_on.load(Ordering::Relaxed).then_some(()));
+        }
+        let count = from.read(&mut buffer).unwrap();
+        assert!(count > 0, "stream {n} ended behind {got} bytes");
+        let at = got % expected.len();
+        assert!(buffer[..count].iter().eq(expected.iter().cycle().skip(at).take(count)), "stream {n} near {got}");
+        got += count;
+    }
+}
+
 #[test]
 fn a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain() {
     let mut bed = two_relays("peer");
