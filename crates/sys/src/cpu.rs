@@ -1,6 +1,12 @@
 //! Processors: how many this process may use, which one it is on, and how many tasks want them.
 
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
 use rustix::fs::{Mode, OFlags};
+
+use crate::Errno;
 
 /// The processor the calling thread runs on (vDSO getcpu(2), no system call).
 #[inline]
@@ -40,13 +46,44 @@ fn quota() -> Option<u32> {
     Some((max / period.max(1)) as u32)
 }
 
+/// A descriptor of `/proc/loadavg` for [`runnable`]; -1: none.
+static LOAD: AtomicI32 = AtomicI32::new(-1);
+
+/// Opens `/proc/loadavg` (proc(5)).
+pub fn open_load() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Has [`runnable`] read from this descriptor of `/proc/loadavg` from now on, which whoever made it keeps open; -1: open one each time.
+/// Returns the one before. (A descriptor that is opened takes the least number for a moment, on which another thread may count.)
+pub fn read_load_from(fd: c_int) -> c_int {
+    LOAD.swap(fd, Ordering::Relaxed)
+}
+
+/// What [`read_load_from`] was told last.
+pub fn load_fd() -> c_int {
+    LOAD.load(Ordering::Relaxed)
+}
+
 /// How many tasks want a processor right now on the whole machine, this one included (`/proc/loadavg`, proc(5)).
 pub fn runnable() -> Option<u32> {
-    let file = rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let file = crate::fd::Fd::from(file.ok()?);
     let mut buf = [0u8; 64];
+    let kept = load_fd();
+    if kept >= 0 {
+        // SAFETY: should the number be another file's by now, a few bytes of it are read, and its position stays.
+        let kept = unsafe { BorrowedFd::borrow_raw(kept) };
+        let known = rustix::io::pread(kept, &mut buf[..], 0).ok().and_then(|n| runnable_in(buf.get(..n)?));
+        if known.is_some() {
+            return known;
+        }
+    }
+    let file = crate::fd::Fd::from(open_load().ok()?);
     let n = rustix::io::read(&file, &mut buf[..]).ok()?;
-    let text = core::str::from_utf8(buf.get(..n)?).ok()?;
+    runnable_in(buf.get(..n)?)
+}
+
+fn runnable_in(load: &[u8]) -> Option<u32> {
+    let text = core::str::from_utf8(load).ok()?;
     text.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
@@ -83,10 +120,25 @@ pub fn claim<T>(at: &T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd as _;
 
     #[test]
     fn lists_of_processors_are_counted() {
         assert_eq!((count("0"), count("0-1"), count("0-3,8,10-11"), count("nonsense")), (1, 2, 7, 1));
         assert!(usable() >= 1 && online() >= 1);
+    }
+
+    #[test]
+    fn tasks_are_counted_by_a_descriptor_that_is_kept_and_without_it() {
+        assert_eq!(runnable_in(b"0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!((runnable_in(b"0.20 0.18"), runnable_in(b"\xff")), (None, None));
+        assert!(runnable() >= Some(1));
+        let kept = open_load().unwrap();
+        assert_eq!(read_load_from(kept.as_raw_fd()), -1);
+        assert!(runnable() >= Some(1) && runnable() >= Some(1));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(read_load_from(null.as_raw_fd()), kept.as_raw_fd());
+        assert!(runnable() >= Some(1));
+        assert_eq!(read_load_from(-1), null.as_raw_fd());
     }
 }

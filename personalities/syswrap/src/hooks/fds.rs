@@ -14,7 +14,7 @@ use crate::state::session::Shut;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::socket::view;
 use crate::state::table::{self, Kind, Word};
-use crate::state::{arenas, offers, process, sets};
+use crate::state::{arenas, load, offers, process, sets};
 use crate::{io, real, route};
 
 const SOCK_TYPE_MASK: c_int = 0xf;
@@ -82,7 +82,7 @@ fn with_descriptors(call: impl Fn() -> c_int) -> c_int {
     if fd >= 0 || errno() != libc::EMFILE {
         return fd;
     }
-    let give_up = || process::give_up_report_fd() | arenas::give_up_fds() | offers::give_up_fd();
+    let give_up = || process::give_up_report_fd() | arenas::give_up_fds() | offers::give_up_fd() | load::give_up_fd();
     if guarded_or(false, give_up) { call() } else { fd }
 }
 
@@ -299,7 +299,10 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     if raw::fcntl(old, libc::F_GETFD, 0).is_ok() && may_have(new) {
         guarded_or((), || {
             if table::is_hidden(new) {
-                let ours = process::yield_report_fd(new) || offers::yield_fd(new) || arenas::yield_fd(new);
+                let ours = process::yield_report_fd(new)
+                    || offers::yield_fd(new)
+                    || arenas::yield_fd(new)
+                    || load::yield_fd(new);
                 if !ours {
                     close::yield_kept(new);
                     // Of a call that sleeps, which has it open, whatever becomes of the number.

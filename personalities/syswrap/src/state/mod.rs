@@ -33,6 +33,8 @@ pub(crate) mod hold;
 pub(crate) mod holders;
 pub(crate) mod kept;
 pub(crate) mod key;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod load;
 pub(crate) mod lock;
 pub(crate) mod member;
 pub(crate) mod number;

@@ -9,7 +9,7 @@ use madrigal_report::{Reason, Report};
 
 use super::lock::Lock;
 use super::slab::zeroed_pages;
-use super::{still, table};
+use super::{load, still, table};
 
 /// The wait policy of every wait in this process.
 pub(crate) static POLICY: WaitPolicy = WaitPolicy::new();
@@ -267,6 +267,7 @@ fn make_report() -> Option<&'static Report> {
         report.set_off(reason);
     }
     REPORT.store(place, Ordering::Release);
+    load::keep();
     Some(report)
 }
 

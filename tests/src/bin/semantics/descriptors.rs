@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{EBADF, EINTR, EINVAL, POLLIN, SIGUSR1};
 use madrigal_tests::net::{self, read, recv_exact, send_all};
@@ -14,6 +15,7 @@ crate::checks![
     dupfd_numbers,
     close_range_ends,
     numbers_used_again,
+    least_number_beside_waits,
     dup2_over_ends_connection,
     dup2_that_fails_closes_nothing,
     dup2_over_blocked_reader,
@@ -113,6 +115,30 @@ fn numbers_used_again() {
             drop(net::new_fd(mine));
         }
     }
+}
+
+/// What a thread opens has the least number that is free, whatever others wait for meanwhile.
+fn least_number_beside_waits() {
+    let Pair { c, s } = Pair::warm();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| while read(&s, &mut [0]) == Ok(1) && net::write(&s, b"a") == Ok(1) {});
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                send_all(&c, b"q");
+                recv_exact(&c, 1);
+            }
+            net::shutdown(&c, libc::SHUT_WR).unwrap();
+        });
+        // The first wait of all may open something that is kept.
+        net::nap(50);
+        // SAFETY: opens a file of the system's, and closes it.
+        let opened = || unsafe { OwnedFd::from_raw_fd(libc::open(c"/dev/null".as_ptr(), libc::O_CLOEXEC)) };
+        let least = opened().as_raw_fd();
+        let other = (0..200_000).map(|_| opened().as_raw_fd()).find(|&number| number != least);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(other, None, "instead of {least}");
+    });
 }
 
 fn recv_like_read(fd: i32) -> Vec<u8> {

@@ -1,0 +1,44 @@
+//! `/proc/loadavg`, kept open. Whoever waits reads it often, and a descriptor that is opened for each look takes, for a moment, the least
+//! number that is free, which another thread of the program may count on.
+
+use core::ffi::c_int;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+
+use madrigal_sys::{cpu, mem, raw};
+
+use super::table;
+
+/// Opens it, if it is not open, beyond the program's sight.
+pub(crate) fn keep() {
+    if cpu::load_fd() >= 0 {
+        return;
+    }
+    let Ok(file) = cpu::open_load().map(mem::move_high) else { return };
+    table::hide(file.as_raw_fd());
+    cpu::read_load_from(file.into_raw_fd());
+}
+
+/// The program is out of descriptors: gives up this one. True if there was one.
+pub(crate) fn give_up_fd() -> bool {
+    let fd = cpu::read_load_from(-1);
+    if fd >= 0 {
+        table::unhide(fd);
+        raw::close(fd);
+    }
+    fd >= 0
+}
+
+/// The program wants that very number, by dup2(2): our descriptor is another one from now on. False: it is not this one.
+pub(crate) fn yield_fd(wanted: c_int) -> bool {
+    if wanted < 0 || cpu::load_fd() != wanted {
+        return false;
+    }
+    table::unhide(wanted);
+    // The old number stays open until the program's own descriptor takes its place.
+    let new = raw::fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted as usize + 1).unwrap_or(-1);
+    cpu::read_load_from(new);
+    if new >= 0 {
+        table::hide(new);
+    }
+    true
+}
