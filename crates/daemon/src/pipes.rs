@@ -23,16 +23,12 @@ const READS: usize = 16;
 /// Bytes of one read.
 pub(crate) const PIECE: usize = 32 << 10;
 
-/// What one stream may keep for another way, what all may keep together, and what each may keep even so. A stream that has as much on its
-/// way waits until its other end has caught up. Every stream may have what all the others leave free: one that stands still takes little of
-/// that from the others.
-const KEPT: usize = 8 << 20;
-const KEPT_BY_ALL: usize = 64 << 20;
-const KEPT_BY_ANY: usize = 1 << 20;
-/// Of very many streams even that is too much together: beyond so much each keeps this, and one of which more is on its way cannot go on by
-/// another way until its other end has caught up.
-const MOST_KEPT: usize = 96 << 20;
-const KEPT_OF_MANY: usize = 16 << 10;
+/// What one stream may keep for another way, what all may keep together, and what each may keep even so. Where it is more, a stream cannot
+/// go on by another way until its other end has caught up. A relay's two links hold half the first of a stream; the rest is how memory grows.
+/// (Who reads no more for it until then could wait for ever: what the other end has, it says in the stream, behind bytes that nobody reads.)
+const KEPT: usize = 16 << 20;
+const KEPT_BY_ALL: usize = 128 << 20;
+const KEPT_BY_ANY: usize = 16 << 10;
 
 /// What a counted stream must have room for to be worth a read.
 const LEAST: usize = 2 << 10;
@@ -80,8 +76,6 @@ pub(crate) struct Side {
     finished: bool,
     /// Of a stream that can go on by another way.
     pub(crate) tally: Option<Box<Tally>>,
-    /// Nothing more was read for it, for it keeps as much as it may.
-    full: bool,
     /// What was wrong as it was last read, or written to the other end.
     wrong: Option<Errno>,
     /// Bytes that came from it.
@@ -168,7 +162,7 @@ impl Side {
     /// An end, from which something may have been read already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
         let came = staged.len() as u64;
-        Self { end, staged, ended: false, finished: false, tally: None, full: false, wrong: None, came }
+        Self { end, staged, ended: false, finished: false, tally: None, wrong: None, came }
     }
 
     /// Its bytes are counted from now on.
@@ -284,18 +278,13 @@ impl Daemon {
         let mut buffer = std::mem::take(&mut self.piece);
         let [one, other] = &mut pipe.sides;
         let there = self.carry(one, other, &mut buffer);
-        let mut more = there.and_then(|more| Ok(more | self.carry(other, one, &mut buffer)?));
+        let more = there.and_then(|more| Ok(more | self.carry(other, one, &mut buffer)?));
         self.piece = buffer;
-        self.count_kept(&mut pipe);
         if let Some(far) = pipe.far() {
             // The other end may have to be told what came.
             self.send_out(far);
-            // It may have said that it has more.
-            if far.full && far.tally.as_ref().is_some_and(|tally| self.may_keep(tally) >= LEAST) {
-                far.full = false;
-                more = more.map(|_| true);
-            }
         }
+        self.count_kept(&mut pipe);
         match more {
             Err(_) => self.end_pipe(token, pipe, Some(Gone::Ended)),
             Ok(_) if pipe.is_done() => self.end_pipe(token, pipe, None),
@@ -312,17 +301,13 @@ impl Daemon {
     fn count_kept(&mut self, pipe: &mut Pipe) {
         let before = pipe.held;
         let Some(tally) = pipe.far().and_then(|side| side.tally.as_mut()) else { return };
-        if self.kept > MOST_KEPT && tally.held() > KEPT_OF_MANY {
+        let most = if self.kept > KEPT_BY_ALL { KEPT_BY_ANY } else { KEPT };
+        if tally.held() > most {
             tally.forget();
         }
         let held = tally.held();
         self.kept = self.kept + held - before;
         pipe.held = held;
-    }
-
-    /// How much more a counted stream may keep.
-    fn may_keep(&self, tally: &Tally) -> usize {
-        KEPT_BY_ALL.saturating_sub(self.kept).clamp(KEPT_BY_ANY, KEPT).saturating_sub(tally.kept())
     }
 
     /// Carries from one end to another; whether there may be more to carry at once.
@@ -375,16 +360,11 @@ impl Daemon {
         Ok(true)
     }
 
-    /// How much may be read for an end: of a counted stream, what it takes at once, lest it be held twice, and what it may keep.
-    fn room(&mut self, to: &mut Side) -> usize {
-        let (End::Stream((link, stream)), Some(tally)) = (&to.end, &to.tally) else { return PIECE };
-        let keeps = self.may_keep(tally);
-        to.full = keeps < LEAST;
-        if to.full {
-            return 0;
-        }
+    /// How much may be read for an end: of a counted stream, what it takes at once, lest it be held twice.
+    fn room(&mut self, to: &Side) -> usize {
+        let (End::Stream((link, stream)), Some(_)) = (&to.end, &to.tally) else { return PIECE };
         let room = self.links.get_mut(link).and_then(Link::mux).map_or(0, |mux| mux.room(*stream, LEAST));
-        if room < LEAST { 0 } else { (room - LEAST / 2).min(LONGEST).min(keeps) }
+        if room < LEAST { 0 } else { (room - LEAST / 2).min(LONGEST) }
     }
 
     /// Writes what was read before; whether all of it was taken, and there is room for more.

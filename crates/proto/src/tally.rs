@@ -111,11 +111,6 @@ impl Tally {
         self.acked
     }
 
-    /// Bytes that are kept: the other end may not have them.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
-    }
-
     /// Memory for what is kept.
     pub fn held(&self) -> usize {
         self.kept.capacity()

@@ -13,8 +13,8 @@ use crate::common::bed::{Bed, life, peak, raise_limits, until};
 const STREAMS: usize = 2000;
 /// What each gets on average before shares are compared.
 const SHARE: usize = 128 << 10;
-/// Windows of all streams, what they may grow by, and as much again for all else.
-const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20)) + (32 << 20);
+/// Windows of all streams, what they may grow by, what is kept for another way, and as much again for all else.
+const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20) + (128 << 20));
 
 /// Everything is read, or written, that can be.
 fn turn(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
