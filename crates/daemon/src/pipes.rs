@@ -24,9 +24,10 @@ const READS: usize = 16;
 pub(crate) const PIECE: usize = 32 << 10;
 
 /// What one stream may keep for another way, what all may keep together, and what each may keep even so. Where it is more, a stream cannot
-/// go on by another way until its other end has caught up. A relay's two links hold half the first of a stream; the rest is how memory grows.
-/// (Who reads no more for it until then could wait for ever: what the other end has, it says in the stream, behind bytes that nobody reads.)
-const KEPT: usize = 16 << 20;
+/// go on by another way until its other end has caught up. A relay's two links hold 8 MiB of each direction. What the other end has, it says
+/// in the stream, behind bytes that a slow program may not have read: that is as much again, and what lies in sockets. (So who reads no more
+/// while much is kept could wait for ever.)
+const KEPT: usize = 32 << 20;
 const KEPT_BY_ALL: usize = 128 << 20;
 const KEPT_BY_ANY: usize = 16 << 10;
 
