@@ -101,6 +101,13 @@ MUTANTS = [
         ("model madrigal-syswrap both_streams_arrive_whole 100",),
     ),
     Mutant(
+        "ring-left-behind-a-seal", SYSWRAP + "state/session/put.rs",
+        "        if self.s.producer.is_sealed(self.out) {\n            return Err(Trouble::Sealed);\n        }\n        let Some(block)",
+        "        let Some(block)",
+        "a sender leaves its ring to another session while the reader hands the ring's bytes back",
+        ("model madrigal-syswrap a_ring_that_was_left 100",),
+    ),
+    Mutant(
         "number-free-before-its-close", SYSWRAP + "state/number.rs",
         ".then_some(closing_by);",
         ".then_some(closing_by & 0);",

@@ -41,6 +41,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_mark_behind_fault(program, number, was, is) => Some((Rule::FaultSplit, true)),
+        () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => Some((Rule::EdgeAgain, false)),
@@ -225,6 +226,33 @@ fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped:
     let before = &program.steps[..number];
     let mark = before.iter().position(|step| marked(&step.op));
     mark.is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op))) && shown(plain) == shown(wrapped)
+}
+
+/// Whether all that differs is whether SIGIO came, of a socket by which a thread has received while the other end sent.
+fn is_unasked(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    /// Its place in what [`Op::Signals`] tells.
+    const SIGIO: usize = 4;
+    let but_that = |seen: &Seen| {
+        let mut seen = seen.clone();
+        seen.aux.get_mut(SIGIO).into_iter().for_each(|count| *count = 0);
+        seen
+    };
+    let before = || program.steps[..number].iter().enumerate();
+    let asked = before().filter_map(|(at, step)| match step.op {
+        Op::Ioctl { slot, request: Request::FioAsync(true) } => Some((at, program.incoming(slot))),
+        _ => None,
+    });
+    let received = |(asked, stream): (usize, u8)| {
+        before().skip(asked).any(|(_, step)| match step.op {
+            Op::Exchange { slot, .. } | Op::RecvAll { slot, .. } | Op::RecvToEnd { slot, .. } => {
+                program.incoming(slot) == stream
+            }
+            _ => false,
+        })
+    };
+    matches!(program.steps[number].op, Op::Signals)
+        && but_that(plain) == but_that(wrapped)
+        && asked.into_iter().any(received)
 }
 
 /// Whether a sleep ended by a send from a bad page: how much of it was sent is open.

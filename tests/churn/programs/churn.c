@@ -112,6 +112,30 @@ static ssize_t some(int fd, uint32_t id, unsigned char *to, size_t length) {
     }
 }
 
+/* How far ahead of their place these bytes belong, by what they are (the content repeats: less than a period); -1: nowhere in this stream. */
+static long ahead(const unsigned char *bytes, size_t count, const unsigned char *right) {
+    for (long by = 1; count >= 8 && by < PERIOD; by++)
+        if (!memcmp(bytes, table + (right - table + by) % PERIOD, count))
+            return by;
+    return -1;
+}
+
+/* Says which bytes of a receive are wrong, and where they should be. */
+static void tell_wrong(const unsigned char *buffer, const unsigned char *right, ssize_t done, uint64_t position, uint32_t id) {
+    ssize_t first = done, last = 0, wrong = 0;
+    for (ssize_t i = 0; i < done; i++) {
+        if (buffer[i] != right[i]) {
+            first = first < done ? first : i;
+            last = i + 1;
+            wrong++;
+        }
+    }
+    size_t part = last - first < 16 ? last - first : 16;
+    say("wrong %zd bytes from position %llu of connection %u: %zd to %zd of a receive of %zd; %ld and %ld ahead", wrong,
+        (unsigned long long)(position + first), id, first, last, done, ahead(buffer + first, part, right + first),
+        ahead(buffer + last - part, part, right + last - part));
+}
+
 /* Receives and checks `length` bytes. 1: done; 0: the end came first, before a byte of it; -1: anything else, which is told. */
 static int take(int fd, uint32_t id, int direction, uint64_t position, uint32_t length, unsigned char *buffer, bool may_break) {
     for (uint32_t got = 0; got < length;) {
@@ -127,13 +151,8 @@ static int take(int fd, uint32_t id, int direction, uint64_t position, uint32_t 
             return got ? -1 : 0;
         }
         const unsigned char *right = content(id, direction, position + got);
-        if (memcmp(buffer, right, done)) {
-            long wrong = 0, first = -1;
-            for (ssize_t i = 0; i < done; i++)
-                if (buffer[i] != right[i] && ++wrong && first < 0)
-                    first = i;
-            say("wrong %ld bytes from position %llu of connection %u", wrong, (unsigned long long)(position + got + first), id);
-        }
+        if (memcmp(buffer, right, done))
+            tell_wrong(buffer, right, done, position + got, id);
         got += done;
     }
     return 1;

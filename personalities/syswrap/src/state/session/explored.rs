@@ -55,6 +55,16 @@ fn a_larger_ring_takes_over_without_a_gap() {
 }
 
 #[test]
+fn a_ring_that_was_left_for_a_larger_one_is_another_sessions() {
+    explore(600, 300, || {
+        let mut plans = [Plan { grows: true, ..Plan::talk(200_000, 150_000) }, Plan::talk(300, 100)];
+        (plans[1].hands_back, plans[1].late) = (true, true);
+        let world = connect(plans, &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
 fn whoever_leaves_at_any_time_loses_nothing() {
     explore(2_000, 1_000, || {
         let mut plans = [Plan::talk(2500, 700), Plan::talk(2000, 600)];

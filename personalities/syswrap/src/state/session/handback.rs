@@ -164,8 +164,8 @@ impl<W: Wire> View<'_, W> {
                 Ok(_) | Err(Trouble::Sealed) => break,
                 Err(_) => return Err(Errno::CONNRESET),
             };
-            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), so the bytes stay
-            // where they are.
+            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), nor leaves it for a
+            // larger one (`View::grow`), so the bytes stay where they are.
             match Self::CONSUMER.advance(self.inn, &span, span.len()) {
                 Ok(()) => {}
                 Err(Trouble::Raced) => continue,
@@ -175,6 +175,9 @@ impl<W: Wire> View<'_, W> {
                 // SAFETY: bytes of a sealed ring; the peer may spoil them, for itself alone.
                 self.resend(peer, unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) })?;
             }
+            // Behind it, for that they have stayed what they were.
+            let sum = self.sum_up(&span, span.len()).map_err(|_| Errno::CONNRESET)?;
+            self.keep_sum(span.at + span.len() as u64, sum);
         }
         let urgent =
             aside.urgent().and_then(|(at, byte)| Some((behind.split_at_checked(at.checked_sub(front)?)?, byte)));

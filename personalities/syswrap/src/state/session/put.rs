@@ -164,7 +164,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// Moves on to a block of `size` bytes; false when there is no such block. The first one, which is the slot's own, is left even with
-    /// unread bytes in it; any other when it is empty, and goes back at once.
+    /// unread bytes in it; any other when it is empty, and goes back at once: to another session, so not behind a seal.
     fn grow(&self, size: usize, room: &impl Room) -> Result<bool, Trouble> {
         let Some(old) = self.s.producer.block(&self.mem) else { return Err(Trouble::Corrupt) };
         if self.s.no_room.load(Ordering::Relaxed) != 0 {
@@ -173,6 +173,10 @@ impl<W: Wire> View<'_, W> {
         let unread = self.s.producer.unread(self.out, &self.mem)?;
         if unread > 0 && old.size >= UNIT {
             return Ok(true);
+        }
+        // SYNC: behind the position, as in `Producer::space`: a reader that sealed may have moved it before it has copied what was unread.
+        if self.s.producer.is_sealed(self.out) {
+            return Err(Trouble::Sealed);
         }
         let Some(block) = room.take(size) else {
             self.s.no_room.store(1, Ordering::Relaxed);

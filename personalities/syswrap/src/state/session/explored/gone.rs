@@ -172,11 +172,7 @@ fn send(world: &World, side: usize) -> Result<usize, Errno> {
         let next = byte(side, world.sent[side].load(Order::SeqCst));
         // SAFETY: a byte of our own; the span is space under the send lock.
         let copy = |span: &Span, _: usize| Ok(unsafe { span.copy_in(0, &raw const next, 1) });
-        let put = v.put(
-            Piece { left: 1, whole: true, more: false },
-            &Blocks { session: v.s, memory: v.mem, side, grows: false },
-            copy,
-        );
+        let put = v.put(Piece { left: 1, whole: true, more: false }, &Blocks { world, side, grows: false }, copy);
         if put == Put::Over {
             v.learn();
             v.finish_sending();

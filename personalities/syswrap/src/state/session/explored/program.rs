@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering as Order;
 
 use madrigal_base::sync::Ordering;
 use madrigal_base::sync::explored::mortal::Process;
-use madrigal_drivers::shm::layout::{Block, SMALL_RING};
+use madrigal_drivers::shm::arena::UNIT;
+use madrigal_drivers::shm::layout::Block;
 use madrigal_drivers::shm::ring::{Memory, Span};
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
@@ -18,8 +19,13 @@ use super::super::{HandBack, Me, Session, View, phase};
 use super::kernel::End;
 use super::world::{World, byte};
 
-/// A larger block for side 0 and for side 1.
-const LARGE: [Block; 2] = [Block { offset: 2048, size: 2048 }, Block { offset: 4096, size: 2048 }];
+/// Larger blocks for side 0 and for side 1.
+const LARGE: [[Block; 2]; 2] = [of_units(1), of_units(4)];
+
+/// A unit at this one, and two behind it.
+const fn of_units(at: usize) -> [Block; 2] {
+    [Block { offset: at * UNIT, size: UNIT }, Block { offset: (at + 1) * UNIT, size: 2 * UNIT }]
+}
 
 /// What the program of one side does.
 #[derive(Clone, Copy, Default)]
@@ -35,6 +41,8 @@ pub(super) struct Plan {
     pub(super) hands_back: bool,
     /// or by asking the peer.
     pub(super) asks_back: bool,
+    /// Not before the peer writes to a ring larger than that of the slot.
+    pub(super) late: bool,
     /// Larger rings can be had.
     pub(super) grows: bool,
     /// It closes behind what it has sent.
@@ -125,7 +133,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
             }
             match v.put(
                 Piece { left: bytes.len() - done, whole: done == 0, more: false },
-                &Blocks { session: v.s, memory: v.mem, side, grows: plan.grows },
+                &Blocks { world, side, grows: plan.grows },
                 copy,
             ) {
                 Put::Over => {
@@ -209,21 +217,24 @@ fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize, bytes: &[u8]) -
 }
 
 pub(super) struct Blocks<'a> {
-    pub(super) session: &'a Session,
-    pub(super) memory: Memory,
+    pub(super) world: &'a World,
     pub(super) side: usize,
     pub(super) grows: bool,
 }
 
 impl Room for Blocks<'_> {
     fn take(&self, _: usize) -> Option<Block> {
-        // There is one for each side.
-        let has = self.session.producer.block(&self.memory).is_some_and(|block| block.size > SMALL_RING);
-        (self.grows && !has).then_some(LARGE[self.side])
+        let v = self.world.view(self.side);
+        let now = v.s.producer.block(&v.mem)?;
+        LARGE[self.side].into_iter().find(|block| self.grows && block.size > now.size)
     }
 
+    /// It is another session's at once, which writes there.
     fn give(&self, block: Block) -> bool {
-        block.size == SMALL_RING
+        if block.size >= UNIT {
+            self.world.write_over(block);
+        }
+        true
     }
 }
 
@@ -361,6 +372,14 @@ fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
 // --- leaving ------------------------------------------------------------------------------------------------------------------
 
 fn end_session(world: &World, side: usize, plan: Plan) {
+    let v = world.view(side);
+    let small = || {
+        let peer = world.view(1 - side);
+        peer.s.tx() != phase::DONE && peer.s.producer.block(&peer.mem).is_none_or(|block| block.size < UNIT)
+    };
+    while plan.late && small() && v.s.rx() != phase::DONE {
+        world.idle(side, "a larger ring");
+    }
     for _ in 0..thread_rng().gen_range(0..40) {
         thread::yield_now();
     }

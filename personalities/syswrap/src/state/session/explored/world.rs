@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64 as Word, Ordering as Order};
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::arena::Tag;
+use madrigal_drivers::shm::arena::{Tag, UNIT};
 use madrigal_drivers::shm::layout::{Block, SMALL_RING, Slot};
 use madrigal_drivers::shm::ring::Memory;
 use shuttle::thread;
@@ -11,7 +11,9 @@ use shuttle::thread;
 use super::super::{At, Session, View};
 use super::kernel::{End, Kernel};
 
-const MEMORY: usize = 8 << 10;
+const MEMORY: usize = 7 * UNIT;
+/// A byte that another session writes: none of these streams (see [`byte`]).
+const OTHERS: u8 = 255;
 
 /// A connection whose session is about to begin.
 pub(super) struct World {
@@ -62,6 +64,13 @@ impl World {
     fn memory(&self) -> Memory {
         // SAFETY: MEMORY bytes that are freed with the world.
         unsafe { Memory::new(core::ptr::with_exposed_provenance_mut(self.base as usize), MEMORY) }
+    }
+
+    /// Another session has this block, and writes there.
+    pub(super) fn write_over(&self, block: Block) {
+        let place = core::ptr::with_exposed_provenance_mut::<u8>(self.base as usize);
+        // SAFETY: a block of the world's memory; of its threads one runs at a time.
+        unsafe { place.add(block.offset).write_bytes(OTHERS, block.size) };
     }
 
     pub(super) fn view(&self, side: usize) -> View<'_, End<'_>> {
