@@ -303,7 +303,11 @@ fn waitall_interrupted_keeps_part() {
 /// with the one that wakes it, only when both are there.
 fn waitall_interrupted_as_bytes_come() {
     crate::stay_here();
-    let idle = libc::sched_param { sched_priority: 0 };
+    let give = |tid: i32, policy: i32| {
+        let parameter = libc::sched_param { sched_priority: 0 };
+        // SAFETY: a parameter of our own.
+        assert_eq!(unsafe { libc::sched_setscheduler(tid, policy, &raw const parameter) }, 0);
+    };
     for (restarts, parts, flags) in [(false, 0, 0), (false, 4, 0), (true, 4, 0), (true, 4, libc::MSG_PEEK)] {
         let p = Pair::warm();
         net::on_signal(SIGUSR1, net::count_signal, restarts);
@@ -312,16 +316,16 @@ fn waitall_interrupted_as_bytes_come() {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| {
-                // SAFETY: a parameter of our own.
-                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const idle) }, 0);
                 // SAFETY: no pointers.
                 tell.send((net::this_thread(), unsafe { libc::gettid() })).unwrap();
                 net::recv(&p.s, &mut [0; 16], libc::MSG_WAITALL | flags)
             });
             let (thread, tid) = told.recv().unwrap();
             crate::await_asleep(tid);
+            give(tid, libc::SCHED_IDLE);
             send_all(&p.c, b"more");
             net::signal_thread(thread, SIGUSR1);
+            give(tid, libc::SCHED_OTHER);
             assert_eq!(receiver.join().unwrap(), Ok(parts + 4));
         });
     }
