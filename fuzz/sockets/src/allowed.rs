@@ -175,7 +175,9 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
     let end = |asked: i16| if asked & libc::POLLRDHUP != 0 { libc::POLLRDHUP } else { libc::POLLIN };
     let shows = |((plain, wrapped), (_, asked)): ((&u64, &u64), &(Slot, i16))| {
         let end = end(*asked) as u64;
-        plain & end != 0 && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
+        // Who asked for neither is told of no end, but of a reset.
+        let ended = plain & end != 0 || asked & (libc::POLLIN | libc::POLLRDHUP) == 0;
+        plain == wrapped || ended && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
     };
     executed
         && killed
@@ -183,8 +185,9 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Recv(data) => reset && is_end(data, plain),
             Op::Send(_) => reset && plain.ret > 0,
             Op::Poll { entries, .. } => {
-                entries.len() == 1
-                    && (plain.ret, wrapped.ret) == (1, 1)
+                plain.ret > 0
+                    && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
+                    && entries.len() == plain.aux.len()
                     && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(shows)
             }
             _ => false,
