@@ -6,7 +6,7 @@ use madrigal_base::sync::Ordering;
 use madrigal_base::sync::explored::mortal::Process;
 use madrigal_drivers::shm::arena::UNIT;
 use madrigal_drivers::shm::layout::Block;
-use madrigal_drivers::shm::ring::{Memory, Span};
+use madrigal_drivers::shm::ring::Span;
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;
@@ -15,7 +15,7 @@ use shuttle::thread::{self, JoinHandle};
 use super::super::leave::Passage;
 use super::super::put::{Piece, Put, Room};
 use super::super::source::{Taker, Took};
-use super::super::{HandBack, Me, Session, View, phase};
+use super::super::{HandBack, Me, View, phase};
 use super::kernel::End;
 use super::world::{World, byte};
 
