@@ -186,6 +186,7 @@ fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &S
             Op::Send(_) => reset && plain.ret > 0,
             Op::Poll { entries, .. } => {
                 plain.ret > 0
+                    && (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
                     && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
                     && entries.len() == plain.aux.len()
                     && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(shows)
@@ -228,7 +229,9 @@ fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped:
     let shown = |seen: &Seen| seen.aux.first().copied().unwrap_or(0) & !(libc::POLLPRI as u64);
     let before = &program.steps[..number];
     let mark = before.iter().position(|step| marked(&step.op));
-    mark.is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op))) && shown(plain) == shown(wrapped)
+    mark.is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op)))
+        && shown(plain) == shown(wrapped)
+        && (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
 }
 
 /// Whether all that differs is whether SIGIO came, of a socket by which a thread has received while the other end sent.
