@@ -114,7 +114,8 @@ fn add<S: Subject>(
         stir_sleepers(set, s, m, member);
     } else if !set.is_sole() && s.holds_unread() && !s.is_gone() {
         lent::begin(set, member);
-        lent::put(set, s, m, member)?;
+        // Another process may have taken it out again: the program's call has succeeded all the same.
+        let _ = lent::put(set, s, m, member);
     } else {
         note_plain(set, s);
     }
