@@ -348,7 +348,9 @@ mod tests {
         assert!(polled(readable, readable, readable | gone));
         assert!(polled(half, half, half | gone));
         assert!(!polled(half, readable, readable | gone), "no end where it was asked for");
-        assert!(!polled(libc::POLLOUT, libc::POLLOUT, libc::POLLOUT | gone));
+        let room = libc::POLLOUT;
+        assert!(polled(room, room, room | gone), "a reset is told of unasked");
+        assert!(!polled(room, room, gone), "room is told of, too");
     }
 
     #[test]
