@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType};
 
 use crate::fd::Fd;
-use crate::{Errno, raw, time};
+use crate::{Errno, raw, tcp, time};
 
 /// How long it may take.
 const MOST_NS: u64 = 1_000_000_000;
@@ -108,9 +108,22 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
     }
     drop(end);
     match how {
-        Ending::Pipe => _ = raw::send_bytes(fd, &[0]),
+        Ending::Pipe => {
+            // An answer that comes before the end of the stream is another error, and packets may be handled later.
+            await_that(|| tcp::has_fin(fd));
+            let _ = raw::send_bytes(fd, &[0]);
+            await_that(|| tcp::is_closed(fd));
+        }
         Ending::Over => shut(fd, false, true),
         Ending::Fin | Ending::Reset => {}
+    }
+}
+
+/// Waits for what packets that are on their way will bring, no longer than that.
+fn await_that(come: impl Fn() -> bool) {
+    let most = time::now_ns() + MOST_NS;
+    while !come() && time::now_ns() < most {
+        raw::sched_yield();
     }
 }
 

@@ -72,6 +72,11 @@ pub fn has_fin(fd: c_int) -> bool {
     info(fd).is_ok_and(|i| matches!(i.state, TIME_WAIT | CLOSE_WAIT | LAST_ACK | CLOSING | CLOSE))
 }
 
+/// Whether the connection is closed in both directions.
+pub fn is_closed(fd: c_int) -> bool {
+    info(fd).is_ok_and(|i| i.state == CLOSE)
+}
+
 /// Whether its own sending direction is shut, or the connection is closed.
 pub fn is_mute(fd: c_int) -> bool {
     info(fd).is_ok_and(|i| !matches!(i.state, ESTABLISHED | CLOSE_WAIT))
