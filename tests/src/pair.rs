@@ -61,6 +61,20 @@ impl Pair {
         panic!("no ring: client {:?}, server {:?}", why(&self.c), why(&self.s));
     }
 
+    /// A connection of which what the accepting end has sent is unread, while the other one's bytes go through a ring.
+    pub fn one_way() -> Self {
+        let pair = Self::fresh();
+        assert_eq!(net::write(&pair.s, b"left"), Ok(4));
+        for round in 0..ROUNDS {
+            net::send_all(&pair.c, &[round as u8; 512]);
+            net::recv_exact(&pair.s, 512);
+            if enough(round) && sends_by_ring(&pair.c) {
+                return pair;
+            }
+        }
+        panic!("no ring: client {:?}, server {:?}", why(&pair.c), why(&pair.s));
+    }
+
     /// Panics unless both ends still travel by rings (when wrapped).
     pub fn assert_in_rings(&self) {
         for fd in [&self.c, &self.s] {
@@ -145,6 +159,10 @@ fn with_record<T>(fd: impl Fd, f: impl FnOnce(&Record) -> T) -> Option<T> {
 }
 
 /// Whether bytes of `fd` travel both ways by rings now; true in a plain process.
+fn sends_by_ring(fd: &OwnedFd) -> bool {
+    !expect_ring() || with_record(fd, |r| r.shm_out.load(Ordering::Relaxed) > 2).unwrap_or(false)
+}
+
 fn in_ring(fd: &OwnedFd) -> bool {
     if !expect_ring() {
         return true;

@@ -155,6 +155,17 @@ fn cancellable<T>(held: &Held, target: &Target, call: impl FnOnce() -> T) -> T {
     unsafe { unless_cancelled(release, core::ptr::from_ref(&holds).cast_mut().cast(), call) }
 }
 
+/// The same where there is no socket.
+fn releasing<T>(held: &Held, call: impl FnOnce() -> T) -> T {
+    // SAFETY: what the routine takes.
+    unsafe { unless_cancelled(release_held, core::ptr::from_ref(held).cast_mut().cast(), call) }
+}
+
+extern "C-unwind" fn release_held(held: *mut c_void) {
+    // SAFETY: what `releasing` was given, in a frame behind its own.
+    unsafe { &*held.cast::<Held>() }.release();
+}
+
 extern "C-unwind" fn release(held: *mut c_void) {
     // SAFETY: what `cancellable` was given, in a frame behind its own.
     let (held, target) = unsafe { *held.cast::<(&Held, &Target)>() };

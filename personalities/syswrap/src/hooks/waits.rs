@@ -1,12 +1,14 @@
 //! Waits: poll(2), select(2), epoll(7).
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::ptr;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
+use madrigal_sys::signals::{Held, as_set};
 use madrigal_sys::{Errno, fault, time};
 
-use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, told};
+use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, releasing, told};
 use crate::io::epoll::{self, Limits, Waited};
 use crate::io::poll::{self, Fds, Polled, Sets, select};
 use crate::real;
@@ -53,24 +55,62 @@ fn answer(result: Result<usize, Errno>) -> c_int {
     }
 }
 
+// --- how often --------------------------------------------------------------------------------------------------------------------
+
+/// A wait of several sleeps. From behind the first one handlers run in its sleeps only, and end it: one that ran in between would end
+/// nothing.
+struct Lasting {
+    held: Held,
+    /// What the program has blocked: the mask of a sleep, unless the program gave one.
+    blocked: Cell<sigset_t>,
+    limits: Limits,
+}
+
+impl Lasting {
+    fn goes_on(&self) {
+        self.held.hold();
+        if let Some(blocked) = self.held.mask() {
+            self.blocked.set(as_set(blocked));
+        }
+    }
+
+    /// Those of the next sleep.
+    fn limits(&self) -> Limits {
+        let own = self.held.holds() && self.limits.mask.is_null();
+        Limits { mask: if own { self.blocked.as_ptr() } else { self.limits.mask }, ..self.limits }
+    }
+}
+
+/// Makes a wait. What it holds back runs behind it, or behind the thread, if that is cancelled.
+fn lasting<T>(limits: Limits, wait: impl FnOnce(&Lasting) -> T) -> T {
+    let long = Lasting { held: Held::default(), blocked: Cell::new(as_set(0)), limits };
+    let result = releasing(&long.held, || wait(&long));
+    long.held.release();
+    result
+}
+
 // --- poll -------------------------------------------------------------------------------------------------------------------------
 
 /// Polls a copy until it is over; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
 fn run(fds: &mut Fds, limits: Limits) -> Option<Result<usize, Errno>> {
-    loop {
-        match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
-            Polled::Pass => return None,
-            Polled::Done(result) => return Some(result),
-            Polled::Again => cancellation_point(),
-            Polled::Sleep(asleep) => {
-                let got = sleep(fds.of(), limits);
-                let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
-                if !moved || got.is_err() {
-                    return Some(got);
+    lasting(limits, |long| {
+        loop {
+            let limits = long.limits();
+            match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
+                Polled::Pass => return None,
+                Polled::Done(result) => return Some(result),
+                Polled::Again => cancellation_point(),
+                Polled::Sleep(asleep) => {
+                    let got = sleep(fds.of(), limits);
+                    let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
+                    if !moved || got.is_err() {
+                        return Some(got);
+                    }
                 }
             }
+            long.goes_on();
         }
-    }
+    })
 }
 
 /// Sleeps in the C library.
@@ -281,8 +321,13 @@ unsafe fn wish(event: *mut epoll_event) -> Option<epoll_event> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
     let limits = || Limits { end: end_of_ms(timeout), mask: ptr::null() };
-    // SAFETY: see `poll`.
-    unsafe { wait_ms((epfd, events, max, timeout), limits, |t| real::epoll_wait()(epfd, events, max, t)) }
+    let real = |t, mask: *const sigset_t| match mask.is_null() {
+        // SAFETY: see `poll`.
+        true => unsafe { real::epoll_wait()(epfd, events, max, t) },
+        // SAFETY: see `poll`; the mask is ours.
+        false => unsafe { real::epoll_pwait()(epfd, events, max, t, mask) },
+    };
+    wait_ms((epfd, events, max, timeout), limits, real)
 }
 
 /// epoll_pwait(2)
@@ -296,24 +341,23 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 ) -> c_int {
     let limits = || Limits { end: end_of_ms(timeout), mask };
     // SAFETY: see `poll`.
-    unsafe { wait_ms((epfd, events, max, timeout), limits, |t| real::epoll_pwait()(epfd, events, max, t, mask)) }
+    let real = |t, mask| unsafe { real::epoll_pwait()(epfd, events, max, t, mask) };
+    wait_ms((epfd, events, max, timeout), limits, real)
 }
 
-/// The millisecond waits; `real(timeout)` is the C library's.
-///
-/// # Safety
-/// As for epoll_pwait(2).
-unsafe fn wait_ms(
+/// The millisecond waits; `real(timeout, mask)` is the C library's.
+fn wait_ms(
     (epfd, events, max, timeout): (c_int, *mut epoll_event, c_int, c_int),
     limits: impl FnOnce() -> Limits,
-    real: impl Fn(c_int) -> c_int,
+    real: impl Fn(c_int, *const sigset_t) -> c_int,
 ) -> c_int {
+    let limits = limits();
     if !is_known(epfd) {
-        return real(timeout);
+        return real(timeout, limits.mask);
     }
     let milliseconds = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
-    let sleep = |left: Option<u64>| real(left.map_or(-1, milliseconds));
-    wait((epfd, events, max), limits(), sleep).unwrap_or_else(|| real(timeout))
+    let sleep = |limits: Limits| real(limits.left().map_or(-1, milliseconds), limits.mask);
+    wait((epfd, events, max), limits, sleep).map_or_else(|| real(timeout, limits.mask), answer)
 }
 
 /// epoll_pwait2(2)
@@ -326,17 +370,17 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: see `poll`.
-    let real = |t: *const timespec| unsafe { real::epoll_pwait2()(epfd, events, max, t, mask) };
+    let real = |t: *const timespec, mask| unsafe { real::epoll_pwait2()(epfd, events, max, t, mask) };
     if !is_known(epfd) {
-        return real(timeout);
+        return real(timeout, mask);
     }
     // SAFETY: see `poll`.
-    let Ok(end) = (unsafe { end_at(timeout) }) else { return real(timeout) };
-    let sleep = |left: Option<u64>| {
-        let left = left.map(time::timespec);
-        real(left.as_ref().map_or(ptr::null(), ptr::from_ref))
+    let Ok(end) = (unsafe { end_at(timeout) }) else { return real(timeout, mask) };
+    let sleep = |limits: Limits| {
+        let left = limits.left().map(time::timespec);
+        real(left.as_ref().map_or(ptr::null(), ptr::from_ref), limits.mask)
     };
-    wait((epfd, events, max), Limits { end, mask }, sleep).unwrap_or_else(|| real(timeout))
+    wait((epfd, events, max), Limits { end, mask }, sleep).map_or_else(|| real(timeout, mask), answer)
 }
 
 /// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
@@ -345,49 +389,50 @@ const MOST_IN_VAIN: u32 = 64;
 /// From then on a wait looks away for so long in between: what is level-triggered is told again at once.
 const VAIN_NS: u64 = 1_000_000;
 
-/// Waits; `sleep(left)` is the C library's wait. `None`: the whole call is.
+/// Waits; `sleep(limits)` is the C library's wait. `None`: the whole call is.
 fn wait(
     (epfd, events, max): (c_int, *mut epoll_event, c_int),
     limits: Limits,
-    sleep: impl Fn(Option<u64>) -> c_int,
-) -> Option<c_int> {
-    let (mut vain, mut since) = (0u32, 0);
-    loop {
-        match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
-            Waited::Pass => return None,
-            Waited::Done(result) => return Some(answer(result)),
-            Waited::Again => cancellation_point(),
-            Waited::Sleep(asleep) => {
-                let got = sleep(limits.left());
-                if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
-                    return Some(n);
+    sleep: impl Fn(Limits) -> c_int,
+) -> Option<Result<usize, Errno>> {
+    lasting(limits, |long| {
+        let (mut vain, mut since) = (0u32, 0);
+        loop {
+            let limits = long.limits();
+            match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
+                Waited::Pass => return None,
+                Waited::Done(result) => return Some(result),
+                Waited::Again => cancellation_point(),
+                Waited::Sleep(asleep) => {
+                    let got = sleep(limits);
+                    if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
+                        return Some(told(n as ssize_t));
+                    }
                 }
             }
+            long.goes_on();
+            if vain == 0 {
+                since = time::now_ns();
+            }
+            vain += 1;
+            if vain <= MOST_IN_VAIN {
+                continue;
+            }
+            if time::now_ns() > since + u64::from(MOST_IN_VAIN) * VAIN_NS {
+                // It has slept in between.
+                vain = 0;
+            } else if let Some(ended) = look_away(long.limits()) {
+                return Some(ended);
+            }
         }
-        if vain == 0 {
-            since = time::now_ns();
-        }
-        vain += 1;
-        if vain <= MOST_IN_VAIN {
-            continue;
-        }
-        if time::now_ns() > since + u64::from(MOST_IN_VAIN) * VAIN_NS {
-            // It has slept in between.
-            vain = 0;
-        } else if let Some(ended) = look_away(limits) {
-            return Some(ended);
-        }
-    }
+    })
 }
 
 /// Sleeps for a moment. `Some`: the wait is over.
-fn look_away(limits: Limits) -> Option<c_int> {
+fn look_away(limits: Limits) -> Option<Result<usize, Errno>> {
     let left = limits.left().unwrap_or(VAIN_NS);
     if left == 0 {
-        return Some(0);
+        return Some(Ok(0));
     }
-    match sleep(&mut [], Limits { end: Some(time::now_ns() + left.min(VAIN_NS)), ..limits }) {
-        Err(e) => Some(fail(e)),
-        Ok(_) => None,
-    }
+    sleep(&mut [], Limits { end: Some(time::now_ns() + left.min(VAIN_NS)), ..limits }).err().map(Err)
 }

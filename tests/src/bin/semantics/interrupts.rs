@@ -22,6 +22,7 @@ crate::checks![
     send_restarts,
     send_restarts_while_others_end,
     send_ends_while_others_restart,
+    every_signal_ends_a_wait_of_a_full_sender,
     mask_of_ppoll,
     mask_of_epoll_pwait,
     pending_signal_ends_ppoll,
@@ -188,6 +189,46 @@ fn send_interrupted() {
         got += net::recv_exact(&p.s, (sent - got).min(1 << 20)).len();
     }
     assert_eq!(net::poll(&p.s, POLLIN, 0), 0);
+}
+
+/// Such a wait sleeps again and again, and looks at the ring in between.
+fn every_signal_ends_a_wait_of_a_full_sender() {
+    const SIGNALS: u32 = 300;
+    let p = Pair::one_way();
+    net::set_nonblocking(&p.c, true);
+    net::fill(&p.c, &[4; 65_536]);
+    net::on_signal(SIGUSR1, net::count_signal, true);
+    let set = Set::new();
+    set.add(&p.c, libc::EPOLLRDHUP, 1);
+    let waits: [&dyn Fn() -> Result<usize, i32>; 2] = [
+        &|| {
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: room for one event.
+            net::count(unsafe { libc::epoll_wait(set.0.as_raw_fd(), &raw mut event, 1, -1) } as isize)
+        },
+        &|| net::poll_many(&mut [pollfd { fd: p.c.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }], -1),
+    ];
+    for wait in waits {
+        for turn in 0..SIGNALS {
+            // At any point of a sleep's time, and of a look.
+            let later = std::time::Duration::from_micros(u64::from(turn * 7 % 1_100));
+            let me = net::this_thread();
+            // SAFETY: no pointers.
+            let tid = unsafe { libc::gettid() };
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    crate::await_asleep(tid);
+                    let until = std::time::Instant::now() + later;
+                    while std::time::Instant::now() < until {
+                        std::hint::spin_loop();
+                    }
+                    net::signal_thread(me, SIGUSR1);
+                });
+                assert_eq!(wait(), Err(EINTR));
+            });
+        }
+    }
+    assert_eq!(net::signals(), 2 * SIGNALS);
 }
 
 fn mask_of_ppoll() {
