@@ -209,9 +209,16 @@ unsafe fn select_within(n: c_int, sets: Sets, limits: Limits) -> Option<Result<u
             // What poll(2) tells in any case, and select(2) only who asked.
             select::mute(copy.of());
             muted = true;
-        } else if muted && matches!(polled, Some(Ok(0))) && limits.left() != Some(0) {
+        } else if muted && matches!(polled, Some(Ok(_))) {
             select::unmute(copy.of());
             muted = false;
+            // What was looked away from is told with the others, and where the time is over.
+            if heard || limits.left() == Some(0) {
+                let all = run(&mut copy, Limits { end: Some(0), ..limits });
+                if select::tells(copy.of()) || limits.left() == Some(0) {
+                    break all;
+                }
+            }
         } else {
             break polled;
         }

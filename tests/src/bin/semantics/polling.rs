@@ -26,6 +26,7 @@ crate::checks![
     select_times_out,
     select_wakes,
     select_beside_a_close,
+    select_beside_what_it_looks_away_from,
     select_mixed,
     pselect_wakes,
     poll_listener_and_ring,
@@ -252,6 +253,45 @@ fn select_beside_a_close() {
     send_all(&p.c, b"x");
     assert_eq!(asleep.join().unwrap(), (Ok(1), true));
     assert_eq!(ask().0, Err(libc::EBADF));
+}
+
+/// How many bits select(2) sets: in the set of exceptions for an end that has hung up, of which that set does not tell, and which another
+/// thread closes; and, behind that, as somebody wakes it, in the set for reading for another one.
+fn select_beside(gone: OwnedFd, other: &OwnedFd, wake: impl FnOnce() + Send) -> i32 {
+    // SAFETY: no pointers.
+    let tid = unsafe { libc::gettid() };
+    // SAFETY: all-zero sets are empty; the descriptors are small.
+    let [mut except, mut read] = unsafe { std::mem::zeroed::<[libc::fd_set; 2]>() };
+    // SAFETY: as above.
+    unsafe {
+        libc::FD_SET(gone.as_raw_fd(), &raw mut except);
+        libc::FD_SET(other.as_raw_fd(), &raw mut read);
+    }
+    let late = move || {
+        crate::await_asleep(tid);
+        // Behind its first look away.
+        net::nap(5);
+        drop(gone);
+        wake();
+    };
+    // SAFETY: our own sets, no time.
+    let mut wait = || unsafe { libc::select(1024, &raw mut read, ptr::null_mut(), &raw mut except, ptr::null_mut()) };
+    std::thread::scope(|scope| {
+        scope.spawn(late);
+        wait()
+    })
+}
+
+fn select_beside_what_it_looks_away_from() {
+    let kernels = {
+        let ((gone, _), (out, input)) = (net::pipe(), net::pipe());
+        select_beside(gone, &out, || assert_eq!(net::write(&input, b"x"), Ok(1)))
+    };
+    let (left, p) = (Pair::warm(), Pair::warm());
+    net::linger(&left.c, 0);
+    drop(left.c);
+    net::await_events(&left.s, libc::POLLHUP);
+    assert_eq!(select_beside(left.s, &p.s, || send_all(&p.c, b"x")), kernels);
 }
 
 fn select_times_out() {
