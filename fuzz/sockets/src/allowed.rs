@@ -64,7 +64,7 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         }
         Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
         Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
-        Op::Poll { entries, .. } if is_end_behind_room(program, entries, plain, wrapped) => {
+        Op::Poll { entries, .. } if is_end_behind_room(program, number, entries, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
         Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {
@@ -363,7 +363,7 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
 }
 
 /// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
-fn is_overfull(program: &Program, slot: crate::op::Slot) -> bool {
+fn is_overfull(program: &Program, slot: Slot) -> bool {
     program.steps.iter().any(|step| match &step.op {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
         _ => false,
@@ -387,14 +387,23 @@ fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, w
 }
 
 /// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
-fn is_end_behind_room(program: &Program, entries: &[(crate::op::Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
+fn is_end_behind_room(program: &Program, number: usize, entries: &[(Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
+    let before = &program.steps[..number];
     // An entry that has nothing else to tell is counted for its end alone.
     let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
     let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
     let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
-    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(crate::op::Slot, i16))| {
-        let end = (libc::POLLRDHUP | libc::POLLHUP) as u64;
-        plain == wrapped || plain & !end == wrapped & !end && plain & wrapped == *plain && is_overfull(program, *slot)
+    let deaf = |op: &Op, slot: Slot| match op {
+        Op::Shutdown { slot: shut, how } => *how != libc::SHUT_WR && program.incoming(*shut) == program.incoming(slot),
+        _ => false,
+    };
+    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(Slot, i16))| {
+        let (end, error) = ((libc::POLLRDHUP | libc::POLLHUP) as u64, libc::POLLERR as u64);
+        // What comes to a socket that is shut for receiving resets it: plain, bytes that had no room before.
+        let reset = plain & error != 0 && before.iter().any(|step| deaf(&step.op, *slot));
+        let plain_end = if reset { plain & !error } else { *plain };
+        let later = plain_end & !end == wrapped & !end && plain_end & wrapped == plain_end;
+        plain == wrapped || later && is_overfull(program, *slot)
     };
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
 }
@@ -411,7 +420,7 @@ fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Se
 fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
-    wrapped.seen.ret > 0 && is_end_behind_room(program, entries, &silent, &wrapped.seen)
+    wrapped.seen.ret > 0 && is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
 }
 
 /// More than a connection has room for.

@@ -214,6 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_without_room_reset_who_has_shut_receiving() {
+        let polled = |len: u32, how: i32| {
+            let shut = (0, Op::Shutdown { slot: 0, how });
+            let poll = Op::Poll { entries: vec![(0, libc::POLLIN)], via: PollVia::Poll, time: Time::Zero };
+            let program = program(vec![flood(len), shut, (0, poll)]);
+            let seen = |word| Entry { fate: Fate::Done(2), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
+            let (end, error) = (IN | libc::POLLHUP as u64, libc::POLLERR as u64);
+            step(&program, 2, &seen(end | error), &seen(end), &mut Tally::default())
+        };
+        assert_eq!(polled(MOST + 1, libc::SHUT_RDWR), Verdict::Apart);
+        assert!(matches!(polled(1000, libc::SHUT_RDWR), Verdict::Differs(_)));
+        assert!(matches!(polled(MOST + 1, libc::SHUT_WR), Verdict::Differs(_)));
+    }
+
+    #[test]
     fn an_end_behind_room_leaves_a_connection_open() {
         let told = |sent: u32, plain, wrapped| {
             let program = program(vec![flood(sent), (0, Op::GetOption { slot: 0, option: Opt::Info })]);
