@@ -40,6 +40,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
+        () if is_left_registered(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_mark_behind_fault(program, number, was, is) => Some((Rule::FaultSplit, true)),
         () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
@@ -124,6 +125,36 @@ fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen
     };
     let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
     (begun(true) || executed) && reset || begun(false) && missing
+}
+
+/// Whether an event set tells of the end, and not of the reset, of a socket whose peer was killed, by a registration that a child of this
+/// process holds, for the descriptor was closed here: of such a one the kernel tells what it knows itself.
+fn is_left_registered(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::EpollWait { set, .. } = program.steps[number].op else { return false };
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    let before = &program.steps[..number];
+    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
+    let left = |data: u64| {
+        let added = |op: &Op| match op {
+            Op::EpollCtl { set: to, what: Ctl::Add | Ctl::Mod, slot, data: of, .. } if *to == set && *of == data => {
+                Some(*slot)
+            }
+            _ => None,
+        };
+        let mut steps = before.iter().filter(|step| process(step.actor) == own);
+        let slot = steps.find_map(|step| added(&step.op));
+        let forked = steps.any(|step| matches!(step.op, Op::Fork { .. }));
+        forked && steps.any(|step| matches!(step.op, Op::Close { slot: closed, .. } if Some(closed) == slot))
+    };
+    let reset = (libc::POLLHUP | libc::POLLERR) as u64;
+    let fits = |(plain, wrapped): (&[u64], &[u64])| {
+        plain == wrapped || plain[0] == wrapped[0] && plain[1] == wrapped[1] | reset && left(plain[0])
+    };
+    before.iter().any(|step| killed(&step.op))
+        && (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals)
+        && plain.aux.len() == wrapped.aux.len()
+        && plain.aux.chunks_exact(2).zip(wrapped.aux.chunks_exact(2)).all(fits)
 }
 
 /// Whether a call is told that the connection is gone.

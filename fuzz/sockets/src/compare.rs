@@ -158,9 +158,9 @@ fn difference(op: &Op, plain: &Seen, wrapped: &Seen) -> Option<String> {
 mod tests {
     use super::*;
     use crate::allowed::MOST;
-    use crate::op::{Data, ExitHow, Memory, Opt, Pieces, Request};
+    use crate::op::{Ctl, Data, ExitHow, Memory, Opt, Pieces, Request};
     use crate::program::{Actor, Kind, Process, Role, Step, Theme};
-    use crate::via::{EpollVia, FileVia, PollVia, RecvVia, SendVia, StormVia};
+    use crate::via::{CloseVia, EpollVia, FileVia, ForkVia, PollVia, RecvVia, SendVia, StormVia};
 
     /// Two processes with one connection; the second one's end is slot 1.
     fn program(ops: Vec<(ActorId, Op)>) -> Program {
@@ -211,6 +211,27 @@ mod tests {
         assert!(!polled(MOST + 1, &told(done, [END, IN]), &told(done, [0, IN])));
         assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [END, 0])));
         assert!(!polled(MOST + 1, &told(done, [0, IN]), &told(done, [IN, IN])));
+    }
+
+    #[test]
+    fn a_registration_that_a_child_holds_tells_of_no_reset() {
+        let killed = || (0, Op::Exit { how: ExitHow::Abort });
+        let add = || (1, Op::EpollCtl { set: 5, what: Ctl::Add, slot: 1, events: 5, data: 7 });
+        let fork = || (1, Op::Fork { actor: 1, via: ForkVia::Fork });
+        let close = || (1, Op::Close { slot: 1, via: CloseVia::Close });
+        let waited = |before: Vec<(ActorId, Op)>, wrapped: u64| {
+            let number = before.len();
+            let wait = (1, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero });
+            let program = program([before, vec![wait]].concat());
+            let seen = |events| Seen { ret: 1, aux: vec![7, events], ..Seen::default() };
+            let [plain, wrapped] = [0x1d, wrapped].map(|events| Entry { fate: Fate::Done(number), seen: seen(events) });
+            step(&program, number, &plain, &wrapped, &mut Tally::default())
+        };
+        assert_eq!(waited(vec![killed(), add(), fork(), close()], 5), Verdict::Apart);
+        assert!(matches!(waited(vec![killed(), add(), fork(), close()], 1), Verdict::Differs(_)));
+        assert!(matches!(waited(vec![killed(), add(), fork()], 5), Verdict::Differs(_)));
+        assert!(matches!(waited(vec![killed(), fork(), close(), add()], 5), Verdict::Differs(_)));
+        assert!(matches!(waited(vec![add(), fork(), close()], 5), Verdict::Differs(_)));
     }
 
     #[test]
