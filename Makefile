@@ -11,10 +11,10 @@ SHARE := $(DESTDIR)$(PREFIX)/share
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build test models fuzz check demo bench install uninstall clean
+.PHONY: help setup build test models fuzz fuzz-briefly check demo bench install uninstall clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: ## install what building and testing need, where that can be done
 	@tools/setup
@@ -29,6 +29,7 @@ build: ## build the command and the libraries it preloads or names, side by side
 test: setup build ## run every test; what cannot run here says `skipped` and why
 	cargo test --workspace --no-fail-fast
 	$(MAKE) models
+	$(MAKE) fuzz-briefly
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi && \
 		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites && \
 		python3 -m unittest discover -q tests/mutants; \
@@ -43,6 +44,11 @@ models: ## explore the state machines of shared memory under a scheduler (EXPLOR
 fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=..
 	cargo build --release -p madrigal-fuzz-sockets
 	$(RELEASE)/madrigal-fuzz-sockets --seconds $(or $(SECONDS),120) --keep-going $(if $(SEED),--seed $(SEED))
+
+fuzz-briefly: build ## two minutes of them, as `make test` does: the same ones each time, and fresh ones, whose first seed is printed
+	cargo build --release -p madrigal-fuzz-sockets
+	$(RELEASE)/madrigal-fuzz-sockets --seed 1 --count 8000 --modes default,eager-first --keep-going
+	$(RELEASE)/madrigal-fuzz-sockets --seconds 30 --modes default,eager-first --keep-going
 
 check: setup ## what must hold before a change is merged: format, lints, tests, documentation
 	cargo fmt --all -- --check
