@@ -71,6 +71,7 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
+        Op::Timed { slot, .. } if is_about_its_time(program, number, *slot, plain, wrapped) => Some((Rule::Tick, true)),
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
@@ -399,6 +400,18 @@ fn is_overfull(program: &Program, slot: Slot) -> bool {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
         _ => false,
     })
+}
+
+/// Whether a receive on a socket with a time-out ended by that, or by a timer.
+fn is_about_its_time(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+    let limits = |op: &Op| match op {
+        Op::SetOption { slot: of, option: Opt::RcvTimeo, value } => {
+            *value != 0 && program.incoming(*of) == program.incoming(slot)
+        }
+        _ => false,
+    };
+    let ended = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EINTR | libc::EAGAIN);
+    program.steps[..number].iter().any(|step| limits(&step.op)) && ended(plain) && ended(wrapped)
 }
 
 /// Whether a count of unread bytes is that of a transfer, in one call or in many, that nobody received, for the descriptor was not open any

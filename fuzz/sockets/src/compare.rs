@@ -235,6 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn a_timer_comes_before_a_time_out_or_behind_it() {
+        let timed = |value: i32, wrapped: i32| {
+            let limit = (1, Op::SetOption { slot: 1, option: Opt::RcvTimeo, value });
+            let program = program(vec![limit, (1, Op::Timed { slot: 1, len: 9, us: 1_100 })]);
+            let seen = |errno| Entry { fate: Fate::Done(1), seen: Seen { ret: -1, errno, ..Seen::default() } };
+            step(&program, 1, &seen(libc::EINTR), &seen(wrapped), &mut Tally::default())
+        };
+        assert_eq!(timed(2, libc::EAGAIN), Verdict::Apart);
+        assert!(matches!(timed(0, libc::EAGAIN), Verdict::Differs(_)));
+        assert!(matches!(timed(2, libc::ECONNRESET), Verdict::Differs(_)));
+    }
+
+    #[test]
     fn bytes_without_room_reset_who_has_shut_receiving() {
         let polled = |len: u32, how: i32| {
             let shut = (0, Op::Shutdown { slot: 0, how });
