@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
-use madrigal_sys::{cpu, mem, raw};
+use madrigal_sys::{cpu, mem};
 
 use super::table;
 
@@ -20,25 +20,14 @@ pub(crate) fn keep() {
 
 /// The program is out of descriptors: gives up this one. True if there was one.
 pub(crate) fn give_up_fd() -> bool {
-    let fd = cpu::read_load_from(-1);
-    if fd >= 0 {
-        table::unhide(fd);
-        raw::close(fd);
-    }
-    fd >= 0
+    table::close_hidden(cpu::read_load_from(-1))
 }
 
 /// The program wants that very number, by dup2(2): our descriptor is another one from now on. False: it is not this one.
 pub(crate) fn yield_fd(wanted: c_int) -> bool {
-    if wanted < 0 || cpu::load_fd() != wanted {
-        return false;
+    let ours = wanted >= 0 && cpu::load_fd() == wanted;
+    if ours {
+        cpu::read_load_from(table::move_hidden(wanted));
     }
-    table::unhide(wanted);
-    // The old number stays open until the program's own descriptor takes its place.
-    let new = raw::fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted as usize + 1).unwrap_or(-1);
-    cpu::read_load_from(new);
-    if new >= 0 {
-        table::hide(new);
-    }
-    true
+    ours
 }

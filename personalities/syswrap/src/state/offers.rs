@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use madrigal_rendezvous::{Directory, Opened, Table, port_of};
 use madrigal_report::Reason;
-use madrigal_sys::{raw, tcp, time};
+use madrigal_sys::{tcp, time};
 
 use super::lock::Lock;
 use super::{still, table as descriptors};
@@ -113,12 +113,7 @@ pub(crate) fn posts() -> u32 {
 
 /// The program is out of descriptors: gives up that of the table, by which others find it. True if there was one.
 pub(crate) fn give_up_fd() -> bool {
-    let fd = FD.swap(-1, Ordering::Relaxed);
-    if fd >= 0 {
-        descriptors::unhide(fd);
-        raw::close(fd);
-    }
-    fd >= 0
+    descriptors::close_hidden(FD.swap(-1, Ordering::Relaxed))
 }
 
 /// The program wants that very number, by dup2(2): our descriptor is another one from now on. False: it is not this one.
@@ -126,12 +121,9 @@ pub(crate) fn yield_fd(wanted: c_int) -> bool {
     if wanted < 0 || FD.load(Ordering::Relaxed) != wanted {
         return false;
     }
-    descriptors::unhide(wanted);
-    // The old number stays open until the program's own descriptor takes its place.
-    let new = raw::fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted as usize + 1).unwrap_or(-1);
+    let new = descriptors::move_hidden(wanted);
     FD.store(new, Ordering::Relaxed);
     if let (Some(table), 0..) = (mapped(), new) {
-        descriptors::hide(new);
         OWN_ENTRY.swap(0, Ordering::Relaxed).checked_sub(1).into_iter().for_each(|entry| table.strike(entry));
         keep_entry(table.enlist(new as u32));
         UNREGISTERED.store(1, Ordering::Relaxed);

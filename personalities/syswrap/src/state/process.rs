@@ -273,28 +273,16 @@ fn make_report() -> Option<&'static Report> {
 
 /// The program wants that very number, by dup2(2): our descriptor is another one from now on. False: it is not this one.
 pub(crate) fn yield_report_fd(wanted: i32) -> bool {
-    let old = REPORT_FD.load(Ordering::Relaxed);
-    if wanted < 0 || old != wanted {
-        return false;
+    let ours = wanted >= 0 && REPORT_FD.load(Ordering::Relaxed) == wanted;
+    if ours {
+        REPORT_FD.store(table::move_hidden(wanted), Ordering::Relaxed);
     }
-    table::unhide(old);
-    REPORT_FD.store(-1, Ordering::Relaxed);
-    // The old number stays open until the program's own descriptor takes its place.
-    if let Ok(new) = madrigal_sys::raw::fcntl(old, libc::F_DUPFD_CLOEXEC, old as usize + 1) {
-        table::hide(new);
-        REPORT_FD.store(new, Ordering::Relaxed);
-    }
-    true
+    ours
 }
 
 /// The program is out of descriptors: gives up the report's, which only serves to find it. True if there was one.
 pub(crate) fn give_up_report_fd() -> bool {
-    let fd = REPORT_FD.swap(-1, Ordering::Relaxed);
-    if fd >= 0 {
-        table::unhide(fd);
-        madrigal_sys::raw::close(fd);
-    }
-    fd >= 0
+    table::close_hidden(REPORT_FD.swap(-1, Ordering::Relaxed))
 }
 
 /// Before a fork: the report is not being made.

@@ -140,6 +140,26 @@ pub(crate) fn unhide(fd: c_int) {
     }
 }
 
+/// Closes a descriptor of ours that was hidden, if it is one.
+pub(crate) fn close_hidden(fd: c_int) -> bool {
+    if fd >= 0 {
+        unhide(fd);
+        raw::close(fd);
+    }
+    fd >= 0
+}
+
+/// The program wants the number of a descriptor of ours that was hidden: it is this one from now on, or -1. The old number stays open until
+/// the program's own descriptor takes its place.
+pub(crate) fn move_hidden(old: c_int) -> c_int {
+    unhide(old);
+    let new = raw::fcntl(old, libc::F_DUPFD_CLOEXEC, old as usize + 1).unwrap_or(-1);
+    if new >= 0 {
+        hide(new);
+    }
+    new
+}
+
 /// Forgets a descriptor, which the kernel has closed, and says what it was.
 pub(crate) fn take(fd: c_int) -> Option<Word> {
     cell(fd)?.take().map(Word)
