@@ -91,26 +91,24 @@ fn lasting<T>(limits: Limits, wait: impl FnOnce(&Lasting) -> T) -> T {
 
 // --- poll -------------------------------------------------------------------------------------------------------------------------
 
-/// Polls a copy until it is over; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
-fn run(fds: &mut Fds, limits: Limits) -> Option<Result<usize, Errno>> {
-    lasting(limits, |long| {
-        loop {
-            let limits = long.limits();
-            match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
-                Polled::Pass => return None,
-                Polled::Done(result) => return Some(result),
-                Polled::Again => cancellation_point(),
-                Polled::Sleep(asleep) => {
-                    let got = sleep(fds.of(), limits);
-                    let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
-                    if !moved || got.is_err() {
-                        return Some(got);
-                    }
+/// Polls a copy until it is over, or until `end`; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
+fn run(fds: &mut Fds, long: &Lasting, end: Option<u64>) -> Option<Result<usize, Errno>> {
+    loop {
+        let limits = Limits { end, ..long.limits() };
+        match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
+            Polled::Pass => return None,
+            Polled::Done(result) => return Some(result),
+            Polled::Again => cancellation_point(),
+            Polled::Sleep(asleep) => {
+                let got = sleep(fds.of(), limits);
+                let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
+                if !moved || got.is_err() {
+                    return Some(got);
                 }
             }
-            long.goes_on();
         }
-    })
+        long.goes_on();
+    }
 }
 
 /// Sleeps in the C library.
@@ -126,7 +124,7 @@ fn sleep(fds: &mut [pollfd], limits: Limits) -> Result<usize, Errno> {
 unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, limits: Limits) -> Option<c_int> {
     // SAFETY: the caller's contract.
     let mut copy = unsafe { Fds::copy(fds, n) }?;
-    let result = run(&mut copy, limits);
+    let result = lasting(limits, |long| run(&mut copy, long, limits.end));
     // SAFETY: as above.
     let told = !matches!(result, Some(Ok(_))) || unsafe { copy.tell(fds) };
     copy.free();
@@ -200,34 +198,41 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
 unsafe fn select_within(n: c_int, sets: Sets, limits: Limits) -> Option<Result<usize, Errno>> {
     // SAFETY: the caller's contract.
     let mut copy = unsafe { sets.fds(n) }?;
-    let mut muted = false;
-    let result = loop {
-        let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
-        let polled = run(&mut copy, Limits { end, ..limits });
-        let heard = matches!(polled, Some(Ok(n)) if n > 0);
-        if heard && !select::tells(copy.of()) && limits.left() != Some(0) {
-            // What poll(2) tells in any case, and select(2) only who asked.
-            select::mute(copy.of());
-            muted = true;
-        } else if muted && matches!(polled, Some(Ok(_))) {
-            select::unmute(copy.of());
-            muted = false;
-            // What was looked away from is told with the others, and where the time is over.
-            if heard || limits.left() == Some(0) {
-                let all = run(&mut copy, Limits { end: Some(0), ..limits });
-                if select::tells(copy.of()) || limits.left() == Some(0) {
-                    break all;
-                }
-            }
-        } else {
-            break polled;
-        }
-    };
+    let result = lasting(limits, |long| select_from(&mut copy, long));
     select::unmute(copy.of());
     // SAFETY: as above.
     let result = result.map(|polled| polled.and_then(|_| unsafe { sets.tell(n, copy.of()) }));
     copy.free();
     result
+}
+
+/// Polls until there is something that select(2) tells.
+fn select_from(fds: &mut Fds, long: &Lasting) -> Option<Result<usize, Errno>> {
+    let limits = long.limits;
+    let mut muted = false;
+    loop {
+        let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
+        let polled = run(fds, long, end);
+        let heard = matches!(polled, Some(Ok(n)) if n > 0);
+        if heard && !select::tells(fds.of()) && limits.left() != Some(0) {
+            // What poll(2) tells in any case, and select(2) only who asked.
+            select::mute(fds.of());
+            muted = true;
+        } else if muted && matches!(polled, Some(Ok(_))) {
+            select::unmute(fds.of());
+            muted = false;
+            // What was looked away from is told with the others, and where the time is over.
+            if heard || limits.left() == Some(0) {
+                let all = run(fds, long, Some(0));
+                if select::tells(fds.of()) || limits.left() == Some(0) {
+                    return all;
+                }
+            }
+        } else {
+            return polled;
+        }
+        long.goes_on();
+    }
 }
 
 /// How long a select(2) looks away from descriptors with an error or a hang-up that it does not tell.
@@ -327,14 +332,13 @@ unsafe fn wish(event: *mut epoll_event) -> Option<epoll_event> {
 /// epoll_wait(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-    let limits = || Limits { end: end_of_ms(timeout), mask: ptr::null() };
     let real = |t, mask: *const sigset_t| match mask.is_null() {
         // SAFETY: see `poll`.
         true => unsafe { real::epoll_wait()(epfd, events, max, t) },
         // SAFETY: see `poll`; the mask is ours.
         false => unsafe { real::epoll_pwait()(epfd, events, max, t, mask) },
     };
-    wait_ms((epfd, events, max, timeout), limits, real)
+    wait_ms((epfd, events, max, timeout), ptr::null(), real)
 }
 
 /// epoll_pwait(2)
@@ -346,25 +350,24 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let limits = || Limits { end: end_of_ms(timeout), mask };
     // SAFETY: see `poll`.
     let real = |t, mask| unsafe { real::epoll_pwait()(epfd, events, max, t, mask) };
-    wait_ms((epfd, events, max, timeout), limits, real)
+    wait_ms((epfd, events, max, timeout), mask, real)
 }
 
 /// The millisecond waits; `real(timeout, mask)` is the C library's.
 fn wait_ms(
     (epfd, events, max, timeout): (c_int, *mut epoll_event, c_int, c_int),
-    limits: impl FnOnce() -> Limits,
+    mask: *const sigset_t,
     real: impl Fn(c_int, *const sigset_t) -> c_int,
 ) -> c_int {
-    let limits = limits();
     if !is_known(epfd) {
-        return real(timeout, limits.mask);
+        return real(timeout, mask);
     }
+    let limits = Limits { end: end_of_ms(timeout), mask };
     let milliseconds = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
     let sleep = |limits: Limits| real(limits.left().map_or(-1, milliseconds), limits.mask);
-    wait((epfd, events, max), limits, sleep).map_or_else(|| real(timeout, limits.mask), answer)
+    wait((epfd, events, max), limits, sleep).map_or_else(|| real(timeout, mask), answer)
 }
 
 /// epoll_pwait2(2)
