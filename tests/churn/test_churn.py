@@ -73,6 +73,11 @@ class Growing(unittest.TestCase):
         self.assertEqual(history([10000 + 4000 * at for at in range(18)]).growing(heap=64), "")
         self.assertIn("rings", history([10000] * 18, [3000 * at for at in range(18)]).growing())
 
+    def test_what_came_back_has_not_leaked(self) -> None:
+        rings = [30000] * 12 + [60000] * 5
+        self.assertIn("rings", history([10000] * 18, [*rings, 60000]).growing())
+        self.assertEqual(history([10000] * 18, [*rings, 2000]).growing(), "")
+
     def test_a_short_look_tells_nothing(self) -> None:
         self.assertEqual(history([10000 * at for at in range(6)]).growing(), "")
 

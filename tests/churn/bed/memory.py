@@ -80,7 +80,8 @@ class History:
 
         A leak grows with the number of connections, so with time; the most of the last third is compared with the most of the second. What
         is allowed beside is what heaps do when nothing leaks: little for shared memory, whose use has a reason in each byte, more for
-        memory of the program's own: `heap` mebibytes.
+        memory of the program's own: `heap` mebibytes. Shared memory that came back at last has not leaked: there were more connections at a
+        time, as there are on a machine that is busy with something else.
         """
         if len(self.samples) < 9 or self.samples[-1].at - self.samples[0].at < 3:
             return ""
@@ -89,6 +90,7 @@ class History:
         for what, part, least in (("own", 0.25, heap * MIB), ("shared", 0.15, 8 * MIB), ("rings", 0.15, 8 * MIB), ("mappings", 0.25, 16), ("descriptors", 0.5, 64)):
             second = [getattr(sample, what) for sample in self.samples if begin + (end - begin) / 3 <= sample.at < begin + (end - begin) * 2 / 3]
             last = [getattr(sample, what) for sample in self.samples if sample.at >= begin + (end - begin) * 2 / 3]
-            if second and last and max(last) > max(second) + max(part * max(second), least):
+            came_back = what in ("shared", "rings") and self.final(what) < max(second, default=0) / 2
+            if second and last and not came_back and max(last) > max(second) + max(part * max(second), least):
                 told.append(f"{what} {max(second)} -> {max(last)}")
         return ", ".join(told)
