@@ -88,6 +88,12 @@ pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
     Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans).wrapping_add(u64::from(i.notsent_bytes)))
 }
 
+/// How many of them the kernel has not sent even once, for there is no room for them at the peer's (`SIOCOUTQNSD`, tcp(7)).
+pub fn bytes_unsent(fd: c_int) -> u64 {
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    raw::ioctl_int(fd, SIOCOUTQNSD).unwrap_or(0).max(0) as u64
+}
+
 /// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two
 /// values it is made of are read until the queue held still between them. `was_cut`: whether a closed connection ended
 /// without the peer's FIN, of which the kernel tells once, by an error. `urgent`: there may be urgent data among what is not read.

@@ -103,6 +103,10 @@ impl PeerEnd for End<'_> {
             Err(_) => self.v.wire.taken(),
         }
     }
+
+    fn unsent(&self) -> u64 {
+        self.number().map_or(0, tcp::bytes_unsent)
+    }
 }
 
 impl End<'_> {

@@ -269,6 +269,10 @@ impl PeerEnd for Copy {
     fn given(&self) -> Result<u64, Errno> {
         tcp::bytes_written(self.0.as_raw_fd())
     }
+
+    fn unsent(&self) -> u64 {
+        tcp::bytes_unsent(self.0.as_raw_fd())
+    }
 }
 
 impl Queue {

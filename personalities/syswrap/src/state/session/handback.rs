@@ -42,6 +42,8 @@ pub(crate) trait PeerEnd {
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
     /// Bytes ever sent by it, by whoever.
     fn given(&self) -> Result<u64, Errno>;
+    /// How many of them have not been sent even once: they have no room in the window.
+    fn unsent(&self) -> u64;
 }
 
 /// Bytes taken out of the queue.
@@ -60,7 +62,7 @@ const ROOM_NS: u64 = 2_000_000_000;
 /// How long the peer is waited for that is to take its bytes back itself.
 const ASKED_NS: u64 = 15_000_000_000;
 /// How long what was sent again may be on its way.
-const ARRIVAL_NS: u64 = 20_000_000;
+const ARRIVAL_NS: u64 = 200_000_000;
 
 impl<W: Wire> View<'_, W> {
     /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, and bytes are lost
@@ -237,14 +239,17 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
-    /// A busy machine delivers later, also to itself; what has no room in the window comes when there is some.
+    /// A busy machine delivers later, also to itself, and each piece that comes later is news to whoever waits for edges. What has no room in
+    /// the window comes when there is some.
     fn await_arrival(&self, peer: &impl PeerEnd) {
         let end = self.wire.now() + ARRIVAL_NS;
         let is_here = || {
-            let came = self.wire.taken().and_then(|taken| Ok(taken.wrapping_add(self.wire.queued()?)));
-            came.is_err() || came == peer.given()
+            // What has come is counted first: some of what waits may come meanwhile.
+            let came = self.wire.taken()?.wrapping_add(self.wire.queued()?);
+            let waits = peer.unsent();
+            peer.given().map(|given| came + waits >= given)
         };
-        while !is_here() && self.wire.now() < end {
+        while is_here() == Ok(false) && self.wire.now() < end {
             self.wire.pause();
         }
     }

@@ -433,6 +433,10 @@ impl<'a> PeerEnd for End<'a> {
     fn given(&self) -> Result<u64, Errno> {
         Wire::given(*self)
     }
+
+    fn unsent(&self) -> u64 {
+        0
+    }
 }
 
 impl Aside for Vec<u8> {
