@@ -211,6 +211,8 @@ class Running(unittest.TestCase):
         self.assertFalse([line for line in lines if mark.encode() in line and b"sleep" in line])
 
     def test_networks_and_temporary_files_are_private(self) -> None:
+        if any(Path("/tmp") in place.parents for place in (cage.HOME, cage.ROOT, Path(sys.executable))):
+            self.skipTest("what is needed lies below /tmp, which stays as it is")
         unit = Unit("s", ("sh", "-c", "ls /tmp | wc -l; ls /dev/shm | wc -l; cat /proc/net/dev | wc -l; readlink /proc/self; echo $$"), seconds=20)
         with cage.Cage() as one:
             told = one.run(unit, [], {}, 20, 20)
