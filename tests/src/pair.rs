@@ -158,11 +158,12 @@ fn with_record<T>(fd: impl Fd, f: impl FnOnce(&Record) -> T) -> Option<T> {
     report.records().find(|r| r.fd.load(Ordering::Relaxed) == want).map(f)
 }
 
-/// Whether bytes of `fd` travel both ways by rings now; true in a plain process.
+/// Whether bytes of `fd` leave by a ring now; true in a plain process.
 fn sends_by_ring(fd: &OwnedFd) -> bool {
     !expect_ring() || with_record(fd, |r| r.shm_out.load(Ordering::Relaxed) > 2).unwrap_or(false)
 }
 
+/// The same, both ways.
 fn in_ring(fd: &OwnedFd) -> bool {
     if !expect_ring() {
         return true;
