@@ -11,6 +11,8 @@ use crate::{Errno, raw, tcp, time};
 
 /// How long it may take.
 const MOST_NS: u64 = 1_000_000_000;
+/// Between looks at what is on its way.
+const PAUSE_NS: u64 = 20_000;
 /// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
 const SO_PEERNAME: i32 = 28;
 
@@ -111,8 +113,9 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
         Ending::Pipe => {
             // An answer that comes before the end of the stream is another error, and packets may be handled later.
             await_that(|| tcp::has_fin(fd));
-            let _ = raw::send_bytes(fd, &[0]);
-            await_that(|| tcp::is_closed(fd));
+            if raw::send_bytes(fd, &[0]).is_ok() {
+                await_that(|| tcp::is_closed(fd));
+            }
         }
         Ending::Over => shut(fd, false, true),
         Ending::Fin | Ending::Reset => {}
@@ -123,7 +126,7 @@ pub fn end(fd: RawFd, end: Fd, how: Ending) {
 fn await_that(come: impl Fn() -> bool) {
     let most = time::now_ns() + MOST_NS;
     while !come() && time::now_ns() < most {
-        raw::sched_yield();
+        raw::wait_readable(&[], PAUSE_NS);
     }
 }
 
