@@ -88,10 +88,10 @@ pub fn bytes_written(fd: c_int) -> Result<u64, Errno> {
     Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans).wrapping_add(u64::from(i.notsent_bytes)))
 }
 
-/// How many of them the kernel has not sent even once, for there is no room for them at the peer's (`SIOCOUTQNSD`, tcp(7)).
-pub fn bytes_unsent(fd: c_int) -> u64 {
-    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
-    raw::ioctl_int(fd, SIOCOUTQNSD).unwrap_or(0).max(0) as u64
+/// How many of them are on their way or have arrived; the others have no room at the peer's.
+pub fn bytes_sent(fd: c_int) -> Result<u64, Errno> {
+    let i = info(fd)?;
+    Ok(i.bytes_sent.wrapping_sub(i.bytes_retrans))
 }
 
 /// How many bytes have ever been taken out of this socket's receive queue. Exact while no other reader is active: the two

@@ -104,8 +104,8 @@ impl PeerEnd for End<'_> {
         }
     }
 
-    fn unsent(&self) -> u64 {
-        self.number().map_or(0, tcp::bytes_unsent)
+    fn sent(&self) -> Result<u64, Errno> {
+        tcp::bytes_sent(self.number()?)
     }
 }
 

@@ -270,8 +270,8 @@ impl PeerEnd for Copy {
         tcp::bytes_written(self.0.as_raw_fd())
     }
 
-    fn unsent(&self) -> u64 {
-        tcp::bytes_unsent(self.0.as_raw_fd())
+    fn sent(&self) -> Result<u64, Errno> {
+        tcp::bytes_sent(self.0.as_raw_fd())
     }
 }
 

@@ -42,8 +42,8 @@ pub(crate) trait PeerEnd {
     fn send_urgent(&self, byte: u8) -> Result<(), Errno>;
     /// Bytes ever sent by it, by whoever.
     fn given(&self) -> Result<u64, Errno>;
-    /// How many of them have not been sent even once: they have no room in the window.
-    fn unsent(&self) -> u64;
+    /// How many of them are on their way or have arrived; the others have no room in the window.
+    fn sent(&self) -> Result<u64, Errno>;
 }
 
 /// Bytes taken out of the queue.
@@ -244,10 +244,8 @@ impl<W: Wire> View<'_, W> {
     fn await_arrival(&self, peer: &impl PeerEnd) {
         let end = self.wire.now() + ARRIVAL_NS;
         let is_here = || {
-            // What has come is counted first: some of what waits may come meanwhile.
             let came = self.wire.taken()?.wrapping_add(self.wire.queued()?);
-            let waits = peer.unsent();
-            peer.given().map(|given| came + waits >= given)
+            peer.sent().map(|sent| came >= sent)
         };
         while is_here() == Ok(false) && self.wire.now() < end {
             self.wire.pause();

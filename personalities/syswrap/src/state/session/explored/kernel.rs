@@ -434,8 +434,8 @@ impl<'a> PeerEnd for End<'a> {
         Wire::given(*self)
     }
 
-    fn unsent(&self) -> u64 {
-        0
+    fn sent(&self) -> Result<u64, Errno> {
+        Wire::given(*self)
     }
 }
 
