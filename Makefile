@@ -14,7 +14,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 .PHONY: help setup build test models fuzz fuzz-briefly check demo bench install uninstall clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## install what building and testing need, where that can be done
 	@tools/setup
