@@ -71,7 +71,9 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
-        Op::Timed { slot, .. } if is_about_its_time(program, number, *slot, plain, wrapped) => Some((Rule::Tick, true)),
+        Op::Timed { slot, us, .. } if is_about_its_time(program, number, (*slot, *us), plain, wrapped) => {
+            Some((Rule::Tick, true))
+        }
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
@@ -402,11 +404,15 @@ fn is_overfull(program: &Program, slot: Slot) -> bool {
     })
 }
 
-/// Whether a receive on a socket with a time-out ended by that, or by a timer.
-fn is_about_its_time(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+/// Whether a receive on a socket with a time-out ended by that, or by a timer whose time `us` comes only some ticks before.
+fn is_about_its_time(program: &Program, number: usize, (slot, us): (Slot, u32), plain: &Seen, wrapped: &Seen) -> bool {
+    /// Two ticks of a kernel that has 250 a second.
+    const TICKS_US: i64 = 8_000;
     let limits = |op: &Op| match op {
-        Op::SetOption { slot: of, option: Opt::RcvTimeo, value } => {
-            *value != 0 && program.incoming(*of) == program.incoming(slot)
+        Op::SetOption { slot: of, option: Opt::RcvTimeo, value: ms } => {
+            *ms != 0
+                && i64::from(*ms) * 1_000 < i64::from(us) + TICKS_US
+                && program.incoming(*of) == program.incoming(slot)
         }
         _ => false,
     };

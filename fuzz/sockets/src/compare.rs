@@ -243,6 +243,7 @@ mod tests {
             step(&program, 1, &seen(libc::EINTR), &seen(wrapped), &mut Tally::default())
         };
         assert_eq!(timed(2, libc::EAGAIN), Verdict::Apart);
+        assert!(matches!(timed(10, libc::EAGAIN), Verdict::Differs(_)), "a signal that is lost");
         assert!(matches!(timed(0, libc::EAGAIN), Verdict::Differs(_)));
         assert!(matches!(timed(2, libc::ECONNRESET), Verdict::Differs(_)));
     }
