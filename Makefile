@@ -27,14 +27,15 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@ln -sf libmadrigal_ofi.so $(RELEASE)/libmadrigal-fi.so
 
 test: setup build ## run every test; what cannot run here says `skipped` and why
-	cargo test --workspace --no-fail-fast
-	$(MAKE) models
-	$(MAKE) fuzz-briefly
+	@# The times are for what hangs, not for what is slow.
+	tools/within 2700 cargo test --workspace --no-fail-fast
+	tools/within 1800 $(MAKE) models
+	tools/within 900 $(MAKE) fuzz-briefly
 	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi && \
 		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites && \
 		python3 -m unittest discover -q tests/mutants; \
 	else echo 'skipped: no python3 for the tests of bench, MPI, churn, suites and mutants'; fi
-	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && tests/mpi/run.py && tests/mpi/stress.py && tests/mpi/together.py; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
+	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && for part in run stress together; do tools/within 1200 tests/mpi/$$part.py || exit; done; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib
@@ -47,7 +48,7 @@ fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=.
 
 fuzz-briefly: build ## two minutes of them, as `make test` does: the same ones each time, and fresh ones, whose first seed is printed
 	cargo build --release -p madrigal-fuzz-sockets
-	$(RELEASE)/madrigal-fuzz-sockets --seed 1 --count 8000 --modes default,eager-first --keep-going
+	$(RELEASE)/madrigal-fuzz-sockets --seed 1 --count 8000 --seconds 300 --modes default,eager-first --keep-going
 	$(RELEASE)/madrigal-fuzz-sockets --seconds 30 --modes default,eager-first --keep-going
 
 check: setup ## what must hold before a change is merged: format, lints, tests, documentation
