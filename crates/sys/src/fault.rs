@@ -1,9 +1,9 @@
 //! Copies from and to a program's memory that end where the memory does, as those of a system call do (`EFAULT`), instead of with a
 //! signal.
 //!
-//! The copy is one function of known extent. A fault inside it raises `SIGSEGV` or `SIGBUS` as any other; the handler of whoever uses
-//! this asks [`mend`], which recognises the place and lets the function return with what it had copied. The handler is the caller's to
-//! install: without one a bad address ends the process, as it would anyway.
+//! The copy is one function of known extent, and so is the read of a word. A fault inside raises `SIGSEGV` or `SIGBUS` as any other; the
+//! handler of whoever uses this asks [`mend`], which recognises the place and lets the function return with what it had copied. The
+//! handler is the caller's to install: without one a bad address ends the process, as it would anyway.
 
 use core::mem::MaybeUninit;
 
@@ -22,8 +22,17 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) -> usize {
 ///
 /// # Safety
 /// If it is mapped, the caller may read it, and any bytes are a `T`.
+#[inline]
 pub unsafe fn read<T: Copy>(from: *const T) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
+    if let 4 | 8 = size_of::<T>() {
+        // SAFETY: the caller's contract.
+        let word = unsafe {
+            if size_of::<T>() == 4 { word_or_stop_of_4(from.cast()) } else { word_or_stop_of_8(from.cast()) }
+        };
+        // SAFETY: the lower bytes of the word are the value's, and any are a `T`.
+        return (word.is_known != 0).then(|| unsafe { (&raw const word.value).cast::<T>().read_unaligned() });
+    }
     // SAFETY: the caller's contract; the target is our own.
     let n = unsafe { copy(value.as_mut_ptr().cast(), from.cast(), size_of::<T>()) };
     // SAFETY: all of it was copied, and any bytes are a `T`.
@@ -39,24 +48,23 @@ pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
     unsafe { copy(to.cast(), (&raw const value).cast(), size_of::<T>()) == size_of::<T>() }
 }
 
-/// In a handler of `SIGSEGV` or `SIGBUS`: whether the fault was one of [`copy`], which then ends when the handler returns.
+/// In a handler of `SIGSEGV` or `SIGBUS`: whether the fault was one of this module's, which then ends when the handler returns.
 ///
 /// # Safety
 /// `context` is what the kernel gave the handler (`SA_SIGINFO`).
 pub unsafe fn mend(context: *mut core::ffi::c_void) -> bool {
     // SAFETY: the caller's contract.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let (from, to, end) = (
-        copy_or_stop as *const () as usize,
-        (&raw const copy_or_stop_ends) as usize,
-        (&raw const copy_or_stop_stops) as usize,
-    );
+    let parts: [(usize, *const u8, *const u8); 2] = [
+        (copy_or_stop as *const () as usize, &raw const copy_or_stop_ends, &raw const copy_or_stop_stops),
+        (word_or_stop_of_4 as *const () as usize, &raw const word_or_stop_ends, &raw const word_or_stop_stops),
+    ];
     let at = program_counter(context);
-    let ours = (from..to).contains(&(*at as usize));
-    if ours {
-        *at = end as _;
+    let part = parts.iter().find(|(from, to, _)| (*from..to.addr()).contains(&(*at as usize)));
+    if let Some((_, _, stops)) = part {
+        *at = stops.addr() as _;
     }
-    ours
+    part.is_some()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -69,10 +77,22 @@ fn program_counter(context: &mut libc::ucontext_t) -> &mut u64 {
     &mut context.uc_mcontext.pc
 }
 
+/// A word of memory, in two registers (the ABI's way of two words).
+#[repr(C)]
+struct Word {
+    value: u64,
+    /// 0: its address is bad.
+    is_known: u64,
+}
+
 unsafe extern "C" {
     fn copy_or_stop(to: *mut u8, from: *const u8, n: usize) -> usize;
     static copy_or_stop_stops: u8;
     static copy_or_stop_ends: u8;
+    fn word_or_stop_of_4(from: *const u8) -> Word;
+    fn word_or_stop_of_8(from: *const u8) -> Word;
+    static word_or_stop_stops: u8;
+    static word_or_stop_ends: u8;
 }
 
 // Where it stops, everything before the target register has been copied; the caller's own is kept in r8.
@@ -201,6 +221,60 @@ core::arch::global_asm!(
     ".size copy_or_stop, . - copy_or_stop",
 );
 
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".p2align 4",
+    ".hidden word_or_stop_of_4",
+    ".hidden word_or_stop_of_8",
+    ".hidden word_or_stop_stops",
+    ".hidden word_or_stop_ends",
+    ".global word_or_stop_of_4",
+    ".type word_or_stop_of_4, @function",
+    "word_or_stop_of_4:",
+    "mov eax, [rdi]",
+    "mov edx, 1",
+    "ret",
+    ".global word_or_stop_of_8",
+    ".type word_or_stop_of_8, @function",
+    "word_or_stop_of_8:",
+    "mov rax, [rdi]",
+    "mov edx, 1",
+    "ret",
+    ".global word_or_stop_ends",
+    "word_or_stop_ends:",
+    ".global word_or_stop_stops",
+    "word_or_stop_stops:",
+    "xor edx, edx",
+    "ret",
+);
+
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".p2align 4",
+    ".hidden word_or_stop_of_4",
+    ".hidden word_or_stop_of_8",
+    ".hidden word_or_stop_stops",
+    ".hidden word_or_stop_ends",
+    ".global word_or_stop_of_4",
+    ".type word_or_stop_of_4, %function",
+    "word_or_stop_of_4:",
+    "ldr w0, [x0]",
+    "mov x1, #1",
+    "ret",
+    ".global word_or_stop_of_8",
+    ".type word_or_stop_of_8, %function",
+    "word_or_stop_of_8:",
+    "ldr x0, [x0]",
+    "mov x1, #1",
+    "ret",
+    ".global word_or_stop_ends",
+    "word_or_stop_ends:",
+    ".global word_or_stop_stops",
+    "word_or_stop_stops:",
+    "mov x1, #0",
+    "ret",
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,10 +336,18 @@ mod tests {
                 );
             }
             for bad in [0usize, 8, usize::MAX, 0xdead_beef_0000_0000, usize::MAX / 2 + 1] {
-                assert_eq!(read::<u64>(bad as *const u64), None, "{bad:x}");
+                assert_eq!(read(bad as *const u64), None, "{bad:x}");
+                assert_eq!(read(bad as *const u32), None, "{bad:x}");
+                assert_eq!(read(bad as *const [u32; 3]), None, "{bad:x}");
                 assert!(!write(bad as *mut u8, 1), "{bad:x}");
             }
             assert_eq!(read(own.as_ptr()), Some(7));
+            assert_eq!(read(own.as_ptr().add(1).cast()), Some(0x0707_0707u32));
+            assert_eq!(read(own.as_ptr().add(1).cast()), Some(0x0707_0707_0707_0707u64));
+            for (offset, whole) in [(4092, true), (4093, false), (4095, false)] {
+                half.add(4092).cast::<u32>().write(5);
+                assert_eq!(read(half.add(offset).cast::<u32>()), whole.then_some(5), "{offset}");
+            }
         }
     }
 }
