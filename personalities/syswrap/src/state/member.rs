@@ -131,7 +131,10 @@ impl Member {
         self.data.store(event.u64, Ordering::Relaxed);
         self.seen_in.store(u64::MAX, Ordering::Relaxed);
         self.seen_out.store(u64::MAX, Ordering::Relaxed);
-        self.set_bit(bit::SPENT | bit::DETACHED | bit::QUIET_IN | bit::QUIET_OUT, false);
+        let looked_at = bit::SPENT | bit::DETACHED | bit::QUIET_IN | bit::QUIET_OUT;
+        if self.has(looked_at) {
+            self.set_bit(looked_at, false);
+        }
     }
 
     /// Whether the kernel may have told of it, and disarmed it, unseen.
