@@ -1,15 +1,14 @@
 //! Waits: poll(2), select(2), epoll(7).
 
-use core::cell::Cell;
 use core::ffi::c_int;
 use core::ptr;
 
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
-use madrigal_sys::signals::{Held, as_set};
 use madrigal_sys::{Errno, fault, time};
 
 use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, releasing, told};
-use crate::io::epoll::{self, Limits, Waited};
+use crate::io::epoll::{self, Waited};
+use crate::io::limits::{Limits, Signals};
 use crate::io::poll::{self, Fds, Polled, Sets, select};
 use crate::real;
 
@@ -55,46 +54,19 @@ fn answer(result: Result<usize, Errno>) -> c_int {
     }
 }
 
-// --- how often --------------------------------------------------------------------------------------------------------------------
-
-/// A wait of several sleeps. From behind the first one handlers run in its sleeps only, and end it: one that ran in between would end
-/// nothing.
-struct Lasting {
-    held: Held,
-    /// What the program has blocked: the mask of a sleep, unless the program gave one.
-    blocked: Cell<sigset_t>,
-    limits: Limits,
-}
-
-impl Lasting {
-    fn goes_on(&self) {
-        self.held.hold();
-        if let Some(blocked) = self.held.mask() {
-            self.blocked.set(as_set(blocked));
-        }
-    }
-
-    /// Those of the next sleep.
-    fn limits(&self) -> Limits {
-        let own = self.held.holds() && self.limits.mask.is_null();
-        Limits { mask: if own { self.blocked.as_ptr() } else { self.limits.mask }, ..self.limits }
-    }
-}
-
 /// Makes a wait. What it holds back runs behind it, or behind the thread, if that is cancelled.
-fn lasting<T>(limits: Limits, wait: impl FnOnce(&Lasting) -> T) -> T {
-    let long = Lasting { held: Held::default(), blocked: Cell::new(as_set(0)), limits };
-    let result = releasing(&long.held, || wait(&long));
-    long.held.release();
+fn lasting<T>((end, mask): (Option<u64>, *const sigset_t), wait: impl FnOnce(Limits<'_>) -> T) -> T {
+    let signals = Signals::new(mask);
+    let result = releasing(signals.held(), || wait(Limits { end, signals: &signals }));
+    signals.held().release();
     result
 }
 
 // --- poll -------------------------------------------------------------------------------------------------------------------------
 
-/// Polls a copy until it is over, or until `end`; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
-fn run(fds: &mut Fds, long: &Lasting, end: Option<u64>) -> Option<Result<usize, Errno>> {
+/// Polls a copy until it is over; between its sleeps a thread can be cancelled. `None`: the call is the C library's.
+fn run(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>> {
     loop {
-        let limits = Limits { end, ..long.limits() };
         match guarded_or(Polled::Pass, || poll::poll(fds.of(), limits)) {
             Polled::Pass => return None,
             Polled::Done(result) => return Some(result),
@@ -107,24 +79,24 @@ fn run(fds: &mut Fds, long: &Lasting, end: Option<u64>) -> Option<Result<usize, 
                 }
             }
         }
-        long.goes_on();
+        limits.signals.go_on();
     }
 }
 
 /// Sleeps in the C library.
-fn sleep(fds: &mut [pollfd], limits: Limits) -> Result<usize, Errno> {
+fn sleep(fds: &mut [pollfd], limits: Limits<'_>) -> Result<usize, Errno> {
     let left = limits.left().map(time::timespec);
     let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: descriptors and a time of our own; the mask is the program's.
-    told(unsafe { real::ppoll()(fds.as_mut_ptr(), fds.len() as nfds_t, left, limits.mask) } as ssize_t)
+    told(unsafe { real::ppoll()(fds.as_mut_ptr(), fds.len() as nfds_t, left, limits.signals.mask()) } as ssize_t)
 }
 
 /// # Safety
 /// As for ppoll(2), but for addresses that are bad.
-unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, limits: Limits) -> Option<c_int> {
+unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, end: Option<u64>, mask: *const sigset_t) -> Option<c_int> {
     // SAFETY: the caller's contract.
     let mut copy = unsafe { Fds::copy(fds, n) }?;
-    let result = lasting(limits, |long| run(&mut copy, long, limits.end));
+    let result = lasting((end, mask), |limits| run(&mut copy, limits));
     // SAFETY: as above.
     let told = !matches!(result, Some(Ok(_))) || unsafe { copy.tell(fds) };
     copy.free();
@@ -139,9 +111,8 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int
     if !is_awake() {
         return real();
     }
-    let limits = Limits { end: end_of_ms(timeout), mask: ptr::null() };
     // SAFETY: see above.
-    unsafe { poll_within(fds, n, limits) }.unwrap_or_else(real)
+    unsafe { poll_within(fds, n, end_of_ms(timeout), ptr::null()) }.unwrap_or_else(real)
 }
 
 /// `poll` with a checked array size.
@@ -171,7 +142,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     // SAFETY: see `poll`.
     let Ok(end) = (unsafe { end_at(timeout) }) else { return real() };
     // SAFETY: see `poll`.
-    unsafe { poll_within(fds, n, Limits { end, mask }) }.unwrap_or_else(real)
+    unsafe { poll_within(fds, n, end, mask) }.unwrap_or_else(real)
 }
 
 /// `ppoll` with a checked array size.
@@ -195,10 +166,10 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
 
 /// # Safety
 /// As for pselect(2), but for addresses that are bad.
-unsafe fn select_within(n: c_int, sets: Sets, limits: Limits) -> Option<Result<usize, Errno>> {
+unsafe fn select_within(n: c_int, sets: Sets, end: Option<u64>, mask: *const sigset_t) -> Option<Result<usize, Errno>> {
     // SAFETY: the caller's contract.
     let mut copy = unsafe { sets.fds(n) }?;
-    let result = lasting(limits, |long| select_from(&mut copy, long));
+    let result = lasting((end, mask), |limits| select_from(&mut copy, limits));
     select::unmute(copy.of());
     // SAFETY: as above.
     let result = result.map(|polled| polled.and_then(|_| unsafe { sets.tell(n, copy.of()) }));
@@ -207,12 +178,11 @@ unsafe fn select_within(n: c_int, sets: Sets, limits: Limits) -> Option<Result<u
 }
 
 /// Polls until there is something that select(2) tells.
-fn select_from(fds: &mut Fds, long: &Lasting) -> Option<Result<usize, Errno>> {
-    let limits = long.limits;
+fn select_from(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>> {
     let mut muted = false;
     loop {
         let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
-        let polled = run(fds, long, end);
+        let polled = run(fds, Limits { end, ..limits });
         let heard = matches!(polled, Some(Ok(n)) if n > 0);
         if heard && !select::tells(fds.of()) && limits.left() != Some(0) {
             // What poll(2) tells in any case, and select(2) only who asked.
@@ -223,7 +193,7 @@ fn select_from(fds: &mut Fds, long: &Lasting) -> Option<Result<usize, Errno>> {
             muted = false;
             // What was looked away from is told with the others, and where the time is over.
             if heard || limits.left() == Some(0) {
-                let all = run(fds, long, Some(0));
+                let all = run(fds, Limits { end: Some(0), ..limits });
                 if select::tells(fds.of()) || limits.left() == Some(0) {
                     return all;
                 }
@@ -231,7 +201,7 @@ fn select_from(fds: &mut Fds, long: &Lasting) -> Option<Result<usize, Errno>> {
         } else {
             return polled;
         }
-        long.goes_on();
+        limits.signals.go_on();
     }
 }
 
@@ -254,10 +224,10 @@ pub unsafe extern "C-unwind" fn select(
     }
     // SAFETY: see `poll`.
     let Ok(end) = (unsafe { end_of_select(timeout) }) else { return real() };
-    let limits = Limits { end, mask: ptr::null() };
     // SAFETY: see `poll`.
-    let Some(result) = (unsafe { select_within(n, Sets { read, write, except }, limits) }) else { return real() };
-    if let Some(left) = limits.left() {
+    let result = unsafe { select_within(n, Sets { read, write, except }, end, ptr::null()) };
+    let Some(result) = result else { return real() };
+    if let Some(left) = end.map(|end| end.saturating_sub(time::now_ns())) {
         let left = timeval { tv_sec: (left / 1_000_000_000) as i64, tv_usec: (left % 1_000_000_000 / 1000) as i64 };
         // SAFETY: see `poll`.
         unsafe { fault::write(timeout, left) };
@@ -295,7 +265,7 @@ pub unsafe extern "C-unwind" fn pselect(
     // SAFETY: see `poll`.
     let Ok(end) = (unsafe { end_at(timeout) }) else { return real() };
     // SAFETY: see `poll`.
-    unsafe { select_within(n, Sets { read, write, except }, Limits { end, mask }) }.map_or_else(real, answer)
+    unsafe { select_within(n, Sets { read, write, except }, end, mask) }.map_or_else(real, answer)
 }
 
 // --- epoll ------------------------------------------------------------------------------------------------------------------------
@@ -364,10 +334,9 @@ fn wait_ms(
     if !is_known(epfd) {
         return real(timeout, mask);
     }
-    let limits = Limits { end: end_of_ms(timeout), mask };
     let milliseconds = |ns: u64| c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
-    let sleep = |limits: Limits| real(limits.left().map_or(-1, milliseconds), limits.mask);
-    wait((epfd, events, max), limits, sleep).map_or_else(|| real(timeout, mask), answer)
+    let sleep = |limits: Limits<'_>| real(limits.left().map_or(-1, milliseconds), limits.signals.mask());
+    wait((epfd, events, max), (end_of_ms(timeout), mask), sleep).map_or_else(|| real(timeout, mask), answer)
 }
 
 /// epoll_pwait2(2)
@@ -386,11 +355,11 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     }
     // SAFETY: see `poll`.
     let Ok(end) = (unsafe { end_at(timeout) }) else { return real(timeout, mask) };
-    let sleep = |limits: Limits| {
+    let sleep = |limits: Limits<'_>| {
         let left = limits.left().map(time::timespec);
-        real(left.as_ref().map_or(ptr::null(), ptr::from_ref), limits.mask)
+        real(left.as_ref().map_or(ptr::null(), ptr::from_ref), limits.signals.mask())
     };
-    wait((epfd, events, max), Limits { end, mask }, sleep).map_or_else(|| real(timeout, mask), answer)
+    wait((epfd, events, max), (end, mask), sleep).map_or_else(|| real(timeout, mask), answer)
 }
 
 /// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
@@ -402,13 +371,12 @@ const VAIN_NS: u64 = 1_000_000;
 /// Waits; `sleep(limits)` is the C library's wait. `None`: the whole call is.
 fn wait(
     (epfd, events, max): (c_int, *mut epoll_event, c_int),
-    limits: Limits,
-    sleep: impl Fn(Limits) -> c_int,
+    (end, mask): (Option<u64>, *const sigset_t),
+    sleep: impl Fn(Limits<'_>) -> c_int,
 ) -> Option<Result<usize, Errno>> {
-    lasting(limits, |long| {
+    lasting((end, mask), |limits| {
         let (mut vain, mut since) = (0u32, 0);
         loop {
-            let limits = long.limits();
             match guarded_or(Waited::Pass, || epoll::wait(epfd, events, max, limits)) {
                 Waited::Pass => return None,
                 Waited::Done(result) => return Some(result),
@@ -420,7 +388,7 @@ fn wait(
                     }
                 }
             }
-            long.goes_on();
+            limits.signals.go_on();
             if vain == 0 {
                 since = time::now_ns();
             }
@@ -431,7 +399,7 @@ fn wait(
             if time::now_ns() > since + u64::from(MOST_IN_VAIN) * VAIN_NS {
                 // It has slept in between.
                 vain = 0;
-            } else if let Some(ended) = look_away(long.limits()) {
+            } else if let Some(ended) = look_away(limits) {
                 return Some(ended);
             }
         }
@@ -439,7 +407,7 @@ fn wait(
 }
 
 /// Sleeps for a moment. `Some`: the wait is over.
-fn look_away(limits: Limits) -> Option<Result<usize, Errno>> {
+fn look_away(limits: Limits<'_>) -> Option<Result<usize, Errno>> {
     let left = limits.left().unwrap_or(VAIN_NS);
     if left == 0 {
         return Some(Ok(0));

@@ -18,7 +18,8 @@ use crate::state::table;
 /// Counts what the program sets by the C library.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 /// What the program had installed at the last look, of which kind: written under no lock, each by itself, and believed for a short time.
-static LOOK: Look = Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), ends: AtomicU64::new(0) };
+static LOOK: Look =
+    Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), ends: AtomicU64::new(0), restarts: AtomicU64::new(0) };
 /// So long a look is believed. The program may also set a handler by a system call of its own.
 const LOOK_NS: u64 = 10_000_000;
 
@@ -26,6 +27,7 @@ struct Look {
     at: AtomicU64,
     changes: AtomicU32,
     ends: AtomicU64,
+    restarts: AtomicU64,
 }
 
 /// The program has set a handler.
@@ -57,19 +59,35 @@ fn installed() -> (u64, u64) {
     })
 }
 
-/// The signals whose handlers end a call, where there are handlers of both kinds; else none. A look costs a system call for each signal.
-fn ends_where_mixed() -> u64 {
+/// [`installed`], looked at some time ago at most: a look costs a system call for each signal.
+fn lately_installed() -> (u64, u64) {
     let (changes, now) = (CHANGES.load(Ordering::Acquire), time::now_ns());
     let fresh = LOOK.changes.load(Ordering::Acquire) == changes && now < LOOK.at.load(Ordering::Acquire) + LOOK_NS;
     if fresh {
-        return LOOK.ends.load(Ordering::Relaxed);
+        return (LOOK.ends.load(Ordering::Relaxed), LOOK.restarts.load(Ordering::Relaxed));
     }
     let (ends, restarts) = installed();
-    let ends = if restarts == 0 { 0 } else { ends };
     LOOK.ends.store(ends, Ordering::Relaxed);
+    LOOK.restarts.store(restarts, Ordering::Relaxed);
     LOOK.changes.store(changes, Ordering::Release);
     LOOK.at.store(now, Ordering::Release);
-    ends
+    (ends, restarts)
+}
+
+/// Whether the program has handlers.
+pub(crate) fn are_some() -> bool {
+    lately_installed() != (0, 0)
+}
+
+/// Whether it has one that ends a call.
+pub(crate) fn some_end_calls() -> bool {
+    lately_installed().0 != 0
+}
+
+/// The signals whose handlers end a call, where there are handlers of both kinds; else none.
+fn ends_where_mixed() -> u64 {
+    let (ends, restarts) = lately_installed();
+    if restarts == 0 { 0 } else { ends }
 }
 
 /// Closes the descriptor that [`sleep`] made, if the program has not made another of its number.

@@ -6,6 +6,7 @@
 //! | [`quick`] | the short way of those that find bytes, or room, in the ring |
 //! | [`plain`] | on the kernel socket, looking on by the wait policy before they sleep |
 //! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
+//! | [`limits`] | how long a wait may last, and the signals that may end it |
 //! | [`handlers`] | what a signal handler means for a call of the program's that it interrupts |
 //! | [`buffers`], [`progress`], [`near`] | the program's memory; how far a call is; two that take turns where every processor is taken |
 
@@ -13,6 +14,7 @@ pub(crate) mod buffers;
 pub(crate) mod epoll;
 pub(crate) mod file;
 pub(crate) mod handlers;
+pub(crate) mod limits;
 pub(crate) mod near;
 pub(crate) mod plain;
 pub(crate) mod poll;

@@ -11,6 +11,7 @@ use madrigal_sys::{Errno, raw, tcp};
 
 use super::buffers::{Buffers, NOWHERE, message};
 use super::epoll::kernel_readiness;
+use super::handlers;
 use super::plain::{self, Wait};
 use super::progress::Progress;
 use super::target::Target;
@@ -89,10 +90,12 @@ impl Receive {
         self.flags & libc::MSG_WAITALL != 0
     }
 
-    /// It is about to wait. One that goes on from a part to the whole ends with a handler that runs between two of its sleeps, too: as a
-    /// signal may come in the moment that wakes it.
-    fn hold_signals(&self) {
-        if self.is_whole() && self.buffers.total() > 1 {
+    /// It is about to wait, maybe several times: it may be woken for nothing, or for a part of the whole. Then a handler ends it that runs
+    /// between two of its sleeps, or in the moment that wakes it, as it would end the one sleep of the kernel's. One with `SA_RESTART`
+    /// changes nothing, but where there is a part.
+    fn hold_signals(&self, s: &Sock) {
+        let parts = self.is_whole() && self.buffers.total() > 1;
+        if parts || !s.has(flag::LOW_WATER) && handlers::some_end_calls() {
             self.progress.signals.hold();
         }
     }

@@ -3,7 +3,8 @@
 
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::{EAGAIN, EINTR, POLLIN, SIGUSR1, SIGUSR2, pollfd};
 use madrigal_tests::net::{self, read, send_all};
@@ -23,6 +24,7 @@ crate::checks![
     send_restarts_while_others_end,
     send_ends_while_others_restart,
     every_signal_ends_a_wait_of_a_full_sender,
+    every_signal_ends_what_is_woken_for_nothing,
     mask_of_ppoll,
     mask_of_epoll_pwait,
     pending_signal_ends_ppoll,
@@ -211,17 +213,14 @@ fn every_signal_ends_a_wait_of_a_full_sender() {
     for wait in waits {
         for turn in 0..SIGNALS {
             // At any point of a sleep's time, and of a look.
-            let later = std::time::Duration::from_micros(u64::from(turn * 7 % 1_100));
+            let later = u64::from(turn * 7 % 1_100);
             let me = net::this_thread();
             // SAFETY: no pointers.
             let tid = unsafe { libc::gettid() };
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     crate::await_asleep(tid);
-                    let until = std::time::Instant::now() + later;
-                    while std::time::Instant::now() < until {
-                        std::hint::spin_loop();
-                    }
+                    spin(later);
                     net::signal_thread(me, SIGUSR1);
                 });
                 assert_eq!(wait(), Err(EINTR));
@@ -229,6 +228,83 @@ fn every_signal_ends_a_wait_of_a_full_sender() {
         }
     }
     assert_eq!(net::signals(), 2 * SIGNALS);
+}
+
+/// Spins for so many microseconds.
+fn spin(micros: u64) {
+    let until = Instant::now() + Duration::from_micros(micros);
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+/// A receive and another call sleep, one byte comes, and a receive gets it: the other call sleeps on, or is told. Whatever it does between
+/// two sleeps of its own is nothing that a handler may run in and end nothing.
+fn every_signal_ends_what_is_woken_for_nothing() {
+    net::on_signal(SIGUSR1, net::count_signal, false);
+    let p = Pair::warm();
+    let set = Set::new();
+    set.add(&p.s, libc::EPOLLIN, 1);
+    let calls: [&(dyn Fn() -> Result<usize, i32> + Sync); 3] = [
+        &|| read(&p.s, &mut [0; 1]),
+        &|| net::poll_many(&mut [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }], -1),
+        &|| {
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: room for one event.
+            net::count(unsafe { libc::epoll_wait(set.0.as_raw_fd(), &raw mut event, 1, -1) } as isize)
+        },
+    ];
+    for (kind, call) in calls.into_iter().enumerate() {
+        let hung: u64 = (0..150).map(|later| u64::from(sleeps_on_behind_a_signal(&p, call, later))).sum();
+        assert_eq!(hung, 0, "so many calls of kind {kind} slept on behind a signal");
+    }
+}
+
+/// `later`: after so many microseconds the signal comes.
+fn sleeps_on_behind_a_signal(p: &Pair, call: &(dyn Fn() -> Result<usize, i32> + Sync), later: u64) -> bool {
+    let ids = [const { (AtomicI32::new(0), AtomicU64::new(0)) }; 2];
+    let ended = AtomicU32::new(0);
+    let run = |(tid, thread): &(AtomicI32, AtomicU64), call: &(dyn Fn() -> Result<usize, i32> + Sync)| {
+        thread.store(net::this_thread(), Ordering::SeqCst);
+        // SAFETY: no pointers.
+        tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        let got = call();
+        ended.fetch_add(1, Ordering::SeqCst);
+        while ended.load(Ordering::SeqCst) < 2 {
+            net::nap(1);
+        }
+        got
+    };
+    let signal = || ids.each_ref().map(|(_, thread)| net::signal_thread(thread.load(Ordering::SeqCst), SIGUSR1));
+    let receive = || read(&p.s, &mut [0; 1]);
+    let (got, hung) = std::thread::scope(|scope| {
+        let calls = [scope.spawn(|| run(&ids[0], &receive)), scope.spawn(|| run(&ids[1], call))];
+        for (tid, _) in &ids {
+            while tid.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            crate::await_asleep(tid.load(Ordering::SeqCst));
+        }
+        send_all(&p.c, b"x");
+        spin(later);
+        signal();
+        let since = Instant::now();
+        while ended.load(Ordering::SeqCst) < 2 && since.elapsed() < Duration::from_millis(300) {
+            net::nap(1);
+        }
+        let hung = ended.load(Ordering::SeqCst) < 2;
+        if hung {
+            signal();
+        }
+        (calls.map(|call| call.join().unwrap()), hung)
+    });
+    assert!(got.iter().all(|got| [Ok(1), Err(EINTR)].contains(got)), "{got:?}");
+    // Where the signal came first nobody has got it.
+    net::set_nonblocking(&p.s, true);
+    let rest = read(&p.s, &mut [0; 1]);
+    net::set_nonblocking(&p.s, false);
+    assert!([Ok(1), Err(EAGAIN)].contains(&rest), "{rest:?}");
+    hung
 }
 
 fn mask_of_ppoll() {

@@ -13,6 +13,7 @@ use super::ready::{kernel_readiness, report_of};
 use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
 use super::told::{is_told, put_right};
 use super::{ENDED, READABLE};
+use crate::io::limits::{Limits, Signals};
 use crate::state::member::bit;
 use crate::state::process::POLICY;
 use crate::state::registration;
@@ -31,25 +32,6 @@ const KERNEL_IDLE_NS: u64 = 10_000;
 const BELLS: u64 = 3;
 /// Events told at once, at the most.
 const MOST: usize = 128;
-
-/// How long a wait may last, and the program's signal mask while it sleeps.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    /// Nanoseconds since boot; `None` for ever, 0 not at all.
-    pub(crate) end: Option<u64>,
-    pub(crate) mask: *const libc::sigset_t,
-}
-
-impl Limits {
-    /// What is left of the time; `None` for ever.
-    pub(crate) fn left(&self) -> Option<u64> {
-        self.end.map(|end| end.saturating_sub(time::now_ns()))
-    }
-
-    pub(crate) fn at_once(&self) -> bool {
-        self.end == Some(0)
-    }
-}
 
 /// How far [`wait`] got.
 pub(crate) enum Waited {
@@ -71,7 +53,7 @@ pub(crate) struct Asleep {
 }
 
 /// epoll_wait(2) and its kin.
-pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits) -> Waited {
+pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits<'_>) -> Waited {
     let Some(set) = sets::enter(epfd).filter(|_| max > 0) else { return Waited::Pass };
     if set.is_plain() && (limits.at_once() || set.roll.tcp.load(Ordering::Relaxed) == 0) {
         return begin_sleep(set, 0, !limits.at_once()).unwrap_or(Waited::Again);
@@ -129,24 +111,25 @@ fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> 
     }
     // SAFETY: the kernel just filled `got` events there.
     let out = unsafe { core::slice::from_raw_parts_mut(events, got as usize) };
-    let waiting = Waiting::new(-1, set, Limits { end: None, mask: core::ptr::null() });
+    let signals = Signals::default();
+    let waiting = Waiting::new(-1, set, Limits { end: None, signals: &signals });
     let (n, ours) = waiting.translate((0, 0), out, got as usize);
     let n = n + if ours { waiting.collect(&mut out[n..]) } else { 0 };
     waiting.done(Ok(n));
     (n > 0).then_some(n as c_int)
 }
 
-struct Waiting {
+struct Waiting<'a> {
     epfd: c_int,
     set: SetRef,
-    limits: Limits,
+    limits: Limits<'a>,
     round: u32,
     /// Whether it tells of something that stays ready.
     stays: Cell<bool>,
 }
 
-impl Waiting {
-    fn new(epfd: c_int, set: SetRef, limits: Limits) -> Self {
+impl<'a> Waiting<'a> {
+    fn new(epfd: c_int, set: SetRef, limits: Limits<'a>) -> Self {
         let round = set.rounds.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         Self { epfd, set, limits, round, stays: Cell::new(false) }
     }
@@ -270,7 +253,7 @@ impl Waiting {
         out: &mut [epoll_event],
         timeout: Option<u64>,
     ) -> Result<(usize, bool, bool), Errno> {
-        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
+        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.signals.sleep() };
         // SAFETY: the slice has room for its length; the mask is the program's.
         let got = unsafe { kernel_wait(self.epfd, &mut out[n..], timeout, mask) }?;
         if !self.set.is_plain() {

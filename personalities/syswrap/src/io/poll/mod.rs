@@ -20,7 +20,8 @@ pub(crate) use fds::Fds;
 pub(crate) use plainly::{Asleep, after_sleep};
 pub(crate) use select::Sets;
 
-use super::epoll::{self, Limits};
+use super::epoll;
+use super::limits::Limits;
 use super::send;
 use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
@@ -91,7 +92,7 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
 }
 
 /// poll(2) with something of ours among the descriptors.
-pub(crate) fn poll(fds: &mut [pollfd], limits: Limits) -> Polled {
+pub(crate) fn poll(fds: &mut [pollfd], limits: Limits<'_>) -> Polled {
     if !has_ring(fds) {
         return MEMORY.with(|memory| plainly::wait(fds, limits, &memory.waiter));
     }
@@ -136,7 +137,7 @@ impl Place {
 
 struct Poll<'a> {
     fds: &'a mut [pollfd],
-    limits: Limits,
+    limits: Limits<'a>,
     memory: &'a Memory,
 }
 
@@ -217,7 +218,7 @@ impl Poll<'_> {
                 relieve(s, p.fd);
             }
         }
-        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.mask };
+        let mask = if timeout == Some(0) { core::ptr::null() } else { self.limits.signals.sleep() };
         let mut small = [0; SMALL];
         let mut scratch = Scratch::new(&mut small, self.fds.len(), || 0).ok_or(Errno::NOMEM)?;
         let wanted = scratch.of();

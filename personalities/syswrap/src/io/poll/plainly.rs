@@ -12,7 +12,7 @@ use crate::state::sock::{self, Parked};
 use crate::state::table::{self, Kind};
 
 /// poll(2) where no ring is among the descriptors.
-pub(super) fn wait(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Polled {
+pub(super) fn wait(fds: &mut [pollfd], limits: Limits<'_>, waiter: &Waiter) -> Polled {
     let since = match spin(fds, limits, waiter) {
         Ok(done) => return Polled::Done(done),
         Err(since) => since,
@@ -33,8 +33,8 @@ pub(super) fn wait(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Polle
 }
 
 /// Looks again by system call, as the policy allows; `Err`: since when, and the C library may sleep.
-fn spin(fds: &mut [pollfd], limits: Limits, waiter: &Waiter) -> Result<Result<usize, Errno>, u64> {
-    if limits.at_once() || !limits.mask.is_null() {
+fn spin(fds: &mut [pollfd], limits: Limits<'_>, waiter: &Waiter) -> Result<Result<usize, Errno>, u64> {
+    if limits.at_once() || !limits.signals.mask().is_null() {
         return Err(0);
     }
     let mut wait = POLICY.begin(waiter, false);

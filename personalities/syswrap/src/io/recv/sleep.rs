@@ -50,7 +50,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
             break;
         }
     }
-    op.hold_signals();
+    op.hold_signals(s);
     let since = wait.since();
     let end = op.progress.deadline(s, op.fd(), true, since);
     let left = (end != u64::MAX).then(|| end.saturating_sub(time::now_ns()));
