@@ -159,6 +159,10 @@ fn restore_all<S: Subject>(s: &S) {
 }
 
 fn restore_one<S: Subject>(s: &S, member: &Member) {
+    if member.has(bit::ORPHAN) && member.has(bit::LENT) && s.is_gone() {
+        // Nobody can change the kernel's entry, which goes on saying when there is something to tell.
+        return;
+    }
     let Some(set) = s.set_of(member) else { return };
     let epfd = set.descriptor();
     let Some(lock) = withdraw(&*set, s, member) else { return };

@@ -24,6 +24,7 @@ crate::checks![
     killed_then_named,
     killed_then_forked,
     killed_then_closed_but_duplicated,
+    reset_then_closed_but_duplicated_beside_a_spawn,
     killed_then_forked_with_a_set,
     killed_behind_a_fork_with_a_set,
     killed_then_files,
@@ -207,6 +208,31 @@ fn killed_then_closed_but_duplicated() {
     drop(copy);
     assert_eq!(set.wait(4, 0), []);
     net::wait(pid);
+}
+
+/// The same of a reset, where a program is spawned that has the socket, or the set, too.
+fn reset_then_closed_but_duplicated_beside_a_spawn() {
+    for (socket_goes_on, set_goes_on) in [(true, false), (false, true), (true, true)] {
+        let Pair { c, s } = Pair::warm();
+        let set = Set::new();
+        let goes_on = |fd: &OwnedFd, on| net::fcntl(fd, libc::F_SETFD, if on { 0 } else { libc::FD_CLOEXEC }).unwrap();
+        goes_on(&s, socket_goes_on);
+        goes_on(&set.0, set_goes_on);
+        send_all(&s, b"never read");
+        assert_eq!(poll(&c, POLLIN, -1), POLLIN);
+        set.add(&s, EPOLLIN | EPOLLOUT, 1);
+        drop(c);
+        assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
+        let copy = net::dup(&s);
+        goes_on(&copy, socket_goes_on);
+        drop(s);
+        assert!(std::process::Command::new("true").status().unwrap().success());
+        let told = [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)];
+        assert_eq!(set.wait(4, 0), told, "{socket_goes_on} {set_goes_on}");
+        assert_eq!(set.wait(4, -1), told, "{socket_goes_on} {set_goes_on}");
+        drop(copy);
+        assert_eq!(set.wait(4, 0), [], "{socket_goes_on} {set_goes_on}");
+    }
 }
 
 /// What a set tells once it tells to one of the processes that have it.
