@@ -8,7 +8,7 @@ use madrigal_proto::mux::{Class, Mux, StreamId};
 use madrigal_sys::process;
 use rustix::io::Errno;
 
-use crate::berths::Outcome;
+use crate::parked::Outcome;
 use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
 use crate::landings::Answer;
 use crate::links::Link;
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Client,
     /// The accepted one of a forwarded port.
     Forward,
-    /// A copy of a program's own, which waits in a berth; the number of its route.
+    /// A copy of a program's own, whose connect is parked; the number of its route.
     Program(u64),
 }
 
@@ -115,7 +115,7 @@ impl Daemon {
             Kind::Client => drop(socket::send(&caller.socket, &wire::frame(wire::FAILED, why.as_bytes()))),
             Kind::Program(route) => {
                 self.route_failed(route, why, errno);
-                self.berth(caller.socket, Outcome::Refuse);
+                self.park(caller.socket, Outcome::Refuse);
             }
         }
     }
@@ -161,7 +161,7 @@ impl Daemon {
         if let Kind::Program(route) = kind {
             self.things.remove(&token);
             self.route_found(route, &far, &way);
-            return self.berth(socket, Outcome::Join { far, rest, route, origin, line });
+            return self.park(socket, Outcome::Join { far, rest, route, origin, line });
         }
         let near = Side::new(End::Socket { socket, token, is_tcp: kind == Kind::Forward }, staged);
         let pipe = self.join_as(near, Side::new(far, rest), origin);
@@ -273,7 +273,7 @@ impl Daemon {
     pub(crate) fn hear_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
         let mut buffer = [0; 1024];
         loop {
-            // Once it is answered, what comes is for the program, and stays where it is until that has moored.
+            // Once it is answered, what comes is for the program, and stays where it is until its connect is complete.
             let ask = self.calls.get(&token).and_then(|call| call.ask.as_ref());
             if ask.is_none_or(|ask| ask.stream != (link, stream)) {
                 return;

@@ -20,7 +20,7 @@ use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
 use crate::answers::Check;
-use crate::berths::{Berth, Quays};
+use crate::parked::{Decoys, Parked};
 use crate::calls::Call;
 use crate::clients::{Client, Forward};
 use crate::grid::{Grid, Host};
@@ -75,7 +75,7 @@ pub(crate) enum Thing {
     /// What the command of a link says.
     Errors(Token),
     /// Connects to a program's socket.
-    Berth,
+    Parked,
 }
 
 /// Who has a stream.
@@ -120,8 +120,8 @@ pub struct Daemon {
     pub(crate) forwards: HashMap<Token, Forward>,
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) landings: HashMap<Token, Landing>,
-    pub(crate) berths: HashMap<Token, Berth>,
-    pub(crate) quays: Quays,
+    pub(crate) parked: HashMap<Token, Parked>,
+    pub(crate) decoys: Decoys,
     pub(crate) routes: Routes,
     /// What was written down for programs last.
     pub(crate) hosts_told: String,
@@ -193,8 +193,8 @@ impl Daemon {
             forwards: HashMap::new(),
             calls: HashMap::new(),
             landings: HashMap::new(),
-            berths: HashMap::new(),
-            quays: Quays::open(),
+            parked: HashMap::new(),
+            decoys: Decoys::open(),
             routes: Routes::default(),
             hosts_told: String::new(),
             pipes: HashMap::new(),
@@ -309,7 +309,7 @@ impl Daemon {
             Some(Thing::Socket(pipe)) => self.pump(pipe),
             Some(Thing::Check(check)) => self.look_at_check(check),
             Some(Thing::Errors(link)) => self.hear_errors(link),
-            Some(Thing::Berth) => self.look_at_berth(token),
+            Some(Thing::Parked) => self.poll_parked(token),
             // It was closed by what happened before it in this turn.
             None => {}
         }
@@ -333,7 +333,7 @@ impl Daemon {
         let calls = self.calls.values().map(Call::deadline);
         let landings = self.landings.values().map(|landing| landing.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
-        let berths = self.berths.values().map(|berth| berth.next);
+        let parked = self.parked.values().map(|parked| parked.next);
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
         let adrift = self.adrift.values().map(Adrift::deadline);
@@ -345,7 +345,7 @@ impl Daemon {
             .chain(landings)
             .chain(clients)
             .chain(checks)
-            .chain(berths)
+            .chain(parked)
             .chain(adrift)
             .chain(own)
             .min()
@@ -364,8 +364,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.drop_client(token));
         let due: Vec<Token> = self.checks.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.end_check(token));
-        let due: Vec<Token> = self.berths.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.look_at_berth(token));
+        let due: Vec<Token> = self.parked.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.poll_parked(token));
         let due: Vec<Token> = self.adrift.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.adrift_time(token));
         self.begin_late();

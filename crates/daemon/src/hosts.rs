@@ -45,7 +45,7 @@ impl Daemon {
     pub(crate) fn write_hosts(&mut self) {
         let all = self.grid.hosts.iter().enumerate();
         let all = all.map(|(at, host)| (host.name.as_str(), self.how(at), addresses(&self.grid, self.me, at)));
-        let text = hosts::write(self.quays.ports(), all);
+        let text = hosts::write(self.decoys.ports(), all);
         if text == self.hosts_told {
             return;
         }

@@ -12,7 +12,7 @@
 //!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
 //!  strangers  how many there may be          clients   local programs                streams   of links, and whose they are
 //!  hosts      what programs may know          routes    their connections to other hosts    drift   when, and whether at all
-//!                                             berths    their sockets, until those are connected
+//!                                             parked    their connects, until those are complete
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
 //! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a
@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 mod answers;
-mod berths;
 mod calls;
 mod channel;
 pub mod client;
@@ -42,6 +41,7 @@ mod moves;
 mod notify;
 mod origin;
 mod pace;
+mod parked;
 mod peers;
 mod pipes;
 mod poll;

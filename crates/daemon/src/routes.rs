@@ -79,12 +79,12 @@ impl Daemon {
     pub(crate) fn judge_route(&self, passed: Option<OwnedFd>, wanted: Wanted) -> Result<(OwnedFd, Wanted), String> {
         let theirs = passed.ok_or("no socket came along")?;
         let known = self.grid.host(&wanted.host).ok_or_else(|| format!("the grid has no host `{}`", wanted.host));
-        match self.quays.judge(&theirs).and(known) {
+        match self.decoys.judge(&theirs).and(known) {
             Ok(_) => Ok((theirs, wanted)),
             Err(why) => {
                 // The program may not have waited for the answer.
                 if !wanted.waits {
-                    crate::berths::turn_off(&theirs);
+                    crate::parked::turn_off(&theirs);
                 }
                 Err(why)
             }
@@ -94,7 +94,7 @@ impl Daemon {
     /// Tells a program at which ports its socket is to wait, and calls. One that waits for that word, and went on without it, wants nothing
     /// any more: its socket may be on its way elsewhere.
     pub(crate) fn begin_route(&mut self, client: Token, pid: u32, theirs: OwnedFd, wanted: Wanted) {
-        let ports = self.quays.ports().map(|port| port.to_string()).join(" ").into_bytes();
+        let ports = self.decoys.ports().map(|port| port.to_string()).join(" ").into_bytes();
         if !self.reply(client, &Ok(ports)) && wanted.waits {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the
 //! loopback address where the daemon lets sockets wait, and a copy of the descriptor goes to the daemon, which completes the connection, or
-//! makes it fail, when it knows (`daemon/src/berths.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
+//! makes it fail, when it knows (`daemon/src/parked.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
 //! end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
 //!
 //! `madrigal exec` says where the daemon is; without it, nothing here costs more than one branch in connect(2).
@@ -30,8 +30,8 @@ pub(crate) use hosts::{after_fork, configure, go_on, hold_still, is_on};
 
 /// `TCP_CLOSE` of `tcpi_state` (linux/tcp.h): it is no connection any more.
 const CLOSED: u8 = 7;
-/// The ports of the daemon's walls as it told them last, of IPv4 and of IPv6: a connect there is refused.
-static WALLS: AtomicU64 = AtomicU64::new(0);
+/// The ports of the daemon's closed as it told them last, of IPv4 and of IPv6: a connect there is refused.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 impl Routed {
     /// What was asked for, as the program wrote it.
@@ -176,8 +176,8 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             return Some(Turn::Fail(verdict));
         }
         // The kernel tells what became of the first connect, whatever it is asked for now; and if that was told already, no.
-        let walls = WALLS.load(Ordering::Relaxed);
-        return Some(Turn::To(loopback(to.family, is_four(&s), walls as u16, (walls >> 16) as u16)));
+        let closed = CLOSED.load(Ordering::Relaxed);
+        return Some(Turn::To(loopback(to.family, is_four(&s), closed as u16, (closed >> 16) as u16)));
     }
     if s.role() != role::FRESH || (to.at.ip().is_loopback() && !madrigal_proto::hosts::is_alias(to.at.ip())) {
         return None;
@@ -195,11 +195,11 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     let manner = ask::Manner { blocks: blocks(&s), must: alias || strict };
     match ask::route(fd, host.name(), to.at, manner) {
         Ok(ports) => {
-            WALLS.store(u64::from(ports.walls[0]) | u64::from(ports.walls[1]) << 16, Ordering::Relaxed);
+            CLOSED.store(u64::from(ports.closed[0]) | u64::from(ports.closed[1]) << 16, Ordering::Relaxed);
             let Target { family, scope, raw, at } = to;
             s.routed.begin(Asked { family, port: at.port(), scope, address: words(raw) });
             s.set_way(Reason::Daemon);
-            Some(Turn::To(loopback(to.family, to.at.is_ipv4(), ports.quays[0], ports.quays[1])))
+            Some(Turn::To(loopback(to.family, to.at.is_ipv4(), ports.decoys[0], ports.decoys[1])))
         }
         Err(why) => {
             let hangs = why == Errno::TIMEDOUT;

@@ -34,13 +34,13 @@ const LONGEST: usize = 512;
 
 /// Where the daemon lets sockets wait, and where they are refused; each of IPv4 and of IPv6.
 pub(super) struct Ports {
-    pub(super) quays: [u16; 2],
-    pub(super) walls: [u16; 2],
+    pub(super) decoys: [u16; 2],
+    pub(super) closed: [u16; 2],
 }
 
 impl Ports {
-    fn of([four, six, wall_four, wall_six]: hosts::Ports) -> Option<Self> {
-        (four != 0 || six != 0).then_some(Self { quays: [four, six], walls: [wall_four, wall_six] })
+    fn of([four, six, closed_four, closed_six]: hosts::Ports) -> Option<Self> {
+        (four != 0 || six != 0).then_some(Self { decoys: [four, six], closed: [closed_four, closed_six] })
     }
 }
 

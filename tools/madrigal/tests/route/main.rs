@@ -124,7 +124,7 @@ fn what_a_server_says_at_once_is_not_lost() {
     let bed = bed("first", "1-65535");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
-    // Its first words come while the program's socket is being moored, before, or after.
+    // Its first words come while the program's socket is being connected, before, or after.
     std::thread::spawn(move || {
         for (n, client) in server.incoming().flatten().enumerate() {
             std::thread::sleep(Duration::from_micros(n as u64 % 40 * 50));
@@ -411,11 +411,11 @@ fn strangers_get_nothing_where_sockets_wait() {
     let bed = bed("strangers", "1-65535");
     let port = echo().to_string();
     let grid = std::fs::read_to_string(bed.folder.path("grid.toml")).unwrap();
-    let quays = listens(bed.pid("a1"));
-    let quays: Vec<String> = quays.iter().map(u16::to_string).filter(|port| !grid.contains(port)).collect();
-    assert_eq!(quays.len(), 1, "{quays:?}");
+    let decoys = listens(bed.pid("a1"));
+    let decoys: Vec<String> = decoys.iter().map(u16::to_string).filter(|port| !grid.contains(port)).collect();
+    assert_eq!(decoys.len(), 1, "{decoys:?}");
     let mut stranger = Command::new(python);
-    stranger.args(["-c", STRANGER]).args(&quays).uid(65534).gid(65534).env_clear().current_dir("/");
+    stranger.args(["-c", STRANGER]).args(&decoys).uid(65534).gid(65534).env_clear().current_dir("/");
     let (status, out, err) = run(&mut stranger);
     assert_eq!((status, out.as_str()), (Some(0), "TimeoutError\nEADDRINUSE\nEADDRINUSE\n"), "{err}");
     // All the while and afterwards programs of the daemon's user are served.
