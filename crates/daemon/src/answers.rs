@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use crate::daemon::{Daemon, Holder, SECOND, Thing};
-use crate::landings::Answer;
+use crate::egress::Answer;
 use crate::pipes::{End, Side};
 use crate::poll::Token;
 use crate::socket;

@@ -8,12 +8,12 @@ use madrigal_proto::mux::{Class, Mux, StreamId};
 use madrigal_sys::process;
 use rustix::io::Errno;
 
-use crate::parked::Outcome;
 use crate::daemon::{Daemon, Holder, MILLISECOND, SECOND, Thing};
-use crate::landings::Answer;
+use crate::egress::Answer;
 use crate::links::Link;
 use crate::local;
 use crate::origin::{Origin, Role};
+use crate::parked::Outcome;
 use crate::pipes::{End, Side};
 use crate::poll::Token;
 use crate::socket::{self, Got};
@@ -62,7 +62,7 @@ pub(crate) struct Call {
     /// When each way may be tried again, and what it said, by its name.
     tried: BTreeMap<String, (u64, String)>,
     /// A port of this host is being connected to.
-    landing: bool,
+    egress: bool,
 }
 
 /// A way that is being tried.
@@ -77,7 +77,7 @@ impl Call {
     /// When it is due.
     pub(crate) fn deadline(&self) -> u64 {
         let next = self.ask.as_ref().map_or(self.next, |ask| ask.deadline);
-        if self.landing { self.end } else { self.end.min(next) }
+        if self.egress { self.end } else { self.end.min(next) }
     }
 }
 
@@ -90,15 +90,15 @@ impl Daemon {
         };
         let (token, now) = (self.token(), self.now);
         self.things.insert(caller.token, Thing::Caller(token));
-        let (tried, landing) = (BTreeMap::new(), host == self.me);
+        let (tried, egress) = (BTreeMap::new(), host == self.me);
         let limit = target.within.map_or(LIMIT, |within| LIMIT.min(within.saturating_mul(MILLISECOND)));
         let id = format!("{:016x}{:016x}", process::random(), process::random());
-        let call = Call { caller, id, target, host, end: now + limit, next: now, ask: None, tried, landing };
+        let call = Call { caller, id, target, host, end: now + limit, next: now, ask: None, tried, egress };
         let (port, question) = (call.target.port, call.target.question.clone());
         self.calls.insert(token, call);
-        if let Some(question) = question.filter(|_| landing) {
+        if let Some(question) = question.filter(|_| egress) {
             self.take_question(question, Answer::Call(token));
-        } else if landing {
+        } else if egress {
             self.land(port, Answer::Call(token), "this host", None, Vec::new());
         } else {
             self.hurry(host);
@@ -200,7 +200,7 @@ impl Daemon {
             if peer.relay && host != self.me && host != call.host && self.link_to(host).is_none() {
                 told.push(format!("no link with relay {}: {}", peer.name, self.why_no_link(host)));
             } else if peer.relay && !self.grid.carries(peer.site, &self.own().name) {
-                told.push(crate::landings::carries_not(&peer.name, &self.own().name));
+                told.push(crate::egress::carries_not(&peer.name, &self.own().name));
             }
         }
         let rules = self.grid.rules_for(call.host, Some(call.target.port)).into_iter();
@@ -216,13 +216,13 @@ impl Daemon {
     pub(crate) fn wake_calls(&mut self) {
         let now = self.now;
         self.calls.values_mut().for_each(|call| call.next = call.next.min(now));
-        self.wake_adrift();
+        self.wake_failovers();
     }
 
     /// Tries the next way of a call.
     fn try_call(&mut self, token: Token) {
         let now = self.now;
-        let Some(call) = self.calls.get(&token).filter(|call| call.ask.is_none() && !call.landing) else { return };
+        let Some(call) = self.calls.get(&token).filter(|call| call.ask.is_none() && !call.egress) else { return };
         let (host, port) = (call.host, call.target.port);
         let ways = self.ways_to(host, call.target.question.is_none().then_some(port));
         let is_due = |way: &String| call.tried.get(way).is_none_or(|(next, _)| *next <= now);

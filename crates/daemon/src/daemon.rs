@@ -20,16 +20,16 @@ use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
 use crate::answers::Check;
-use crate::parked::{Decoys, Parked};
 use crate::calls::Call;
 use crate::clients::{Client, Forward};
+use crate::egress::Egress;
 use crate::grid::{Grid, Host};
 use crate::knowledge::Memory;
-use crate::landings::Landing;
 use crate::links::Link;
 use crate::log::Log;
-use crate::moves::Adrift;
+use crate::moves::FailingOver;
 use crate::notify::Notifier;
+use crate::parked::{Decoys, Parked};
 use crate::peers::{Dial, Peer};
 use crate::pipes::{PIECE, Pipe};
 use crate::poll::{Poll, Token};
@@ -67,7 +67,7 @@ pub(crate) enum Thing {
     /// Waits for a call to be answered.
     Caller(Token),
     /// Connects to a port of this host.
-    Landing,
+    Egress,
     /// An end of a pipe.
     Socket(Token),
     /// An address is tried, to answer a question.
@@ -84,7 +84,7 @@ pub(crate) enum Holder {
     /// A call that waits for a verdict.
     Call(Token),
     /// A connection to a port of this host that is being made.
-    Landing(Token),
+    Egress(Token),
     /// A pipe.
     Pipe(Token),
     /// A pipe whose stream is to move there.
@@ -119,7 +119,7 @@ pub struct Daemon {
     pub(crate) clients: HashMap<Token, Client>,
     pub(crate) forwards: HashMap<Token, Forward>,
     pub(crate) calls: HashMap<Token, Call>,
-    pub(crate) landings: HashMap<Token, Landing>,
+    pub(crate) egresses: HashMap<Token, Egress>,
     pub(crate) parked: HashMap<Token, Parked>,
     pub(crate) decoys: Decoys,
     pub(crate) routes: Routes,
@@ -129,7 +129,7 @@ pub struct Daemon {
     /// Those whose streams can be moved by where they begin, by their numbers.
     pub(crate) movable: HashMap<String, Token>,
     /// Those whose streams are to go another way.
-    pub(crate) adrift: BTreeMap<Token, Adrift>,
+    pub(crate) failing_over: BTreeMap<Token, FailingOver>,
     /// What all of them keep for that.
     pub(crate) kept: usize,
     pub(crate) checks: HashMap<Token, Check>,
@@ -192,14 +192,14 @@ impl Daemon {
             clients: HashMap::new(),
             forwards: HashMap::new(),
             calls: HashMap::new(),
-            landings: HashMap::new(),
+            egresses: HashMap::new(),
             parked: HashMap::new(),
             decoys: Decoys::open(),
             routes: Routes::default(),
             hosts_told: String::new(),
             pipes: HashMap::new(),
             movable: HashMap::new(),
-            adrift: BTreeMap::new(),
+            failing_over: BTreeMap::new(),
             kept: 0,
             checks: HashMap::new(),
             ways: Ways::new(),
@@ -305,7 +305,7 @@ impl Daemon {
             Some(Thing::Client) => self.hear_client(token),
             Some(Thing::Forward) => self.answer_forward(token),
             Some(Thing::Caller(call)) => self.look_at_caller(call),
-            Some(Thing::Landing) => self.look_at_landing(token),
+            Some(Thing::Egress) => self.poll_egress(token),
             Some(Thing::Socket(pipe)) => self.pump(pipe),
             Some(Thing::Check(check)) => self.look_at_check(check),
             Some(Thing::Errors(link)) => self.hear_errors(link),
@@ -331,22 +331,22 @@ impl Daemon {
         let links = self.links.values().map(Link::deadline);
         let dials = self.dials.values().map(|dial| dial.deadline);
         let calls = self.calls.values().map(Call::deadline);
-        let landings = self.landings.values().map(|landing| landing.deadline);
+        let egresses = self.egresses.values().map(|egress| egress.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
         let parked = self.parked.values().map(|parked| parked.next);
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
-        let adrift = self.adrift.values().map(Adrift::deadline);
+        let failing_over = self.failing_over.values().map(FailingOver::deadline);
         let own =
             [peers, self.handshakes.next(), self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
         links
             .chain(dials)
             .chain(calls)
-            .chain(landings)
+            .chain(egresses)
             .chain(clients)
             .chain(checks)
             .chain(parked)
-            .chain(adrift)
+            .chain(failing_over)
             .chain(own)
             .min()
             .unwrap_or(u64::MAX)
@@ -358,16 +358,16 @@ impl Daemon {
         due.into_iter().for_each(|token| self.link_time(token));
         let due: Vec<Token> = self.dials.iter().filter(|(_, d)| d.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.dial_failed(token, "no answer"));
-        let due: Vec<Token> = self.landings.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.landing_failed(token, "no answer"));
+        let due: Vec<Token> = self.egresses.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.egress_failed(token, "no answer"));
         let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.drop_client(token));
         let due: Vec<Token> = self.checks.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.end_check(token));
         let due: Vec<Token> = self.parked.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.poll_parked(token));
-        let due: Vec<Token> = self.adrift.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.adrift_time(token));
+        let due: Vec<Token> = self.failing_over.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.failover_due(token));
         self.begin_late();
         self.dial_all();
         self.reap();

@@ -9,9 +9,9 @@
 //!  status     what it says of itself          ways      those to a host              measure   what links are like
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
-//!  judge      who may be at the other end     landings  a connection to this host    moves     a stream goes another way
+//!  judge      who may be at the other end     egress    a connection to this host    moves     a stream goes another way
 //!  strangers  how many there may be          clients   local programs                streams   of links, and whose they are
-//!  hosts      what programs may know          routes    their connections to other hosts    drift   when, and whether at all
+//!  hosts      what programs may know          routes    their connections to other hosts    failover  when, and whether at all
 //!                                             parked    their connects, until those are complete
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
@@ -26,13 +26,13 @@ pub mod client;
 mod clients;
 mod command;
 mod daemon;
-mod drift;
+mod egress;
+mod failover;
 pub mod grid;
 mod health;
 mod hosts;
 mod judge;
 mod knowledge;
-mod landings;
 mod links;
 mod local;
 mod log;

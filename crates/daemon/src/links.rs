@@ -317,7 +317,7 @@ impl Daemon {
                 (by_command, hello.host.clone(), hello.number)
             }
         };
-        let mut mux = Mux::new(link.dialled.is_some(), crate::drift::link_limits(), now);
+        let mut mux = Mux::new(link.dialled.is_some(), crate::failover::link_limits(), now);
         mux.ping(now);
         mux.receive(now, rest).map_err(|broken| broken.to_string())?;
         let dialled = link.dialled.is_some() && link.address.is_some();
@@ -380,7 +380,7 @@ impl Daemon {
                         Some(Holder::Probe) => self.go_on_probing(token, stream),
                         Some(Holder::News) => self.hear_news(token, stream),
                         Some(Holder::Renewal) => self.hear_renewal(token, stream),
-                        Some(Holder::Landing(_) | Holder::Check(_)) | None => {}
+                        Some(Holder::Egress(_) | Holder::Check(_)) | None => {}
                     }
                 }
                 Event::Reset { stream, code } => self.stream_gone((token, stream), Gone::of(code)),

@@ -10,13 +10,13 @@
 //!   |-- what follows 815 ------>|
 //! ```
 //! While neither end knows the other they wait, but not for long: programs are to hear soon that their peer is gone. When one looks, and
-//! when it gives up, is decided in `drift.rs`.
+//! when it gives up, is decided in `failover.rs`.
 
 use madrigal_proto::mux::{Class, Mux};
 use madrigal_selector::route::Way;
 
 use crate::daemon::{Daemon, Holder};
-use crate::drift::{Drift, Due};
+use crate::failover::{Due, Failover};
 use crate::links::Link;
 use crate::origin::{Origin, Role};
 use crate::pipes::{End, Stream};
@@ -26,8 +26,8 @@ use crate::ways::HOPS;
 use crate::wire::{About, Gone, Order, Resume, Verdict};
 
 /// A stream that is to go on by another way.
-pub(crate) struct Adrift {
-    drift: Drift,
+pub(crate) struct FailingOver {
+    failover: Failover,
     ask: Option<Ask>,
 }
 
@@ -40,14 +40,14 @@ struct Ask {
     heard: Vec<u8>,
 }
 
-impl Adrift {
+impl FailingOver {
     fn new() -> Self {
-        Self { drift: Drift::new(), ask: None }
+        Self { failover: Failover::new(), ask: None }
     }
 
     /// When it is due.
     pub(crate) fn deadline(&self) -> u64 {
-        self.drift.deadline()
+        self.failover.deadline()
     }
 }
 
@@ -58,8 +58,8 @@ impl Daemon {
         let pipes: Vec<Token> =
             self.pipes.iter().filter(|(_, pipe)| pipe.origin.as_ref().is_some_and(to)).map(|(t, _)| *t).collect();
         for pipe in pipes {
-            if let Some(adrift) = self.adrift.get_mut(&pipe) {
-                adrift.drift.forgive();
+            if let Some(failing_over) = self.failing_over.get_mut(&pipe) {
+                failing_over.failover.forgive();
             }
             self.move_one(pipe);
         }
@@ -71,14 +71,14 @@ impl Daemon {
         let Some(Origin { role: Role::Caller { host, port, way }, .. }) = pipe.origin.clone() else { return };
         let Some((link, best)) = self.ways_to(host, Some(port)).into_iter().next() else { return };
         let better = [Way::Direct, Way::Reverse].contains(&best) && !["direct", "reverse"].contains(&way.as_str());
-        if self.adrift.get(&token).is_some_and(|adrift| !adrift.drift.may_move()) {
+        if self.failing_over.get(&token).is_some_and(|failing_over| !failing_over.failover.may_move()) {
             return;
         }
         if better {
-            self.adrift.entry(token).or_insert_with(Adrift::new);
+            self.failing_over.entry(token).or_insert_with(FailingOver::new);
             self.ask_to_go_on(token, link, best.to_string());
         } else {
-            self.adrift.remove(&token);
+            self.failing_over.remove(&token);
         }
     }
 
@@ -90,29 +90,29 @@ impl Daemon {
         let (Some(is_caller), Some(far)) = (is_caller, pipe.far().filter(|_| why != Gone::Ended)) else {
             return self.break_pipe(token, why);
         };
-        let before = std::mem::replace(&mut far.end, End::Adrift);
-        let adrift = self.adrift.entry(token).or_insert_with(Adrift::new);
-        adrift.drift.lose(now, is_caller, why == Gone::Silent);
+        let before = std::mem::replace(&mut far.end, End::FailingOver);
+        let failing_over = self.failing_over.entry(token).or_insert_with(FailingOver::new);
+        failing_over.failover.lose(now, is_caller, why == Gone::Silent);
         if let End::Stream(stream) = before {
             self.streams.remove(&stream);
         }
     }
 
     /// All that wait for a way may have one now.
-    pub(crate) fn wake_adrift(&mut self) {
+    pub(crate) fn wake_failovers(&mut self) {
         let now = self.now;
-        self.adrift.values_mut().for_each(|one| one.drift.wake(now));
+        self.failing_over.values_mut().for_each(|one| one.failover.wake(now));
     }
 
     /// A stream without a way is due, or one that might have a better way.
-    pub(crate) fn adrift_time(&mut self, token: Token) {
-        let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        match adrift.drift.due(self.now) {
+    pub(crate) fn failover_due(&mut self, token: Token) {
+        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
+        match failing_over.failover.due(self.now) {
             Due::Nothing => {}
             Due::Over => self.break_pipe(token, Gone::Ended),
             Due::Unanswered => self.way_failed(token, "no answer"),
             Due::Better => {
-                adrift.drift.look_for_better();
+                failing_over.failover.look_for_better();
                 self.move_one(token);
             }
             Due::Look => self.look_for_way(token),
@@ -125,8 +125,8 @@ impl Daemon {
         let Some(Role::Caller { host, port, .. }) = role else { return };
         let (links, ways): (Vec<_>, Vec<_>) =
             self.ways_to(host, Some(port)).into_iter().map(|(link, way)| (link, way.to_string())).unzip();
-        let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        let chosen = adrift.drift.choose(now, &ways);
+        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
+        let chosen = failing_over.failover.choose(now, &ways);
         match chosen.and_then(|at| Some((*links.get(at)?, ways.get(at)?.clone()))) {
             Some((link, way)) => self.ask_to_go_on(token, link, way),
             None => self.hurry(host),
@@ -155,11 +155,11 @@ impl Daemon {
         let about = About::Order(order).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
         let opened = mux.and_then(|mux| mux.open(Class::Data, &about).ok());
-        let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        adrift.drift.ask(now, way.clone());
+        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
+        failing_over.failover.ask(now, way.clone());
         let Some(stream) = opened else { return self.way_failed(token, "its link takes no further stream") };
         let stream = (link, stream);
-        adrift.ask = Some(Ask { stream, way, got, heard: Vec::new() });
+        failing_over.ask = Some(Ask { stream, way, got, heard: Vec::new() });
         self.streams.insert(stream, Holder::Move(token));
         self.dirty.insert(link);
     }
@@ -167,9 +167,9 @@ impl Daemon {
     /// A way said no, or nothing, or is gone.
     pub(crate) fn way_failed(&mut self, token: Token, why: &str) {
         let now = self.now;
-        let Some(adrift) = self.adrift.get_mut(&token) else { return };
-        let stays = adrift.drift.fail(now, why);
-        if let Some(ask) = adrift.ask.take() {
+        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
+        let stays = failing_over.failover.fail(now, why);
+        if let Some(ask) = failing_over.ask.take() {
             // Should the far daemon agree yet, it is to wait again.
             self.reset_stream_as(ask.stream, Gone::Lost);
         }
@@ -181,7 +181,7 @@ impl Daemon {
 
     /// What is to be said of a stream that stays where it is, though there is a better way.
     pub(crate) fn stays(&self, pipe: Token) -> Option<String> {
-        let why = self.adrift.get(&pipe)?.drift.stays()?;
+        let why = self.failing_over.get(&pipe)?.failover.stays()?;
         let origin = self.pipes.get(&pipe)?.origin.as_ref()?;
         Some(format!("{}: {why}", origin.spoken()))
     }
@@ -192,13 +192,15 @@ impl Daemon {
             let role = self.pipes.get(pipe).and_then(|pipe| pipe.origin.as_ref()).map(|origin| &origin.role);
             matches!(role, Some(Role::Caller { host: there, .. }) if *there == host)
         };
-        self.adrift.keys().filter(|pipe| to(pipe)).filter_map(|pipe| self.stays(*pipe)).collect()
+        self.failing_over.keys().filter(|pipe| to(pipe)).filter_map(|pipe| self.stays(*pipe)).collect()
     }
 
     /// The far daemon says whether it agrees.
     pub(crate) fn hear_move(&mut self, token: Token, new: Stream) {
         let verdict = loop {
-            let Some(ask) = self.adrift.get_mut(&token).and_then(|adrift| adrift.ask.as_mut()) else { return };
+            let Some(ask) = self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut()) else {
+                return;
+            };
             let verdict = Verdict::read(&ask.heard);
             let Ok(None) = verdict else { break verdict };
             // Not a byte more than the verdict: what follows is counted.
@@ -209,7 +211,11 @@ impl Daemon {
             let mut bytes = vec![0; wanted];
             match self.read_stream(new, &mut bytes) {
                 Ok(Got::Bytes(count)) => {
-                    let Some(ask) = self.adrift.get_mut(&token).and_then(|adrift| adrift.ask.as_mut()) else { return };
+                    let Some(ask) =
+                        self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut())
+                    else {
+                        return;
+                    };
                     ask.heard.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 }
                 Ok(Got::Nothing) => return,
@@ -219,19 +225,19 @@ impl Daemon {
         match verdict {
             Ok(Some((Verdict::Connected, theirs, _))) => self.go_on(token, new, theirs.parse().ok()),
             // There is nobody who knows of it any more.
-            Ok(Some((Verdict::Never, ..))) if self.is_adrift(token) => self.break_pipe(token, Gone::Ended),
+            Ok(Some((Verdict::Never, ..))) if self.is_failing_over(token) => self.break_pipe(token, Gone::Ended),
             Ok(Some((_, why, _))) => self.way_failed(token, &why),
             _ => self.way_failed(token, "it answered nonsense"),
         }
     }
 
-    fn is_adrift(&self, token: Token) -> bool {
-        self.adrift.get(&token).is_some_and(|adrift| adrift.drift.is_lost())
+    fn is_failing_over(&self, token: Token) -> bool {
+        self.failing_over.get(&token).is_some_and(|failing_over| failing_over.failover.is_lost())
     }
 
     /// It agreed, and is so far.
     fn go_on(&mut self, token: Token, new: Stream, theirs: Option<u64>) {
-        let Some(ask) = self.adrift.remove(&token).and_then(|adrift| adrift.ask) else { return };
+        let Some(ask) = self.failing_over.remove(&token).and_then(|failing_over| failing_over.ask) else { return };
         let Some(pipe) = self.pipes.get_mut(&token) else { return self.reset_stream(new) };
         let Some(far) = pipe.far() else { return };
         let counted = theirs.zip(far.tally.as_mut()).is_some_and(|(theirs, tally)| tally.resume(ask.got, theirs));
@@ -293,7 +299,7 @@ impl Daemon {
 
     /// A stream has a way, or needs none any more.
     pub(crate) fn anchor(&mut self, token: Token) {
-        if let Some(ask) = self.adrift.remove(&token).and_then(|adrift| adrift.ask) {
+        if let Some(ask) = self.failing_over.remove(&token).and_then(|failing_over| failing_over.ask) {
             self.reset_stream(ask.stream);
         }
     }

@@ -31,8 +31,8 @@ pub(crate) struct Decoy {
     listener: OwnedFd,
     at: SocketAddr,
     /// A port that is taken and where nobody listens: who connects there is refused by the kernel.
-    _closed: OwnedFd,
-    closed_at: SocketAddr,
+    _refusing: OwnedFd,
+    refusing_at: SocketAddr,
 }
 
 /// The decoys: of IPv4, and of IPv6 where there is any.
@@ -68,12 +68,12 @@ pub(crate) enum Outcome {
 impl Decoy {
     fn open(ip: IpAddr) -> Result<Self, Errno> {
         let any = SocketAddr::new(ip, 0);
-        let (listener, closed) = (local::bound(any)?, socket::bound(any)?);
+        let (listener, refusing) = (local::bound(any)?, socket::bound(any)?);
         raw::drop_packets(listener.as_raw_fd())?;
         local::listen(&listener)?;
         let at = socket::own(&listener).ok_or(Errno::ADDRNOTAVAIL)?;
-        let closed_at = socket::own(&closed).ok_or(Errno::ADDRNOTAVAIL)?;
-        Ok(Self { listener, at, _closed: closed, closed_at })
+        let refusing_at = socket::own(&refusing).ok_or(Errno::ADDRNOTAVAIL)?;
+        Ok(Self { listener, at, _refusing: refusing, refusing_at })
     }
 }
 
@@ -87,9 +87,9 @@ impl Decoys {
         self.0.iter().find(|decoy| decoy.at.is_ipv4() == ip.to_canonical().is_ipv4())
     }
 
-    /// The ports, of IPv4 and IPv6, and the closed ones beside them; 0 where there is none.
+    /// The ports, of IPv4 and IPv6, and those that refuse; 0 where there is none.
     pub(crate) fn ports(&self) -> Ports {
-        let of = |ip: IpAddr| self.of(ip).map_or((0, 0), |decoy| (decoy.at.port(), decoy.closed_at.port()));
+        let of = |ip: IpAddr| self.of(ip).map_or((0, 0), |decoy| (decoy.at.port(), decoy.refusing_at.port()));
         let (four, six) = (of(Ipv4Addr::LOCALHOST.into()), of(Ipv6Addr::LOCALHOST.into()));
         [four.0, six.0, four.1, six.1]
     }

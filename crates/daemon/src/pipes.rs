@@ -53,7 +53,7 @@ pub(crate) enum End {
     /// Nobody: what comes there is dropped, and nothing comes from there but what is staged.
     Nobody,
     /// The stream broke, and there is no other one yet.
-    Adrift,
+    FailingOver,
 }
 
 /// Where what comes on a stream goes.
@@ -253,7 +253,7 @@ impl Daemon {
                     self.streams.insert(*stream, Holder::Pipe(pipe));
                     good &= origin.is_none() || side.count().is_ok();
                 }
-                End::Nobody | End::Adrift => {}
+                End::Nobody | End::FailingOver => {}
             }
         }
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &origin {
@@ -347,7 +347,7 @@ impl Daemon {
                 // That it is gone is told soon, and why.
                 End::Stream(stream) => self.read_stream(*stream, buffer).unwrap_or(Got::Nothing),
                 End::Nobody => Got::End,
-                End::Adrift => Got::Nothing,
+                End::FailingOver => Got::Nothing,
             };
             match got {
                 Got::Bytes(count) => self.bring(from, to, buffer.get_mut(..count).unwrap_or_default())?,
@@ -420,7 +420,7 @@ impl Daemon {
             End::Socket { socket, .. } => send(socket, bytes),
             End::Stream(stream) => Ok(self.write_stream(*stream, [bytes, &[]]).unwrap_or(0)),
             End::Nobody => Ok(bytes.len()),
-            End::Adrift => Ok(0),
+            End::FailingOver => Ok(0),
         }
     }
 
@@ -431,7 +431,7 @@ impl Daemon {
         match &to.end {
             End::Socket { socket, .. } => local::finish(socket),
             End::Stream(stream) => self.finish_stream(*stream),
-            End::Nobody | End::Adrift => {}
+            End::Nobody | End::FailingOver => {}
         }
     }
 
@@ -467,7 +467,7 @@ impl Daemon {
                     self.go_on_probing(stream.0, stream.1);
                 }
                 (End::Stream(stream), None) => drop(self.streams.remove(&stream)),
-                (End::Nobody | End::Adrift, _) => {}
+                (End::Nobody | End::FailingOver, _) => {}
             }
         }
     }
@@ -477,7 +477,7 @@ impl Daemon {
         match end {
             End::Socket { token, .. } => drop(self.things.remove(&token)),
             End::Stream(stream) => self.reset_stream(stream),
-            End::Nobody | End::Adrift => {}
+            End::Nobody | End::FailingOver => {}
         }
     }
 }

@@ -61,7 +61,7 @@ impl Daemon {
         match self.streams.remove(&stream) {
             Some(Holder::Pipe(pipe)) => self.lose_way(pipe, why),
             Some(Holder::Call(call)) => self.ask_lost(call, stream),
-            Some(Holder::Landing(landing)) => self.drop_landing(landing),
+            Some(Holder::Egress(egress)) => self.drop_egress(egress),
             Some(Holder::Move(pipe)) => self.way_failed(pipe, "the link broke"),
             Some(Holder::Check(check)) => drop(self.forget_check(check)),
             Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}

@@ -92,7 +92,7 @@ impl Daemon {
         };
         let own = &self.own().name;
         if self.grid.hosts.get(relay).is_some_and(|known| !self.grid.carries(known.site, own)) {
-            let route = closed(crate::landings::carries_not(name, own));
+            let route = closed(crate::egress::carries_not(name, own));
             return all.push(Candidate { route, link: None, ago: None });
         }
         let Some(link) = self.link_to(relay) else {

@@ -30,8 +30,8 @@ pub(crate) use hosts::{after_fork, configure, go_on, hold_still, is_on};
 
 /// `TCP_CLOSE` of `tcpi_state` (linux/tcp.h): it is no connection any more.
 const CLOSED: u8 = 7;
-/// The ports of the daemon's closed as it told them last, of IPv4 and of IPv6: a connect there is refused.
-static CLOSED: AtomicU64 = AtomicU64::new(0);
+/// The daemon's ports that refuse, as it told them last, of IPv4 and of IPv6.
+static REFUSING: AtomicU64 = AtomicU64::new(0);
 
 impl Routed {
     /// What was asked for, as the program wrote it.
@@ -176,8 +176,8 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             return Some(Turn::Fail(verdict));
         }
         // The kernel tells what became of the first connect, whatever it is asked for now; and if that was told already, no.
-        let closed = CLOSED.load(Ordering::Relaxed);
-        return Some(Turn::To(loopback(to.family, is_four(&s), closed as u16, (closed >> 16) as u16)));
+        let refusing = REFUSING.load(Ordering::Relaxed);
+        return Some(Turn::To(loopback(to.family, is_four(&s), refusing as u16, (refusing >> 16) as u16)));
     }
     if s.role() != role::FRESH || (to.at.ip().is_loopback() && !madrigal_proto::hosts::is_alias(to.at.ip())) {
         return None;
@@ -195,7 +195,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
     let manner = ask::Manner { blocks: blocks(&s), must: alias || strict };
     match ask::route(fd, host.name(), to.at, manner) {
         Ok(ports) => {
-            CLOSED.store(u64::from(ports.closed[0]) | u64::from(ports.closed[1]) << 16, Ordering::Relaxed);
+            REFUSING.store(u64::from(ports.refusing[0]) | u64::from(ports.refusing[1]) << 16, Ordering::Relaxed);
             let Target { family, scope, raw, at } = to;
             s.routed.begin(Asked { family, port: at.port(), scope, address: words(raw) });
             s.set_way(Reason::Daemon);

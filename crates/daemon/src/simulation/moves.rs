@@ -1,4 +1,4 @@
-//! One stream between two hosts and the relays that it may go by, with the decisions of `drift.rs` and links that notice silence as the real
+//! One stream between two hosts and the relays that it may go by, with the decisions of `failover.rs` and links that notice silence as the real
 //! ones do. Relays are killed, links are cut, reset and made anew. While there is a way that nobody touches the stream goes on; where there
 //! is none both ends hear of it within 15 seconds; and never does one end go on alone.
 
@@ -8,7 +8,7 @@ use madrigal_proto::mux::Mux;
 
 use super::{Chance, play};
 use crate::daemon::{MILLISECOND, SECOND};
-use crate::drift::{Drift, Due, link_limits};
+use crate::failover::{Due, Failover, link_limits};
 
 /// Within which both ends hear that there is no way any more, however they were cut off.
 const DEADLINE: u64 = 15 * SECOND;
@@ -54,7 +54,7 @@ struct End {
     /// The stream that it goes by, and at which end of a link that begins.
     at: Option<(u64, Place)>,
     asked: Option<(u64, Place)>,
-    drift: Option<Drift>,
+    failover: Option<Failover>,
     turn: u32,
     over: Option<u64>,
 }
@@ -157,12 +157,12 @@ impl World {
         let now = self.now;
         let end = &mut self.ends[host];
         end.at = None;
-        end.drift.get_or_insert_with(Drift::new).lose(now, host == 0, silent);
+        end.failover.get_or_insert_with(Failover::new).lose(now, host == 0, silent);
     }
 
     fn way_failed(&mut self, host: usize) {
         if let Some((id, place)) = self.ends[host].asked.take() {
-            self.ends[host].drift.as_mut().unwrap().fail(self.now, "no");
+            self.ends[host].failover.as_mut().unwrap().fail(self.now, "no");
             self.say(place, id, Word::Reset(Some(false)));
         }
     }
@@ -170,7 +170,7 @@ impl World {
     fn end(&mut self, host: usize) {
         let end = &mut self.ends[host];
         end.over = end.over.or(Some(self.now));
-        end.drift = None;
+        end.failover = None;
         for (id, place) in [end.at.take(), end.asked.take()].into_iter().flatten() {
             self.say(place, id, Word::Reset(None));
         }
@@ -189,7 +189,7 @@ impl World {
         let end = &mut self.ends[0];
         end.turn += 1;
         let turn = end.turn;
-        end.drift.as_mut().unwrap().ask(now, way);
+        end.failover.as_mut().unwrap().ask(now, way);
         end.asked = Some((id, place));
         self.say(place, id, Word::Ask(turn));
     }
@@ -230,7 +230,7 @@ impl World {
                     return self.say(place, id, Word::Refused);
                 }
                 let old = self.ends[host].at.replace((id, place));
-                self.ends[host].drift = None;
+                self.ends[host].failover = None;
                 if let Some((old, at)) = old {
                     self.say(at, old, Word::Reset(Some(false)));
                 }
@@ -238,13 +238,17 @@ impl World {
             }
             Word::Agreed if end.asked.is_some_and(|(asked, _)| asked == id) => {
                 let old = std::mem::replace(&mut end.at, end.asked.take());
-                end.drift = None;
+                end.failover = None;
                 if let Some((old, at)) = old {
                     self.say(at, old, Word::Reset(Some(false)));
                 }
             }
             Word::Never if end.asked.is_some_and(|(asked, _)| asked == id) => {
-                if end.drift.as_ref().is_some_and(Drift::is_lost) { self.end(host) } else { self.way_failed(host) }
+                if end.failover.as_ref().is_some_and(Failover::is_lost) {
+                    self.end(host)
+                } else {
+                    self.way_failed(host)
+                }
             }
             Word::Refused | Word::Reset(_) if end.asked.is_some_and(|(asked, _)| asked == id) => self.way_failed(host),
             Word::Reset(Some(silent)) if end.at.is_some_and(|(at, _)| at == id) => self.lose(host, silent),
@@ -253,13 +257,13 @@ impl World {
         }
     }
 
-    fn drift(&mut self, host: usize) {
+    fn failover(&mut self, host: usize) {
         let now = self.now;
-        let Some(drift) = self.ends[host].drift.as_mut() else { return };
-        match drift.due(now) {
+        let Some(failover) = self.ends[host].failover.as_mut() else { return };
+        match failover.due(now) {
             Due::Nothing => {}
             Due::Better => {
-                drift.look_for_better();
+                failover.look_for_better();
                 self.better();
             }
             Due::Over => self.end(host),
@@ -267,7 +271,7 @@ impl World {
             Due::Look => {
                 let ways = self.ways();
                 let names: Vec<String> = ways.iter().map(|(_, name)| name.clone()).collect();
-                let chosen = self.ends[host].drift.as_mut().unwrap().choose(now, &names);
+                let chosen = self.ends[host].failover.as_mut().unwrap().choose(now, &names);
                 if let Some((place, way)) = chosen.and_then(|at| ways.get(at).cloned()) {
                     self.ask(place, way);
                 }
@@ -279,7 +283,7 @@ impl World {
     fn better(&mut self) {
         let ways = self.ways();
         let end = &mut self.ends[0];
-        if end.over.is_some() || ways.is_empty() || !end.drift.get_or_insert_with(Drift::new).may_move() {
+        if end.over.is_some() || ways.is_empty() || !end.failover.get_or_insert_with(Failover::new).may_move() {
             return;
         }
         let at = self.chance.below(ways.len() as u64) as usize;
@@ -293,8 +297,8 @@ impl World {
             let Link { muxes, cut, again, .. } = &self.links[link];
             if muxes.iter().all(Option::is_none) && *cut <= now && *again <= now {
                 self.make(link);
-                if let Some(drift) = &mut self.ends[0].drift {
-                    drift.wake(now);
+                if let Some(failover) = &mut self.ends[0].failover {
+                    failover.wake(now);
                 }
             }
             for end in 0..2 {
@@ -318,15 +322,15 @@ impl World {
         let muxes = self.links.iter().flat_map(|link| link.muxes.iter().flatten().map(Mux::deadline));
         let again = self.links.iter().filter(|link| link.muxes.iter().all(Option::is_none));
         let again = again.map(|link| link.cut.max(link.again));
-        let drifts = self.ends.iter().filter_map(|end| end.drift.as_ref()).map(Drift::deadline);
+        let failovers = self.ends.iter().filter_map(|end| end.failover.as_ref()).map(Failover::deadline);
         let events = self.events.first_key_value().map(|((at, _), _)| *at);
-        muxes.chain(again).chain(drifts).chain(events).min().unwrap_or(u64::MAX)
+        muxes.chain(again).chain(failovers).chain(events).min().unwrap_or(u64::MAX)
     }
 
     fn until(&mut self, end: u64) {
         loop {
             self.turn_links();
-            (0..2).for_each(|host| self.drift(host));
+            (0..2).for_each(|host| self.failover(host));
             let next = self.next().max(self.now);
             if next > end {
                 self.now = end;
@@ -452,26 +456,26 @@ fn both_ends_hear_in_time_that_there_is_no_way() {
 #[test]
 fn what_is_refused_again_and_again_stays_where_it_is() {
     play(1000, |mut chance| {
-        let (mut drift, mut now, mut asked) = (Drift::new(), 0, 0);
-        while drift.may_move() {
-            drift.ask(now, "direct".to_owned());
+        let (mut failover, mut now, mut asked) = (Failover::new(), 0, 0);
+        while failover.may_move() {
+            failover.ask(now, "direct".to_owned());
             asked += 1;
             now += chance.below(SECOND);
-            if !chance.once_in(3) || drift.due(now) == Due::Unanswered {
-                drift.fail(now, "it is further by now");
+            if !chance.once_in(3) || failover.due(now) == Due::Unanswered {
+                failover.fail(now, "it is further by now");
             } else {
-                now = drift.deadline();
-                assert_eq!(drift.due(now), Due::Unanswered);
-                drift.fail(now, "no answer");
+                now = failover.deadline();
+                assert_eq!(failover.due(now), Due::Unanswered);
+                failover.fail(now, "no answer");
             }
-            now = if drift.stays().is_some() { now } else { drift.deadline() };
+            now = if failover.stays().is_some() { now } else { failover.deadline() };
             assert!(asked < 100 && now < 60 * SECOND, "asked {asked} times in {now} ns");
         }
-        assert!(drift.stays().is_some_and(|why| why.contains("direct")) && drift.deadline() == u64::MAX);
+        assert!(failover.stays().is_some_and(|why| why.contains("direct")) && failover.deadline() == u64::MAX);
         // What is lost then looks for a way as ever; and a new connection may be asked again.
-        drift.forgive();
-        assert!(drift.may_move());
-        drift.lose(now, true, chance.once_in(2));
-        assert!(drift.due(now) == Due::Look && drift.deadline() < now + DEADLINE && drift.stays().is_none());
+        failover.forgive();
+        assert!(failover.may_move());
+        failover.lose(now, true, chance.once_in(2));
+        assert!(failover.due(now) == Due::Look && failover.deadline() < now + DEADLINE && failover.stays().is_none());
     });
 }

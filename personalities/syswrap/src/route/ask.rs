@@ -35,12 +35,12 @@ const LONGEST: usize = 512;
 /// Where the daemon lets sockets wait, and where they are refused; each of IPv4 and of IPv6.
 pub(super) struct Ports {
     pub(super) decoys: [u16; 2],
-    pub(super) closed: [u16; 2],
+    pub(super) refusing: [u16; 2],
 }
 
 impl Ports {
-    fn of([four, six, closed_four, closed_six]: hosts::Ports) -> Option<Self> {
-        (four != 0 || six != 0).then_some(Self { decoys: [four, six], closed: [closed_four, closed_six] })
+    fn of([four, six, refusing_four, refusing_six]: hosts::Ports) -> Option<Self> {
+        (four != 0 || six != 0).then_some(Self { decoys: [four, six], refusing: [refusing_four, refusing_six] })
     }
 }
 

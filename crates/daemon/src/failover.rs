@@ -34,7 +34,7 @@ pub(crate) fn link_limits() -> Limits {
 
 /// A stream that is to go on by another way.
 #[derive(Debug)]
-pub(crate) struct Drift {
+pub(crate) struct Failover {
     /// When it is given up; never, while the way that it has still works.
     end: u64,
     next: u64,
@@ -62,7 +62,7 @@ pub(crate) enum Due {
     Look,
 }
 
-impl Drift {
+impl Failover {
     /// Of a stream that has a way.
     pub(crate) fn new() -> Self {
         Self { end: u64::MAX, next: u64::MAX, asked: None, tried: BTreeMap::new(), refused: 0, stays: None }

@@ -27,7 +27,7 @@ pub(crate) enum Answer {
 }
 
 /// A connection that is being made.
-pub(crate) struct Landing {
+pub(crate) struct Egress {
     socket: Option<OwnedFd>,
     /// Where it goes, and what is tried after that, last first.
     at: SocketAddr,
@@ -155,41 +155,41 @@ impl Daemon {
         let Some(at) = rest.pop() else { return };
         let (socket, told, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + PATIENCE);
         let token = self.token();
-        self.things.insert(token, Thing::Landing);
-        self.landings.insert(token, Landing { socket, at, rest, told, answer, from, origin, hops, deadline });
+        self.things.insert(token, Thing::Egress);
+        self.egresses.insert(token, Egress { socket, at, rest, told, answer, from, origin, hops, deadline });
         if let Answer::Stream(stream) = answer {
-            self.streams.insert(stream, Holder::Landing(token));
+            self.streams.insert(stream, Holder::Egress(token));
         }
-        self.start_landing(token);
+        self.start_egress(token);
     }
 
-    fn start_landing(&mut self, token: Token) {
+    fn start_egress(&mut self, token: Token) {
         let now = self.now;
-        let Some(landing) = self.landings.get_mut(&token) else { return };
-        match local::dial(landing.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
+        let Some(egress) = self.egresses.get_mut(&token) else { return };
+        match local::dial(egress.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
             Ok(socket) => {
-                landing.socket = Some(socket);
-                landing.deadline = now + PATIENCE;
-                self.look_at_landing(token);
+                egress.socket = Some(socket);
+                egress.deadline = now + PATIENCE;
+                self.poll_egress(token);
             }
-            Err(errno) => self.landing_failed(token, &errno.to_string()),
+            Err(errno) => self.egress_failed(token, &errno.to_string()),
         }
     }
 
     /// Something happened to it.
-    pub(crate) fn look_at_landing(&mut self, token: Token) {
-        let Some(landing) = self.landings.get(&token) else { return };
-        let Some(socket) = &landing.socket else { return };
+    pub(crate) fn poll_egress(&mut self, token: Token) {
+        let Some(egress) = self.egresses.get(&token) else { return };
+        let Some(socket) = &egress.socket else { return };
         match socket::is_connected(socket) {
             Ok(false) => {}
             Ok(true) => self.landed(token),
-            Err(errno) => self.landing_failed(token, &errno.to_string()),
+            Err(errno) => self.egress_failed(token, &errno.to_string()),
         }
     }
 
     fn landed(&mut self, token: Token) {
-        let Some(landing) = self.landings.remove(&token) else { return };
-        let Landing { socket: Some(socket), at, answer, from, origin, hops, .. } = landing else { return };
+        let Some(egress) = self.egresses.remove(&token) else { return };
+        let Egress { socket: Some(socket), at, answer, from, origin, hops, .. } = egress else { return };
         let near = socket::own(&socket);
         local::reset_at_close(&socket, true);
         let end = End::Socket { socket, token, is_tcp: true };
@@ -208,16 +208,16 @@ impl Daemon {
     }
 
     /// An address did not work: the next one, or the end.
-    pub(crate) fn landing_failed(&mut self, token: Token, why: &str) {
-        let Some(landing) = self.landings.get_mut(&token) else { return };
-        landing.told.push(format!("{}: {why}", landing.at));
-        landing.socket = None;
-        if let Some(next) = landing.rest.pop() {
-            landing.at = next;
-            return self.start_landing(token);
+    pub(crate) fn egress_failed(&mut self, token: Token, why: &str) {
+        let Some(egress) = self.egresses.get_mut(&token) else { return };
+        egress.told.push(format!("{}: {why}", egress.at));
+        egress.socket = None;
+        if let Some(next) = egress.rest.pop() {
+            egress.at = next;
+            return self.start_egress(token);
         }
-        let (answer, told) = (landing.answer, landing.told.join(", "));
-        self.drop_landing(token);
+        let (answer, told) = (egress.answer, egress.told.join(", "));
+        self.drop_egress(token);
         match answer {
             Answer::Stream(stream) => self.tell(stream, Verdict::Never, &told),
             Answer::Call(call) => self.call_failed(call, &told),
@@ -225,8 +225,8 @@ impl Daemon {
     }
 
     /// Nobody wants it any more.
-    pub(crate) fn drop_landing(&mut self, token: Token) {
+    pub(crate) fn drop_egress(&mut self, token: Token) {
         self.things.remove(&token);
-        self.landings.remove(&token);
+        self.egresses.remove(&token);
     }
 }
