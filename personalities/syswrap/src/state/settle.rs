@@ -6,7 +6,6 @@
 //! | the peer needs nothing of us any more | `TCP_NODELAY` is the program's; the slot is left, or that is owed ([`super::owed`]); the connection may earn another session | the next hook |
 //! | the last descriptor is closed, and nobody sleeps on it | the slot is left; the object is free | close, and who wakes up |
 
-use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use madrigal_drivers::shm::layout::Block;
@@ -88,9 +87,10 @@ pub(crate) fn unhook(s: &Sock) {
 /// acknowledged it would hold back what the program sends, and a peer that closes would not have had it. Or before somebody else has the
 /// socket, who asks the kernel what the program wishes.
 pub(crate) fn restore_nodelay(s: &Sock) {
-    if s.mode() == mode::SESSION && s.session.is_done() {
-        let nodelay = s.nodelay.load(Ordering::Relaxed) as c_int;
-        let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    // To set it again would send what the kernel holds back (`MSG_MORE`).
+    let is_off = s.nodelay.load(Ordering::Relaxed) == 0;
+    if is_off && s.mode() == mode::SESSION && s.session.is_done() {
+        let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, &0);
     }
 }
 
