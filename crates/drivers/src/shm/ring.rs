@@ -19,6 +19,7 @@
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
+pub use self::held::HOLD_NS;
 pub use self::span::{Copier, Span};
 use super::layout::{Block, Direction, HELD, POSITION, SEALED, want};
 

@@ -219,6 +219,9 @@ fn hold_back(s: &Sock, change: &Change) -> bool {
         s.nodelay.store(on, core::sync::atomic::Ordering::Relaxed);
     }
     let shows = (on == 0) == (change.name == libc::TCP_CORK);
+    if shows {
+        s.session.let_go_in_vain();
+    }
     if shows
         && in_session
         && s.session.sends()

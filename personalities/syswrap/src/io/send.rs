@@ -195,6 +195,11 @@ fn told(s: &Sock, op: &Send) -> Option<Outcome> {
             Err(e) => return Some(op.end(e)),
         }
     }
+    let held = op.flags & libc::MSG_MORE != 0 || s.session.corked.load(Ordering::Relaxed) != 0;
+    if held && view(s, op.fd()).is_some_and(|v| v.holds_in_vain(left)) {
+        op.progress.add(left);
+        return Some(Outcome::Done(op.done()));
+    }
     let taken = match s.session.tells_send(left, op.done() > 0)? {
         Ok(n) => n,
         Err(Errno::PIPE) => return Some(broken(op.flags)),

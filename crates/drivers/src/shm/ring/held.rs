@@ -15,7 +15,7 @@ use super::super::layout::{Direction, HELD, POSITION, SEALED};
 use super::{Consumer, Producer, Sleeper, Span, Trouble};
 
 /// TCP holds a part of a segment back for this long at the most (tcp(7), `TCP_CORK`).
-pub(super) const HOLD_NS: u64 = 200_000_000;
+pub const HOLD_NS: u64 = 200_000_000;
 /// How often the word may change under a reader that takes the bit off.
 const RACES: u32 = 1000;
 

@@ -25,6 +25,8 @@
 //! | BROKEN | errno, told | errno, told | `RDHUP HUP ERR` | `ENOTCONN` |
 //! | OVER | 0 | `EPIPE` | `RDHUP HUP` | `ENOTCONN` |
 //!
+//! What is held back (`MSG_MORE`, `TCP_CORK`) is taken of a peer that has ENDED, and not lost before the kernel would have sent it.
+//!
 //! The state lies in the slot, in a word of our own side: after a fork parent and child are told once, together, as of one socket.
 //! A slot in any state but OPEN is not left before the program closes its socket.
 //!
@@ -32,8 +34,9 @@
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_drivers::shm::layout::{fate, state};
-use madrigal_sys::Errno;
+use madrigal_drivers::shm::ring::HOLD_NS;
 use madrigal_sys::anew::Ending;
+use madrigal_sys::{Errno, time};
 
 use super::bells::{ASKED, ENDED as KERNEL_ENDED};
 use super::{Health, Session, View, Wire, cut};
@@ -81,7 +84,14 @@ impl Session {
     }
 
     fn gone_now(&self) -> u32 {
-        self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst))
+        let now = || self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst));
+        match now() {
+            ENDED if self.vain_for() == Some(0) => {
+                self.let_go_in_vain();
+                now()
+            }
+            state => state,
+        }
     }
 
     /// One step; false: it is not `from` any more, and nothing was done.
@@ -111,6 +121,21 @@ impl Session {
             if self.step(now, next) {
                 return Some(told);
             }
+        }
+    }
+
+    /// How long the kernel would still hold back what it was given for a peer that has ended. `None`: nothing.
+    pub(super) fn vain_for(&self) -> Option<u64> {
+        match self.vain_since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some((since + HOLD_NS).saturating_sub(time::now_ns())),
+        }
+    }
+
+    /// It would send that now, and the peer answers with a reset.
+    pub(crate) fn let_go_in_vain(&self) {
+        if self.vain_since.swap(0, Ordering::Relaxed) != 0 {
+            self.step(ENDED, LOST);
         }
     }
 
@@ -198,6 +223,22 @@ impl Session {
 // --- how it is learnt ---------------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
+    /// A send of `n` bytes that the program wants held back, to a peer that has ended: whether the kernel would not have sent them yet, so
+    /// that nobody has answered.
+    #[cold]
+    pub(crate) fn holds_in_vain(&self, n: usize) -> bool {
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        if !self.s.seems_connected() || n == 0 {
+            return false;
+        }
+        let held = self.s.vain.fetch_add(n, Ordering::Relaxed).saturating_add(n);
+        if u64::from(held) >= self.segment() {
+            return false;
+        }
+        let _ = self.s.vain_since.compare_exchange(0, self.wire.now(), Ordering::Relaxed, Ordering::Relaxed);
+        true
+    }
+
     /// The program shuts its sending direction: the end that the peer's kernel tells of is no death. Before it does.
     pub(crate) fn be_mute(&self) {
         self.out.w.shut.store(1, Ordering::SeqCst);
@@ -248,12 +289,16 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether the end that the kernel tells of is one.
     pub(crate) fn judge_end(&self) {
-        if !self.leaves_ring_unread() || self.has_ended_itself() {
+        if self.has_ended_itself() {
             return;
         }
+        let lost = self.leaves_ring_unread();
         match self.inn.w.fate.load(Ordering::Acquire) {
+            fate::OPEN if self.inn.w.shut.load(Ordering::SeqCst) != 0 => {}
+            fate::OPEN | fate::CLOSED if !lost && self.held_still() > 0 => self.ended_before_held(),
+            _ if !lost => {}
             // Without a word, for it was killed: TCP would have reset the connection.
-            fate::OPEN if self.inn.w.shut.load(Ordering::SeqCst) == 0 => self.s.owe(Errno::CONNRESET),
+            fate::OPEN => self.s.owe(Errno::CONNRESET),
             // Sent while the peer closed: TCP would have answered that with a reset.
             fate::CLOSED => self.s.owe(Errno::PIPE),
             _ => {}
@@ -278,8 +323,11 @@ impl<W: Wire> View<'_, W> {
         match () {
             () if reset && !self.is_reset_meant() => {
                 // A connection that this end had shut is over then.
-                let shut = self.out.w.shut.load(Ordering::SeqCst) != 0;
-                self.s.step(OPEN, if shut { OVER } else { ENDED });
+                if self.out.w.shut.load(Ordering::SeqCst) != 0 {
+                    self.s.step(OPEN, OVER);
+                } else {
+                    self.ended_before_held();
+                }
             }
             () => self.s.owe(e),
         }
@@ -332,9 +380,23 @@ impl<W: Wire> View<'_, W> {
         self.inn.r.deaf.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether the peer has left bytes of the ring unread.
+    /// The peer has ended, and what is held back of the ring the kernel would not have sent by now.
+    fn ended_before_held(&self) {
+        if self.s.step(OPEN, ENDED) {
+            let held = self.held_still();
+            self.s.vain.store(held as u32, Ordering::Relaxed);
+            self.s.vain_since.store(if held > 0 { self.wire.now() } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of the ring that the kernel would not have sent yet.
+    fn held_still(&self) -> u64 {
+        if self.s.producer.is_due(self.out) { 0 } else { self.held() }
+    }
+
+    /// Whether the peer has left bytes of the ring unread, but for those that are held back.
     fn leaves_ring_unread(&self) -> bool {
-        self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n > 0)
+        self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n as u64 > self.held_still())
     }
 
     /// Whether TCP would have shown that reset, too: not if it only came from doorbells, unread by a peer that closed or was killed.

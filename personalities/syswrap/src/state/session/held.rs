@@ -75,10 +75,11 @@ impl<W: Wire> View<'_, W> {
 
     /// How long a thread may sleep that found nothing in the ring, for something is held back. Once the ring is armed.
     pub(crate) fn held_for(&self) -> Option<u64> {
-        if self.s.rx() == phase::RING { Self::CONSUMER.held_for(self.inn) } else { None }
+        let held = if self.s.rx() == phase::RING { Self::CONSUMER.held_for(self.inn) } else { None };
+        held.into_iter().chain(self.s.vain_for()).min()
     }
 
-    fn segment(&self) -> u64 {
+    pub(super) fn segment(&self) -> u64 {
         let known = self.s.segment.load(Ordering::Relaxed);
         if known != 0 {
             return known.into();

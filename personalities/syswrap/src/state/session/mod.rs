@@ -141,6 +141,9 @@ pub(crate) struct Session {
     late: AtomicU32,
     /// How long the kernel's segments are; 0 while nobody asked.
     segment: AtomicU32,
+    /// Since when bytes are held back that a peer has not been sent, which has ended; 0: there are none. And how many.
+    vain_since: AtomicU64,
+    vain: AtomicU32,
 
     // --- What outlives a session. ---
     /// Threads asleep on the socket until there are bytes, not counting those asleep on an event set.
@@ -194,14 +197,20 @@ impl Session {
             &self.shared,
             &self.late,
             &self.segment,
+            &self.vain,
             &self.deaths,
         ]) {
             word.store(0, Ordering::Relaxed);
         }
         let words = [&self.generation, &self.number, &self.swallowed, &self.known_block, &self.summed, &self.piece_in];
-        for word in
-            words.into_iter().chain([&self.checked_at, &self.alive_at, &self.full_since, &self.urgent_end, &self.sure])
-        {
+        for word in words.into_iter().chain([
+            &self.checked_at,
+            &self.alive_at,
+            &self.full_since,
+            &self.urgent_end,
+            &self.sure,
+            &self.vain_since,
+        ]) {
             word.store(0, Ordering::Relaxed);
         }
     }
