@@ -59,7 +59,8 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::Drain { slot, .. } if is_overfull(program, *slot) => Some((Rule::BufferRoom, true)),
         Op::Recv(data) if is_overfull(program, data.slot) && wrapped.ret >= 0 => Some((Rule::BufferRoom, true)),
         Op::Send(data) if data.memory == Memory::Good => {
-            let (less, some) = (wrapped.ret.min(plain.ret), data.len as i64 > SURE);
+            let some = data.len as i64 > SURE || is_behind_bulk(program, number, data.slot);
+            let less = wrapped.ret.min(plain.ret);
             let full = |seen: &Seen| seen.ret >= 0 || seen.errno == libc::EAGAIN;
             (some && full(plain) && full(wrapped) && less < data.len as i64).then_some((Rule::BufferRoom, true))
         }
@@ -85,7 +86,7 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
     if !program.steps[..number].iter().any(|step| killed(&step.op)) {
         return false;
     }
-    let (shows, error) = (|seen: &Seen| seen.aux.first().copied().unwrap_or(0), u64::from(libc::POLLERR as u16));
+    let error = u64::from(libc::POLLERR as u16);
     match &program.steps[number].op {
         Op::Send(data) => {
             // Of several messages the error of one may have taken a SIGPIPE's place.
@@ -96,7 +97,10 @@ fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) 
             .into_iter()
             .all(|seen| is_reset(seen) || is_end(data, seen) || seen.ret == -1 && seen.errno == libc::EAGAIN),
         Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
-        Op::Poll { entries, .. } if entries.len() == 1 => (shows(plain) | error) & shows(wrapped) == shows(wrapped),
+        Op::Poll { .. } => {
+            let pairs = || plain.aux.iter().zip(&wrapped.aux);
+            pairs().all(|(plain, wrapped)| (plain | error) & wrapped == *wrapped)
+        }
         Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
         _ => false,
     }
@@ -397,6 +401,16 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
 }
 
 /// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
+/// Whether so much was sent before that a ring may be full of what is unread.
+fn is_behind_bulk(program: &Program, number: usize, slot: Slot) -> bool {
+    let sent = |op: &Op| match op {
+        Op::Send(data) if program.out(data.slot) == program.out(slot) => data.len as i64,
+        Op::SendAll { slot: to, len, .. } if program.out(*to) == program.out(slot) => *len as i64,
+        _ => 0,
+    };
+    program.steps[..number].iter().map(|step| sent(&step.op)).sum::<i64>() > RING
+}
+
 fn is_overfull(program: &Program, slot: Slot) -> bool {
     program.steps.iter().any(|step| match &step.op {
         Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
@@ -478,6 +492,8 @@ pub(crate) const MOST: u32 = 1 << 20;
 
 /// So much always fits into a connection of which nothing is unread.
 const SURE: i64 = 16 << 10;
+/// So much of what is unread leaves room for that in a ring.
+const RING: i64 = 48 << 10;
 
 /// A transfer that meets a bad page: any part of the good memory, or `EFAULT`.
 fn fault(memory: Memory, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {
