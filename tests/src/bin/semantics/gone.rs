@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
     EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
-    EPOLLRDHUP, MSG_DONTWAIT, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR,
-    SHUT_WR, SIGKILL,
+    EPOLLRDHUP, MSG_DONTWAIT, MSG_MORE, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD,
+    SHUT_RDWR, SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
 use madrigal_tests::pair::{self, Pair};
@@ -20,11 +20,14 @@ crate::checks![
     killed_with_bytes_unread,
     killed_with_kernel_bytes_unread,
     killed_behind_doorbells,
+    killed_then_held_back,
     killed_then_shut,
     killed_then_named,
     killed_then_forked,
     killed_then_closed_but_duplicated,
     reset_then_closed_but_duplicated_beside_a_spawn,
+    reset_told_by_an_edge_then_forked,
+    killed_then_registered_by_a_child,
     killed_then_forked_with_a_set,
     killed_behind_a_fork_with_a_set,
     killed_then_files,
@@ -132,6 +135,26 @@ fn killed_behind_doorbells() {
     net::wait(pid);
 }
 
+/// A connection to a process that was asleep, was woken, and has read, but for the doorbell.
+fn rung_and_alive() -> (OwnedFd, i32) {
+    let (port, tell) = net::pipe();
+    let pid = net::fork(|| {
+        let fd = pair::client_told_by(&port);
+        pair::warm_client(&fd);
+        recv_exact(&fd, 1);
+        net::nap(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&tell, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::nap(50);
+    send_all(&fd, b"?");
+    net::nap(50);
+    (fd, pid)
+}
+
 /// A connection to a process that was asleep, was woken, read, and was killed at once.
 fn rung() -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
@@ -150,6 +173,26 @@ fn rung() -> (OwnedFd, i32) {
     send_all(&fd, b"?");
     await_events(&fd, POLLRDHUP);
     (fd, pid)
+}
+
+/// What is to be held back is not sent, so nobody answers: not before more comes, or TCP's 200 ms are over.
+fn killed_then_held_back() {
+    let go_on: [fn(&OwnedFd); 4] = [
+        |fd| assert_eq!(send(fd, b"not held", 0), Ok(8)),
+        |fd| net::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap(),
+        |_| net::nap(300),
+        |fd| assert_eq!(poll(fd, POLLPRI, 2_000), POLLHUP | POLLERR),
+    ];
+    for go_on in go_on {
+        let (fd, pid) = rung();
+        assert_eq!(send(&fd, b"held", MSG_MORE), Ok(4));
+        assert_eq!(send(&fd, b"held", MSG_MORE), Ok(4));
+        assert_eq!(poll(&fd, ALL, 0), END);
+        go_on(&fd);
+        assert_eq!(poll(&fd, ALL, 2_000) & (POLLHUP | POLLERR), POLLHUP | POLLERR);
+        assert_eq!(send(&fd, b"not taken", MSG_MORE), Err(EPIPE));
+        net::wait(pid);
+    }
 }
 
 fn killed_then_shut() {
@@ -233,6 +276,42 @@ fn reset_then_closed_but_duplicated_beside_a_spawn() {
         drop(copy);
         assert_eq!(set.wait(4, 0), [], "{socket_goes_on} {set_goes_on}");
     }
+}
+
+/// What was told by an edge a fork does not tell once more, nor a child that closes its half.
+fn reset_told_by_an_edge_then_forked() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    set.add(&s, EPOLLIN | EPOLLET, 1);
+    send_all(&s, b"never read");
+    assert_eq!(poll(&c, POLLIN, -1), POLLIN);
+    drop(c);
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    let copy = net::dup(&s);
+    assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
+    let child = net::fork(|| {
+        // SAFETY: closes what is this process's own.
+        unsafe { libc::close(s.as_raw_fd()) };
+        i32::from(!set.wait(4, 0).is_empty())
+    });
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(set.wait(4, 0), []);
+    drop((s, copy));
+}
+
+/// A child that asks for a connection of its parent's is told of the end that TCP tells.
+fn killed_then_registered_by_a_child() {
+    let (fd, pid) = rung_and_alive();
+    let set = Set::new();
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        set.add(&fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 1);
+        i32::from(set.wait(4, -1) != [(1, EPOLLIN | EPOLLOUT)])
+    });
+    end(pid);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
 }
 
 /// What a set tells once it tells to one of the processes that have it.

@@ -30,10 +30,10 @@ pub(super) fn asked_elsewhere(s: &Sock, member: &Member, told: u32) -> Option<ep
     (events != 0).then(|| epoll_event { events, u64: member.data.load(Ordering::Relaxed) })
 }
 
-/// What is to be seen now of what somebody asks for, by the program's word or by what the kernel has `told`.
+/// What is to be seen now of what somebody asks for: of a socket that has ended the kernel has `told` all of that.
 pub(super) fn shown_of(s: &Sock, member: &Member, told: u32) -> u32 {
     let end = (EPOLLERR | EPOLLHUP) as u32;
-    let asked = member.events.load(Ordering::Relaxed) | told & !end;
+    let asked = told & !end;
     ready_of(s, member, asked) & (asked | end)
 }
 

@@ -48,8 +48,10 @@ fn put_plain_right(set: &Set, event: epoll_event, tells_gone: u32) -> (epoll_eve
     {
         return (event, Some(Some(ours)));
     }
+    // Of a set that others have nobody knows of which ends it was told.
+    let may_be_gone = tells_gone > 1 || event.events & ENDED != 0;
     let gone = || registration::gone_with(set, event.u64);
-    let Some((s, m)) = (tells_gone > 1).then(gone).flatten() else { return (event, None) };
+    let Some((s, m)) = may_be_gone.then(gone).flatten() else { return (event, None) };
     match shown_of(&s, &s.members[m], event.events) {
         0 => (event, Some(None)),
         events => (epoll_event { events, ..event }, None),

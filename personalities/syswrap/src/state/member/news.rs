@@ -50,14 +50,19 @@ impl Member {
         events & EPOLLET as u32 != 0 && seen != u64::MAX && seen >> 48 != 0
     }
 
+    /// Whether it was told by an edge that both directions have ended, behind which there is nothing more to be told.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.knows_end() && (self.seen_in.load(Ordering::Relaxed) >> 48) as u32 & EPOLLHUP as u32 != 0
+    }
+
     /// Whether the kernel would have it on its list: something happened that it asks for. Whatever is ready then is told, though it may be
     /// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
     fn is_news(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
         // The end is an edge once it is seen; that an error has been told is none.
         let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
         let was_in = self.seen_in.swap(into, Ordering::Relaxed);
-        // An end is news to everybody; bytes are to who asks for them.
-        let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
+        // An end is news to everybody; bytes are to who asks for them, and behind an end there are none.
+        let part = if wanted & (READABLE | URGENT) != 0 && was_in >> 48 == 0 { 0 } else { 48 };
         // Room is an edge only once it is there.
         let news_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
         was_in >> part != into >> part || news_out

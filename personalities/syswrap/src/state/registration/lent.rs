@@ -34,8 +34,8 @@ pub(crate) fn lend<S: Subject>(s: &S) {
 
 pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
-    if !s.is_gone() && s.rx() == phase::DONE {
-        // The kernel tells everything.
+    if !s.is_gone() && s.rx() == phase::DONE || member.knows_all() {
+        // The kernel tells everything, or nobody anything.
         return restore_one(s, member);
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
