@@ -29,9 +29,6 @@ pub(crate) use parties::{EventSet, Subject};
 const OURS: u32 = (EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET) as u32;
 const OURS_OUT: u32 = OURS | EPOLLOUT as u32;
 
-/// What an end is told by, beside `EPOLLHUP`.
-const READS: u32 = (EPOLLIN | EPOLLPRI | EPOLLRDHUP | libc::EPOLLRDNORM) as u32;
-
 fn used<S: Subject>(s: &S) -> impl Iterator<Item = (usize, &Member)> {
     s.members().iter().enumerate().filter(|(_, member)| member.is_used())
 }
@@ -175,18 +172,19 @@ fn restore_one<S: Subject>(s: &S, member: &Member) {
         return lent::take_back(&*set, s, member, epfd);
     }
     lent::forget(&*set, member);
-    if member.has(bit::SPENT) || member.knows_all() {
-        // An entry of the kernel's that was not spent there would tell of errors and hang-ups, and one that is edge-triggered once more.
-        member.set_bit(bit::ABSENT, true);
-        let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
-        return;
+    if member.has(bit::SPENT) {
+        // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
+        return be_absent(&*set, epfd, member);
     }
     note_plain(&*set, s);
-    // The kernel looks at the socket anew, and reports what is there; but not once more that the stream has ended, behind which nothing
-    // comes.
-    let told = if member.knows_end() { READS } else { 0 };
-    let events = member.events.load(Ordering::Relaxed) & !told;
-    let _ = put(&*set, epfd, member, events, member.data.load(Ordering::Relaxed));
+    // The kernel looks at the socket anew, and reports what is there.
+    let _ = put(&*set, epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
+}
+
+/// The kernel's entry of a member that has nothing to tell goes, until the program asks for something.
+fn be_absent<E: EventSet>(set: &E, epfd: c_int, member: &Member) {
+    member.set_bit(bit::ABSENT, true);
+    let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
 }
 
 /// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.

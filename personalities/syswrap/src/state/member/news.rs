@@ -61,8 +61,8 @@ impl Member {
         // The end is an edge once it is seen; that an error has been told is none.
         let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
         let was_in = self.seen_in.swap(into, Ordering::Relaxed);
-        // An end is news to everybody; bytes are to who asks for them, and behind an end there are none.
-        let part = if wanted & (READABLE | URGENT) != 0 && was_in >> 48 == 0 { 0 } else { 48 };
+        // An end is news to everybody; bytes are to who asks for them.
+        let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
         // Room is an edge only once it is there.
         let news_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
         was_in >> part != into >> part || news_out

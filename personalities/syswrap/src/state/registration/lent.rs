@@ -8,7 +8,9 @@
 
 use core::ffi::c_int;
 
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
+use libc::{
+    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, epoll_event,
+};
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
@@ -34,17 +36,32 @@ pub(crate) fn lend<S: Subject>(s: &S) {
 
 pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
-    if !s.is_gone() && s.rx() == phase::DONE || member.knows_all() {
-        // The kernel tells everything, or nobody anything.
+    if !s.is_gone() && s.rx() == phase::DONE && !member.knows_end() {
+        // The kernel tells everything.
         return restore_one(s, member);
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
+    if member.knows_end() && (!s.is_gone() || member.knows_all()) {
+        return keep_told(&*set, s, member);
+    }
     begin(&*set, member);
     if s.is_gone() {
         // Another process may make it the program's.
         set.roll().tells_gone.store(2, Ordering::Relaxed);
     }
     let _ = put(&*set, s, m, member);
+}
+
+/// What was told by an edge, that the stream has ended, is not told once more, as the kernel would of an entry that is modified: it is asked
+/// for what may still come, or for nothing.
+fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
+    let Some(epfd) = set.descriptor() else { return };
+    if member.knows_all() {
+        return super::be_absent(set, epfd, member);
+    }
+    super::note_plain(set, s);
+    let events = member.events.load(Ordering::Relaxed) & !(READS | EPOLLPRI as u32 | EPOLLRDHUP as u32);
+    let _ = super::put(set, epfd, member, events, member.data.load(Ordering::Relaxed));
 }
 
 pub(super) fn begin<E: EventSet>(set: &E, member: &Member) {
