@@ -33,6 +33,7 @@ crate::checks![
     waitall_interrupted_keeps_part,
     waitall_interrupted_as_bytes_come,
     peek_interrupted_sees_all,
+    peek_interrupted_by_a_receive,
     begun_again_without_waiting,
     ended_while_others_restart,
     nothing_behind_what_nobody_reads,
@@ -472,6 +473,26 @@ fn peek_interrupted_sees_all() {
             assert_eq!(net::recv(&p.s, &mut [0; 16], libc::MSG_PEEK | libc::MSG_WAITALL), Ok(6));
             over.store(true, Ordering::SeqCst);
         });
+    }
+}
+
+extern "C" fn count_and_receive(signal: libc::c_int) {
+    net::count_signal(signal);
+    let _ = net::recv(&HANDLER_FD.load(Ordering::SeqCst), &mut [0; 2], libc::MSG_DONTWAIT);
+}
+
+/// What a look has seen it tells, though the handler that ends it takes a part of that.
+fn peek_interrupted_by_a_receive() {
+    let p = Pair::warm();
+    HANDLER_FD.store(p.s.as_raw_fd(), Ordering::SeqCst);
+    net::on_signal(SIGUSR1, count_and_receive, true);
+    for _ in 0..20 {
+        send_all(&p.c, b"abcd");
+        let mut seen = [0; 16];
+        let look = || net::recv(&p.s, &mut seen, libc::MSG_PEEK | libc::MSG_WAITALL);
+        assert_eq!(interrupting(look, || {}), Ok(4));
+        assert_eq!(&seen[..4], b"abcd");
+        assert_eq!(net::recv_exact(&p.s, 2), b"cd");
     }
 }
 

@@ -54,11 +54,14 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
         if there.is_none() && !op.progress.is_to_wait_on(s, op.fd()) && !op.progress.signals.has_some() {
             return None;
         }
-        let there = there.or_else(|| Socket { s, fd: op.fd() }.queued().ok().map(|n| n as usize));
-        let more = await_more(s, op, there);
+        let more = await_more(s, op, unread(s, op.fd()));
         if more == More::Later {
             op.at.hold(s);
             return Some(Outcome::Again);
+        }
+        if more == More::Never && unread(s, op.fd()).is_some_and(|there| there < op.seen.get()) {
+            // A handler has taken what was seen, which is behind this look.
+            return Some(Outcome::Done(op.seen.get()));
         }
         let looked = view(s, op.fd()).map_or(Took::Plain, |v| {
             let _lock = v.reading();
@@ -76,6 +79,11 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
             return Some(Outcome::Done(op.seen.get()));
         }
     }
+}
+
+/// How much there is, by the ring's word or the kernel's.
+fn unread(s: &Ref, fd: c_int) -> Option<usize> {
+    readable(s, fd).or_else(|| Socket { s, fd }.queued().ok().map(|n| n as usize))
 }
 
 /// Whether there is more to look at.
