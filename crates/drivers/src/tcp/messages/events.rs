@@ -1,21 +1,21 @@
-//! What a port's epoll tells of: the door, connections that are not up, links.
+//! What a port's epoll tells of: the listener, connections that are not up, links.
 
 use madrigal_proto::reach::Key;
 use rustix::event::epoll::{EventData, EventFlags};
 
 /// Everything about a connection, each change once.
 pub(super) const ALL: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
-/// The door, as long as somebody stands there.
+/// The listener, as long as somebody stands there.
 pub(super) const DOOR: EventFlags = EventFlags::IN.union(EventFlags::ET);
 /// An end of the connection, or of its input.
 pub(super) const END: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
-const OF_DOOR: u64 = u64::MAX;
+const OF_LISTENER: u64 = u64::MAX;
 
 /// Whom an event is about.
 pub(super) enum Whom {
-    /// The door.
-    Door,
+    /// The listener.
+    Listener,
     /// A connection that is not up.
     Half(Key),
     /// The link of that number.
@@ -23,7 +23,7 @@ pub(super) enum Whom {
 }
 
 pub(super) fn token_of_door() -> EventData {
-    EventData::new_u64(OF_DOOR)
+    EventData::new_u64(OF_LISTENER)
 }
 
 pub(super) fn token_of_key(key: Key) -> EventData {
@@ -36,7 +36,7 @@ pub(super) fn token_of_link(link: u32) -> EventData {
 
 pub(super) fn whom(token: EventData) -> Whom {
     match token.u64() {
-        OF_DOOR => Whom::Door,
+        OF_LISTENER => Whom::Listener,
         token if token & 1 == 1 => Whom::Half(token >> 1),
         token => Whom::Link((token >> 1) as u32),
     }

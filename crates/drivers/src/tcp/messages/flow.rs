@@ -61,15 +61,15 @@ mod tests {
 
     /// Both ends of a connection that began as ours do.
     fn connection() -> (Fd, Fd) {
-        let door = socket(AddressFamily::INET).unwrap();
-        begin(&door);
-        rustix::net::bind(&door, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        rustix::net::listen(&door, 1).unwrap();
+        let listener = socket(AddressFamily::INET).unwrap();
+        begin(&listener);
+        rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
         let dialled = socket(AddressFamily::INET).unwrap();
         begin(&dialled);
-        let _ = rustix::net::connect(&dialled, &own(&door).unwrap());
+        let _ = rustix::net::connect(&dialled, &own(&listener).unwrap());
         loop {
-            match rustix::net::accept(&door) {
+            match rustix::net::accept(&listener) {
                 Ok(accepted) => return (dialled, Fd::from(accepted)),
                 Err(errno) => assert_eq!(errno, Errno::AGAIN),
             }

@@ -5,7 +5,7 @@
 //! the end of a read is kept; a long body is read straight to where it goes, and with its end the beginning of what follows.
 
 mod leave;
-mod tied;
+mod resuming;
 
 use std::io::IoSlice;
 use std::os::fd::AsFd as _;
@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd as _;
 
 use super::super::os;
 use super::place;
-use super::tether::{Note, Stage, Tether, WORD};
+use super::resumption::{Note, Resumption, Stage, WORD};
 
 /// Bodies up to this are sent whole and received with other frames.
 pub(super) const SHORT: usize = 16 << 10;
@@ -69,12 +69,12 @@ pub(super) struct Lane {
     /// The kernel told of an end: it must be read for.
     pub(super) ending: bool,
     /// The link can go on over another connection.
-    pub(super) tether: Option<Box<Tether>>,
+    pub(super) resumption: Option<Box<Resumption>>,
     /// The connection before this one.
     before: Option<Fd>,
     /// How to dial the peer, where it has said so.
     pub(super) about: Option<Box<NodeAddress>>,
-    /// Bytes of the stream that were sent before there was a tether, and that have come.
+    /// Bytes of the stream that were sent before it could be resumed, and that have come.
     sent: u64,
     received: u64,
     /// The rest of a long frame is the caller's to send next.
@@ -116,7 +116,7 @@ impl Lane {
             sips: 0,
             queued: false,
             ending: false,
-            tether: None,
+            resumption: None,
             before: None,
             about: None,
             sent: 0,
@@ -132,7 +132,7 @@ impl Lane {
     /// Sends a frame or the rest of one ([`madrigal_netaccess::message::Port::send`]).
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
-        if self.tether.is_some() {
+        if self.resumption.is_some() {
             return self.send_kept(head, body, skip);
         }
         if self.full || !self.rest.is_empty() || self.broken.is_some() {
@@ -267,7 +267,7 @@ impl Lane {
 
     /// Sends what is left of a frame that was taken, if there is room; whether all is sent.
     pub(super) fn flush(&mut self) -> bool {
-        if self.tether.is_some() {
+        if self.resumption.is_some() {
             return self.flush_kept();
         }
         while self.rest_sent < self.rest.len() && !self.full && self.broken.is_none() {
@@ -293,7 +293,7 @@ impl Lane {
     /// Reads what has come and tells it, bounded. `Err`: that was all there will ever be.
     pub(super) fn receive(&mut self, link: Link, buffer: &mut [u8], sink: &mut dyn Sink) -> Result<Visit, LinkError> {
         let mut visit = Visit::default();
-        if self.tether.is_some() && !self.hear_word()? {
+        if self.resumption.is_some() && !self.hear_word()? {
             return Ok(visit);
         }
         for _ in 0..READS {
@@ -354,7 +354,7 @@ impl Lane {
 
     /// Tells the frames that lie one after the other in `bytes`, and keeps what is left.
     fn cut(&mut self, link: Link, mut bytes: &[u8], sink: &mut dyn Sink, visit: &mut Visit) -> Result<(), LinkError> {
-        if self.tether.is_some() {
+        if self.resumption.is_some() {
             self.judge(bytes);
         }
         loop {

@@ -1,27 +1,27 @@
 //! The `tcp` driver of messages: frames between the processes of a job, one connection for each pair of them that talks.
 //!
 //! ```text
-//!   port --- entrance: door, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
+//!   port --- handshakes: listener, dialling, who is who (proto::reach)      interfaces: under which addresses others may reach us
 //!     |                '--- sites: this host's daemon, which leads to hosts of other sites
 //!     |----- lane, lane, ...: a connection that is up (proto::frame)
 //!     |----- flow: how the kernel sends     place: where bodies lie in its memory
-//!     |----- tether: what lets a link by the daemon go on over another connection
+//!     |----- resumption: what lets a link by the daemon go on over another connection
 //!     '----- pace: when to look
 //! ```
 //! A process publishes every address it has. Whoever wants it tries them all; who answers must prove to be the node that is meant, and
 //! so must who comes, by whatever way. Either side may open, and of several connections between two processes exactly one is kept.
 
-mod door;
-mod entrance;
 mod events;
 mod flow;
+mod handshakes;
 mod interfaces;
 mod lane;
+mod listener;
 mod pace;
 mod place;
 mod port;
+mod resumption;
 mod sites;
-mod tether;
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;
@@ -45,8 +45,8 @@ impl MessageDriver for Tcp {
 
     fn open(&self, me: NodeId, place: &Place) -> Result<Box<dyn Port>, String> {
         // Where the kernel may not be asked for its addresses (a sandbox), the likely one must do.
-        let addresses =
-            interfaces::addresses(&place.network.nets).unwrap_or_else(|_| door::likely_address().into_iter().collect());
+        let addresses = interfaces::addresses(&place.network.nets)
+            .unwrap_or_else(|_| listener::likely_address().into_iter().collect());
         let sites = sites::Sites::find(&place.daemons, madrigal_sys::time::now_ns());
         Ok(Box::new(port::TcpPort::new(me, &place.network, addresses, sites)?))
     }

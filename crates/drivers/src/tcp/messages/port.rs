@@ -1,4 +1,4 @@
-//! A process's port: its door, its links, one epoll for all of them.
+//! A process's port: its listener, its links, one epoll for all of them.
 
 mod moves;
 
@@ -17,11 +17,11 @@ use madrigal_sys::{Errno, tcp, time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::super::{os, own, peer_of};
-use super::door::Door;
-use super::entrance::{Entrance, Outcome};
 use super::events::{self, Whom};
 use super::flow;
+use super::handshakes::{Handshakes, Outcome};
 use super::lane::{BUFFER, Lane, SHORT};
+use super::listener::Listener;
 use super::pace::Pace;
 use super::place;
 use super::sites::Sites;
@@ -41,7 +41,7 @@ pub(super) struct TcpPort {
     network: Network,
     addresses: Vec<IpAddr>,
     epoll: Fd,
-    entrance: Entrance,
+    handshakes: Handshakes,
     links: Vec<Peer>,
     known: HashMap<NodeId, u32>,
     /// Links on which something may have come.
@@ -72,16 +72,16 @@ struct Peer {
 impl TcpPort {
     pub(super) fn new(me: NodeId, network: &Network, addresses: Vec<IpAddr>, sites: Sites) -> Result<Self, String> {
         let failed = |errno| format!("cannot watch sockets: {}", os(errno));
-        let door = Door::open(network)?;
+        let listener = Listener::open(network)?;
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
-        epoll::add(&epoll, &door.fd, events::token_of_door(), events::DOOR).map_err(failed)?;
+        epoll::add(&epoll, &listener.fd, events::token_of_door(), events::DOOR).map_err(failed)?;
         let patience = u64::from(network.connect_timeout) * 1_000_000_000;
         Ok(Self {
             me,
             network: network.clone(),
             addresses,
             epoll,
-            entrance: Entrance::new(me, door, sites, patience),
+            handshakes: Handshakes::new(me, listener, sites, patience),
             links: Vec::new(),
             known: HashMap::new(),
             ready: VecDeque::new(),
@@ -112,7 +112,7 @@ impl TcpPort {
         match self.pace.hot() {
             Some(hot) if self.ready.is_empty() => {
                 let found = self.visit(hot, sink);
-                if found > 0 || !self.entrance.is_busy() {
+                if found > 0 || !self.handshakes.is_busy() {
                     return found;
                 }
             }
@@ -128,7 +128,7 @@ impl TcpPort {
                 found += self.visit(link, sink);
             }
         }
-        found + self.turn_entrance(sink)
+        found + self.turn_handshakes(sink)
     }
 
     /// Asks the kernel what has happened.
@@ -138,8 +138,8 @@ impl TcpPort {
             let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&Timespec::default())) else { return };
             for event in &*events {
                 match events::whom(event.data) {
-                    Whom::Door => self.entrance.note(None),
-                    Whom::Half(key) => self.entrance.note(Some(key)),
+                    Whom::Listener => self.handshakes.note(None),
+                    Whom::Half(key) => self.handshakes.note(Some(key)),
                     Whom::Link(link) => self.note(link, event.flags),
                 }
             }
@@ -180,7 +180,7 @@ impl TcpPort {
                     self.pace.found(link);
                     self.drained = !visit.again;
                 }
-                if lane.tether.is_some() || peer.makeshift {
+                if lane.resumption.is_some() || peer.makeshift {
                     self.tend(link);
                 }
                 visit.found
@@ -209,27 +209,27 @@ impl TcpPort {
         }
         peer.end = Some(why);
         self.known.remove(&peer.node);
-        self.entrance.gone(&self.epoll, peer.node);
+        self.handshakes.gone(&self.epoll, peer.node);
         self.pace.forget(link);
         self.pace.stir();
         true
     }
 
     /// Does what is to be done for connections that are not up.
-    fn turn_entrance(&mut self, sink: &mut dyn Sink) -> usize {
+    fn turn_handshakes(&mut self, sink: &mut dyn Sink) -> usize {
         let deadline = self.deadline();
-        if deadline.is_none() && !self.entrance.is_busy() {
+        if deadline.is_none() && !self.handshakes.is_busy() {
             return 0;
         }
         let now = time::now_ns();
-        if !self.entrance.is_busy() && deadline.is_some_and(|deadline| deadline > now) {
+        if !self.handshakes.is_busy() && deadline.is_some_and(|deadline| deadline > now) {
             return 0;
         }
         self.improve(now);
-        self.entrance.turn(&self.epoll, now);
+        self.handshakes.turn(&self.epoll, now);
         self.pace.stir();
         let mut found = 0;
-        while let Some(outcome) = self.entrance.outcome() {
+        while let Some(outcome) = self.handshakes.outcome() {
             found += 1;
             match outcome {
                 Outcome::Up(node, socket, by) => self.up(node, socket, by, sink),
@@ -252,8 +252,8 @@ impl TcpPort {
         // Frames may have come with the last words of the handshake.
         lane.queued = true;
         if by.is_some() {
-            lane.tie(self.own_address());
-        } else if peer_of(&lane.socket).is_some_and(|from| self.entrance.sites.is_daemon(from.ip())) {
+            lane.make_resumable(self.own_address());
+        } else if peer_of(&lane.socket).is_some_and(|from| self.handshakes.sites.is_daemon(from.ip())) {
             lane.suspect();
         }
         if let Some(peer) = self.links.get_mut(link as usize) {
@@ -269,7 +269,7 @@ impl TcpPort {
 
     /// Where a node may be found, and whether the user wants to look there.
     fn ways(&mut self, to: &NodeAddress) -> Vec<(Way, Wish)> {
-        let daemon = self.entrance.sites.way(to, time::now_ns());
+        let daemon = self.handshakes.sites.way(to, time::now_ns());
         let wish = daemon.as_ref().map_or(Wish::Wanted, |(_, wish)| *wish);
         let mut ways: Vec<(Way, Wish)> = Vec::new();
         for &address in &to.addresses {
@@ -285,9 +285,9 @@ impl TcpPort {
 
 impl Port for TcpPort {
     fn publish(&self, address: &mut NodeAddress) {
-        address.port = self.entrance.door.port;
-        self.entrance.sites.publish(address);
-        let usable = self.addresses.iter().filter(|address| address.is_ipv4() || !self.entrance.door.v4_only);
+        address.port = self.handshakes.listener.port;
+        self.handshakes.sites.publish(address);
+        let usable = self.addresses.iter().filter(|address| address.is_ipv4() || !self.handshakes.listener.v4_only);
         for own in usable {
             if !address.addresses.contains(own) {
                 address.addresses.push(*own);
@@ -300,7 +300,7 @@ impl Port for TcpPort {
             return Err("it is this process".to_owned());
         }
         if let Some(&link) = self.known.get(&to.id) {
-            self.entrance.renew(to.id, time::now_ns());
+            self.handshakes.renew(to.id, time::now_ns());
             return Ok(Link(link));
         }
         let ways = if to.port == 0 { Vec::new() } else { self.ways(to) };
@@ -313,7 +313,7 @@ impl Port for TcpPort {
         {
             peer.address = Some(Box::new(to.clone()));
         }
-        self.entrance.seek(&self.epoll, to.id, &ways, time::now_ns());
+        self.handshakes.seek(&self.epoll, to.id, &ways, time::now_ns());
         self.pace.stir();
         Ok(Link(link))
     }
@@ -360,10 +360,10 @@ impl Port for TcpPort {
     }
 
     fn arm(&mut self) -> bool {
-        if self.ready.is_empty() && !self.entrance.is_busy() {
+        if self.ready.is_empty() && !self.handshakes.is_busy() {
             self.collect();
         }
-        let found = !self.ready.is_empty() || self.entrance.is_busy() || core::mem::take(&mut self.room);
+        let found = !self.ready.is_empty() || self.handshakes.is_busy() || core::mem::take(&mut self.room);
         if found {
             self.pace.stir();
         }
@@ -377,14 +377,14 @@ impl Port for TcpPort {
     fn woken(&mut self) {
         self.collect();
         // A sleep that ended by itself is no reason to look often: sleepers would spend their time here.
-        if !self.ready.is_empty() || self.entrance.is_busy() || self.room {
+        if !self.ready.is_empty() || self.handshakes.is_busy() || self.room {
             self.pace.stir();
         }
     }
 
     fn deadline(&self) -> Option<u64> {
         let better = (self.better.at < u64::MAX).then_some(self.better.at);
-        self.entrance.deadline().into_iter().chain(better).min()
+        self.handshakes.deadline().into_iter().chain(better).min()
     }
 
     fn explain(&self, link: Link) -> Explained {
@@ -393,12 +393,12 @@ impl Port for TcpPort {
             (Some(lane), _) if lane.is_away() => moves::LOST.to_owned(),
             (Some(_), Some(by)) => by.to_string(),
             (Some(lane), None) => {
-                let from = peer_of(&lane.socket).is_some_and(|from| self.entrance.sites.is_daemon(from.ip()));
+                let from = peer_of(&lane.socket).is_some_and(|from| self.handshakes.sites.is_daemon(from.ip()));
                 format!("{}{}", if from { "through the daemon: " } else { "" }, path(&lane.socket))
             }
             (None, _) => String::new(),
         };
-        Explained { path, rejected: self.entrance.rejected(peer.node) }
+        Explained { path, rejected: self.handshakes.rejected(peer.node) }
     }
 }
 

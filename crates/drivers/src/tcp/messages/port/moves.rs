@@ -44,7 +44,7 @@ impl TcpPort {
         if core::mem::replace(&mut peer.makeshift, makeshift) == makeshift {
             return;
         }
-        self.entrance.makeshift(peer.node, makeshift);
+        self.handshakes.makeshift(peer.node, makeshift);
         if makeshift {
             self.better = Better { at: time::now_ns() + FIRST_GAP, gap: FIRST_GAP };
         } else {
@@ -63,8 +63,8 @@ impl TcpPort {
         (peer.makeshift, peer.by) = (false, None);
         let node = peer.node;
         let ways = self.address_of(link).map_or_else(Vec::new, |address| self.ways(&address));
-        self.entrance.gone(&self.epoll, node);
-        self.entrance.seek_again(&self.epoll, node, &ways, time::now_ns());
+        self.handshakes.gone(&self.epoll, node);
+        self.handshakes.seek_again(&self.epoll, node, &ways, time::now_ns());
         self.pace.forget(link);
         self.pace.stir();
     }
@@ -116,7 +116,7 @@ impl TcpPort {
             let mut ways = self.ways(&address);
             ways.retain(|(way, _)| matches!(way, Way::At(_)));
             if ways.iter().any(|(_, wish)| *wish == Wish::Wanted) {
-                self.entrance.improve(&self.epoll, address.id, &ways, (PATIENCE, now));
+                self.handshakes.improve(&self.epoll, address.id, &ways, (PATIENCE, now));
             }
         }
         self.better.gap = (self.better.gap * 2).min(LAST_GAP);

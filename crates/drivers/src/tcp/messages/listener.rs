@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(3);
 const ASK_TIMES: u32 = 4;
 
 /// A listening socket.
-pub(super) struct Door {
+pub(super) struct Listener {
     /// The socket.
     pub(super) fd: Fd,
     /// Its port.
@@ -30,7 +30,7 @@ pub(super) struct Door {
     pub(super) v4_only: bool,
 }
 
-impl Door {
+impl Listener {
     /// Listens on every address, of both families where there are both, at a port the user allows.
     pub(super) fn open(network: &Network) -> Result<Self, String> {
         let ranges = network.ports.ranges();
@@ -44,7 +44,7 @@ impl Door {
         let mut last = Errno::ADDRINUSE;
         for port in ports().skip(from).chain(ports().take(from)) {
             match Self::at(port) {
-                Ok(door) => return Ok(door),
+                Ok(listener) => return Ok(listener),
                 Err(errno) => last = errno,
             }
         }
@@ -56,7 +56,7 @@ impl Door {
         match both {
             Err(Errno::ADDRINUSE | Errno::ACCESS) => both,
             Err(_) => Self::bound(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
-            Ok(door) => Ok(door),
+            Ok(listener) => Ok(listener),
         }
     }
 
@@ -66,7 +66,7 @@ impl Door {
             sockopt::set_ipv6_v6only(&fd, false)?;
         }
         sockopt::set_socket_reuseaddr(&fd, true)?;
-        // Whoever comes in begins like the door.
+        // Whoever comes in begins like the listener.
         flow::begin(&fd);
         rustix::net::bind(&fd, &at)?;
         rustix::net::listen(&fd, BACKLOG)?;

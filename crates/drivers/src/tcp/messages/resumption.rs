@@ -75,7 +75,7 @@ pub(super) enum Stage {
 
 /// The sending half of such a link, and what both halves have agreed on.
 #[derive(Debug)]
-pub(super) struct Tether {
+pub(super) struct Resumption {
     kept: VecDeque<u8>,
     /// Which byte of the stream the first of those is, ...
     base: u64,
@@ -96,7 +96,7 @@ pub(super) struct Tether {
     meets: u32,
 }
 
-impl Tether {
+impl Resumption {
     /// From byte `base` of what is sent on.
     pub(super) fn new(base: u64) -> Self {
         Self {
@@ -242,87 +242,87 @@ impl Tether {
 mod tests {
     use super::*;
 
-    fn sent(tether: &mut Tether, most: usize) -> Vec<u8> {
+    fn sent(resumption: &mut Resumption, most: usize) -> Vec<u8> {
         let mut all = Vec::new();
-        while all.len() < most && !tether.next().is_empty() {
-            let count = tether.next().len().min(most - all.len());
-            all.extend(&tether.next()[..count]);
-            tether.went(count);
+        while all.len() < most && !resumption.next().is_empty() {
+            let count = resumption.next().len().min(most - all.len());
+            all.extend(&resumption.next()[..count]);
+            resumption.went(count);
         }
         all
     }
 
     #[test]
     fn what_the_peer_lacks_goes_out_again_and_nothing_else() {
-        let mut tether = Tether::new(100);
-        tether.keep(b"abcdefgh");
-        assert_eq!(sent(&mut tether, 6), b"abcdef");
-        assert!(tether.hear_have(102), "a and b");
-        tether.part();
-        tether.keep(b"ij");
-        assert_eq!(sent(&mut tether, 9), b"", "there is no connection");
-        let word = tether.meet(7, true);
-        let mut peer = Tether::new(0);
+        let mut resumption = Resumption::new(100);
+        resumption.keep(b"abcdefgh");
+        assert_eq!(sent(&mut resumption, 6), b"abcdef");
+        assert!(resumption.hear_have(102), "a and b");
+        resumption.part();
+        resumption.keep(b"ij");
+        assert_eq!(sent(&mut resumption, 9), b"", "there is no connection");
+        let word = resumption.meet(7, true);
+        let mut peer = Resumption::new(0);
         peer.keep(b"1234567890");
         assert_eq!(sent(&mut peer, 10), b"1234567890");
         let theirs = peer.meet(104, false);
         for byte in word {
             peer.hear_word(&[byte]).unwrap();
         }
-        tether.hear_word(&theirs[..20]).unwrap();
-        assert_eq!((tether.wants(), sent(&mut tether, 9)), (4, vec![]));
-        tether.hear_word(&theirs[20..]).unwrap();
-        assert_eq!((sent(&mut tether, 99), sent(&mut peer, 99)), (b"efghij".to_vec(), b"890".to_vec()));
-        assert!(!tether.is_over() && !peer.is_over(), "the daemon carries this one too");
+        resumption.hear_word(&theirs[..20]).unwrap();
+        assert_eq!((resumption.wants(), sent(&mut resumption, 9)), (4, vec![]));
+        resumption.hear_word(&theirs[20..]).unwrap();
+        assert_eq!((sent(&mut resumption, 99), sent(&mut peer, 99)), (b"efghij".to_vec(), b"890".to_vec()));
+        assert!(!resumption.is_over() && !peer.is_over(), "the daemon carries this one too");
     }
 
     #[test]
     fn a_direct_connection_ends_it_once_all_is_out() {
-        let mut tether = Tether::new(0);
-        tether.keep(b"abc");
-        let word = Tether::new(0).meet(1, false);
-        tether.meet(0, false);
-        tether.hear_word(&word).unwrap();
-        assert!(!tether.is_over());
-        assert_eq!(sent(&mut tether, 99), b"bc");
-        assert!(tether.is_over());
+        let mut resumption = Resumption::new(0);
+        resumption.keep(b"abc");
+        let word = Resumption::new(0).meet(1, false);
+        resumption.meet(0, false);
+        resumption.hear_word(&word).unwrap();
+        assert!(!resumption.is_over());
+        assert_eq!(sent(&mut resumption, 99), b"bc");
+        assert!(resumption.is_over());
     }
 
     #[test]
     fn who_has_what_was_never_sent_or_is_kept_no_more_is_found_out() {
-        let mut tether = Tether::new(10);
-        tether.keep(b"abc");
-        sent(&mut tether, 2);
-        assert!(!tether.hear_have(13) && tether.hear_have(9) && tether.hear_have(11));
+        let mut resumption = Resumption::new(10);
+        resumption.keep(b"abc");
+        sent(&mut resumption, 2);
+        assert!(!resumption.hear_have(13) && resumption.hear_have(9) && resumption.hear_have(11));
         for has in [10, 14, u64::MAX] {
-            tether.meet(0, true);
-            assert!(tether.hear_word(&Tether::new(0).meet(has, true)).is_err(), "{has}");
+            resumption.meet(0, true);
+            assert!(resumption.hear_word(&Resumption::new(0).meet(has, true)).is_err(), "{has}");
         }
-        tether.meet(0, true);
-        assert!(tether.hear_word(&[0xA7; WORD]).is_err());
+        resumption.meet(0, true);
+        assert!(resumption.hear_word(&[0xA7; WORD]).is_err());
     }
 
     #[test]
     fn who_was_only_suspected_is_let_go() {
-        let mut tether = Tether::new(0);
-        tether.suspect();
-        tether.keep(b"abc");
-        sent(&mut tether, 99);
-        assert!(!tether.is_over() && !tether.is_makeshift());
-        tether.settle(false);
-        assert!(tether.is_over());
-        let mut tether = Tether::new(0);
-        tether.suspect();
-        tether.settle(true);
-        tether.settle(false);
-        assert!(!tether.is_over() && tether.is_makeshift());
-        let mut tether = Tether::new(0);
-        tether.suspect();
-        tether.keep(b"abc");
-        tether.settle(false);
-        tether.settle(true);
-        sent(&mut tether, 99);
-        assert!(!tether.is_over(), "it only took its time to say so");
+        let mut resumption = Resumption::new(0);
+        resumption.suspect();
+        resumption.keep(b"abc");
+        sent(&mut resumption, 99);
+        assert!(!resumption.is_over() && !resumption.is_makeshift());
+        resumption.settle(false);
+        assert!(resumption.is_over());
+        let mut resumption = Resumption::new(0);
+        resumption.suspect();
+        resumption.settle(true);
+        resumption.settle(false);
+        assert!(!resumption.is_over() && resumption.is_makeshift());
+        let mut resumption = Resumption::new(0);
+        resumption.suspect();
+        resumption.keep(b"abc");
+        resumption.settle(false);
+        resumption.settle(true);
+        sent(&mut resumption, 99);
+        assert!(!resumption.is_over(), "it only took its time to say so");
     }
 
     #[test]
@@ -338,9 +338,9 @@ mod tests {
 
     #[test]
     fn what_came_is_told_in_steps() {
-        let mut tether = Tether::new(0);
-        assert_eq!(tether.have(STEP - 1), None);
-        assert_eq!(tether.have(STEP + 5), Some(Note::Have(STEP + 5)));
-        assert_eq!(tether.have(STEP + 6), None);
+        let mut resumption = Resumption::new(0);
+        assert_eq!(resumption.have(STEP - 1), None);
+        assert_eq!(resumption.have(STEP + 5), Some(Note::Have(STEP + 5)));
+        assert_eq!(resumption.have(STEP + 6), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Connections that are not up yet: who comes in by the door, whom we dial, and what the machine of [`madrigal_proto::reach`] wants
-//! done with them.
+//! Connections that are not up yet: accepted, dialled, and what the machine of [`madrigal_proto::reach`] wants done with
+//! them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -14,17 +14,17 @@ use rustix::event::epoll;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use super::super::peer_of;
-use super::door::{Door, dial};
 use super::events;
+use super::listener::{Listener, dial};
 use super::sites::{Ask, Sites};
 
 /// Somebody who came in has so long to say who it is.
 const INTRODUCTION: u64 = 5_000_000_000;
 /// So many may be about to do so at once, fewer where few descriptors are allowed.
-const STRANGERS: usize = 1024;
+const UNAUTHENTICATED: usize = 1024;
 /// So many come in at a time.
 const ACCEPTS: usize = 64;
-/// How long the door stays shut when there is no descriptor for another one.
+/// How long nobody is accepted when there is no descriptor for another one.
 const SHUT: u64 = 100_000_000;
 
 /// What came of an attempt.
@@ -36,14 +36,14 @@ pub(super) enum Outcome {
 }
 
 /// Everything about connections that are not up.
-pub(super) struct Entrance {
-    pub(super) door: Door,
+pub(super) struct Handshakes {
+    pub(super) listener: Listener,
     pub(super) sites: Sites,
     reach: Reach,
     halves: HashMap<Key, Half>,
     /// Those of them the kernel told about.
     ready: HashSet<Key>,
-    /// Somebody waits at the door.
+    /// Somebody waits at the listener.
     knock: bool,
     shut_until: u64,
     outcomes: VecDeque<Outcome>,
@@ -75,14 +75,14 @@ impl Half {
     }
 }
 
-impl Entrance {
-    pub(super) fn new(me: NodeId, door: Door, sites: Sites, patience: u64) -> Self {
+impl Handshakes {
+    pub(super) fn new(me: NodeId, listener: Listener, sites: Sites, patience: u64) -> Self {
         let few = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
-        let strangers = STRANGERS.min(usize::try_from(few).unwrap_or(STRANGERS));
-        let limits = Limits { patience, introduction: INTRODUCTION, strangers };
+        let unauthenticated = UNAUTHENTICATED.min(usize::try_from(few).unwrap_or(UNAUTHENTICATED));
+        let limits = Limits { patience, introduction: INTRODUCTION, unauthenticated };
         let reach = Reach::new(me, limits, Box::new(madrigal_sys::process::random));
         let (halves, ready, outcomes) = (HashMap::new(), HashSet::new(), VecDeque::new());
-        Self { door, sites, reach, halves, ready, knock: false, shut_until: 0, outcomes }
+        Self { listener, sites, reach, halves, ready, knock: false, shut_until: 0, outcomes }
     }
 
     /// Begins to look for a node.
@@ -113,7 +113,7 @@ impl Entrance {
         self.reach.renew(node, now);
     }
 
-    /// The kernel told of the door (`None`) or of a connection.
+    /// The kernel told of the listener (`None`) or of a connection.
     pub(super) fn note(&mut self, key: Option<Key>) {
         match key {
             Some(key) if self.halves.contains_key(&key) => drop(self.ready.insert(key)),
@@ -164,7 +164,7 @@ impl Entrance {
     fn let_in(&mut self, epoll: &Fd, now: u64) {
         (self.knock, self.shut_until) = (false, 0);
         for _ in 0..ACCEPTS {
-            match self.door.accept() {
+            match self.listener.accept() {
                 Ok(Some(socket)) => {
                     let direct = !peer_of(&socket).is_some_and(|from| self.sites.is_daemon(from.ip()));
                     let key = self.reach.accepted(direct, now);

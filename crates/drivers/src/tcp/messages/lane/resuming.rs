@@ -8,11 +8,11 @@ use madrigal_proto::frame;
 use madrigal_sys::fd::Fd;
 use rustix::net::RecvFlags;
 
-use super::{FLAGS, Lane, Note, Stage, Tether, WORD};
+use super::{FLAGS, Lane, Note, Resumption, Stage, WORD};
 
 impl Lane {
     /// We have dialled by the daemon, and can be dialled there ourselves.
-    pub(in super::super) fn tie(&mut self, own: NodeAddress) {
+    pub(in super::super) fn make_resumable(&mut self, own: NodeAddress) {
         self.begin_keeping();
         self.say(&Note::About(own));
     }
@@ -20,47 +20,47 @@ impl Lane {
     /// The peer may have dialled by the daemon.
     pub(in super::super) fn suspect(&mut self) {
         self.begin_keeping();
-        self.tether.iter_mut().for_each(|tether| tether.suspect());
+        self.resumption.iter_mut().for_each(|resumption| resumption.suspect());
     }
 
     /// What the peer sends first shows whether it did.
     pub(super) fn judge(&mut self, bytes: &[u8]) {
-        if let Some(tether) = self.tether.as_mut().filter(|tether| tether.is_unsure())
+        if let Some(resumption) = self.resumption.as_mut().filter(|resumption| resumption.is_unsure())
             && !bytes.is_empty()
             && matches!(frame::noted(bytes), Ok(None))
         {
-            tether.settle(false);
+            resumption.settle(false);
             self.flush_kept();
         }
     }
 
     fn begin_keeping(&mut self) {
-        if self.tether.is_none() {
-            let mut tether = Box::new(Tether::new(self.sent));
-            tether.keep(self.rest.get(self.rest_sent..).unwrap_or_default());
+        if self.resumption.is_none() {
+            let mut resumption = Box::new(Resumption::new(self.sent));
+            resumption.keep(self.rest.get(self.rest_sent..).unwrap_or_default());
             self.rest = Vec::new();
             self.rest_sent = 0;
-            self.tether = Some(tether);
+            self.resumption = Some(resumption);
         }
     }
 
     /// As [`Lane::send`]: a frame that begins is taken whole, if there is room for one more.
     pub(super) fn send_kept(&mut self, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
-        let Some(tether) = self.tether.as_mut() else { return Ok(Sent::Part(0)) };
+        let Some(resumption) = self.resumption.as_mut() else { return Ok(Sent::Part(0)) };
         if skip > 0 {
-            tether.keep_pieces(body, skip.saturating_sub(head.len()));
+            resumption.keep_pieces(body, skip.saturating_sub(head.len()));
             self.open = false;
-        } else if tether.has_room() {
+        } else if resumption.has_room() {
             let len = body.iter().map(|piece| piece.len()).sum::<usize>();
             let Some(prefix) = frame::prefix(head.len(), len as u64) else {
                 return Err(LinkError::Corrupt { node: self.node, what: "a frame too long for any stream".to_owned() });
             };
-            tether.keep(&prefix);
-            tether.keep(head);
-            tether.keep_pieces(body, 0);
+            resumption.keep(&prefix);
+            resumption.keep(head);
+            resumption.keep_pieces(body, 0);
         } else {
             // Who says nothing for so long is let go.
-            tether.settle(false);
+            resumption.settle(false);
             self.flush_kept();
             return Ok(Sent::Part(0));
         }
@@ -70,30 +70,30 @@ impl Lane {
 
     /// As [`Lane::flush`].
     pub(super) fn flush_kept(&mut self) -> bool {
-        while let Some(tether) = self.tether.as_ref().filter(|_| !self.full && self.broken.is_none()) {
-            let next = tether.next();
+        while let Some(resumption) = self.resumption.as_ref().filter(|_| !self.full && self.broken.is_none()) {
+            let next = resumption.next();
             if next.is_empty() {
                 break;
             }
             let sent = rustix::net::send(&self.socket, next, FLAGS);
             match self.taken(sent) {
-                Ok(count) if count > 0 => self.tether.iter_mut().for_each(|tether| tether.went(count)),
+                Ok(count) if count > 0 => self.resumption.iter_mut().for_each(|resumption| resumption.went(count)),
                 _ => break,
             }
         }
-        if self.tether.as_ref().is_some_and(|tether| tether.is_over()) {
-            self.tether = None;
+        if self.resumption.as_ref().is_some_and(|resumption| resumption.is_over()) {
+            self.resumption = None;
         }
-        self.tether.as_ref().is_none_or(|tether| tether.next().is_empty())
+        self.resumption.as_ref().is_none_or(|resumption| resumption.next().is_empty())
     }
 
     /// Hears how much the peer has, where a connection begins with that. False: it has not said so yet.
     pub(super) fn hear_word(&mut self) -> Result<bool, LinkError> {
         loop {
-            let Some(tether) = self.tether.as_ref() else { return Ok(true) };
-            let wants = tether.wants();
+            let Some(resumption) = self.resumption.as_ref() else { return Ok(true) };
+            let wants = resumption.wants();
             if wants == 0 {
-                return Ok(tether.stage == Stage::Together);
+                return Ok(resumption.stage == Stage::Together);
             }
             let mut bytes = [0; WORD];
             let room = bytes.get_mut(..wants).unwrap_or_default();
@@ -101,11 +101,12 @@ impl Lane {
             if got == 0 {
                 return Ok(false);
             }
-            let heard = self.tether.as_mut().map(|tether| tether.hear_word(bytes.get(..got).unwrap_or_default()));
+            let heard =
+                self.resumption.as_mut().map(|resumption| resumption.hear_word(bytes.get(..got).unwrap_or_default()));
             if let Some(Err(why)) = heard {
                 return Err(LinkError::Corrupt { node: self.node, what: why });
             }
-            if self.tether.as_ref().is_some_and(|tether| tether.stage == Stage::Together) {
+            if self.resumption.as_ref().is_some_and(|resumption| resumption.stage == Stage::Together) {
                 self.before = None;
                 self.flush_kept();
             }
@@ -117,13 +118,13 @@ impl Lane {
         let well = match Note::read(body) {
             Some(Note::About(address)) if address.id == self.node => {
                 self.begin_keeping();
-                self.tether.iter_mut().for_each(|tether| tether.settle(true));
+                self.resumption.iter_mut().for_each(|resumption| resumption.settle(true));
                 self.about = Some(Box::new(address));
                 true
             }
-            Some(Note::Have(bytes)) => self.tether.as_mut().is_none_or(|tether| tether.hear_have(bytes)),
+            Some(Note::Have(bytes)) => self.resumption.as_mut().is_none_or(|resumption| resumption.hear_have(bytes)),
             Some(Note::Bye) => {
-                self.tether.iter_mut().for_each(|tether| tether.bye = true);
+                self.resumption.iter_mut().for_each(|resumption| resumption.bye = true);
                 true
             }
             _ => false,
@@ -135,7 +136,7 @@ impl Lane {
     /// Tells the peer how much has come, if it is time.
     pub(in super::super) fn tell(&mut self) {
         let received = self.received;
-        let due = self.tether.as_mut().filter(|_| !self.open).and_then(|tether| tether.have(received));
+        let due = self.resumption.as_mut().filter(|_| !self.open).and_then(|resumption| resumption.have(received));
         due.iter().for_each(|note| self.say(note));
     }
 
@@ -146,30 +147,30 @@ impl Lane {
 
     /// Puts a note between frames.
     fn say(&mut self, note: &Note) {
-        if let Some(tether) = self.tether.as_mut().filter(|_| !self.open) {
-            tether.keep(&note.bytes());
+        if let Some(resumption) = self.resumption.as_mut().filter(|_| !self.open) {
+            resumption.keep(&note.bytes());
             self.flush_kept();
         }
     }
 
     /// Whether the link can go on if this connection is lost.
     pub(in super::super) fn can_go_on(&self) -> bool {
-        self.tether.as_ref().is_some_and(|tether| tether.can_go_on())
+        self.resumption.as_ref().is_some_and(|resumption| resumption.can_go_on())
     }
 
     /// Whether it has no connection.
     pub(in super::super) fn is_away(&self) -> bool {
-        self.tether.as_ref().is_some_and(|tether| tether.stage == Stage::Away)
+        self.resumption.as_ref().is_some_and(|resumption| resumption.stage == Stage::Away)
     }
 
     /// Whether a direct connection would be better.
     pub(in super::super) fn is_makeshift(&self) -> bool {
-        self.tether.as_ref().is_some_and(|tether| tether.is_makeshift())
+        self.resumption.as_ref().is_some_and(|resumption| resumption.is_makeshift())
     }
 
     /// The connection is lost.
     pub(in super::super) fn part(&mut self) {
-        self.tether.iter_mut().for_each(|tether| tether.part());
+        self.resumption.iter_mut().for_each(|resumption| resumption.part());
         self.before = None;
         self.forget_socket();
     }
@@ -177,7 +178,9 @@ impl Lane {
     /// The link goes on over this one. The one before is kept until the peer is here too, so that it does not look lost to it.
     pub(in super::super) fn go_on(&mut self, socket: Fd, by_daemon: bool) {
         let received = self.received;
-        let Some(word) = self.tether.as_mut().map(|tether| tether.meet(received, by_daemon)) else { return };
+        let Some(word) = self.resumption.as_mut().map(|resumption| resumption.meet(received, by_daemon)) else {
+            return;
+        };
         self.forget_socket();
         self.before = Some(core::mem::replace(&mut self.socket, socket));
         // These are the first bytes on it: there is room, or it is broken, which shows when it is read.
