@@ -1,5 +1,5 @@
 //! The `tcp` driver of messages between processes on two hosts, which are network namespaces of this machine (that needs root; else the
-//! trial says `skipped` and why), and at a port to which strangers come.
+//! trial says `skipped` and why), and at a port to which unauthenticated peers come.
 //!
 //! The other processes are this program, started once more with its task in the environment.
 //!
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         trial("two_processes_talk", two_processes),
         trial("a_killed_peer_is_gone", killed),
         trial("both_at_once_make_one_connection", both_at_once),
-        trial("strangers_get_nothing_and_harm_nobody", strangers),
+        trial("unauthenticated_peers_get_nothing_and_harm_nobody", unauthenticated_peers),
         trial("a_peer_that_sends_no_frames_is_corrupt", corrupt),
         hosted("a_cable_is_found", &[], cable),
         hosted("a_bridge_that_every_host_has_is_no_peer", &[("MADRIGAL_PORTS", "4000")], twins),
@@ -204,15 +204,15 @@ fn both_at_once() {
     }
 }
 
-fn strangers() {
+fn unauthenticated_peers() {
     let mut node = node::Local::open();
     let at = node.address();
     let to = std::net::SocketAddr::new(at.addresses[0], at.port);
     let mut noise = Noise::new(1);
     let mut crowd: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(to).expect("connects")).collect();
-    for (i, stranger) in crowd.iter_mut().enumerate() {
+    for (i, unauthenticated) in crowd.iter_mut().enumerate() {
         let garbage: Vec<u8> = (0..i % 50).map(|_| noise.next_u64() as u8).collect();
-        stranger.write_all(&garbage).expect("is sent");
+        unauthenticated.write_all(&garbage).expect("is sent");
     }
     // Among them, somebody who knows the node id.
     let mut other = Node::here();
@@ -221,11 +221,13 @@ fn strangers() {
     other.is_up();
     assert_eq!(node.id_of(link), other.address.id);
     // Who sent as much as a first word and it was none is sent away, without a byte.
-    for stranger in crowd.iter_mut().enumerate().filter(|(i, _)| i % 50 >= 32).map(|(_, stranger)| stranger) {
+    for unauthenticated in
+        crowd.iter_mut().enumerate().filter(|(i, _)| i % 50 >= 32).map(|(_, unauthenticated)| unauthenticated)
+    {
         node.poll();
         let mut answer = [0; 64];
-        stranger.set_read_timeout(None).expect("waits");
-        assert!(matches!(stranger.read(&mut answer), Ok(0) | Err(_)));
+        unauthenticated.set_read_timeout(None).expect("waits");
+        assert!(matches!(unauthenticated.read(&mut answer), Ok(0) | Err(_)));
     }
 }
 

@@ -36,8 +36,8 @@ use crate::poll::{Poll, Token};
 use crate::routes::Routes;
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
-use crate::strangers::Handshakes;
 use crate::streams::Batch;
+use crate::unauthenticated::Handshakes;
 use crate::ways::Ways;
 use crate::{socket, status};
 
@@ -279,7 +279,7 @@ impl Daemon {
     }
 
     /// Says something about somebody who has not proved to be of the grid.
-    pub(crate) fn note_stranger(&mut self, text: &str) {
+    pub(crate) fn note_unauthenticated(&mut self, text: &str) {
         self.log.say(self.now, true, text);
     }
 

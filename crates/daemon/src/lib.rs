@@ -10,13 +10,13 @@
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     egress    a connection to this host    moves     a stream goes another way
-//!  strangers  how many there may be          clients   local programs                streams   of links, and whose they are
+//!  unauthenticated  how many there may be    clients   local programs                streams   of links, and whose they are
 //!  hosts      what programs may know          routes    their connections to other hosts    failover  when, and whether at all
 //!                                             parked    their connects, until those are complete
 //! ```
 //! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
 //! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a
-//! deadline. What peers and strangers send is bounded and checked; none of it panics or decides where memory goes.
+//! deadline. What peers send, authenticated or not, is bounded and checked; none of it panics or decides where memory goes.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -53,9 +53,9 @@ mod simulation;
 mod socket;
 mod start;
 mod status;
-mod strangers;
 mod streams;
 mod table;
+mod unauthenticated;
 mod ways;
 mod wire;
 

@@ -24,7 +24,7 @@ const DOUBTED: u64 = 500 * MILLISECOND;
 /// And one by a command, which may have to log in first.
 const LOGGING_IN: u64 = 20 * SECOND;
 /// Connections that have not yet; of more one goes.
-const MOST_STRANGERS: usize = 128;
+const MOST_UNAUTHENTICATED: usize = 128;
 /// Connections that are taken in one turn.
 const ACCEPTS: usize = 64;
 /// How long a link that is not needed may be without a stream.
@@ -157,7 +157,7 @@ impl Daemon {
                 }
                 Ok(None) => return,
                 Err(errno) => {
-                    self.note_stranger(&format!("cannot take a connection: {errno}"));
+                    self.note_unauthenticated(&format!("cannot take a connection: {errno}"));
                     return self.make_room(1);
                 }
             }
@@ -174,7 +174,7 @@ impl Daemon {
         let token = match dialled {
             Some((.., token)) => token,
             None => {
-                self.make_room(MOST_STRANGERS);
+                self.make_room(MOST_UNAUTHENTICATED);
                 let token = self.token();
                 self.poll.add(&channel, token).ok()?;
                 token
@@ -466,12 +466,12 @@ impl Daemon {
         let why = told.as_deref().unwrap_or(why);
         let address = link.spoken_address();
         let host = link.up().map(|up| up.peer).or(link.dialled.map(|(host, _)| host));
-        let name = host.map_or_else(|| "a stranger".to_owned(), |host| self.name(host).to_owned());
+        let name = host.map_or_else(|| "an unauthenticated peer".to_owned(), |host| self.name(host).to_owned());
         let line = format!("no link with {name}, {address}: {why}");
         if host.is_some() {
             self.note(&line)
         } else if !link.address.is_some_and(|at| self.own_calls.remove(&(at.ip().to_canonical(), at.port()))) {
-            self.note_stranger(&line)
+            self.note_unauthenticated(&line)
         }
         if let Some(host) = host {
             if told.is_some() {

@@ -1,4 +1,4 @@
-//! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that a stranger who knocks
+//! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that an unauthenticated peer who calls
 //! all day fills no disk; and by itself, so that nothing else is left out for it.
 
 use std::io::Write as _;
@@ -11,7 +11,7 @@ const RATE: (u64, u64) = (10, 500);
 /// Where lines go.
 pub(crate) struct Log {
     known: Budget,
-    strangers: Budget,
+    unauthenticated: Budget,
 }
 
 /// How many lines there may be.
@@ -24,18 +24,18 @@ struct Budget {
 impl Log {
     pub(crate) fn new(now: u64) -> Self {
         let budget = || Budget { since: now, left: RATE.1, dropped: 0 };
-        Self { known: budget(), strangers: budget() }
+        Self { known: budget(), unauthenticated: budget() }
     }
 
-    /// Says a line about those of the grid, or about strangers.
-    pub(crate) fn say(&mut self, now: u64, stranger: bool, text: &str) {
-        let budget = if stranger { &mut self.strangers } else { &mut self.known };
+    /// Says a line about those of the grid, or about unauthenticated peers.
+    pub(crate) fn say(&mut self, now: u64, unauthenticated: bool, text: &str) {
+        let budget = if unauthenticated { &mut self.unauthenticated } else { &mut self.known };
         let Some(dropped) = budget.spend(now) else { return };
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let time = format!("{}.{:03}", time.tv_sec, time.tv_nsec / 1_000_000);
         let mut error = std::io::stderr().lock();
         if dropped > 0 {
-            let whose = if stranger { "lines about strangers" } else { "lines" };
+            let whose = if unauthenticated { "lines about unauthenticated peers" } else { "lines" };
             let _ = writeln!(error, "{time} ({dropped} {whose} left out)");
         }
         // What others sent may stand in it: no control characters.

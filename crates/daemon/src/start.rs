@@ -21,10 +21,10 @@ pub enum StartError {
         /// Those there are.
         known: String,
     },
-    /// A port that strangers can reach would be open.
+    /// A port that unauthenticated peers can reach would be open.
     #[error(
         "links of {host} have to be enciphered, and it cannot show who it is: {lack}; or write trusted = true below [site.{site}] if no \
-         stranger can reach its network"
+         unauthenticated peer can reach its network"
     )]
     Untrusted {
         /// This host.

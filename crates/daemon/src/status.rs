@@ -24,7 +24,7 @@ pub struct Status {
     /// Calls of this host that wait for an answer.
     pub calls: usize,
     /// Connections that have not said who they are.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     /// Other tasks of its host that want a processor now, where that is known.
     pub running: Option<u32>,
     /// Processors of its host.
@@ -219,7 +219,7 @@ impl Daemon {
             relay: own.relay,
             streams: self.pipes.len(),
             calls: self.calls.len(),
-            strangers: self.links.values().filter(|link| link.up().is_none()).count(),
+            unauthenticated: self.links.values().filter(|link| link.up().is_none()).count(),
             running: madrigal_sys::cpu::runnable().map(|all| all.saturating_sub(1)),
             processors: madrigal_sys::cpu::usable(),
             peers: peers.collect(),

@@ -56,7 +56,7 @@ impl Handshakes {
 
 impl Link {
     /// Whether somebody called and has not said and proved who it is.
-    pub(crate) fn is_stranger(&self) -> bool {
+    pub(crate) fn is_unauthenticated(&self) -> bool {
         self.dialled.is_none() && self.up().is_none()
     }
 
@@ -72,12 +72,12 @@ impl Link {
 impl Daemon {
     /// Of as many connections that have not said who they are, or more, one goes: the oldest from where the most come.
     pub(crate) fn make_room(&mut self, most: usize) {
-        let strangers = self.links.iter().filter(|(_, link)| link.is_stranger());
-        if strangers.clone().count() < most {
+        let unauthenticated = self.links.iter().filter(|(_, link)| link.is_unauthenticated());
+        if unauthenticated.clone().count() < most {
             return;
         }
         let mut crowds: HashMap<Origin, (usize, Reverse<Token>)> = HashMap::new();
-        for (token, link) in strangers {
+        for (token, link) in unauthenticated {
             let (count, oldest) = crowds.entry(link.origin()).or_insert((0, Reverse(*token)));
             (*count, *oldest) = (*count + 1, (*oldest).max(Reverse(*token)));
         }
@@ -88,7 +88,8 @@ impl Daemon {
 
     /// Whether a connection may be read now. If it would begin a handshake, and its origin has begun too many of late, it waits.
     pub(crate) fn may_begin(&mut self, token: Token) -> bool {
-        let Some(link) = self.links.get(&token).filter(|link| link.is_stranger() && link.channel.is_beginning()) else {
+        let Some(link) = self.links.get(&token).filter(|link| link.is_unauthenticated() && link.channel.is_beginning())
+        else {
             return true;
         };
         match self.handshakes.begin(self.now, link.origin()) {

@@ -33,7 +33,7 @@ pub(crate) const ROUTES: u8 = 22;
 
 /// The longest body of a frame to or from a client, and of those between daemons.
 pub(crate) const LONGEST: usize = 1 << 20;
-/// The longest body that a stranger may send.
+/// The longest body that an unauthenticated peer may send.
 pub(crate) const LONGEST_HELLO: usize = 4 << 10;
 /// And the shortest of ours: longer than a packet of most networks.
 const SHORTEST_HELLO: usize = 3000;

@@ -26,7 +26,7 @@ pub struct Limits {
     /// Nanoseconds somebody who connected may take to say who it is.
     pub introduction: u64,
     /// How many may be about to do so at once; of more, who came first goes first.
-    pub strangers: usize,
+    pub unauthenticated: usize,
 }
 
 /// What the owner is to do.
@@ -91,7 +91,7 @@ pub struct Reach {
     /// Those of the peers that are sought.
     sought: Vec<NodeId>,
     talks: BTreeMap<Key, Connection>,
-    strangers: VecDeque<(Key, u64)>,
+    unauthenticated: VecDeque<(Key, u64)>,
     last: Key,
     actions: VecDeque<Action>,
 }
@@ -119,7 +119,7 @@ enum Role {
     /// We dialled that node by that way.
     Dialed(NodeId, usize),
     /// Somebody dialled us.
-    Stranger,
+    Unauthenticated,
     /// It proved to be that node.
     Caller(NodeId),
 }
@@ -141,7 +141,7 @@ impl Reach {
             peers: BTreeMap::new(),
             sought: Vec::new(),
             talks: BTreeMap::new(),
-            strangers: VecDeque::new(),
+            unauthenticated: VecDeque::new(),
             last: 0,
             actions: VecDeque::new(),
         }
@@ -194,12 +194,12 @@ impl Reach {
 
     /// Somebody connected; `direct`: by himself.
     pub fn accepted(&mut self, direct: bool, now: u64) -> Key {
-        while self.strangers.len() >= self.limits.strangers.max(1) {
+        while self.unauthenticated.len() >= self.limits.unauthenticated.max(1) {
             self.turn_away();
         }
         let talk = Some(Talk::listen(self.me, (self.random)()));
-        let key = self.add(Connection { talk, role: Role::Stranger, direct });
-        self.strangers.push_back((key, now));
+        let key = self.add(Connection { talk, role: Role::Unauthenticated, direct });
+        self.unauthenticated.push_back((key, now));
         key
     }
 
@@ -243,7 +243,7 @@ impl Reach {
         let turn = talk.take(bytes, &mut out);
         match (turn, role) {
             (Ok(Turn::Wait), _) => {}
-            (Ok(Turn::Caller(node)), Role::Stranger) => return self.introduced(key, node),
+            (Ok(Turn::Caller(node)), Role::Unauthenticated) => return self.introduced(key, node),
             (Ok(Turn::Answered), _) => {}
             (Ok(Turn::Choose), Role::Dialed(node, _) | Role::Caller(node)) => return self.choose(key, node, true),
             (Ok(Turn::Chosen), Role::Dialed(node, _) | Role::Caller(node)) => {
@@ -268,7 +268,7 @@ impl Reach {
     pub fn tick(&mut self, now: u64) {
         let introduction = self.limits.introduction;
         let late = |since: u64| since + introduction <= now;
-        while self.strangers.front().is_some_and(|&(_, since)| late(since)) {
+        while self.unauthenticated.front().is_some_and(|&(_, since)| late(since)) {
             self.turn_away();
         }
         for i in (0..self.sought.len()).rev() {
@@ -284,8 +284,8 @@ impl Reach {
             let peer: &Peer = self.peers.get(node)?;
             Some(peer.race.as_ref()?.deadline(peer.callers > 0))
         };
-        let stranger = self.strangers.front().map(|&(_, since)| since + self.limits.introduction);
-        self.sought.iter().filter_map(race).chain(stranger).min()
+        let unauthenticated = self.unauthenticated.front().map(|&(_, since)| since + self.limits.introduction);
+        self.sought.iter().filter_map(race).chain(unauthenticated).min()
     }
 
     /// The next thing to do.
@@ -323,7 +323,7 @@ impl Reach {
     fn remove(&mut self, key: Key) -> Option<Connection> {
         let connection = self.talks.remove(&key)?;
         match connection.role {
-            Role::Stranger => self.strangers.retain(|(stranger, _)| *stranger != key),
+            Role::Unauthenticated => self.unauthenticated.retain(|(unauthenticated, _)| *unauthenticated != key),
             Role::Caller(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.callers = peer.callers.saturating_sub(1);
@@ -348,9 +348,9 @@ impl Reach {
         }
     }
 
-    /// The stranger that came first has to go.
+    /// The unauthenticated peer that came first has to go.
     fn turn_away(&mut self) {
-        if let Some((key, _)) = self.strangers.pop_front() {
+        if let Some((key, _)) = self.unauthenticated.pop_front() {
             self.close(key);
         }
     }
@@ -362,7 +362,7 @@ impl Reach {
         }
     }
 
-    /// A stranger proved to be that node: it is answered, and sent away where there is a connection already.
+    /// An unauthenticated peer proved to be that node: it is answered, and sent away where there is a connection already.
     fn introduced(&mut self, key: Key, node: NodeId) {
         let Some(mut connection) = self.remove(key) else { return };
         let peer = self.peers.entry(node).or_default();

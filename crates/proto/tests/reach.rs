@@ -11,7 +11,7 @@ use madrigal_proto::reach::{Action, End, Key, Limits, Reach};
 
 const MS: u64 = 1_000_000;
 const PATIENCE: u64 = 15_000 * MS;
-const LIMITS: Limits = Limits { patience: PATIENCE, introduction: 5_000 * MS, strangers: 16 };
+const LIMITS: Limits = Limits { patience: PATIENCE, introduction: 5_000 * MS, unauthenticated: 16 };
 
 struct Noise(u64);
 
@@ -351,12 +351,12 @@ fn nothing_possible_is_an_error_in_time_that_names_everything() {
 }
 
 #[test]
-fn a_stranger_that_says_nothing_goes_and_a_crowd_of_them_harms_nobody() {
+fn an_unauthenticated_peer_that_says_nothing_goes_and_a_crowd_of_them_harms_nobody() {
     let mut world = two(4);
     for _ in 0..100 {
         world.nodes[0].reach.accepted(true, 0);
         world.act(0);
-        assert!(world.nodes[0].reach.pending() <= LIMITS.strangers);
+        assert!(world.nodes[0].reach.pending() <= LIMITS.unauthenticated);
     }
     world.run(20 * PATIENCE);
     world.assert_joined(0, 1);

@@ -153,7 +153,7 @@ fn a_daemon_is_up_once_for_its_user_only_and_leaves_no_socket() {
 }
 
 #[test]
-fn no_port_is_open_to_strangers_unless_their_network_is_trusted() {
+fn no_port_is_open_to_unauthenticated_peers_unless_their_network_is_trusted() {
     let bed = Bed::new("untrusted", "[site.a]\nhosts.a1 = '192.0.2.1'\n");
     let up = |grid: &str, host: &str| run(&mut bed.on("a1", &["up", "--foreground", "--grid", grid, "--host", host]));
     let grid = bed.folder.path("grid.toml");
@@ -197,8 +197,8 @@ fn a_killed_daemon_is_a_reset_and_works_again_once_it_is_back() {
 }
 
 #[test]
-fn strangers_change_nothing() {
-    let mut bed = Bed::new("strangers", &two("1-65535"));
+fn unauthenticated_peers_change_nothing() {
+    let mut bed = Bed::new("unauthenticated", &two("1-65535"));
     let port = echo();
     bed.up("a1");
     bed.up("b1");
@@ -228,7 +228,7 @@ fn strangers_change_nothing() {
     let sent = bytes(300_000);
     let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
     assert!(exchange(&stream, &sent) == sent);
-    assert!(bed.status("b1")["strangers"].as_u64().unwrap() <= 128);
+    assert!(bed.status("b1")["unauthenticated"].as_u64().unwrap() <= 128);
     drop(silent);
 }
 
@@ -315,7 +315,7 @@ fn the_service_manager_is_told_of_begin_life_and_end() {
 }
 
 #[test]
-fn a_daemon_that_calls_itself_makes_no_line_about_a_stranger() {
+fn a_daemon_that_calls_itself_makes_no_line_about_an_unauthenticated_peer() {
     let port = free_port();
     // As behind the address of a bridge that every host has.
     let site = |name: &str, host: &str| format!("[site.{name}]\nhosts.{host} = '127.0.0.1'\nport = {port}\n");
@@ -328,7 +328,7 @@ fn a_daemon_that_calls_itself_makes_no_line_about_a_stranger() {
     });
     // What it hears of its own call comes no later than the answer to a client that asked after it.
     bed.status("a1");
-    assert!(!bed.log("a1").contains("stranger"), "{}", bed.log("a1"));
+    assert!(!bed.log("a1").contains("unauthenticated"), "{}", bed.log("a1"));
 }
 
 #[test]

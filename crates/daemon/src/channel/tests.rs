@@ -1,4 +1,4 @@
-//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of a stranger are refused.
+//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of an unauthenticated peer are refused.
 
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ fn who_asks_for_tls_where_there_is_none_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever a stranger sends, in whatever pieces: nothing panics, little is kept, and it is never taken for somebody.
+    /// Whatever an unauthenticated peer sends, in whatever pieces: nothing panics, little is kept, and it is never taken for somebody.
     #[test]
     fn any_bytes_are_refused_or_waited_for(
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..600), 1..40),
@@ -115,7 +115,7 @@ proptest! {
         tls: bool,
     ) {
         let grid = fixed();
-        let (mut stranger, other) = sockets();
+        let (mut unauthenticated, other) = sockets();
         let mut end = Channel::accepted(other, tls.then_some(&grid.1[1]));
         let mut buffer = vec![0; 96 << 10];
         let framed = records.iter().flat_map(|(kind, len)| {
@@ -126,7 +126,7 @@ proptest! {
         });
         let mut plain = false;
         for piece in framed.chain(pieces) {
-            let _ = socket::send(&mut stranger, &piece);
+            let _ = socket::send(&mut unauthenticated, &piece);
             match end.read(&mut buffer) {
                 Ok(Got::Bytes(_)) => plain = !end.is_enciphered(),
                 Ok(_) => {}

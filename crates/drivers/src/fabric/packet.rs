@@ -14,7 +14,7 @@ use madrigal_base::node::NodeId;
 pub(super) const HEAD: usize = 24;
 /// Bytes of an address that two drivers tell each other at most.
 const NAME: usize = 200;
-/// What a greeting begins with behind its head, so that a stranger's message is none.
+/// What a greeting begins with behind its head, so that another protocol's message is none.
 const MAGIC: &[u8; 8] = b"mdr-fab\x01";
 
 /// What a message is for.

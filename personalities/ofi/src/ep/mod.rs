@@ -68,7 +68,7 @@ pub(crate) struct EpState {
     /// By place in the address vector.
     peers: Vec<Option<PeerId>>,
     /// Places of which nobody knows who lives there, and what is said of it.
-    strangers: Vec<(usize, i32)>,
+    unresolved: Vec<(usize, i32)>,
     tx_selective: bool,
     rx_selective: bool,
     /// Whether a receive minds from whom.
@@ -119,12 +119,12 @@ impl EpState {
         self.version = av.version;
         self.desk.names.clear();
         self.peers.clear();
-        self.strangers.clear();
+        self.unresolved.clear();
         for (at, name) in av.names.iter().enumerate() {
             let peer = match name {
                 Some(Name::Node(node)) => Some(self.link.peer(node)),
                 Some(Name::Place(_)) => {
-                    self.strangers.push((at, if av.asks(at) { EAGAIN } else { EHOSTUNREACH }));
+                    self.unresolved.push((at, if av.asks(at) { EAGAIN } else { EHOSTUNREACH }));
                     None
                 }
                 None => None,
@@ -145,12 +145,12 @@ impl EpState {
     /// The peer at that place of the address vector; `Err`: nobody, or it is not known yet who.
     #[inline]
     fn peer(&self, at: Addr) -> Result<PeerId, i32> {
-        self.peers.get(at as usize).copied().flatten().ok_or_else(|| self.stranger(at))
+        self.peers.get(at as usize).copied().flatten().ok_or_else(|| self.unresolved_error(at))
     }
 
     #[cold]
-    fn stranger(&self, at: Addr) -> i32 {
-        self.strangers.iter().find(|(place, _)| *place as Addr == at).map_or(EINVAL, |&(_, errno)| errno)
+    fn unresolved_error(&self, at: Addr) -> i32 {
+        self.unresolved.iter().find(|(place, _)| *place as Addr == at).map_or(EINVAL, |&(_, errno)| errno)
     }
 
     /// From whom a receive takes: `Err` if nobody is there.
@@ -297,7 +297,7 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
         av: None,
         version: 0,
         peers: Vec::new(),
-        strangers: Vec::new(),
+        unresolved: Vec::new(),
         tx_selective: false,
         rx_selective: false,
         directed: caps & DIRECTED_RECV != 0,

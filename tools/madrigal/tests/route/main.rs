@@ -387,7 +387,7 @@ fn listens(pid: u32) -> Vec<u16> {
 }
 
 /// Connects to ports, and takes them for itself; what came of it.
-const STRANGER: &str = "
+const UNAUTHENTICATED: &str = "
 import errno, socket, sys
 for port in map(int, sys.argv[1:]):
     s = socket.socket(); s.settimeout(0.3)
@@ -400,7 +400,7 @@ for port in map(int, sys.argv[1:]):
 ";
 
 #[test]
-fn strangers_get_nothing_where_sockets_wait() {
+fn unauthenticated_peers_get_nothing_where_sockets_wait() {
     let (Some(_), Some(python)) = (need("python3"), Some(Path::new("/usr/bin/python3")).filter(|path| path.exists()))
     else {
         return;
@@ -408,15 +408,15 @@ fn strangers_get_nothing_where_sockets_wait() {
     if !is_root() {
         return eprintln!("skipped: only root can become somebody else");
     }
-    let bed = bed("strangers", "1-65535");
+    let bed = bed("unauthenticated", "1-65535");
     let port = echo().to_string();
     let grid = std::fs::read_to_string(bed.folder.path("grid.toml")).unwrap();
     let decoys = listens(bed.pid("a1"));
     let decoys: Vec<String> = decoys.iter().map(u16::to_string).filter(|port| !grid.contains(port)).collect();
     assert_eq!(decoys.len(), 1, "{decoys:?}");
-    let mut stranger = Command::new(python);
-    stranger.args(["-c", STRANGER]).args(&decoys).uid(65534).gid(65534).env_clear().current_dir("/");
-    let (status, out, err) = run(&mut stranger);
+    let mut unauthenticated = Command::new(python);
+    unauthenticated.args(["-c", UNAUTHENTICATED]).args(&decoys).uid(65534).gid(65534).env_clear().current_dir("/");
+    let (status, out, err) = run(&mut unauthenticated);
     assert_eq!((status, out.as_str()), (Some(0), "TimeoutError\nEADDRINUSE\nEADDRINUSE\n"), "{err}");
     // All the while and afterwards programs of the daemon's user are served.
     let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); exchange(s); print('well')";

@@ -1,4 +1,4 @@
-//! Enciphered links between daemons: who is let in, who is refused and what both sides say of it, and what strangers can do. Real
+//! Enciphered links between daemons: who is let in, who is refused and what both sides say of it, and what unauthenticated peers can do. Real
 //! processes, real sockets, certificates that end while links are up.
 //!
 //! Features (docs/features.md): D3, B18.
@@ -8,7 +8,7 @@ mod common;
 
 mod failover;
 mod many;
-mod strangers;
+mod unauthenticated;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn a_certificate_that_ends_ends_its_links_with_the_reason() {
     bed.says("a1", &["no link with b1, ", ": refused by b1: expired: the certificate of host a1 "]);
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
     // And it does not come in again.
-    bed.says("b1", &["no link with a stranger, 127.0.0.1:", ": expired: the certificate of host a1 "]);
+    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", ": expired: the certificate of host a1 "]);
     bed.says("a1", &["no link with b1, ", "refused by the peer: certificate_expired: our certificate has expired"]);
     until("the reason in the status", || {
         let told = bed.peer("a1", "b1")["why"].as_str().unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ fn who_is_revoked_is_shut_out_at_once() {
     std::fs::copy(bed.folder.0.join("ca").join(REVOKED), bed.config("b1").join(REVOKED)).unwrap();
     bed.says("b1", &["no link with a1, ", ": revoked: the certificate of host a1 of grid lab, serial "]);
     bed.says("a1", &["no link with b1, ", ": refused by b1: revoked: "]);
-    bed.says("b1", &["no link with a stranger, ", ": revoked: the certificate of host a1 "]);
+    bed.says("b1", &["no link with an unauthenticated peer, ", ": revoked: the certificate of host a1 "]);
     bed.says("a1", &["refused by the peer: certificate_revoked: our certificate was revoked"]);
 }
 
@@ -101,7 +101,7 @@ fn another_grid_is_refused() {
         bed.up("b1");
         bed.up("a1");
         bed.says("a1", &["no link with b1, 127.0.0.1:", here]);
-        bed.says("b1", &["no link with a stranger, 127.0.0.1:", "refused by the peer: ", there]);
+        bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused by the peer: ", there]);
         let (status, _, err) = run(&mut bed.on("a1", &["connect", "b1:1"]));
         assert!(status == Some(1) && err.contains(here), "{err}");
         assert_eq!(bed.peer("b1", "a1")["links"].as_array().unwrap().len(), 0);
@@ -127,7 +127,7 @@ fn who_answers_must_be_who_was_called() {
     bed.up("a1");
     let why = "wrong peer: called host b1, and host c1 of grid lab answered";
     bed.says("a1", &["no link with b1, 127.0.0.1:", why]);
-    bed.says("c1", &["no link with a stranger, 127.0.0.1:", "refused: ", why]);
+    bed.says("c1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused: ", why]);
     assert_eq!(bed.status("c1")["peers"][0]["links"].as_array().unwrap().len(), 0);
 }
 
@@ -142,7 +142,7 @@ fn nobody_passes_for_another_host() {
     // It has the certificate of a1, and says it is c1.
     bed.up_as("a1", "c1", "grid.toml");
     let why = "it says it is c1, and its certificate is that of host a1 of grid lab";
-    bed.says("b1", &["no link with a stranger, 127.0.0.1:", why]);
+    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", why]);
     bed.says("a1", &["no link with b1, 127.0.0.1:", "refused: ", why]);
     assert_eq!(bed.peer("b1", "c1")["links"].as_array().unwrap().len(), 0);
 }
@@ -161,7 +161,7 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     if let Some(python) = common::need("python3") {
         let (_, out, err) = run(Command::new(python).args(["-c", NOBODY, &port.to_string()]));
         assert!(out.contains("TLSv1.3") && out.to_lowercase().contains("certificate required"), "{out}{err}");
-        bed.says("b1", &["no link with a stranger, 127.0.0.1:", "the peer has no certificate"]);
+        bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
     }
     let body = r#"{"version":2,"host":"a1","instance":1,"number":1}"#;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -171,7 +171,7 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     stream.read_to_end(&mut told).unwrap();
     let why = "between b1 and a1 links must be enciphered";
     assert!(String::from_utf8_lossy(&told).contains(why), "{told:?}");
-    bed.says("b1", &["no link with a stranger, ", why]);
+    bed.says("b1", &["no link with an unauthenticated peer, ", why]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn without_a_certificate_no_daemon_starts_that_needs_one() {
     bed.says(
         "b1",
         &[
-            "no link with a stranger, ",
+            "no link with an unauthenticated peer, ",
             "only a login of ann vouches for host a1 of ann, grid lab, and this daemon is not ann's",
         ],
     );

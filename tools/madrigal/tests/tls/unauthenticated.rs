@@ -18,7 +18,7 @@ fn record(len: u16) -> Vec<u8> {
     [&[0x16, 3, 1], &len.to_be_bytes()[..]].concat()
 }
 
-/// What strangers say.
+/// What unauthenticated peers say.
 fn nonsense() -> Vec<Vec<u8>> {
     let hello = |len: u32| [&record(16_000)[..], &[1], &len.to_be_bytes()[1..], &vec![7; 16_000 - 4]].concat();
     vec![
@@ -56,10 +56,10 @@ fn grid(port: u16) -> String {
 }
 
 #[test]
-fn strangers_change_nothing() {
+fn unauthenticated_peers_change_nothing() {
     raise_limits();
     let daemon = free_port();
-    let mut bed = Bed::new("strangers", &grid(daemon));
+    let mut bed = Bed::new("unauthenticated", &grid(daemon));
     ["a1", "b1", "c1"].into_iter().for_each(|host| bed.issue(host, life(DAY)));
     bed.up("b1");
     bed.up("a1");
@@ -95,7 +95,7 @@ fn strangers_change_nothing() {
             }
             let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
             assert!(exchange(&stream, &sent) == sent);
-            assert!(bed.status("b1")["strangers"].as_u64().unwrap() <= 128);
+            assert!(bed.status("b1")["unauthenticated"].as_u64().unwrap() <= 128);
         }
     }
     // Who is of the grid gets in, from the same address; and the link is the same as before, and so is the stream.
@@ -107,14 +107,14 @@ fn strangers_change_nothing() {
     println!("{many} half-open connections: {} KiB, and {} KiB more at most", memory >> 10, more >> 10);
     assert!(more < MOST_MEMORY, "{memory} bytes, and then {more} more");
     // They are ended by the daemon, not by us.
-    until("the end of all strangers", || (bed.status("b1")["strangers"] == 0).then_some(()));
+    until("the end of all unauthenticated peers", || (bed.status("b1")["unauthenticated"] == 0).then_some(()));
     drop(open);
     bed.linked("b1", "a1");
     assert!(!bed.log("a1").contains("no link with b1"), "{}", bed.log("a1"));
 }
 
 #[test]
-fn a_host_gets_in_while_strangers_crowd_the_port() {
+fn a_host_gets_in_while_unauthenticated_peers_crowd_the_port() {
     let (mut bed, daemon) = Bed::two("crowd");
     for host in ["a1", "b1"] {
         bed.issue(host, life(DAY));
