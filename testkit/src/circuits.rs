@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use madrigal::circuit::{BULK, CircuitError, Packs, Unpacks};
 use madrigal::endpoint::Send;
-use madrigal::{Circuit, Endpoint, Station};
-use madrigal_links::station::Options;
+use madrigal::{Circuit, Endpoint, Worker};
+use madrigal_links::worker::Options;
 use madrigal_netaccess::message::MessageDriver;
 use madrigal_sys::piece::Piece;
 
 use crate::noise::Noise;
 use crate::{Case, place};
 
-/// What a case gets: a driver that joins stations of this process.
+/// What a case gets: a driver that joins workers of this process.
 pub struct Context {
     drivers: Vec<&'static dyn MessageDriver>,
 }
@@ -38,13 +38,13 @@ pub static CASES: &[Case<Context>] = &[
 ];
 
 impl Context {
-    fn station(&self) -> Arc<Station> {
-        Station::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
+    fn worker(&self) -> Arc<Worker> {
+        Worker::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
     }
 
-    /// A group, each node with its own station.
+    /// A group, each node with its own worker.
     fn group(&self, size: usize) -> Vec<Circuit> {
-        let endpoints: Vec<_> = (0..size).map(|_| Circuit::endpoint(&self.station()).expect("opens")).collect();
+        let endpoints: Vec<_> = (0..size).map(|_| Circuit::endpoint(&self.worker()).expect("opens")).collect();
         let group: Vec<_> = endpoints.iter().map(Endpoint::address).collect();
         endpoints.into_iter().map(|endpoint| Circuit::join(endpoint, &group).expect("is in it")).collect()
     }
@@ -278,15 +278,15 @@ fn leaves(at: &Context) {
 }
 
 fn strangers(at: &Context) {
-    let endpoint = Circuit::endpoint(&at.station()).expect("opens");
+    let endpoint = Circuit::endpoint(&at.worker()).expect("opens");
     let address = endpoint.address();
     let mut alone = Circuit::join(endpoint, std::slice::from_ref(&address)).expect("is in it");
-    let stranger = Circuit::endpoint(&at.station()).expect("opens");
+    let stranger = Circuit::endpoint(&at.worker()).expect("opens");
     let to = stranger.peer(&address);
     let send = Send { to, tag: None, data: None, parts: &[Piece::EMPTY], token: 0, inject: true, delivery: false };
     stranger.send(&send).expect("sends");
     for _ in 0..100 {
-        stranger.station().progress();
+        stranger.worker().progress();
         assert!(alone.try_unpacking().expect("nothing is wrong").is_none());
     }
 }
@@ -298,8 +298,8 @@ fn outruns(at: &Context) {
     const MOST: u64 = (80 << 20) / LEN as u64;
     /// Turns in which no more was sent: the sender waits, or the scheduler has forgotten it.
     const PATIENCE: u32 = 20_000;
-    let stations = [at.station(), at.station()];
-    let endpoints = stations.each_ref().map(|station| Circuit::endpoint(station).expect("opens"));
+    let workers = [at.worker(), at.worker()];
+    let endpoints = workers.each_ref().map(|worker| Circuit::endpoint(worker).expect("opens"));
     let group = endpoints.each_ref().map(Endpoint::address);
     let [mut sender, mut receiver] = endpoints.map(|endpoint| Circuit::join(endpoint, &group).expect("is in it"));
     let sent = AtomicU64::new(0);
@@ -317,7 +317,7 @@ fn outruns(at: &Context) {
         });
         let (mut seen, mut turns) = (0, 0);
         while turns < PATIENCE && seen <= MOST {
-            stations[1].progress();
+            workers[1].progress();
             let now = sent.load(Ordering::Relaxed);
             (seen, turns) = (now, if now == seen && now > 0 { turns + 1 } else { 0 });
             std::thread::yield_now();

@@ -1,12 +1,12 @@
-//! The promises of `Endpoint`, over any driver of messages: several stations in one process.
+//! The promises of `Endpoint`, over any driver of messages: several workers in one process.
 //!
 //! Features (docs/features.md): A3, A4, B4, B20, G11.
 
 use std::sync::Arc;
 
 use madrigal::endpoint::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Send, Status, Wanted};
-use madrigal::{Endpoint, Station};
-use madrigal_links::station::Options;
+use madrigal::{Endpoint, Worker};
+use madrigal_links::worker::Options;
 use madrigal_netaccess::message::MessageDriver;
 use madrigal_sys::piece::Piece;
 
@@ -17,7 +17,7 @@ mod crowd;
 mod flood;
 mod memory;
 
-/// What a case gets: a driver that joins stations of this process.
+/// What a case gets: a driver that joins workers of this process.
 pub struct Context {
     drivers: Vec<&'static dyn MessageDriver>,
 }
@@ -84,13 +84,13 @@ impl Lent {
 }
 
 impl Context {
-    fn station(&self) -> Arc<Station> {
-        Station::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
+    fn worker(&self) -> Arc<Worker> {
+        Worker::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
     }
 
     fn party(&self) -> Party {
-        let station = self.station();
-        let endpoint = station.endpoint(station.space()).expect("a channel");
+        let worker = self.worker();
+        let endpoint = worker.endpoint(worker.space()).expect("a channel");
         Party { endpoint, done: Vec::new() }
     }
 
@@ -220,7 +220,7 @@ fn rests(at: &Context) {
     wait_for(&mut parties, 1, Kind::Received, 0);
     let copies = parties[1]
         .endpoint
-        .station()
+        .worker()
         .reached()
         .into_iter()
         .any(|reached| reached.path.is_some_and(|(driver, path)| driver == "shm" && path.contains("single copy")));

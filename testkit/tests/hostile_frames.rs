@@ -6,9 +6,9 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use madrigal::endpoint::{PeerId, Put, Receive, Region, Send};
-use madrigal::{Endpoint, Station};
+use madrigal::{Endpoint, Worker};
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_links::station::Options;
+use madrigal_links::worker::Options;
 use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::place;
@@ -91,9 +91,9 @@ impl Hostile {
     }
 }
 
-fn station() -> Arc<Station> {
+fn worker() -> Arc<Worker> {
     let drivers = [madrigal::message_driver("loopback").expect("always there")];
-    Station::open(&Options { drivers: &drivers, place: place(), max_spin_ns: 0 }).expect("opens")
+    Worker::open(&Options { drivers: &drivers, place: place(), max_spin_ns: 0 }).expect("opens")
 }
 
 /// A head: mostly plausible, with small numbers, sometimes any bytes.
@@ -101,7 +101,7 @@ fn head() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         6 => 0..8u64,
         2 => 0..100_000u64,
-        // The first operations of a station have numbers like these.
+        // The first operations of a worker have numbers like these.
         3 => (0..6u64, 1..4u64).prop_map(|(at, age)| age << 32 | at),
         1 => Just(u64::MAX),
         1 => any::<u64>(),
@@ -152,7 +152,7 @@ proptest! {
         let mut buffers: Vec<_> = [8, 0, 100, 5_000, 300, 20_000, 9, 64_000].into_iter().map(Guarded::new).collect();
         let mut exposed = Guarded::new(10_000);
         {
-            let (ours, other) = (station(), station());
+            let (ours, other) = (worker(), worker());
             let endpoint = ours.endpoint(ours.space()).expect("opens");
             let friend = other.endpoint(other.space()).expect("opens");
             let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };
@@ -200,10 +200,10 @@ fn head_of(what: u8, flags: u8, extra: u16, words: &[u64]) -> Vec<u8> {
     head
 }
 
-/// Sends the same frame until the station will have no more of it; why.
+/// Sends the same frame until the worker will have no more of it; why.
 fn flood(head: &[u8], body: &[u8], takes_answers: bool) -> String {
     const MOST: usize = 400_000;
-    let ours = station();
+    let ours = worker();
     let endpoint = ours.endpoint(ours.space()).expect("opens");
     let mut exposed = Guarded::new(4096);
     let region = Region { key: 1, memory: exposed.piece(), origin: 0, read: true, write: true };

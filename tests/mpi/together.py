@@ -113,7 +113,7 @@ def _by_ring(process: dict) -> list[dict]:
 
 def _by_memory(process: dict) -> list[dict]:
     """Ranks whose messages go by shared memory."""
-    peers = [peer for station in process["stations"] for peer in station["peers"]]
+    peers = [peer for worker in process["workers"] for peer in worker["peers"]]
     return [peer for peer in peers if peer["path"] == "shm" and peer["bytes_out"]]
 
 

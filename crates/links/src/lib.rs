@@ -18,7 +18,7 @@
 //! What a link costs: its two ends and two empty queues. A posted buffer is the link's until its operation completes; nothing else
 //! is kept per link.
 //!
-//! Beside it, for parallel programs: a [`Station`] holds a process's ports of messages, and an [`Endpoint`] sends, matches and receives
+//! Beside it, for parallel programs: a [`Worker`] holds a process's ports of messages, and an [`Endpoint`] sends, matches and receives
 //! messages and reaches the memory of any number of peers over them, and a [`Circuit`] packs and unpacks messages of a definite group.
 #![deny(unsafe_code)]
 
@@ -33,8 +33,8 @@ mod lane;
 mod memory;
 mod op;
 mod slab;
-pub mod station;
 mod vlink;
+pub mod worker;
 
 pub use acceptor::Acceptor;
 pub use adapter::Adapter;
@@ -43,5 +43,5 @@ pub use connect::{connect, connect_with};
 pub use endpoint::Endpoint;
 pub use half::Filled;
 pub use op::{Handler, Op};
-pub use station::Station;
 pub use vlink::{ReadOp, VLink, WriteOp};
+pub use worker::Worker;

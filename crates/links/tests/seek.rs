@@ -1,4 +1,4 @@
-//! How a station looks for a way to those it waits for, over a driver that does as it is told.
+//! How a worker looks for a way to those it waits for, over a driver that does as it is told.
 //!
 //! Features (docs/features.md): B4.
 
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_links::endpoint::{Completion, PeerId, Receive, Send, Status};
-use madrigal_links::station::Options;
-use madrigal_links::{Endpoint, Station};
+use madrigal_links::worker::Options;
+use madrigal_links::{Endpoint, Worker};
 use madrigal_netaccess::driver::{Facts, Place};
 use madrigal_netaccess::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
@@ -126,10 +126,10 @@ fn them() -> NodeAddress {
     NodeAddress { port: 1, addresses: vec![[10, 0, 0, 1].into()], ..NodeAddress::bare(NodeId::new(7).expect("not 0")) }
 }
 
-/// A station over such a driver, an endpoint, and the peer.
+/// A worker over such a driver, an endpoint, and the peer.
 struct Scene {
     script: Arc<Mutex<Script>>,
-    station: Arc<Station>,
+    worker: Arc<Worker>,
     endpoint: Endpoint,
     peer: PeerId,
 }
@@ -138,10 +138,10 @@ fn scene() -> Scene {
     let script = Arc::new(Mutex::new(Script::default()));
     let driver: &'static dyn MessageDriver = Box::leak(Box::new(Told(Arc::clone(&script))));
     let options = Options { drivers: &[driver, &Missing], place: Place::default(), max_spin_ns: 50_000 };
-    let station = Station::open(&options).expect("opens");
-    let endpoint = station.endpoint(station.space()).expect("a channel");
+    let worker = Worker::open(&options).expect("opens");
+    let endpoint = worker.endpoint(worker.space()).expect("a channel");
     let peer = endpoint.peer(&them());
-    Scene { script, station, endpoint, peer }
+    Scene { script, worker, endpoint, peer }
 }
 
 impl Scene {
@@ -151,7 +151,7 @@ impl Scene {
 
     fn look(&self) -> Option<Completion> {
         let done = self.endpoint.next(true);
-        self.station.idle();
+        self.worker.idle();
         done
     }
 
@@ -197,7 +197,7 @@ fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
     // Nobody sends: that it cannot be reached is no failure of the receive, and no lasting one.
     assert_eq!(scene.fail(), []);
     scene.until_asked(2);
-    assert!(scene.station.lost().is_empty() && scene.endpoint.why(scene.peer).is_none());
+    assert!(scene.worker.lost().is_empty() && scene.endpoint.why(scene.peer).is_none());
 }
 
 #[test]
@@ -226,9 +226,9 @@ fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
     let done = scene.fail();
     assert!(done.iter().all(|done| (done.status, done.from) == (Status::Gone, Some(scene.peer))), "{done:?}");
     assert_eq!(done.len(), 2, "{done:?}");
-    let lost = scene.station.lost();
+    let lost = scene.worker.lost();
     assert!(matches!(&lost[..], [(to, LinkError::Unreachable { tried, .. })] if *to == them() && tried == "as told"));
-    assert!(scene.station.lost().is_empty());
+    assert!(scene.worker.lost().is_empty());
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_driver_that_could_not_be_opened_is_named_where_the_others_have_no_way() {
     scene.send();
     let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
     assert_eq!((done.status, done.token), (Status::Gone, 2));
-    let lost = scene.station.lost();
+    let lost = scene.worker.lost();
     let [(_, LinkError::Unreachable { tried, .. })] = &lost[..] else { panic!("{lost:?}") };
     assert_eq!(tried, "told: another network; missing: no card");
 }
@@ -253,7 +253,7 @@ fn who_waits_for_one_that_no_driver_takes_hears_of_it() {
     let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
     assert_eq!((done.status, done.token, done.from), (Status::Gone, 1, Some(scene.peer)));
     assert_eq!(scene.look(), None, "one for anybody waits on");
-    assert_eq!(scene.station.lost().len(), 1);
+    assert_eq!(scene.worker.lost().len(), 1);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver, shm};
 pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
-pub use madrigal_links::{Circuit, Endpoint, Station, circuit, endpoint, station as stations};
+pub use madrigal_links::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};
 pub use madrigal_netaccess::{engine, wait};
 
 /// Drivers of messages: what one is, and where it is told that it runs.
@@ -45,5 +45,5 @@ pub mod message {
 }
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;
-pub use parallel::{daemons, station, station_with};
+pub use parallel::{daemons, worker, worker_with};
 pub use runtime::{Runtime, Server, StartError, Usable};

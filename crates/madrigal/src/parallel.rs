@@ -1,23 +1,23 @@
-//! Stations: the drivers of messages, the settings and the place put together.
+//! Workers: the drivers of messages, the settings and the place put together.
 
 use std::sync::Arc;
 
 use madrigal_base::config::{ConfigError, Settings};
 use madrigal_drivers::{MESSAGE_DRIVERS, message_driver};
-use madrigal_links::Station;
-use madrigal_links::station::{OpenError, Options};
+use madrigal_links::Worker;
+use madrigal_links::worker::{OpenError, Options};
 use madrigal_netaccess::driver::Place;
 
-/// Opens a station as the environment's `MADRIGAL_*` keys say; keys that do not read are passed over, and returned.
-pub fn station() -> Result<(Arc<Station>, Vec<ConfigError>), OpenError> {
+/// Opens a worker as the environment's `MADRIGAL_*` keys say; keys that do not read are passed over, and returned.
+pub fn worker() -> Result<(Arc<Worker>, Vec<ConfigError>), OpenError> {
     let pairs =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let (settings, warnings) = Settings::from_pairs(pairs);
-    Ok((station_with(&settings)?, warnings))
+    Ok((worker_with(&settings)?, warnings))
 }
 
-/// Opens a station with these settings. A process always reaches itself, whatever methods are allowed.
-pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
+/// Opens a worker with these settings. A process always reaches itself, whatever methods are allowed.
+pub fn worker_with(settings: &Settings) -> Result<Arc<Worker>, OpenError> {
     let directory = settings.directory(rustix::process::geteuid().as_raw());
     let place = Place { directory, network: settings.network.clone(), daemons: daemons(settings) };
     let allowed = |name: &str| name == "loopback" || settings.methods.allows(name);
@@ -26,7 +26,7 @@ pub fn station_with(settings: &Settings) -> Result<Arc<Station>, OpenError> {
     let named = settings.methods.listed().iter().filter(|name| name.starts_with("fabric:"));
     let at = drivers.iter().position(|driver| driver.name() == "tcp").unwrap_or(drivers.len());
     drivers.splice(at..at, named.filter_map(|name| message_driver(name)));
-    Station::open(&Options { drivers: &drivers, place, max_spin_ns: u64::from(settings.spin_us) * 1_000 })
+    Worker::open(&Options { drivers: &drivers, place, max_spin_ns: u64::from(settings.spin_us) * 1_000 })
 }
 
 /// Where this user's daemon may be, as `madrigal up` has it; none where it is not to be used.

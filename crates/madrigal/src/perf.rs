@@ -164,7 +164,7 @@ pub enum PerfError {
     },
     /// No driver of messages could be opened.
     #[error(transparent)]
-    Station(#[from] madrigal_links::station::OpenError),
+    Worker(#[from] madrigal_links::worker::OpenError),
     /// A message was lost.
     #[error(transparent)]
     Circuit(#[from] madrigal_links::circuit::CircuitError),

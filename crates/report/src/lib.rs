@@ -3,7 +3,7 @@
 //! SysWrap keeps one page-backed table in a memfd of its own process; `madrigal why` finds it under `/proc/PID/fd`, maps it for
 //! reading and prints it. No file, no socket, no thread: nothing to clean up, and a reader can never disturb the process.
 //!
-//! Where it stands: below SysWrap and the stations (writers) and the command line (reader); it decides nothing.
+//! Where it stands: below SysWrap and the workers (writers) and the command line (reader); it decides nothing.
 #![allow(unsafe_code)]
 
 pub mod ranks;

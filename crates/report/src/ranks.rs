@@ -1,6 +1,6 @@
 //! What a process of a parallel job tells about the nodes it talks to.
 //!
-//! A station keeps one table in a memfd of its own process, found as the report of connections is. Its first record is the station
+//! A worker keeps one table in a memfd of its own process, found as the report of connections is. Its first record is the worker
 //! itself, each further one a node. Counters are kept in the table, so they are exact at any time; what else there is to say is a text
 //! of lines `KEY VALUE`, written when something changes, under a version that is odd meanwhile.
 
@@ -136,7 +136,7 @@ struct Header {
     used: AtomicU64,
 }
 
-/// The table of a station. Dropping it takes it out of what others find.
+/// The table of a worker. Dropping it takes it out of what others find.
 pub struct Ranks {
     map: &'static SharedMap,
     _fd: OwnedFd,
@@ -189,7 +189,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The tables of process `pid`, one for each of its stations. `ENOENT`: no such process. `EACCES`: it belongs to another user.
+    /// The tables of process `pid`, one for each of its workers. `ENOENT`: no such process. `EACCES`: it belongs to another user.
     pub fn of(pid: u32) -> Result<Vec<Self>, Errno> {
         let files = crate::found(pid, NAME, BYTES)?;
         let maps = files.iter().filter_map(|file| SharedMap::map(file, BYTES, false).ok());
@@ -197,7 +197,7 @@ impl Seen {
         Ok(told.map(|map| Self { used: header(&map).used.load(Ordering::Acquire) as usize, map }).collect())
     }
 
-    /// Its records; the first one is the station itself.
+    /// Its records; the first one is the worker itself.
     pub fn records(&self) -> impl Iterator<Item = &Rank> {
         // SAFETY: a record is atomics only, and one word nobody looks at; the reference lives no longer than the map.
         let record = |i: usize| unsafe { self.map.shared(RECORDS_AT + i * size_of::<Rank>()) };

@@ -1,7 +1,7 @@
 //! The descriptor of a completion queue, for programs that sleep in poll(2) or epoll_wait(2) of their own (`FI_WAIT_FD`).
 //!
 //! ```text
-//!   fi_trywait: nothing is there, ports ring, Bell::set -> poll(fd) -> fi_cq_read: Station::woken, and the peers are looked at
+//!   fi_trywait: nothing is there, ports ring, Bell::set -> poll(fd) -> fi_cq_read: Worker::woken, and the peers are looked at
 //! ```
 //! It is an epoll set of the ports' descriptors, a timer for the time at which a port must be looked at in any case, and a counter for
 //! completions that another thread files meanwhile, and for `fi_cq_signal`.
@@ -9,7 +9,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 
-use madrigal_links::station::Station;
+use madrigal_links::worker::Worker;
 use madrigal_sys::fd::Fd;
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -43,12 +43,12 @@ impl Bell {
     }
 
     /// Gets ready for a sleep until `end` at most (nanoseconds of the monotonic clock); false: there is something to do first.
-    pub(crate) fn set(&self, station: &Station, end: u64) -> bool {
-        let Some(deadline) = station.arm() else { return false };
+    pub(crate) fn set(&self, worker: &Worker, end: u64) -> bool {
+        let Some(deadline) = worker.arm() else { return false };
         let deadline = deadline.min(end);
         self.ports.call_once(|| {
-            for fd in station.descriptors() {
-                // SAFETY: a descriptor of the station, which keeps it open.
+            for fd in worker.descriptors() {
+                // SAFETY: a descriptor of the worker, which keeps it open.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
                 // Without it, sleeps end by the timer.
                 let _ = epoll::add(&self.set, fd, EventData::new_u64(0), EventFlags::IN);

@@ -111,9 +111,9 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     let Some(bell) = &cq.bell else { return false };
     bell.quiet();
     queue.sleeping = true;
-    let Some(station) = cq.domain.station() else { return false };
+    let Some(worker) = cq.domain.worker() else { return false };
     *armed = true;
-    !bell.set(station, end)
+    !bell.set(worker, end)
 }
 
 unsafe extern "C" fn close(cq: *mut Fid) -> c_int {
@@ -222,7 +222,7 @@ impl Cq {
     /// # Safety
     /// As for [`Cq::take`].
     unsafe fn look_on(&self, to: Reader) -> isize {
-        if let Some(mut looks) = self.domain.station().and_then(|station| station.expects()) {
+        if let Some(mut looks) = self.domain.worker().and_then(|worker| worker.expects()) {
             while looks.more() {
                 let mut state = self.domain.lock();
                 let worked = state.turn();

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use madrigal_links::station::{Space, Station};
+use madrigal_links::worker::{Space, Worker};
 use madrigal_sys::time;
 use madrigal_sys::turn::{Taken, Turn};
 
@@ -23,7 +23,7 @@ pub(crate) type DomainObject = Object<DomainFid, Arc<Domain>>;
 /// A domain.
 pub(crate) struct Domain {
     state: Turn<State>,
-    station: OnceLock<(Arc<Station>, Space)>,
+    worker: OnceLock<(Arc<Worker>, Space)>,
     /// How long addresses are.
     pub(crate) addr_len: usize,
     /// Whether remote memory is named by address and keys are ours to choose, as callers of the first interface may want.
@@ -38,33 +38,33 @@ impl Domain {
         self.state.take()
     }
 
-    /// The station, opened when first needed, and the regions of this domain there.
-    pub(crate) fn open_station(&self) -> Result<&(Arc<Station>, Space), String> {
-        if let Some(station) = self.station.get() {
-            return Ok(station);
+    /// The worker, opened when first needed, and the regions of this domain there.
+    pub(crate) fn open_worker(&self) -> Result<&(Arc<Worker>, Space), String> {
+        if let Some(worker) = self.worker.get() {
+            return Ok(worker);
         }
-        let station = crate::station::station()?;
-        Ok(self.station.get_or_init(|| {
-            let space = station.space();
-            (station, space)
+        let worker = crate::worker::worker()?;
+        Ok(self.worker.get_or_init(|| {
+            let space = worker.space();
+            (worker, space)
         }))
     }
 
-    /// The station, if any endpoint was opened.
+    /// The worker, if any endpoint was opened.
     #[inline]
-    pub(crate) fn station(&self) -> Option<&Arc<Station>> {
-        self.station.get().map(|(station, _)| station)
+    pub(crate) fn worker(&self) -> Option<&Arc<Worker>> {
+        self.worker.get().map(|(worker, _)| worker)
     }
 
     /// To be called by whoever found nothing: lets others run, and tells the user of peers that cannot be reached. What was injected
     /// for one of those ends without a word to the program.
     #[inline]
     pub(crate) fn rest(&self) {
-        if let Some(station) = self.station()
-            && station.rest()
+        if let Some(worker) = self.worker()
+            && worker.rest()
         {
-            for (to, why) in station.lost() {
-                crate::station::explain(station.address().id, &to, &why);
+            for (to, why) in worker.lost() {
+                crate::worker::explain(worker.address().id, &to, &why);
             }
         }
     }
@@ -74,8 +74,8 @@ impl Domain {
         // Nothing wakes us when another thread signals or sets a counter, so nobody sleeps for long.
         const NET: Duration = Duration::from_millis(5);
         let left = end.map_or(NET, |end| end.saturating_duration_since(Instant::now()).min(NET));
-        match self.station() {
-            Some(station) => drop(station.wait(Some(time::now_ns() + left.as_nanos() as u64))),
+        match self.worker() {
+            Some(worker) => drop(worker.wait(Some(time::now_ns() + left.as_nanos() as u64))),
             None => std::thread::sleep(left.min(Duration::from_millis(1))),
         }
     }
@@ -112,8 +112,8 @@ pub(crate) unsafe fn open(fabric: Arc<()>, info: &Info, domain: *mut *mut Fid, c
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -EINVAL };
     let inner = Domain {
         state: Turn::default(),
-        station: OnceLock::new(),
-        addr_len: names::length(info.addr_format, crate::station::settings().address_len),
+        worker: OnceLock::new(),
+        addr_len: names::length(info.addr_format, crate::worker::settings().address_len),
         by_address: attr.mr_mode == MR_BASIC,
         events: Mutex::default(),
         _fabric: fabric,

@@ -10,9 +10,9 @@
 //!   door       addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
 //!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
-//!   station    the one station of this process
+//!   worker    the one worker of this process
 //! ```
-//! Reliable datagram endpoints only: one endpoint is one channel of the process's station (`madrigal_links`).
+//! Reliable datagram endpoints only: one endpoint is one channel of the process's worker (`madrigal_links`).
 //! Rules: a domain's state has one owner, its lock, and a C handle is only ever shared (`&`); nothing panics through libfabric;
 //! nothing is printed but why a peer cannot be reached, once.
 #![allow(unsafe_code)]
@@ -33,7 +33,7 @@ mod object;
 mod poll;
 mod slab;
 mod state;
-mod station;
+mod worker;
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -78,10 +78,10 @@ impl Domain {
                 // Whoever exposed it is closed, but another endpoint could be opened.
                 None => self.withdraw_alone(key),
             };
-            match (done, self.station()) {
-                (Err(PostError::Again), Some(station)) if Instant::now() < end => {
+            match (done, self.worker()) {
+                (Err(PostError::Again), Some(worker)) if Instant::now() < end => {
                     self.lock().turn();
-                    station.idle();
+                    worker.idle();
                 }
                 _ => return,
             }
@@ -90,10 +90,10 @@ impl Domain {
 
     #[cold]
     fn withdraw_alone(&self, key: u64) -> Result<(), PostError> {
-        if self.station().is_none() {
+        if self.worker().is_none() {
             return Ok(());
         }
-        let link = self.open_station().ok().and_then(|(station, space)| station.endpoint(*space).ok());
+        let link = self.open_worker().ok().and_then(|(worker, space)| worker.endpoint(*space).ok());
         link.map_or(Ok(()), |link| link.withdraw(key))
     }
 }

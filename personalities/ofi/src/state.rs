@@ -13,7 +13,7 @@ use crate::av::AvState;
 use crate::bell::Bell;
 use crate::ep::{EpState, Role};
 use crate::slab::Slab;
-use crate::station;
+use crate::worker;
 
 /// The state of a domain.
 #[derive(Default)]
@@ -117,7 +117,7 @@ impl State {
             ep.sync(avs);
             let EpState { link, desk, done, door, .. } = ep;
             if std::mem::take(armed) {
-                link.station().woken();
+                link.worker().woken();
             }
             count += link.drain(done, look);
             for done in done.drain(..) {
@@ -139,7 +139,7 @@ impl State {
 #[cold]
 fn why(link: &Endpoint, peer: Option<PeerId>) -> Option<i32> {
     let peer = peer?;
-    station::explain(link.address().id, &link.who(peer)?, &link.why(peer)?)
+    worker::explain(link.address().id, &link.who(peer)?, &link.why(peer)?)
 }
 
 impl Queues {

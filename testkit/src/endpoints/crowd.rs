@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use madrigal::Station;
+use madrigal::Worker;
 use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Receive, Send, Status};
 use madrigal_sys::piece::Piece;
 
@@ -55,10 +55,10 @@ pub(super) fn many(at: &Context) {
 
 pub(super) fn channels(at: &Context) {
     const CHANNELS: usize = 1_000;
-    let (one, two) = (at.station(), at.station());
-    let open = |station: &Arc<Station>| {
-        let space = station.space();
-        let all = (0..CHANNELS).map(|_| Party { endpoint: station.endpoint(space).expect("opens"), done: Vec::new() });
+    let (one, two) = (at.worker(), at.worker());
+    let open = |worker: &Arc<Worker>| {
+        let space = worker.space();
+        let all = (0..CHANNELS).map(|_| Party { endpoint: worker.endpoint(space).expect("opens"), done: Vec::new() });
         all.collect::<Vec<_>>()
     };
     let (mut senders, mut receivers) = (open(&one), open(&two));

@@ -86,9 +86,9 @@ pub(super) fn injected(at: &Context) {
         parties.iter_mut().for_each(Party::poll);
     }
     let [a, b] = parties;
-    let (station, mut parties) = (std::sync::Arc::clone(b.endpoint.station()), vec![a]);
+    let (worker, mut parties) = (std::sync::Arc::clone(b.endpoint.worker()), vec![a]);
     drop(b);
-    let again = station.endpoint(station.space()).expect("a channel");
+    let again = worker.endpoint(worker.space()).expect("a channel");
     parties.push(Party { endpoint: again, done: Vec::new() });
     let (to_b, to_a) = (parties[0].peer(&parties[1]), parties[1].peer(&parties[0]));
     until(&mut parties, |parties| send(&parties[0], to_b, 0, piece, true) == Ok(Posted::Done));

@@ -123,7 +123,7 @@ pub(super) fn crowded(at: &Context) {
     // It takes a while until it is noticed that processors are scarce.
     loop {
         for _ in 0..64 {
-            parties[0].endpoint.station().idle();
+            parties[0].endpoint.worker().idle();
         }
         if put(&parties[0], peers[0], 1, 7, short, None) == Posted::Done {
             break;

@@ -19,21 +19,21 @@ impl Job {
         Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// The station of the process that was started, as soon as it sent something to a node that is up.
-    fn station(&mut self) -> Value {
+    /// The worker of the process that was started, as soon as it sent something to a node that is up.
+    fn worker(&mut self) -> Value {
         loop {
             let (code, stdout, stderr) = run(madrigal().args(["why", &self.0.id().to_string(), "--json"]));
             assert_eq!(self.0.try_wait().unwrap(), None, "the job goes on");
             if code != Some(0) {
-                // It has no station yet.
+                // It has no worker yet.
                 assert!(stderr.contains("is not under madrigal"), "{stderr}");
                 continue;
             }
             let answer: Value = serde_json::from_str(&stdout).unwrap();
-            let station = &answer["processes"][0]["stations"][0];
-            let peers = station["peers"].as_array().unwrap();
+            let worker = &answer["processes"][0]["workers"][0];
+            let peers = worker["peers"].as_array().unwrap();
             if peers.iter().any(|peer| peer["state"] == "up" && peer["frames_in"].as_u64() > Some(100)) {
-                return station.clone();
+                return worker.clone();
             }
         }
     }
@@ -46,17 +46,17 @@ impl Drop for Job {
     }
 }
 
-fn peer(station: &Value) -> &Value {
-    let peers = station["peers"].as_array().unwrap();
-    assert_eq!(peers.len(), 1, "{station}");
+fn peer(worker: &Value) -> &Value {
+    let peers = worker["peers"].as_array().unwrap();
+    assert_eq!(peers.len(), 1, "{worker}");
     &peers[0]
 }
 
 #[test]
 fn a_rank_tells_its_peers_paths_and_counters() {
     let mut job = Job::start("shm");
-    let station = job.station();
-    let told = peer(&station);
+    let worker = job.worker();
+    let told = peer(&worker);
     assert_eq!(told["path"], "shm", "{told}");
     assert!(told["how"].as_str().unwrap().starts_with("inbox"), "{told}");
     assert!(told["long"].as_str().unwrap().contains("shared memory"), "{told}");
@@ -66,7 +66,7 @@ fn a_rank_tells_its_peers_paths_and_counters() {
     assert!(told["how"] == "inbox, single copy" || refused, "{told}");
     let count = |of: &Value, what: &str| of[what].as_u64().unwrap();
     assert!(count(told, "frames_out") > 100 && count(told, "bytes_out") >= 8 * 100, "{told}");
-    let later = job.station();
+    let later = job.worker();
     let later = peer(&later);
     assert!(count(later, "frames_in") >= count(told, "frames_in") && later["node"] == told["node"]);
     // The other process is found by its node, among all of this user's.
@@ -81,8 +81,8 @@ fn a_rank_tells_its_peers_paths_and_counters() {
 #[test]
 fn a_rank_tells_addresses() {
     let mut job = Job::start("tcp");
-    let station = job.station();
-    let told = peer(&station);
+    let worker = job.worker();
+    let told = peer(&worker);
     assert_eq!(told["path"], "tcp", "{told}");
     assert!(told["how"].as_str().unwrap().contains(" -> "), "{told}");
     assert!(!told["addresses"].as_array().unwrap().is_empty(), "{told}");
@@ -101,8 +101,8 @@ fn a_rank_over_a_provider_of_libfabric_tells_which() {
         return eprintln!("skipped: {driver}");
     }
     let mut job = Job::start("fabric:tcp");
-    let station = job.station();
-    let told = peer(&station);
+    let worker = job.worker();
+    let told = peer(&worker);
     assert_eq!(told["path"], "fabric:tcp", "{told}");
     assert!(told["how"].as_str().unwrap().starts_with("tcp"), "{told}");
 }

@@ -33,7 +33,7 @@ use madrigal_base::node::NodeAddress;
 use madrigal_netaccess::message::LinkError;
 
 use crate::endpoint::{Completion, Kind, PeerId, PostError, Status};
-use crate::{Endpoint, Station};
+use crate::{Endpoint, Worker};
 
 use packing::{Bulk, Part};
 pub use packing::{Packing, Packs};
@@ -97,8 +97,8 @@ pub struct Circuit {
 
 impl Circuit {
     /// Opens an endpoint for a Circuit; its address is what the others need.
-    pub fn endpoint(station: &Arc<Station>) -> Result<Endpoint, crate::station::OpenError> {
-        station.endpoint(station.space())
+    pub fn endpoint(worker: &Arc<Worker>) -> Result<Endpoint, crate::worker::OpenError> {
+        worker.endpoint(worker.space())
     }
 
     /// Joins a group: everybody names the same nodes in the same order, us among them. Nothing is sent yet.
@@ -151,7 +151,7 @@ impl Circuit {
     /// Waits until everything sent so far has left: to be called before a long time without sending or receiving, for a port that was
     /// full gets the rest of a message only while somebody makes progress.
     pub fn flush(&mut self) {
-        self.endpoint.station().flush(None);
+        self.endpoint.worker().flush(None);
     }
 
     /// Waits for the next message of any node of the group.
@@ -161,7 +161,7 @@ impl Circuit {
             if let Some((from, bytes)) = self.arrived()? {
                 return Ok(Unpacking::new(self, from, bytes));
             }
-            self.endpoint.station().idle();
+            self.endpoint.worker().idle();
         }
     }
 
@@ -237,7 +237,7 @@ impl Circuit {
                 };
             }
             if !self.poll() {
-                self.endpoint.station().idle();
+                self.endpoint.worker().idle();
             }
         }
     }
@@ -268,7 +268,7 @@ impl Drop for Circuit {
         // Copies are ours until they were sent: the endpoint does not close before, or gives them up.
         while !self.outbox.is_empty() {
             if !self.poll() {
-                self.endpoint.station().idle();
+                self.endpoint.worker().idle();
             }
         }
     }

@@ -156,7 +156,7 @@ impl Circuit {
     fn wait_for_room(&mut self, to: PeerId) {
         while !self.endpoint.has_room(to) {
             if !self.poll() {
-                self.endpoint.station().idle();
+                self.endpoint.worker().idle();
             }
         }
     }
@@ -165,7 +165,7 @@ impl Circuit {
     fn keep(&mut self, to: PeerId, tag: Option<u64>, bytes: Vec<u8>, token: u64) -> Result<Posted, PostError> {
         while self.copied > MOST_COPIED {
             if !self.poll() {
-                self.endpoint.station().idle();
+                self.endpoint.worker().idle();
             }
         }
         let posted = self.post(to, tag, &[lend(&bytes)], token)?;

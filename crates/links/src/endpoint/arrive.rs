@@ -9,8 +9,8 @@ use super::types::{Completion, Kind, PeerId, Status};
 use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
-use crate::station::out::Stream;
-use crate::station::state::{Come, Does, Landed, Op, Placed, Route, State, Take};
+use crate::worker::out::Stream;
+use crate::worker::state::{Come, Does, Landed, Op, Placed, Route, State, Take};
 
 /// The longest body kept for nobody in particular: what may be sent without having been asked for.
 pub(crate) const MAX_KEPT: usize = 1 << 20;

@@ -7,7 +7,7 @@
 
 use super::arrive::{Came, MAX_KEPT};
 use super::wire::{Head, What};
-use crate::station::state::{Node, State};
+use crate::worker::state::{Node, State};
 
 /// Bytes that may be kept by a node, ...
 const WINDOW: i64 = 64 << 20;

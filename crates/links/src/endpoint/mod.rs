@@ -33,7 +33,7 @@ use madrigal_base::node::NodeAddress;
 use madrigal_netaccess::message::LinkError;
 use madrigal_sys::time;
 
-use crate::station::Station;
+use crate::worker::Worker;
 pub use types::{
     Atomic, Claim, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Receive, Region, Seen, Send,
     Status, Wanted,
@@ -45,9 +45,9 @@ pub(crate) type Plain = Result<Vec<u8>, (usize, Claim)>;
 /// How long closing an endpoint waits for bodies that are just landing in its buffers.
 const CLOSE_NS: u64 = 2_000_000_000;
 
-/// A channel of a station: peers, messages, memory. May be used by several threads, one at a time inside.
+/// A channel of a worker: peers, messages, memory. May be used by several threads, one at a time inside.
 pub struct Endpoint {
-    station: Arc<Station>,
+    worker: Arc<Worker>,
     channel: u16,
 }
 
@@ -59,37 +59,37 @@ impl Endpoint {
     /// The most bytes of the numbers of one atomic operation.
     pub const ATOMIC: usize = remote::MAX_ATOMIC;
 
-    pub(crate) fn new(station: Arc<Station>, channel: u16) -> Self {
-        Self { station, channel }
+    pub(crate) fn new(worker: Arc<Worker>, channel: u16) -> Self {
+        Self { worker, channel }
     }
 
-    /// The station it belongs to.
-    pub fn station(&self) -> &Arc<Station> {
-        &self.station
+    /// The worker it belongs to.
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
     }
 
     /// By which others reach it.
     pub fn address(&self) -> NodeAddress {
-        NodeAddress { channel: self.channel, ..self.station.address().clone() }
+        NodeAddress { channel: self.channel, ..self.worker.address().clone() }
     }
 
     /// The peer at that address: the same number each time. Nothing is sent yet.
     pub fn peer(&self, at: &NodeAddress) -> PeerId {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         let node = core.state.node(at.id);
         let known = &mut core.state.nodes[node as usize];
         // More addresses are better.
         let count = |address: &NodeAddress| address.addresses.len() + address.foreign.len();
         if known.address.as_ref().is_none_or(|known| count(known) < count(at)) {
             known.address = Some(at.clone());
-            core.state.news.push(node);
+            core.state.stale.push(node);
         }
         core.state.endpoint(self.channel).map_or(PeerId(u32::MAX), |endpoint| endpoint.peer(node, at.channel))
     }
 
     /// Who a peer is: its node and channel, and addresses as far as they are known.
     pub fn who(&self, peer: PeerId) -> Option<NodeAddress> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
         let node = &core.state.nodes[peer.node as usize];
         let bare = NodeAddress::bare(node.id);
@@ -98,7 +98,7 @@ impl Endpoint {
 
     /// Why a peer cannot be reached, or is gone; `None` while nothing is wrong.
     pub fn why(&self, peer: PeerId) -> Option<LinkError> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         let peer = core.state.endpoint(self.channel)?.peers.get(peer.0 as usize).copied()?;
         core.state.nodes[peer.node as usize].why.clone()
     }
@@ -106,79 +106,79 @@ impl Endpoint {
     /// Sends a message.
     #[inline]
     pub fn send(&self, send: &Send<'_>) -> Result<Posted, PostError> {
-        self.station.core().send(self.channel, send)
+        self.worker.core().send(self.channel, send)
     }
 
     /// Whether a message to a peer would be taken now, or is known to be in vain.
     pub(crate) fn has_room(&self, to: PeerId) -> bool {
-        self.station.core().has_room(self.channel, to)
+        self.worker.core().has_room(self.channel, to)
     }
 
     /// Posts a buffer for a message.
     #[inline]
     pub fn receive(&self, receive: &Receive<'_>) -> Result<(), PostError> {
-        self.station.core().receive(self.channel, receive)
+        self.worker.core().receive(self.channel, receive)
     }
 
     /// The message a receive would get that were posted now; makes progress first.
     pub fn peek(&self, wanted: &Wanted) -> Option<Seen> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         core.progress();
         core.peek(self.channel, wanted).map(|(_, seen)| seen)
     }
 
     /// The same, and takes the message out, so that no receive gets it.
     pub fn claim(&self, wanted: &Wanted) -> Option<(Seen, Claim)> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         core.progress();
         core.claim(self.channel, wanted)
     }
 
     /// Receives a claimed message; of `receive`, buffers and token count.
     pub fn receive_claimed(&self, claim: Claim, receive: &Receive<'_>) -> Result<(), PostError> {
-        self.station.core().receive_claimed(self.channel, &claim, receive)
+        self.worker.core().receive_claimed(self.channel, &claim, receive)
     }
 
     /// Throws a claimed message away.
     pub fn discard(&self, claim: Claim) -> Result<(), PostError> {
-        self.station.core().discard(self.channel, &claim)
+        self.worker.core().discard(self.channel, &claim)
     }
 
     /// Takes a posted receive back that got no message yet: it completes as [`Status::Canceled`]. False: there is none of that token.
     pub fn cancel(&self, token: u64) -> bool {
-        self.station.core().cancel(self.channel, token)
+        self.worker.core().cancel(self.channel, token)
     }
 
     /// Lets peers reach memory, through every endpoint of the same space.
     ///
     /// The memory must stay until [`Endpoint::withdraw`]. A region whose key is in use is refused.
     pub fn expose(&self, region: Region) -> Result<(), ExposeError> {
-        self.station.core().expose(self.channel, region)
+        self.worker.core().expose(self.channel, region)
     }
 
     /// Ends that. [`PostError::Again`]: bytes are just landing there; make progress and try again.
     pub fn withdraw(&self, key: u64) -> Result<(), PostError> {
-        self.station.core().withdraw(self.channel, key)
+        self.worker.core().withdraw(self.channel, key)
     }
 
     /// Puts bytes into a peer's memory.
     pub fn put(&self, put: &Put<'_>) -> Result<Posted, PostError> {
-        self.station.core().put(self.channel, put)
+        self.worker.core().put(self.channel, put)
     }
 
     /// Gets bytes of a peer's memory.
     pub fn get(&self, get: &Get<'_>) -> Result<Posted, PostError> {
-        self.station.core().get(self.channel, get)
+        self.worker.core().get(self.channel, get)
     }
 
     /// Does something to numbers in a peer's memory.
     pub fn atomic(&self, atomic: &Atomic<'_>) -> Result<Posted, PostError> {
-        self.station.core().atomic(self.channel, atomic)
+        self.worker.core().atomic(self.channel, atomic)
     }
 
     /// From now on plain messages are only taken by [`Endpoint::next_plain`]: none is received, looked for or claimed.
     pub(crate) fn take_in_order(&self) {
-        if let Some(endpoint) = self.station.core().state.endpoint(self.channel) {
+        if let Some(endpoint) = self.worker.core().state.endpoint(self.channel) {
             endpoint.in_order = true;
         }
     }
@@ -187,7 +187,7 @@ impl Endpoint {
     /// none. `used`: the bytes of the last one, if nobody needs them any more.
     #[inline]
     pub(crate) fn next_plain(&self, used: &mut Vec<u8>) -> Option<(PeerId, Plain)> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         if used.capacity() > 0 {
             core.state.recycle(core::mem::take(used));
         }
@@ -226,7 +226,7 @@ impl Endpoint {
     /// Moves what is over to the end of `done`, all of it; with `progress`, made if there was nothing. How much there was.
     #[inline]
     pub fn drain(&self, done: &mut VecDeque<Completion>, progress: bool) -> usize {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         if progress && core.state.endpoint(self.channel).is_none_or(|endpoint| endpoint.done.is_empty()) {
             core.progress();
         }
@@ -243,7 +243,7 @@ impl Endpoint {
     /// The next completion; with `progress`, made if there was none.
     #[inline]
     pub fn next(&self, progress: bool) -> Option<Completion> {
-        let mut core = self.station.core();
+        let mut core = self.worker.core();
         let done = core.state.endpoint(self.channel)?.done.pop_front();
         if done.is_some() || !progress {
             return done;
@@ -257,13 +257,13 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         let until = time::now_ns() + CLOSE_NS;
         loop {
-            let mut core = self.station.core();
+            let mut core = self.worker.core();
             core.progress();
             if core.close(self.channel, time::now_ns() >= until) {
                 return;
             }
             drop(core);
-            self.station.idle();
+            self.worker.idle();
         }
     }
 }

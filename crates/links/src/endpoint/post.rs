@@ -10,9 +10,9 @@ use super::types::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, 
 use super::wire::{DATA, DELIVERY, Ended, Head, TAGGED, What};
 use super::{Endpoint, Plain};
 use crate::memory::{GATHER, Pieces, gather, slices};
-use crate::station::Core;
-use crate::station::out::Item;
-use crate::station::state::{Does, Op, Route};
+use crate::worker::Core;
+use crate::worker::out::Item;
+use crate::worker::state::{Does, Op, Route};
 
 impl Core {
     /// Where frames for a peer go now: its node, its channel there.

@@ -8,8 +8,8 @@ use super::atomic::{self, AtomicOp, AtomicType};
 use super::types::{Completion, Kind, PeerId, Region};
 use super::wire::{DATA, Ended, FETCH, Head, LAST, WRITE, What};
 use crate::memory::{Pieces, gather};
-use crate::station::out::Stream;
-use crate::station::state::{Does, Op, Placed, State};
+use crate::worker::out::Stream;
+use crate::worker::state::{Does, Op, Placed, State};
 
 /// The most bytes one operation on numbers works on.
 pub(crate) const MAX_ATOMIC: usize = 4096;

@@ -10,9 +10,9 @@ use super::remote::{Exposed, Known, MAX_ATOMIC};
 use super::types::{Atomic, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Region};
 use super::wire::{DATA, FETCH, Head, LAST, What};
 use crate::memory::{GATHER, Pieces, gather};
-use crate::station::Core;
-use crate::station::out::Item;
-use crate::station::state::{Does, Op, Route, Take};
+use crate::worker::Core;
+use crate::worker::out::Item;
+use crate::worker::state::{Does, Op, Route, Take};
 
 /// Fewer bytes are put by a frame, which costs less than a system call, unless the peer is likely not to run now: only it could answer.
 const LEAST_PUSH: usize = 2048;

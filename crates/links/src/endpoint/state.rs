@@ -1,4 +1,4 @@
-//! What a station knows of one endpoint.
+//! What a worker knows of one endpoint.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,7 +12,7 @@ use super::types::{Completion, PeerId, Status};
 use super::wire::Message;
 use crate::memory::Pieces;
 use crate::slab::Key;
-use crate::station::state::State;
+use crate::worker::state::State;
 
 /// An endpoint: its peers, what it waits for, what waits for it.
 pub(crate) struct EndpointState {

@@ -7,7 +7,7 @@ use madrigal_base::config::{Methods, Settings};
 use madrigal_base::node::NodeAddress;
 use madrigal_drivers::shm::arena::Arena;
 use madrigal_links::circuit::{Packs, Unpacks};
-use madrigal_links::{Circuit, Station};
+use madrigal_links::{Circuit, Worker};
 use madrigal_netaccess::message::MessageDriver;
 use madrigal_sys::{process, time};
 
@@ -22,8 +22,8 @@ pub(super) const ASKED: &str = "circuit ";
 pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, PerfError> {
     let driver = driver(method)?;
     let job = Job { size: size.clamp(1, LONGEST), iterations: iterations.max(1) };
-    let station = crate::station_with(&settings(&[method]))?;
-    let endpoint = Circuit::endpoint(&station)?;
+    let worker = crate::worker_with(&settings(&[method]))?;
+    let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
     let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
     let (arena, fd) = Arena::create().map_err(os)?;
@@ -68,10 +68,10 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
     let (to, channel_to) = (address(to)?, address(channel_to)?);
     let driver = madrigal_drivers::message_driver(method).ok_or_else(unclear)?;
-    let station = crate::station_with(&settings(&[method]))?;
-    let endpoint = Circuit::endpoint(&station)?;
+    let worker = crate::worker_with(&settings(&[method]))?;
+    let endpoint = Circuit::endpoint(&worker)?;
     let me = endpoint.address();
-    introduce(&station, &to, &me)?;
+    introduce(&worker, &to, &me)?;
     let mut circuit = Circuit::join(endpoint, &[to, me])?;
     let mut channel = Channel::open(driver, &settings(&[method]), job.size)?;
     channel.join(Some(&channel_to), || process::alive(parent, born))?;
@@ -86,8 +86,8 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
 }
 
 /// Tells the parent our address, by a Circuit of its own: messages of the one that is measured are counted on both sides.
-pub(super) fn introduce(station: &Arc<Station>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
-    let endpoint = Circuit::endpoint(station)?;
+pub(super) fn introduce(worker: &Arc<Worker>, to: &NodeAddress, me: &NodeAddress) -> Result<(), PerfError> {
+    let endpoint = Circuit::endpoint(worker)?;
     let own = endpoint.address();
     let mut circuit = Circuit::join(endpoint, &[to.clone(), own])?;
     let mut packing = circuit.begin_packing(0)?;
@@ -107,7 +107,7 @@ pub(super) fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Res
         if time::now_ns() > until || !peer.is_alive() {
             return Err(PerfError::Gone);
         }
-        endpoint.station().idle();
+        endpoint.worker().idle();
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) fn driver(method: &str) -> Result<&'static dyn MessageDriver, PerfErr
     driver.ok_or_else(|| PerfError::Method { method: method.to_owned() })
 }
 
-/// For stations that use these methods only.
+/// For workers that use these methods only.
 pub(super) fn settings(methods: &[&str]) -> Settings {
     let methods = methods.iter().map(|&method| method.to_owned()).collect();
     Settings { methods: Methods::Only(methods), ..Settings::default() }

@@ -1,12 +1,12 @@
-//! What idle peers cost: the ping-pong over Circuits of two pairs of stations in the same two processes, in turn. One pair knows nobody
-//! else; each station of the other one is linked by TCP with many that sleep, all of them in a third process.
+//! What idle peers cost: the ping-pong over Circuits of two pairs of workers in the same two processes, in turn. One pair knows nobody
+//! else; each worker of the other one is linked by TCP with many that sleep, all of them in a third process.
 
 use core::fmt;
 use std::os::fd::AsRawFd as _;
 
 use madrigal_base::node::NodeAddress;
 use madrigal_links::endpoint::{PeerId, PostError, Send};
-use madrigal_links::{Circuit, Endpoint, Station};
+use madrigal_links::{Circuit, Endpoint, Worker};
 use madrigal_sys::{process, raw, time};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -16,7 +16,7 @@ use super::{Job, LONGEST, Peer, PerfError, START_NS, best, median, os, steady};
 
 /// What the started copy of a pair is told begins with this, ...
 pub(super) const ASKED: &str = "crowd ";
-/// ... and what the one is told that has the idle stations.
+/// ... and what the one is told that has the idle workers.
 pub(super) const IDLE: &str = "idle ";
 /// How often everybody is started anew: where its lines lie in the cache is a matter of luck for a pair.
 const SETS: usize = 25;
@@ -32,7 +32,7 @@ pub struct Crowd {
     pub size: usize,
     /// Ping-pongs a round, at most.
     pub iterations: u32,
-    /// Idle peers that each of the two was linked with by TCP and had exchanged messages with, as its station counted them in the end.
+    /// Idle peers that each of the two was linked with by TCP and had exchanged messages with, as its worker counted them in the end.
     pub peers: usize,
     /// One round each, of two that know nobody else.
     pub alone_ns: Vec<f64>,
@@ -104,7 +104,7 @@ impl Job {
     fn ask_pairs(self, among: usize, peers: usize, crowd: &mut Crowd) -> Result<(), PerfError> {
         let method = crowd.method.as_str();
         let ends = open(method)?;
-        let hall = Circuit::endpoint(ends[among].station())?;
+        let hall = Circuit::endpoint(ends[among].worker())?;
         let addresses = [&ends[0], &ends[1], &hall].map(|end| hex(&end.address().encode(NodeAddress::LONG)));
         let numbers = [process::own_pid() as usize, self.size, self.iterations as usize, among, peers];
         let told = [numbers.map(|number| number.to_string()).join(" "), method.to_owned(), addresses.join(" ")];
@@ -124,8 +124,8 @@ impl Job {
         }
         let mut count = [0; 8];
         receive(&mut pairs[among], &mut count)?;
-        check_path(hall.station(), &others[among], method)?;
-        let up = linked(hall.station(), &others[among]).min(u64::from_le_bytes(count) as usize);
+        check_path(hall.worker(), &others[among], method)?;
+        let up = linked(hall.worker(), &others[among]).min(u64::from_le_bytes(count) as usize);
         crowd.peers = crowd.peers.min(up);
         if up < peers { Err(PerfError::Peers { up, wanted: peers }) } else { Ok(()) }
     }
@@ -143,10 +143,10 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
     let ends = open(method)?;
     for (end, to) in ends.iter().zip(&to) {
-        introduce(end.station(), to, &end.address())?;
+        introduce(end.worker(), to, &end.address())?;
     }
-    let own = Circuit::endpoint(ends[among].station())?;
-    introduce(own.station(), &hall, &own.address())?;
+    let own = Circuit::endpoint(ends[among].worker())?;
+    introduce(own.worker(), &hall, &own.address())?;
     welcome(&own, peers, || process::alive(parent, born))?;
     let mut pairs = join(ends, |me, pair| [to[pair].clone(), me])?;
     for round in 0..ROUNDS {
@@ -155,7 +155,7 @@ pub(super) fn peer(told: &str) -> Result<(), PerfError> {
             pairs[pair].flush();
         }
     }
-    let count = linked(own.station(), &to[among]) as u64;
+    let count = linked(own.worker(), &to[among]) as u64;
     send(&mut pairs[among], 0, &count.to_le_bytes())
 }
 
@@ -166,7 +166,7 @@ fn order(round: usize) -> [usize; 2] {
 
 /// Ends of both pairs. Both may use TCP; what carries their own messages is nearer, if that is another method.
 fn open(method: &str) -> Result<[Endpoint; 2], PerfError> {
-    let end = || Ok::<_, PerfError>(Circuit::endpoint(&crate::station_with(&settings(&[method, "tcp"]))?)?);
+    let end = || Ok::<_, PerfError>(Circuit::endpoint(&crate::worker_with(&settings(&[method, "tcp"]))?)?);
     Ok([end()?, end()?])
 }
 
@@ -190,10 +190,10 @@ fn welcome(hall: &Endpoint, peers: usize, mut alive: impl FnMut() -> bool) -> Re
         } else if time::now_ns() > until || !alive() {
             return Err(PerfError::Peers { up, wanted: peers });
         } else {
-            hall.station().idle();
+            hall.worker().idle();
         }
     }
-    hall.station().flush(Some(until));
+    hall.worker().flush(Some(until));
     Ok(())
 }
 
@@ -203,58 +203,58 @@ fn greet(from: &Endpoint, to: PeerId) -> Result<(), PerfError> {
     loop {
         match from.send(&empty) {
             Ok(_) => return Ok(()),
-            Err(PostError::Again) => drop(from.station().progress()),
+            Err(PostError::Again) => drop(from.worker().progress()),
             Err(_) => return Err(PerfError::Gone),
         }
     }
 }
 
 /// Whether that method is how the others of a pair are reached; TCP would be, if it fails.
-fn check_path(station: &Station, other: &NodeAddress, method: &str) -> Result<(), PerfError> {
-    let reached = station.reached();
+fn check_path(worker: &Worker, other: &NodeAddress, method: &str) -> Result<(), PerfError> {
+    let reached = worker.reached();
     let so =
         reached.iter().any(|node| node.node == other.id && node.path.as_ref().is_some_and(|path| path.0 == method));
     if so { Ok(()) } else { Err(PerfError::Method { method: method.to_owned() }) }
 }
 
-/// How many nodes but that one a station is linked with by TCP, that have sent it something and were sent something.
-fn linked(station: &Station, but: &NodeAddress) -> usize {
-    let reached = station.reached();
+/// How many nodes but that one a worker is linked with by TCP, that have sent it something and were sent something.
+fn linked(worker: &Worker, but: &NodeAddress) -> usize {
+    let reached = worker.reached();
     let by_tcp = reached.iter().filter(|node| node.node != but.id && matches!(node.path, Some(("tcp", _))));
     by_tcp.filter(|node| node.sent > 0 && node.received > 0).count()
 }
 
-/// The part of the started copy that has the idle stations: it is killed in the end.
+/// The part of the started copy that has the idle workers: it is killed in the end.
 pub(super) fn idle(told: &str) -> Result<(), PerfError> {
     let unclear = || PerfError::Told(told.to_owned());
     let words: Vec<&str> = told.split(' ').collect();
     let [count, here, there] = words[..] else { return Err(unclear()) };
     let (count, halls) = (count.parse::<usize>().map_err(|_| unclear())?, [address(here)?, address(there)?]);
-    // A station takes half a dozen descriptors.
+    // A worker takes half a dozen descriptors.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(os)?;
-    let mut stations = Vec::new();
+    let mut workers = Vec::new();
     for _ in 0..count {
-        let endpoint = Circuit::endpoint(&crate::station_with(&settings(&["tcp"]))?)?;
-        for fd in endpoint.station().descriptors() {
+        let endpoint = Circuit::endpoint(&crate::worker_with(&settings(&["tcp"]))?)?;
+        for fd in endpoint.worker().descriptors() {
             raw::epoll_ctl(watch.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, epoll::EventFlags::IN.bits(), 0).map_err(os)?;
         }
         for hall in &halls {
             greet(&endpoint, endpoint.peer(hall))?;
         }
-        stations.push(endpoint);
+        workers.push(endpoint);
     }
     loop {
         let mut until = Some(u64::MAX);
-        for endpoint in &stations {
+        for endpoint in &workers {
             while endpoint.take_plain().is_some() {}
-            until = until.and_then(|until| Some(until.min(endpoint.station().arm()?)));
+            until = until.and_then(|until| Some(until.min(endpoint.worker().arm()?)));
         }
         if let Some(until) = until {
             raw::wait_readable(&[watch.as_raw_fd()], until.saturating_sub(time::now_ns()));
         }
-        stations.iter().for_each(|endpoint| endpoint.station().woken());
+        workers.iter().for_each(|endpoint| endpoint.worker().woken());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Endpoints: one is a channel of this process's station.
+//! Endpoints: one is a channel of this process's worker.
 
 mod atomic;
 mod messages;
@@ -33,7 +33,7 @@ use crate::names::Name;
 use crate::object::{Object, class, fid, ops, store};
 use crate::slab::Slab;
 use crate::state::{Desk, State};
-use crate::{av, cntr, cq, guard, station};
+use crate::{av, cntr, cq, guard, worker};
 
 pub(crate) use atomic::query as query_atomic;
 
@@ -192,8 +192,8 @@ const FLUSH_NS: u64 = 5_000_000_000;
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(station) = self.domain.station() {
-            station.flush(Some(time::now_ns() + FLUSH_NS));
+        if let Some(worker) = self.domain.worker() {
+            worker.flush(Some(time::now_ns() + FLUSH_NS));
         }
         let mut state = self.domain.lock();
         let gone = state.eps.remove(self.at);
@@ -234,12 +234,12 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: its parts are null or whole.
         let (tx, rx) = unsafe { (info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
         let link = match domain
-            .open_station()
-            .and_then(|station| station.0.endpoint(station.1).map_err(|error| error.to_string()))
+            .open_worker()
+            .and_then(|worker| worker.0.endpoint(worker.1).map_err(|error| error.to_string()))
         {
             Ok(link) => link,
             Err(why) => {
-                station::complain(&format!("no endpoint: {why}"));
+                worker::complain(&format!("no endpoint: {why}"));
                 return -EIO;
             }
         };

@@ -163,10 +163,10 @@ fn provider() -> Result<String, String> {
     library::find_provider().map(|path| path.display().to_string()).ok_or_else(|| missing.to_owned())
 }
 
-/// What a station opened now would publish.
+/// What a worker opened now would publish.
 fn addresses(settings: &madrigal::config::Settings) -> Vec<String> {
-    let Ok(station) = madrigal::station_with(settings) else { return Vec::new() };
-    let own = station.address();
+    let Ok(worker) = madrigal::worker_with(settings) else { return Vec::new() };
+    let own = worker.address();
     own.addresses.iter().map(ToString::to_string).collect()
 }
 

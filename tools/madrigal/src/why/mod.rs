@@ -58,27 +58,27 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
 
 /// Says which process is which node, where there are any. `one`: others were not looked at yet.
 fn name_peers(host: &Host, processes: &mut [Process], one: bool) {
-    if processes.iter().all(|process| process.stations.is_empty()) {
+    if processes.iter().all(|process| process.workers.is_empty()) {
         return;
     }
     let mut known = ranks::Known::new();
     let mut note = |process: &Process| {
-        let nodes = process.stations.iter().map(|station| station.node.clone());
+        let nodes = process.workers.iter().map(|worker| worker.node.clone());
         known.extend(nodes.map(|node| (node, (process.pid, process.rank))));
     };
     if one {
         processes::all(host, &[]).iter().for_each(&mut note);
     }
     processes.iter().for_each(&mut note);
-    processes.iter_mut().for_each(|process| ranks::name_peers(&mut process.stations, &known));
+    processes.iter_mut().for_each(|process| ranks::name_peers(&mut process.workers, &known));
 }
 
 fn describe(process: &Process) -> String {
     let mut text = if process.wrapped { connections(process) } else { String::new() };
     let program = out::escaped(&process.program);
     let rank = process.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
-    for station in &process.stations {
-        text += &format!("process {} ({program}): {rank}{}", process.pid, ranks::describe(station));
+    for worker in &process.workers {
+        text += &format!("process {} ({program}): {rank}{}", process.pid, ranks::describe(worker));
     }
     text
 }

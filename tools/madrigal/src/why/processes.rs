@@ -9,7 +9,7 @@ use madrigal_sys::Errno;
 use serde::Serialize;
 
 use super::host::{self, End, Host, is_wrapped};
-use super::ranks::{self, Station};
+use super::ranks::{self, Worker};
 use super::reasons::{self, Because, Peer};
 use crate::out;
 
@@ -22,8 +22,8 @@ pub(super) struct Process {
     pub(super) wrapped: bool,
     /// The rank an MPI launcher gave it.
     pub(super) rank: Option<u32>,
-    /// Its stations: one where MPI runs over us.
-    pub(super) stations: Vec<Station>,
+    /// Its workers: one where MPI runs over us.
+    pub(super) workers: Vec<Worker>,
     /// Sleeps that ended by the safety cut with something to read: 0 unless a wake-up was lost.
     pub(super) missed_bells: u64,
     pub(super) connections: Vec<Connection>,
@@ -90,21 +90,21 @@ pub(super) fn all(host: &Host, routes: &[RouteStatus]) -> Vec<Process> {
     // The user's daemon is wrapped, too, and its connections are those of the programs.
     let exe = |pid: u32| std::fs::read_link(host::exe(pid)).ok();
     let serves = |pid: u32| is_wrapped(pid) == Ok(true) && exe(pid) != exe(own());
-    let ours = |pid: &u32| serves(*pid) || ranks::of(*pid).is_ok_and(|stations| !stations.is_empty());
+    let ours = |pid: &u32| serves(*pid) || ranks::of(*pid).is_ok_and(|workers| !workers.is_empty());
     let others = host::pids().into_iter().filter(|pid| *pid != own());
     others.filter(ours).filter_map(|pid| of(host, pid, routes).ok()).collect()
 }
 
 /// A process that is not wrapped and belongs to a parallel job.
 fn parallel(pid: u32) -> Option<Process> {
-    let stations = ranks::of(pid).ok().filter(|stations| !stations.is_empty())?;
+    let workers = ranks::of(pid).ok().filter(|workers| !workers.is_empty())?;
     let program = host::name(pid);
     Some(Process {
         pid,
         program,
         wrapped: false,
         rank: ranks::rank(pid),
-        stations,
+        workers,
         missed_bells: 0,
         connections: Vec::new(),
         not_connected: Vec::new(),
@@ -143,9 +143,9 @@ fn describe(host: &Host, pid: u32, routes: &[RouteStatus]) -> Process {
     let by_daemon = routes.iter().filter(|route| route.pid == pid && route.error.is_some()).cloned();
     let not_connected = by_daemon.chain(report.into_iter().flat_map(|report| refusals(pid, report))).collect();
     let missed_bells = report.map_or(0, |r| r.missed_bells().load(Relaxed));
-    let (stations, rank) = (ranks::of(pid).unwrap_or_default(), ranks::rank(pid));
+    let (workers, rank) = (ranks::of(pid).unwrap_or_default(), ranks::rank(pid));
     let program = seen.program.clone();
-    Process { pid, program, wrapped: true, rank, stations, missed_bells, connections, not_connected }
+    Process { pid, program, wrapped: true, rank, workers, missed_bells, connections, not_connected }
 }
 
 /// What was not connected, and no daemon knows of.

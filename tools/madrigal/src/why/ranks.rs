@@ -1,4 +1,4 @@
-//! Processes of parallel jobs: their stations, and the nodes each talks to.
+//! Processes of parallel jobs: their workers, and the nodes each talks to.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::out;
 
-/// A station of a process.
+/// A worker of a process.
 #[derive(Serialize, Default)]
-pub(super) struct Station {
+pub(super) struct Worker {
     /// Its id.
     pub(super) node: String,
     /// The drivers of messages it opened.
@@ -60,9 +60,9 @@ struct Rejected {
 /// Who is which node.
 pub(super) type Known = HashMap<String, (u32, Option<u32>)>;
 
-/// The stations of a process.
-pub(super) fn of(pid: u32) -> Result<Vec<Station>, Errno> {
-    Ok(Seen::of(pid)?.iter().filter_map(station).collect())
+/// The workers of a process.
+pub(super) fn of(pid: u32) -> Result<Vec<Worker>, Errno> {
+    Ok(Seen::of(pid)?.iter().filter_map(worker).collect())
 }
 
 /// The rank an MPI launcher gave a process.
@@ -74,30 +74,30 @@ pub(super) fn rank(pid: u32) -> Option<u32> {
 }
 
 /// Adds what is known of the peers that are on this host.
-pub(super) fn name_peers(stations: &mut [Station], known: &Known) {
-    for peer in stations.iter_mut().flat_map(|station| &mut station.peers) {
+pub(super) fn name_peers(workers: &mut [Worker], known: &Known) {
+    for peer in workers.iter_mut().flat_map(|worker| &mut worker.peers) {
         if let Some((pid, rank)) = known.get(&peer.node) {
             (peer.pid, peer.rank) = (Some(*pid), *rank);
         }
     }
 }
 
-fn station(seen: &Seen) -> Option<Station> {
+fn worker(seen: &Seen) -> Option<Worker> {
     let mut records = seen.records();
-    let mut station = Station::default();
+    let mut worker = Worker::default();
     for (key, value) in lines(&records.next()?.text()?) {
         match key {
-            "node" => station.node = value.to_owned(),
-            "driver" => station.drivers.push(value.to_owned()),
-            "address" => station.addresses.push(value.to_owned()),
-            "rejected" => station.refused.push(rejected(value)),
+            "node" => worker.node = value.to_owned(),
+            "driver" => worker.drivers.push(value.to_owned()),
+            "address" => worker.addresses.push(value.to_owned()),
+            "rejected" => worker.refused.push(rejected(value)),
             _ => {}
         }
     }
     // It knows itself too: that is worth a line only if it talks to itself.
-    let worth = |peer: &Peer| peer.node != station.node || peer.state != "known";
-    station.peers = records.filter_map(peer).filter(worth).collect();
-    Some(station)
+    let worth = |peer: &Peer| peer.node != worker.node || peer.state != "known";
+    worker.peers = records.filter_map(peer).filter(worth).collect();
+    Some(worker)
 }
 
 fn peer(record: &Rank) -> Option<Peer> {
@@ -142,13 +142,13 @@ fn rejected(value: &str) -> Rejected {
     Rejected { what: what.to_owned(), why: why.replace('\t', " ") }
 }
 
-/// A station for people.
-pub(super) fn describe(station: &Station) -> String {
-    let count = station.peers.len();
+/// A worker for people.
+pub(super) fn describe(worker: &Worker) -> String {
+    let count = worker.peers.len();
     let plural = if count == 1 { "node" } else { "nodes" };
-    let at = if station.addresses.is_empty() { String::new() } else { format!(" at {}", station.addresses.join(", ")) };
-    let mut text = format!("node {}{at}, by {}: knows {count} {plural}\n", station.node, station.drivers.join(", "));
-    for Rejected { what, why } in &station.refused {
+    let at = if worker.addresses.is_empty() { String::new() } else { format!(" at {}", worker.addresses.join(", ")) };
+    let mut text = format!("node {}{at}, by {}: knows {count} {plural}\n", worker.node, worker.drivers.join(", "));
+    for Rejected { what, why } in &worker.refused {
         text += &format!("  not by {what}: {why}\n");
     }
     if count == 0 {
@@ -158,7 +158,7 @@ pub(super) fn describe(station: &Station) -> String {
         ["node", "pid", "rank", "state", "path", "frames out", "in", "bytes out", "in", "copied out", "in", "how"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let number = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    for peer in &station.peers {
+    for peer in &worker.peers {
         let mut row = vec![peer.node.clone(), number(peer.pid), number(peer.rank), peer.state.to_owned()];
         row.push(peer.path.clone().unwrap_or_else(|| "-".to_owned()));
         let counts = [peer.frames_out, peer.frames_in, peer.bytes_out, peer.bytes_in, peer.copied_out, peer.copied_in];
@@ -167,7 +167,7 @@ pub(super) fn describe(station: &Station) -> String {
         rows.push(row);
     }
     text += &out::table(&rows, &[1, 2, 5, 6, 7, 8, 9, 10]);
-    text + &details(&station.peers)
+    text + &details(&worker.peers)
 }
 
 /// What does not fit into the table: the same remark of several nodes once.

@@ -1,4 +1,4 @@
-//! What a station tells of itself and its nodes, for `madrigal why`: a record each, counters kept in place, and a text that is written
+//! What a worker exports of itself and its nodes, for `madrigal why`: a record each, counters kept in place, and a text that is written
 //! anew when something changes.
 
 use core::fmt::Write as _;
@@ -25,13 +25,13 @@ impl State {
 }
 
 impl Core {
-    /// Tells of the nodes of which there is news.
+    /// Exports the nodes whose record is stale.
     #[cold]
     pub(super) fn tell_news(&mut self) {
-        let mut news = core::mem::take(&mut self.state.news);
-        news.sort_unstable();
-        news.dedup();
-        for node in news {
+        let mut stale = core::mem::take(&mut self.state.stale);
+        stale.sort_unstable();
+        stale.dedup();
+        for node in stale {
             let Some(node) = self.state.nodes.get(node as usize) else { continue };
             if let Record::Listed(rank) = node.record {
                 rank.tell(&self.text(node));

@@ -1,28 +1,28 @@
-//! The station of this process: one for all domains, while any of them has an endpoint.
+//! The worker of this process: one for all domains, while any of them has an endpoint.
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-use madrigal::station_with;
+use madrigal::worker_with;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_links::station::Station;
+use madrigal_links::worker::Worker;
 use madrigal_netaccess::message::LinkError;
 
 use crate::lock;
 
-static STATION: Mutex<Weak<Station>> = Mutex::new(Weak::new());
+static WORKER: Mutex<Weak<Worker>> = Mutex::new(Weak::new());
 
-/// The station there is, or a new one. `Err`: why not, in one sentence.
-pub(crate) fn station() -> Result<Arc<Station>, String> {
-    let mut kept = lock(&STATION);
-    if let Some(station) = kept.upgrade() {
-        return Ok(station);
+/// The worker there is, or a new one. `Err`: why not, in one sentence.
+pub(crate) fn worker() -> Result<Arc<Worker>, String> {
+    let mut kept = lock(&WORKER);
+    if let Some(worker) = kept.upgrade() {
+        return Ok(worker);
     }
-    let station = station_with(&settings()).map_err(|error| error.to_string())?;
-    *kept = Arc::downgrade(&station);
-    Ok(station)
+    let worker = worker_with(&settings()).map_err(|error| error.to_string())?;
+    *kept = Arc::downgrade(&worker);
+    Ok(worker)
 }
 
 /// The environment's `MADRIGAL_*` keys. What does not read leaves the default in force; `madrigal exec` has said so.

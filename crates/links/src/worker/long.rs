@@ -41,7 +41,7 @@ impl State {
     #[cold]
     pub(crate) fn refused_copies(&mut self, node: u32) {
         self.nodes[node as usize].copies = false;
-        self.news.push(node);
+        self.stale.push(node);
     }
 
     /// To be called after a look that found nothing, while messages are asked for.

@@ -1,4 +1,4 @@
-//! How a station waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
+//! How a worker waits: it looks again at once, gives the processor away where tasks outnumber processors, and sleeps only after a
 //! long time in which nothing came, so that an idle process costs next to nothing and a busy one never waits to be woken.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::{raw, time};
 
 use super::answers::{Answers, Looks};
-use super::manners::Manners;
 use super::state::{Node, Route};
-use super::{Core, Station};
+use super::yields::YieldDetector;
+use super::{Core, Worker};
 use crate::endpoint::state::Awaited;
 
 /// Looks between two looks at the clock, ...
@@ -60,7 +60,7 @@ pub(crate) struct Idle {
     yields: AtomicU32,
     /// How long who yielded was away lately, on the average.
     away: AtomicU64,
-    manners: Manners,
+    detector: YieldDetector,
     answers: Answers,
 }
 
@@ -83,7 +83,7 @@ impl Idle {
         self.sleep.store(0, Ordering::Relaxed);
         self.sought.store(0, Ordering::Relaxed);
         self.answers.forget();
-        self.manners.forget_last();
+        self.detector.forget_last();
     }
 
     /// Something is sent.
@@ -149,11 +149,11 @@ impl Idle {
         if !caller {
             return self.give_away();
         }
-        self.manners.back();
-        if !self.manners.are_good() {
+        self.detector.back();
+        if !self.detector.yields() {
             self.give_away();
         }
-        self.manners.leave();
+        self.detector.leave();
     }
 
     fn give_away(&self) {
@@ -210,9 +210,9 @@ impl Idle {
     }
 }
 
-impl Station {
+impl Worker {
     /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody. True:
-    /// [`Station::lost`] has something to tell.
+    /// [`Worker::lost`] has something to tell.
     #[inline]
     pub fn idle(&self) -> bool {
         self.wait_once(false)
@@ -290,13 +290,13 @@ impl Station {
         }
     }
 
-    /// The descriptors of the ports, the same ones while the station lives, for who sleeps by means of his own.
+    /// The descriptors of the ports, the same ones while the worker lives, for who sleeps by means of his own.
     pub fn descriptors(&self) -> Vec<RawFd> {
         self.core().ports.iter().filter_map(|slot| slot.port.descriptor().map(|fd| fd.as_raw_fd())).collect()
     }
 
     /// Has them ring from now on. `None`: there is something to do first. Else one may sleep until one of them is ready to be read, at
-    /// most until the time that is told (nanoseconds of the monotonic clock), and must then call [`Station::woken`].
+    /// most until the time that is told (nanoseconds of the monotonic clock), and must then call [`Worker::woken`].
     pub fn arm(&self) -> Option<u64> {
         let mut core = self.core();
         core.seek(false);

@@ -8,12 +8,12 @@ use crate::endpoint::arrive::Came;
 use crate::endpoint::wire::{Seen, What};
 
 /// The state, as one port may talk to it.
-pub(crate) struct Ear<'a> {
+pub(crate) struct EventSink<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) port: usize,
 }
 
-impl Ear<'_> {
+impl EventSink<'_> {
     /// Whose link that is; `None`: nobody's, or one that does not count any more.
     #[inline]
     fn node(&self, link: Link) -> Option<u32> {
@@ -59,7 +59,7 @@ impl Ear<'_> {
     }
 }
 
-impl Sink for Ear<'_> {
+impl Sink for EventSink<'_> {
     fn crowded(&self) -> bool {
         self.state.idle.is_crowded()
     }
@@ -71,7 +71,7 @@ impl Sink for Ear<'_> {
         (known.node, known.up) = (node, true);
         let peer = &mut self.state.nodes[node as usize];
         peer.links.push((port, link));
-        self.state.news.push(node);
+        self.state.stale.push(node);
         let peer = &mut self.state.nodes[node as usize];
         if matches!(peer.route, Route::None | Route::Linking { .. }) {
             (peer.route, peer.sought, peer.why) = (Route::Up { port, link }, false, None);
@@ -88,7 +88,7 @@ impl Sink for Ear<'_> {
         if was_up {
             self.state.fail(node, why);
         } else if peer.route == (Route::Linking { port, link }) {
-            self.state.news.push(node);
+            self.state.stale.push(node);
             // Another driver may do.
             peer.route = Route::None;
             peer.tried = port + 1;

@@ -1,9 +1,9 @@
-//! The station: a process's ports, the nodes it knows, and the progress of everything that is on its way.
+//! The worker: a process's ports, the nodes it knows, and the progress of everything that is on its way.
 //!
 //! ```text
-//!   Endpoint (matching, memory) ..   Endpoint        channels of one station
+//!   Endpoint (matching, memory) ..   Endpoint        channels of one worker
 //!        \          |           /
-//!         Station: nodes, one route each; what waits for each; operations on their way
+//!         Worker: nodes, one route each; what waits for each; operations on their way
 //!        /          |          \
 //!    loopback      shm         tcp                  ports, nearest reach first
 //! ```
@@ -11,13 +11,13 @@
 //! progress is made by whoever calls. Everything lies behind one lock that is a compare-exchange when nobody else wants it.
 
 mod answers;
-pub(crate) mod ear;
+mod export;
 mod long;
-mod manners;
-mod news;
 pub(crate) mod out;
+pub(crate) mod sink;
 pub(crate) mod state;
 mod wait;
+mod yields;
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -35,21 +35,21 @@ use crate::endpoint::arrive::MAX_KEPT;
 use crate::endpoint::credit::Credit;
 use crate::endpoint::state::EndpointState;
 pub use answers::Looks;
-use ear::Ear;
+use sink::EventSink;
 use state::{Route, State};
 pub(crate) use wait::Idle;
 
 /// Bodies up to this many bytes are sent without asking, inside a host and between hosts.
 const EAGER_NEAR: usize = 32 << 10;
 const EAGER_FAR: usize = 64 << 10;
-/// How long a station that is closed goes on sending what it took before.
+/// How long a worker that is closed goes on sending what it took before.
 const CLOSE_NS: u64 = 5_000_000_000;
 /// A port at which nothing came for so many looks is looked at less often while others are busy: ...
 const QUIET: u32 = 256;
 /// ... once in so many looks.
 const SELDOM: u32 = 16;
 
-/// What a station is made of.
+/// What a worker is made of.
 #[derive(Clone)]
 pub struct Options<'a> {
     /// The drivers it may use, nearest reach first. One that reaches this process itself should be among them.
@@ -60,7 +60,7 @@ pub struct Options<'a> {
     pub max_spin_ns: u64,
 }
 
-/// Why there is no station.
+/// Why there is no worker.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -73,7 +73,7 @@ pub enum OpenError {
 }
 
 /// The ports of a process and all that goes over them.
-pub struct Station {
+pub struct Worker {
     core: Turn<Core>,
     idle: Arc<Idle>,
     policy: WaitPolicy,
@@ -123,7 +123,7 @@ pub struct Reached {
     pub received: u64,
 }
 
-impl Station {
+impl Worker {
     /// Opens every driver that works here.
     pub fn open(options: &Options<'_>) -> Result<Arc<Self>, OpenError> {
         let id = core::iter::repeat_with(madrigal_sys::process::random).find_map(NodeId::new);
@@ -211,7 +211,7 @@ impl Station {
     }
 }
 
-impl Drop for Station {
+impl Drop for Worker {
     fn drop(&mut self) {
         // What was taken from callers is sent, if that can be done soon.
         self.flush(Some(time::now_ns() + CLOSE_NS));
@@ -266,7 +266,7 @@ impl Core {
                 Err(why) => {
                     to.rejected.push((slot.name.to_owned(), why));
                     to.tried += 1;
-                    self.state.news.push(node);
+                    self.state.stale.push(node);
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Core {
         self.ports[port].quiet = 0;
     }
 
-    /// See [`Station::progress`].
+    /// See [`Worker::progress`].
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
         self.turn = self.turn.wrapping_add(1);
@@ -303,7 +303,7 @@ impl Core {
             if slot.quiet >= QUIET && busy && !self.turn.is_multiple_of(SELDOM) {
                 continue;
             }
-            let found = slot.port.poll(&mut Ear { state: &mut self.state, port });
+            let found = slot.port.poll(&mut EventSink { state: &mut self.state, port });
             slot.quiet = if found > 0 { 0 } else { slot.quiet.saturating_add(1) };
             busy |= slot.quiet < QUIET;
             count += found;
@@ -311,7 +311,7 @@ impl Core {
                 self.settle();
             }
         }
-        if !self.state.news.is_empty() {
+        if !self.state.stale.is_empty() {
             self.tell_news();
         }
         if !self.state.asked.is_empty() && count == 0 {

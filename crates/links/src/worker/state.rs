@@ -1,4 +1,4 @@
-//! What a station knows, apart from its ports: nodes, links, endpoints, operations on their way.
+//! What a worker knows, apart from its ports: nodes, links, endpoints, operations on their way.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(crate) struct State {
     pub(crate) lost: Vec<u32>,
     /// Where others can read of our nodes; `None`: nowhere.
     pub(crate) ranks: Option<Ranks>,
-    /// Nodes of which there is news for that.
-    pub(crate) news: Vec<u32>,
+    /// Nodes whose record there is stale.
+    pub(crate) stale: Vec<u32>,
 }
 
 /// A process we know.
@@ -257,7 +257,7 @@ impl State {
         *self.by_id.entry(id).or_insert_with(|| {
             let node = self.nodes.len() as u32;
             self.nodes.push(Node::new(id, self.ranks.as_mut().and_then(Ranks::add)));
-            self.news.push(node);
+            self.stale.push(node);
             node
         })
     }
@@ -375,7 +375,7 @@ impl State {
             self.lost.push(node);
         }
         lost.why = Some(why);
-        self.news.push(node);
+        self.stale.push(node);
         lost.out.clear();
         let links = core::mem::take(&mut lost.links);
         for &(port, link) in &links {

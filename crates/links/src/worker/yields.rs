@@ -9,7 +9,7 @@ use madrigal_sys::time;
 const SAMPLED: u32 = 16;
 /// The caller was without the processor for longer than any two clocks differ: somebody else had it.
 const GAVE_NS: u64 = 500;
-/// So long nobody yields: he did something else, or another thread looked now.
+/// So long nobody detector: he did something else, or another thread looked now.
 const LONG_NS: u64 = 50_000_000;
 /// So many more of the samples lately say that he gives it away than that he does not: at most, and where it is believed.
 const SURE: u32 = 8;
@@ -17,17 +17,17 @@ const BELIEVED: u32 = 4;
 
 /// What is remembered of the caller. As in `Idle`, nobody needs a turn to note something here.
 #[derive(Default)]
-pub(super) struct Manners {
+pub(super) struct YieldDetector {
     looks: AtomicU32,
     /// For how long this thread had had no processor when a look was over; 0: nothing to compare with.
     without: AtomicU64,
     gave: AtomicU32,
 }
 
-impl Manners {
+impl YieldDetector {
     /// Whether the caller gives the processor away himself.
     #[inline]
-    pub(super) fn are_good(&self) -> bool {
+    pub(super) fn yields(&self) -> bool {
         self.gave.load(Ordering::Relaxed) >= BELIEVED
     }
 
@@ -78,33 +78,33 @@ mod tests {
 
     #[test]
     fn are_told_by_what_most_looks_show() {
-        let manners = Manners::default();
+        let detector = YieldDetector::default();
         let sample = |gone: u64| {
-            manners.without.store(1, Ordering::Relaxed);
-            manners.judge(1 + gone);
+            detector.without.store(1, Ordering::Relaxed);
+            detector.judge(1 + gone);
         };
-        assert!(!manners.are_good(), "nothing is known");
+        assert!(!detector.yields(), "nothing is known");
         (0..BELIEVED).for_each(|_| sample(2 * GAVE_NS));
-        assert!(manners.are_good());
+        assert!(detector.yields());
         (0..20).for_each(|_| sample(2 * GAVE_NS));
         (0..20).for_each(|_| sample(2 * LONG_NS));
-        assert!(manners.are_good(), "that says nothing");
+        assert!(detector.yields(), "that says nothing");
         (0..=SURE - BELIEVED).for_each(|_| sample(0));
-        assert!(!manners.are_good(), "he does so no more");
+        assert!(!detector.yields(), "he does so no more");
     }
 
     #[test]
     fn one_look_in_some_is_judged_by_and_none_after_something_came() {
-        let manners = Manners::default();
+        let detector = YieldDetector::default();
         let mut kept = 0;
         for _ in 0..10 * SAMPLED {
-            manners.leave();
-            kept += u32::from(manners.without.load(Ordering::Relaxed) != 0);
-            manners.back();
+            detector.leave();
+            kept += u32::from(detector.without.load(Ordering::Relaxed) != 0);
+            detector.back();
         }
         assert_eq!(kept, 10);
-        (0..SAMPLED).for_each(|_| manners.leave());
-        manners.forget_last();
-        assert_eq!(manners.without.load(Ordering::Relaxed), 0);
+        (0..SAMPLED).for_each(|_| detector.leave());
+        detector.forget_last();
+        assert_eq!(detector.without.load(Ordering::Relaxed), 0);
     }
 }
