@@ -19,15 +19,15 @@ use crate::vlink::VLink;
 pub struct Acceptor(Arc<Handle>);
 
 struct Handle {
-    desk: Arc<Desk>,
+    accepts: Arc<Accepts>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.desk.close();
-        let registration = self.desk.lock().registration.take();
+        self.accepts.close();
+        let registration = self.accepts.lock().registration.take();
         // Only accepts posted by descriptor are left: those posted with a handler hold a handle.
-        self.desk.work(u32::MAX);
+        self.accepts.work(u32::MAX);
         drop(registration);
     }
 }
@@ -39,23 +39,23 @@ impl Acceptor {
         let (at, signal) = (listener.locator().clone(), listener.signal());
         let class = engine.class(driver.name());
         let inner = Inner { listener: Some(listener), posted: VecDeque::new(), registration: None };
-        let desk = Arc::new(Desk { engine: Arc::clone(engine), class, at, inner: Mutex::new(inner) });
-        let registered = engine.register(class, Some(signal), Arc::clone(&desk) as Arc<dyn Source>);
+        let accepts = Arc::new(Accepts { engine: Arc::clone(engine), class, at, inner: Mutex::new(inner) });
+        let registered = engine.register(class, Some(signal), Arc::clone(&accepts) as Arc<dyn Source>);
         let failed = |errno: madrigal_sys::Errno| Os(errno.raw_os_error());
         let registration =
-            registered.map_err(|errno| ListenError::System { at: desk.at.clone(), os: failed(errno) })?;
-        desk.lock().registration = Some(registration);
-        Ok(Self(Arc::new(Handle { desk })))
+            registered.map_err(|errno| ListenError::System { at: accepts.at.clone(), os: failed(errno) })?;
+        accepts.lock().registration = Some(registration);
+        Ok(Self(Arc::new(Handle { accepts })))
     }
 
     /// Where it really listens: a port left open is filled in.
     pub fn locator(&self) -> &Locator {
-        &self.0.desk.at
+        &self.0.accepts.at
     }
 
     /// Posts an accept: it completes with the next link that arrives. Accepts complete in the order they were posted.
     pub fn accept(&self) -> Op<Result<VLink, AcceptError>> {
-        let (op, completer) = Op::new(Arc::clone(&self.0.desk.engine));
+        let (op, completer) = Op::new(Arc::clone(&self.0.accepts.engine));
         self.post(Posted::Tell(completer));
         op
     }
@@ -67,11 +67,11 @@ impl Acceptor {
 
     /// Stops listening. Accepts posted complete with [`AcceptError::Closed`]; links that wait are refused.
     pub fn close(&self) {
-        self.0.desk.close();
+        self.0.accepts.close();
     }
 
     fn post(&self, posted: Posted) {
-        let mut inner = self.0.desk.lock();
+        let mut inner = self.0.accepts.lock();
         inner.posted.push_back(posted);
         if let Some(registration) = &inner.registration {
             registration.look_after();
@@ -86,7 +86,7 @@ impl fmt::Debug for Acceptor {
 }
 
 /// An acceptor, as the engine sees it.
-struct Desk {
+struct Accepts {
     engine: Arc<Engine>,
     class: Class,
     at: Locator,
@@ -106,7 +106,7 @@ enum Posted {
     Call(Handler<Acceptor, Result<VLink, AcceptError>>, Acceptor),
 }
 
-impl Desk {
+impl Accepts {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +148,7 @@ impl Desk {
     }
 }
 
-impl Source for Desk {
+impl Source for Accepts {
     fn work(&self, budget: u32) -> Work {
         let mut count = 0;
         while count < budget {

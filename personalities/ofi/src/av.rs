@@ -10,9 +10,9 @@ use crate::abi::object::{AvFid, AvOps, DomainFid, Fid, Ops};
 use crate::abi::queue::{AvAttr, EqEntry};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::domain::{Domain, DomainObject};
-use crate::door::{self, Answer, Question};
 use crate::eq::{self, Events};
 use crate::info::place::{resolve, sockaddr, text};
+use crate::lookup::{self, Answer, Question};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, put_text, store};
 use crate::{guard, lock};
@@ -46,7 +46,7 @@ impl AvState {
         self.version += 1;
         let at = self.free.pop().unwrap_or(self.names.len());
         if let Name::Place(bytes) = &name
-            && let Some(to) = door::place(bytes, false)
+            && let Some(to) = lookup::place(bytes, false)
         {
             self.questions.push((at, Question::ask(to)));
         }

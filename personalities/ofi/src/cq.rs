@@ -101,7 +101,7 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     let mut state = cq.domain.lock();
     let found = state.turn() > 0;
     // Doors and questions are looked at by the clock.
-    let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.door.is_some());
+    let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.server.is_some());
     let end = if looks { time::now_ns() + LOOK_NS } else { u64::MAX };
     let State { queues, armed, .. } = &mut *state;
     let Some(queue) = queues.cqs.get_mut(cq.at) else { return true };

@@ -7,7 +7,7 @@
 //! ```text
 //!   info       what we can do, and for whom              abi      libfabric's structures (madrigal-ofi-abi)
 //!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
-//!   door       addresses found by host and port            bell     a descriptor to sleep on
+//!   lookup     addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
 //!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
 //!   worker    the one worker of this process
@@ -22,11 +22,11 @@ mod bell;
 mod cntr;
 mod cq;
 mod domain;
-mod door;
 mod ep;
 mod eq;
 mod fabric;
 mod info;
+mod lookup;
 mod mr;
 mod names;
 mod object;

@@ -115,20 +115,20 @@ impl State {
         let mut look = true;
         for ep in eps.iter_mut().filter(|ep| ep.enabled) {
             ep.sync(avs);
-            let EpState { link, desk, done, door, .. } = ep;
+            let EpState { link, bindings, done, server, .. } = ep;
             if std::mem::take(armed) {
                 link.worker().woken();
             }
             count += link.drain(done, look);
             for done in done.drain(..) {
                 if done.status == Status::Gone {
-                    desk.why = why(link, done.from);
+                    bindings.why = why(link, done.from);
                 }
-                desk.file(&done, queues);
+                bindings.file(&done, queues);
             }
             look = false;
-            if let Some(door) = door {
-                door.answer(|| link.address());
+            if let Some(server) = server {
+                server.answer(|| link.address());
             }
         }
         count
@@ -168,7 +168,7 @@ impl Queues {
 }
 
 /// What an endpoint must know to file the end of an operation.
-pub(crate) struct Desk {
+pub(crate) struct Bindings {
     pub(crate) requests: Slab<Request>,
     /// Operations under way that others can see: all but receives.
     pub(crate) outgoing: usize,
@@ -183,7 +183,7 @@ pub(crate) struct Desk {
     pub(crate) why: Option<i32>,
 }
 
-impl Desk {
+impl Bindings {
     /// Files the end of an operation.
     fn file(&mut self, done: &Completion, queues: &mut Queues) {
         if done.kind == Kind::RemotePut {

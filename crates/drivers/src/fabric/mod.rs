@@ -8,7 +8,7 @@
 //! ```
 //! `fabric` takes a fabric that is really there; `fabric:NAME` takes the provider of that name, for instance `fabric:tcp`. Never our own.
 
-mod care;
+mod connections;
 mod ffi;
 mod packet;
 mod peer;

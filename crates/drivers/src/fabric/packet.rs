@@ -53,7 +53,7 @@ impl Kind {
 
 /// Which of the receiver's links is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Door {
+pub(super) struct LinkId {
     pub(super) link: u32,
     pub(super) session: u64,
 }
@@ -62,7 +62,7 @@ pub(super) struct Door {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
-    pub(super) to: Door,
+    pub(super) to: LinkId,
     /// Bytes of the frame's head behind this one.
     pub(super) head: u8,
     /// Messages the receiver of this may send more.
@@ -72,7 +72,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn new(kind: Kind, to: Door) -> Self {
+    pub(super) fn new(kind: Kind, to: LinkId) -> Self {
         Self { kind, to, head: 0, credit: 0, len: 0 }
     }
 
@@ -95,7 +95,7 @@ impl Head {
         let (session, total) = words.split_first_chunk::<8>()?;
         let head = Self {
             kind: Kind::of(kind)?,
-            to: Door { link: u32::from_le_bytes([l0, l1, l2, l3]), session: u64::from_le_bytes(*session) },
+            to: LinkId { link: u32::from_le_bytes([l0, l1, l2, l3]), session: u64::from_le_bytes(*session) },
             head: len,
             credit: u16::from_le_bytes([c0, c1]),
             len: u64::from_le_bytes(total.try_into().ok()?),
@@ -110,7 +110,7 @@ pub(super) struct Greeting {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     /// How to reach the sender's link.
-    pub(super) door: Door,
+    pub(super) link_id: LinkId,
     /// The host and pid namespace of the sender, as a number; and its process there.
     pub(super) place: u64,
     pub(super) pid: u32,
@@ -122,10 +122,10 @@ pub(super) struct Greeting {
 impl Greeting {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for word in [self.from.number(), self.to.number(), self.door.session, self.place, self.start] {
+        for word in [self.from.number(), self.to.number(), self.link_id.session, self.place, self.start] {
             bytes.extend(word.to_le_bytes());
         }
-        for word in [self.door.link, self.pid] {
+        for word in [self.link_id.link, self.pid] {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(self.name.iter().take(NAME));
@@ -143,7 +143,7 @@ impl Greeting {
         let (session, place, start) = (words.next()?, words.next()?, words.next()?);
         let (link, pid) = (halves.next()?, halves.next()?);
         let name = Some(name).filter(|name| !name.is_empty() && name.len() <= NAME)?.to_vec();
-        Some(Self { from, to, door: Door { link, session }, place, pid, start, name })
+        Some(Self { from, to, link_id: LinkId { link, session }, place, pid, start, name })
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn heads_survive_their_bytes() {
-        let to = Door { link: 7, session: 0x0102_0304_0506_0708 };
+        let to = LinkId { link: 7, session: 0x0102_0304_0506_0708 };
         let head = Head { head: 24, credit: 513, len: 1 << 40, ..Head::new(Kind::Begin, to) };
         let bytes = [&head.bytes()[..], b"rest"].concat();
         assert_eq!(bytes[..8], [4, 24, 1, 2, 7, 0, 0, 0]);
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn greetings_survive_their_bytes_and_nothing_else_is_one() {
         let node = |n| NodeId::new(n).unwrap();
-        let door = Door { link: 3, session: 9 };
+        let link_id = LinkId { link: 3, session: 9 };
         let greeting =
-            Greeting { from: node(1), to: node(2), door, place: 4, pid: 5, start: 6, name: b"fi_shm://7".to_vec() };
+            Greeting { from: node(1), to: node(2), link_id, place: 4, pid: 5, start: 6, name: b"fi_shm://7".to_vec() };
         let bytes = greeting.bytes();
         assert_eq!(Greeting::read(&bytes), Some(greeting));
         for len in 0..bytes.len() - 9 {

@@ -4,7 +4,7 @@ use madrigal_base::node::NodeId;
 use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, Sink};
 use madrigal_sys::{piece, process};
 
-use super::packet::{Door, Head, Kind};
+use super::packet::{Head, Kind, LinkId};
 
 /// Messages a peer may send before it hears that some were taken.
 pub(super) const WINDOW: u16 = 32;
@@ -22,7 +22,7 @@ pub(super) struct Peer {
     /// What it calls this link by.
     pub(super) session: u64,
     /// What we call it by, once we know.
-    pub(super) door: Option<Door>,
+    pub(super) link_id: Option<LinkId>,
     pub(super) phase: Phase,
     /// Messages we may send.
     pub(super) credits: u16,
@@ -76,7 +76,7 @@ impl Peer {
             name: name.to_vec(),
             at,
             session: madrigal_sys::process::random(),
-            door: None,
+            link_id: None,
             phase: Phase::Linking { ask: 0, until },
             credits: WINDOW,
             owed: 0,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn head(kind: Kind) -> Head {
-        Head { head: 2, len: 10, ..Head::new(kind, Door::default()) }
+        Head { head: 2, len: 10, ..Head::new(kind, LinkId::default()) }
     }
 
     #[test]

@@ -18,9 +18,9 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::care::Own;
+use super::connections::Own;
 use super::ffi::{DATA, Event, Offer, Posted, Wire};
-use super::packet::{self, Door, Greeting, Head, Kind, gather};
+use super::packet::{self, Greeting, Head, Kind, LinkId, gather};
 use super::peer::{End, Peer, Phase, SHORT};
 
 /// Buffers for what comes, which are the first ones, and for what is sent.
@@ -62,7 +62,7 @@ pub(super) struct FabricPort {
     /// Links on which a word is to be sent.
     pub(super) urgent: VecDeque<u32>,
     /// Peers to be told that a link is over.
-    pub(super) byes: VecDeque<(u64, Door)>,
+    pub(super) byes: VecDeque<(u64, LinkId)>,
     /// Links that ended outside of a poll.
     pub(super) untold: Vec<(u32, LinkError)>,
     epoll: Fd,
@@ -202,8 +202,8 @@ impl FabricPort {
             Ok(()) => {}
             Err(End::Closed) => self.end(link, LinkError::Gone { node, why: "it closed".to_owned() }, sink),
             Err(End::Corrupt(what)) => {
-                let door = peer.door.map(|door| (peer.at, door));
-                self.byes.extend(door);
+                let link_id = peer.link_id.map(|link_id| (peer.at, link_id));
+                self.byes.extend(link_id);
                 self.end(link, LinkError::Corrupt { node, what: what.to_owned() }, sink);
             }
         }
@@ -286,10 +286,10 @@ impl Port for FabricPort {
         let mut at = skip;
         loop {
             let Some(peer) = self.peers.get(link as usize) else { return Ok(Sent::Part(0)) };
-            let door = match (&peer.phase, peer.door) {
+            let link_id = match (&peer.phase, peer.link_id) {
                 (Phase::Down(why), _) => return Err(why.clone()),
                 // Before it has its answer it would take no frame.
-                (Phase::Up, Some(door)) if peer.credits > 0 && !peer.welcome => door,
+                (Phase::Up, Some(link_id)) if peer.credits > 0 && !peer.welcome => link_id,
                 _ => return Ok(Sent::Part(at - skip)),
             };
             let kind = match at {
@@ -299,7 +299,7 @@ impl Port for FabricPort {
             };
             let begins = if at == 0 { head.len() as u8 } else { 0 };
             let packet =
-                Head { head: begins, credit: peer.owed, len: (len - head.len()) as u64, ..Head::new(kind, door) };
+                Head { head: begins, credit: peer.owed, len: (len - head.len()) as u64, ..Head::new(kind, link_id) };
             let (to, mut taken) = (peer.at, 0);
             let posted = self.ship(Some(link), to, RESERVE, |buffer| {
                 let Some((front, room)) = buffer.split_at_mut_checked(packet::HEAD) else { return 0 };
@@ -347,7 +347,7 @@ impl Port for FabricPort {
 
     fn cut(&mut self, link: Link) {
         let Some(peer) = self.peer(link.0) else { return };
-        let (node, bye) = (peer.node, peer.door.filter(|_| peer.is_up()).map(|door| (peer.at, door)));
+        let (node, bye) = (peer.node, peer.link_id.filter(|_| peer.is_up()).map(|link_id| (peer.at, link_id)));
         if self.close(link.0, LinkError::Gone { node, why: "the link was cut here".to_owned() }) {
             self.byes.extend(bye);
             self.say_goodbye();
@@ -419,7 +419,7 @@ impl Drop for FabricPort {
     fn drop(&mut self) {
         self.drain(time::now_ns() + LEAVE_NS);
         let up = self.peers.iter().filter(|peer| peer.is_up());
-        let byes: Vec<_> = up.filter_map(|peer| Some((peer.at, peer.door?))).collect();
+        let byes: Vec<_> = up.filter_map(|peer| Some((peer.at, peer.link_id?))).collect();
         self.byes.extend(byes);
         self.say_goodbye();
         self.drain(time::now_ns() + LEAVE_NS / 5);

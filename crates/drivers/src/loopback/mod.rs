@@ -48,53 +48,53 @@ impl Driver for Loopback {
             return Err(ListenError::BadAddress { at: at.clone(), takes: TAKES });
         };
         let bell = Bell::new().map_err(|errno| ListenError::System { at: at.clone(), os: os(errno) })?;
-        let desk = Arc::new(Desk { bell: Arc::new(bell), waiting: Mutex::new(Some(VecDeque::new())) });
-        let mut desks = lock(desks());
-        if desks.contains_key(name) {
+        let queue = Arc::new(AcceptQueue { bell: Arc::new(bell), waiting: Mutex::new(Some(VecDeque::new())) });
+        let mut listeners = lock(listeners());
+        if listeners.contains_key(name) {
             return Err(ListenError::InUse { at: at.clone() });
         }
-        desks.insert(name.clone(), Arc::clone(&desk));
-        Ok(Box::new(LoopbackListener { desk, at: at.clone(), name: name.clone() }))
+        listeners.insert(name.clone(), Arc::clone(&queue));
+        Ok(Box::new(LoopbackListener { queue, at: at.clone(), name: name.clone() }))
     }
 
     fn connect(&self, to: &Locator, _place: &Place) -> Result<Connecting, ConnectError> {
         let Address::Name(name) = to.address() else {
             return Err(ConnectError::BadAddress { to: to.clone(), takes: TAKES });
         };
-        let desk = lock(desks()).get(name).cloned().ok_or_else(|| ConnectError::Refused { to: to.clone() })?;
+        let queue = lock(listeners()).get(name).cloned().ok_or_else(|| ConnectError::Refused { to: to.clone() })?;
         let (near, far) = pair(to).map_err(|errno| ConnectError::System { to: to.clone(), os: os(errno) })?;
-        let mut waiting = lock(&desk.waiting);
+        let mut waiting = lock(&queue.waiting);
         match &mut *waiting {
             None => return Err(ConnectError::Refused { to: to.clone() }),
             Some(queue) if queue.len() >= BACKLOG => return Err(ConnectError::Busy { to: to.clone() }),
             Some(queue) => queue.push_back(far),
         }
-        desk.bell.ring();
+        queue.bell.ring();
         Ok(Connecting::Done(near))
     }
 }
 
 /// Where connections to one name wait to be accepted; `None` once nobody will.
-struct Desk {
+struct AcceptQueue {
     bell: Arc<Bell>,
     waiting: Mutex<Option<VecDeque<Endpoint>>>,
 }
 
 /// The names of this process.
-fn desks() -> &'static Mutex<HashMap<String, Arc<Desk>>> {
-    static DESKS: OnceLock<Mutex<HashMap<String, Arc<Desk>>>> = OnceLock::new();
-    DESKS.get_or_init(Mutex::default)
+fn listeners() -> &'static Mutex<HashMap<String, Arc<AcceptQueue>>> {
+    static LISTENERS: OnceLock<Mutex<HashMap<String, Arc<AcceptQueue>>>> = OnceLock::new();
+    LISTENERS.get_or_init(Mutex::default)
 }
 
 struct LoopbackListener {
-    desk: Arc<Desk>,
+    queue: Arc<AcceptQueue>,
     at: Locator,
     name: String,
 }
 
 impl Listener for LoopbackListener {
     fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError> {
-        Ok(lock(&self.desk.waiting).as_mut().and_then(VecDeque::pop_front))
+        Ok(lock(&self.queue.waiting).as_mut().and_then(VecDeque::pop_front))
     }
 
     fn locator(&self) -> &Locator {
@@ -102,14 +102,14 @@ impl Listener for LoopbackListener {
     }
 
     fn signal(&self) -> Arc<dyn Signal> {
-        Arc::clone(&self.desk.bell) as Arc<dyn Signal>
+        Arc::clone(&self.queue.bell) as Arc<dyn Signal>
     }
 }
 
 impl Drop for LoopbackListener {
     fn drop(&mut self) {
-        lock(desks()).remove(&self.name);
-        let refused = lock(&self.desk.waiting).take();
+        lock(listeners()).remove(&self.name);
+        let refused = lock(&self.queue.waiting).take();
         drop(refused);
     }
 }

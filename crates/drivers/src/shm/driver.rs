@@ -59,8 +59,8 @@ impl Driver for Shm {
             BindError::Unfit(why) => ListenError::Unusable { at: at.clone(), why },
             BindError::Os(errno) => failed(errno),
         })?;
-        let desk = Desk::new(&bound.socket).map_err(failed)?;
-        Ok(Box::new(ShmListener { bound, desk: Arc::new(desk), halfway: Vec::new(), at: at.clone() }))
+        let arrivals = Arrivals::new(&bound.socket).map_err(failed)?;
+        Ok(Box::new(ShmListener { bound, arrivals: Arc::new(arrivals), halfway: Vec::new(), at: at.clone() }))
     }
 
     fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError> {
@@ -98,13 +98,13 @@ fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint
 }
 
 /// What a listener sleeps on: its socket, and connections whose hello has not come.
-struct Desk(Fd);
+struct Arrivals(Fd);
 
-impl Desk {
+impl Arrivals {
     fn new(socket: &Fd) -> Result<Self, Errno> {
-        let desk = Self(epoll::create(epoll::CreateFlags::CLOEXEC)?.into());
-        desk.watch(socket)?;
-        Ok(desk)
+        let arrivals = Self(epoll::create(epoll::CreateFlags::CLOEXEC)?.into());
+        arrivals.watch(socket)?;
+        Ok(arrivals)
     }
 
     fn watch(&self, socket: &Fd) -> Result<(), Errno> {
@@ -112,7 +112,7 @@ impl Desk {
     }
 }
 
-impl Signal for Desk {
+impl Signal for Arrivals {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -122,7 +122,7 @@ impl Signal for Desk {
 
 struct ShmListener {
     bound: Bound,
-    desk: Arc<Desk>,
+    arrivals: Arc<Arrivals>,
     halfway: Vec<Fd>,
     at: Locator,
 }
@@ -144,7 +144,7 @@ impl Listener for ShmListener {
         }
         for _ in 0..self.halfway.len() {
             let socket = self.halfway.remove(0);
-            let _ = epoll::delete(&self.desk.0, &socket);
+            let _ = epoll::delete(&self.arrivals.0, &socket);
             if let Some(endpoint) = self.greet(socket) {
                 return Ok(Some(endpoint));
             }
@@ -157,7 +157,7 @@ impl Listener for ShmListener {
     }
 
     fn signal(&self) -> Arc<dyn Signal> {
-        Arc::clone(&self.desk) as Arc<dyn Signal>
+        Arc::clone(&self.arrivals) as Arc<dyn Signal>
     }
 }
 
@@ -171,7 +171,7 @@ impl ShmListener {
                 if self.halfway.len() >= HALFWAY {
                     self.halfway.remove(0);
                 }
-                if self.desk.watch(&socket).is_ok() {
+                if self.arrivals.watch(&socket).is_ok() {
                     self.halfway.push(socket);
                 }
                 None

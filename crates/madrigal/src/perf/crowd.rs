@@ -104,15 +104,15 @@ impl Job {
     fn ask_pairs(self, among: usize, peers: usize, crowd: &mut Crowd) -> Result<(), PerfError> {
         let method = crowd.method.as_str();
         let ends = open(method)?;
-        let hall = Circuit::endpoint(ends[among].worker())?;
-        let addresses = [&ends[0], &ends[1], &hall].map(|end| hex(&end.address().encode(NodeAddress::LONG)));
+        let registry = Circuit::endpoint(ends[among].worker())?;
+        let addresses = [&ends[0], &ends[1], &registry].map(|end| hex(&end.address().encode(NodeAddress::LONG)));
         let numbers = [process::own_pid() as usize, self.size, self.iterations as usize, among, peers];
         let told = [numbers.map(|number| number.to_string()).join(" "), method.to_owned(), addresses.join(" ")];
         let mut peer = Peer::start(&format!("{ASKED}{}", told.join(" ")))?;
         let others = [other(&ends[0], &mut peer)?, other(&ends[1], &mut peer)?];
-        let there = hex(&other(&hall, &mut peer)?.encode(NodeAddress::LONG));
+        let there = hex(&other(&registry, &mut peer)?.encode(NodeAddress::LONG));
         let mut idle = Peer::start(&format!("{IDLE}{peers} {} {there}", addresses[2]))?;
-        welcome(&hall, peers, || idle.is_alive())?;
+        welcome(&registry, peers, || idle.is_alive())?;
         let mut pairs = join(ends, |me, pair| [me, others[pair].clone()])?;
         for round in 0..ROUNDS {
             let mut ns = [0.0; 2];
@@ -124,8 +124,8 @@ impl Job {
         }
         let mut count = [0; 8];
         receive(&mut pairs[among], &mut count)?;
-        check_path(hall.worker(), &others[among], method)?;
-        let up = linked(hall.worker(), &others[among]).min(u64::from_le_bytes(count) as usize);
+        check_path(registry.worker(), &others[among], method)?;
+        let up = linked(registry.worker(), &others[among]).min(u64::from_le_bytes(count) as usize);
         crowd.peers = crowd.peers.min(up);
         if up < peers { Err(PerfError::Peers { up, wanted: peers }) } else { Ok(()) }
     }
@@ -135,18 +135,20 @@ impl Job {
 pub(super) fn peer(told: &str) -> Result<(), PerfError> {
     let unclear = || PerfError::Told(told.to_owned());
     let words: Vec<&str> = told.split(' ').collect();
-    let [pid, size, iterations, among, peers, method, first, second, hall] = words[..] else { return Err(unclear()) };
+    let [pid, size, iterations, among, peers, method, first, second, registry] = words[..] else {
+        return Err(unclear());
+    };
     let number = |text: &str| text.parse::<usize>().map_err(|_| unclear());
     let job = Job { size: number(size)?.clamp(1, LONGEST), iterations: number(iterations)? as u32 };
     let (parent, among, peers) = (number(pid)? as u32, number(among)? & 1, number(peers)?);
-    let (to, hall) = ([address(first)?, address(second)?], address(hall)?);
+    let (to, registry) = ([address(first)?, address(second)?], address(registry)?);
     let born = process::start_time(parent).ok_or(PerfError::Gone)?;
     let ends = open(method)?;
     for (end, to) in ends.iter().zip(&to) {
         introduce(end.worker(), to, &end.address())?;
     }
     let own = Circuit::endpoint(ends[among].worker())?;
-    introduce(own.worker(), &hall, &own.address())?;
+    introduce(own.worker(), &registry, &own.address())?;
     welcome(&own, peers, || process::alive(parent, born))?;
     let mut pairs = join(ends, |me, pair| [to[pair].clone(), me])?;
     for round in 0..ROUNDS {
@@ -180,20 +182,20 @@ fn join(
 }
 
 /// Answers the first message of every idle peer.
-fn welcome(hall: &Endpoint, peers: usize, mut alive: impl FnMut() -> bool) -> Result<(), PerfError> {
+fn welcome(registry: &Endpoint, peers: usize, mut alive: impl FnMut() -> bool) -> Result<(), PerfError> {
     let until = time::now_ns() + START_NS;
     let mut up = 0;
     while up < peers {
-        if let Some((from, _)) = hall.take_plain() {
+        if let Some((from, _)) = registry.take_plain() {
             // Who cannot be answered is gone again, and so are all of them soon.
-            up += usize::from(greet(hall, from).is_ok());
+            up += usize::from(greet(registry, from).is_ok());
         } else if time::now_ns() > until || !alive() {
             return Err(PerfError::Peers { up, wanted: peers });
         } else {
-            hall.worker().idle();
+            registry.worker().idle();
         }
     }
-    hall.worker().flush(Some(until));
+    registry.worker().flush(Some(until));
     Ok(())
 }
 
@@ -229,7 +231,7 @@ pub(super) fn idle(told: &str) -> Result<(), PerfError> {
     let unclear = || PerfError::Told(told.to_owned());
     let words: Vec<&str> = told.split(' ').collect();
     let [count, here, there] = words[..] else { return Err(unclear()) };
-    let (count, halls) = (count.parse::<usize>().map_err(|_| unclear())?, [address(here)?, address(there)?]);
+    let (count, registries) = (count.parse::<usize>().map_err(|_| unclear())?, [address(here)?, address(there)?]);
     // A worker takes half a dozen descriptors.
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
@@ -240,8 +242,8 @@ pub(super) fn idle(told: &str) -> Result<(), PerfError> {
         for fd in endpoint.worker().descriptors() {
             raw::epoll_ctl(watch.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, epoll::EventFlags::IN.bits(), 0).map_err(os)?;
         }
-        for hall in &halls {
-            greet(&endpoint, endpoint.peer(hall))?;
+        for registry in &registries {
+            greet(&endpoint, endpoint.peer(registry))?;
         }
         workers.push(endpoint);
     }

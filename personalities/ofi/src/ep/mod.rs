@@ -28,11 +28,11 @@ use crate::abi::object::{Alias, DomainFid, Fid, Ops};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::av::AvState;
 use crate::domain::{Domain, DomainObject};
-use crate::door::{self, Door};
+use crate::lookup::{self, AddressServer};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, store};
 use crate::slab::Slab;
-use crate::state::{Desk, State};
+use crate::state::{Bindings, State};
 use crate::{av, cntr, cq, guard, worker};
 
 pub(crate) use atomic::query as query_atomic;
@@ -56,14 +56,14 @@ struct Shared {
 /// An endpoint in the state of its domain.
 pub(crate) struct EpState {
     pub(crate) link: Endpoint,
-    pub(crate) desk: Desk,
+    pub(crate) bindings: Bindings,
     /// What the link told is over; empty but while it is filed.
     pub(crate) done: VecDeque<Completion>,
     pub(crate) enabled: bool,
     /// Where it can be found by host and port.
-    pub(crate) door: Option<Door>,
+    pub(crate) server: Option<AddressServer>,
     av: Option<usize>,
-    /// The version of the address vector that `peers` and the desk's names show.
+    /// The version of the address vector that `peers` and the bindings' names show.
     version: u64,
     /// By place in the address vector.
     peers: Vec<Option<PeerId>>,
@@ -117,7 +117,7 @@ impl EpState {
     #[cold]
     fn learn(&mut self, av: &AvState) {
         self.version = av.version;
-        self.desk.names.clear();
+        self.bindings.names.clear();
         self.peers.clear();
         self.unresolved.clear();
         for (at, name) in av.names.iter().enumerate() {
@@ -132,11 +132,11 @@ impl EpState {
             self.peers.push(peer);
             if let Some(peer) = peer {
                 let index = peer.0 as usize;
-                if self.desk.names.len() <= index {
-                    self.desk.names.resize(index + 1, ADDR_UNSPEC);
+                if self.bindings.names.len() <= index {
+                    self.bindings.names.resize(index + 1, ADDR_UNSPEC);
                 }
-                if self.desk.names[index] == ADDR_UNSPEC {
-                    self.desk.names[index] = at as Addr;
+                if self.bindings.names[index] == ADDR_UNSPEC {
+                    self.bindings.names[index] = at as Addr;
                 }
             }
         }
@@ -201,12 +201,12 @@ impl Drop for Shared {
             if let Some(av) = it.av.and_then(|at| state.avs.get_mut(at)) {
                 av.users = av.users.saturating_sub(1);
             }
-            for cq in [it.desk.tx_cq, it.desk.rx_cq].into_iter().flatten() {
+            for cq in [it.bindings.tx_cq, it.bindings.rx_cq].into_iter().flatten() {
                 if let Some(cq) = state.queues.cqs.get_mut(cq) {
                     cq.users = cq.users.saturating_sub(1);
                 }
             }
-            for cntr in it.desk.cntrs.into_iter().flatten() {
+            for cntr in it.bindings.cntrs.into_iter().flatten() {
                 if let Some(cntr) = state.queues.cntrs.get_mut(cntr) {
                     cntr.users = cntr.users.saturating_sub(1);
                 }
@@ -248,7 +248,7 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: null or an address of that length, by the caller.
         let source = unsafe { crate::info::bytes(info.src_addr.cast(), info.src_addrlen) };
         if let Some(Name::Place(source)) = source.and_then(|source| Name::decode(&source)) {
-            it.door = door::place(&source, true).and_then(Door::open);
+            it.server = lookup::place(&source, true).and_then(AddressServer::open);
         }
         let shared = Shared { domain: Arc::clone(domain), at: state.eps.insert(it) };
         drop(state);
@@ -282,7 +282,7 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
     }
     EpState {
         link,
-        desk: Desk {
+        bindings: Bindings {
             requests: Slab::default(),
             outgoing: 0,
             names: Vec::new(),
@@ -293,7 +293,7 @@ fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
         },
         done: VecDeque::new(),
         enabled: false,
-        door: None,
+        server: None,
         av: None,
         version: 0,
         peers: Vec::new(),
@@ -354,8 +354,10 @@ impl Ep {
         let State { queues, eps, .. } = &mut *state;
         let (it, cq) = (eps.get_mut(self.shared.at).ok_or(EINVAL)?, queues.cqs.get_mut(at).ok_or(EINVAL)?);
         let selective = flags & SELECTIVE_COMPLETION != 0;
-        let sides =
-            [(SEND, &mut it.desk.tx_cq, &mut it.tx_selective), (RECV, &mut it.desk.rx_cq, &mut it.rx_selective)];
+        let sides = [
+            (SEND, &mut it.bindings.tx_cq, &mut it.tx_selective),
+            (RECV, &mut it.bindings.rx_cq, &mut it.rx_selective),
+        ];
         if flags & (SEND | RECV) == 0 {
             return Err(EINVAL);
         }
@@ -376,7 +378,7 @@ impl Ep {
         let State { queues, eps, .. } = &mut *state;
         let (it, cntr) = (eps.get_mut(self.shared.at).ok_or(EINVAL)?, queues.cntrs.get_mut(at).ok_or(EINVAL)?);
         for (flag, role) in Role::FLAGS {
-            if flags & flag != 0 && it.desk.cntrs[role as usize].replace(at) != Some(at) {
+            if flags & flag != 0 && it.bindings.cntrs[role as usize].replace(at) != Some(at) {
                 cntr.users += 1;
             }
         }

@@ -34,7 +34,7 @@ unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
         let inner = unsafe { EpObject::of(ep) };
         let found = inner.with(|it, _| {
             let mut mine =
-                it.desk.requests.iter().filter(|(_, r)| r.role == Role::Recv && r.context == context as usize);
+                it.bindings.requests.iter().filter(|(_, r)| r.role == Role::Recv && r.context == context as usize);
             let token = mine.next().map(|(at, _)| at as u64).ok_or(libc::ENOENT)?;
             // If it is too late for that, the completion is on its way.
             it.link.cancel(token).then_some(()).ok_or(libc::ENOENT)

@@ -58,7 +58,7 @@ impl EpState {
             multi: multi.then_some(self.min_multi),
         };
         self.link.receive(&receive).map_err(|_| {
-            self.desk.requests.remove(token as usize);
+            self.bindings.requests.remove(token as usize);
             EMSGSIZE
         })
     }
@@ -106,8 +106,8 @@ impl EpState {
             data: seen.data.unwrap_or(0),
             tag: seen.tag,
         };
-        let from = self.desk.names.get(seen.from.0 as usize).copied().unwrap_or(ADDR_UNSPEC);
-        self.desk.file_peek(told, from, None, queues);
+        let from = self.bindings.names.get(seen.from.0 as usize).copied().unwrap_or(ADDR_UNSPEC);
+        self.bindings.file_peek(told, from, None, queues);
     }
 
     fn tell_none(&mut self, message: &Incoming, queues: &mut Queues) {
@@ -117,7 +117,12 @@ impl EpState {
             tag: message.tag.unwrap_or(0),
             ..CqEntry::default()
         };
-        self.desk.file_peek(told, ADDR_UNSPEC, Some(Failure { errno: ENOMSG, detail: ENOMSG, overflow: 0 }), queues);
+        self.bindings.file_peek(
+            told,
+            ADDR_UNSPEC,
+            Some(Failure { errno: ENOMSG, detail: ENOMSG, overflow: 0 }),
+            queues,
+        );
     }
 
     /// Receives or discards what was claimed with this context.
@@ -133,13 +138,13 @@ impl EpState {
                 tag: message.tag.unwrap_or(0),
                 ..CqEntry::default()
             };
-            self.desk.file_peek(told, ADDR_UNSPEC, None, queues);
+            self.bindings.file_peek(told, ADDR_UNSPEC, None, queues);
             return Ok(());
         }
         let token = self.keep(request);
         let receive = Receive { from: None, tag: message.tag, ignore: message.ignore, parts, token, multi: None };
         self.link.receive_claimed(claim, &receive).map_err(|_| {
-            self.desk.requests.remove(token as usize);
+            self.bindings.requests.remove(token as usize);
             EINVAL
         })
     }

@@ -62,7 +62,7 @@ impl EpState {
     /// The peer an operation is for, once those before it are over if it is fenced.
     #[inline]
     pub(super) fn target(&self, at: Addr, flags: u64) -> Result<PeerId, i32> {
-        if flags & FENCE != 0 && self.desk.outgoing > 0 {
+        if flags & FENCE != 0 && self.bindings.outgoing > 0 {
             return Err(EAGAIN);
         }
         self.peer(at)
@@ -71,8 +71,8 @@ impl EpState {
     /// Keeps a request until its completion; its token.
     #[inline]
     pub(super) fn keep(&mut self, request: Request) -> u64 {
-        self.desk.outgoing += usize::from(request.role != Role::Recv);
-        self.desk.requests.insert(request) as u64
+        self.bindings.outgoing += usize::from(request.role != Role::Recv);
+        self.bindings.requests.insert(request) as u64
     }
 
     /// Files what came of posting an operation.
@@ -93,18 +93,18 @@ impl EpState {
             }
         }
         self.forget(token, request.role);
-        queues.count(self.desk.cntrs[request.role as usize], false);
+        queues.count(self.bindings.cntrs[request.role as usize], false);
         if request.tell {
             let told = CqEntry { op_context: request.context, flags: request.flags, ..CqEntry::default() };
-            queues.push(self.desk.tx_cq, Entry { told, from: crate::abi::ADDR_UNSPEC, failure: None });
+            queues.push(self.bindings.tx_cq, Entry { told, from: crate::abi::ADDR_UNSPEC, failure: None });
         }
         Ok(())
     }
 
     #[inline]
     fn forget(&mut self, token: u64, role: Role) {
-        if token != NO_REQUEST && self.desk.requests.remove(token as usize).is_some() {
-            self.desk.outgoing -= usize::from(role != Role::Recv);
+        if token != NO_REQUEST && self.bindings.requests.remove(token as usize).is_some() {
+            self.bindings.outgoing -= usize::from(role != Role::Recv);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Addresses named by node and service, as `fi_getinfo` and `fi_av_insertsvc` take them.
 //!
-//! They name a host and a port; who lives there is asked ([`crate::door`]). Programs that exchange what `fi_getname` gives them need
+//! They name a host and a port; who lives there is asked ([`crate::lookup`]). Programs that exchange what `fi_getname` gives them need
 //! none of it.
 
 use std::ffi::{CStr, CString, c_char};

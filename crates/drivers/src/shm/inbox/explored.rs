@@ -13,7 +13,7 @@ use shuttle::sync::Arc;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
 
-use super::layout::Hall;
+use super::layout::NotificationPage;
 use super::notice::{listen, owes};
 use super::pair::Pair;
 use super::reader::Reader;
@@ -33,7 +33,7 @@ const SIZES: [usize; 7] = [8, 8, 70, 0, 8, 200, 20_000];
 struct Side {
     pair: Arc<Pair>,
     side: usize,
-    halls: [Arc<Hall>; 2],
+    pages: [Arc<NotificationPage>; 2],
     bells: Receiver<()>,
     peers: Sender<()>,
     writer: Writer,
@@ -75,7 +75,7 @@ impl Sink for Told {
 
 impl Side {
     fn tell(&self, owed: bool) {
-        if owed && self.halls[1 - self.side].post(0) {
+        if owed && self.pages[1 - self.side].post(0) {
             // A peer that is done needs no bell.
             let _ = self.peers.send(());
         }
@@ -131,25 +131,25 @@ impl Side {
         if blocked && listen(&pair.direction(mine).want.want, || self.writer.has_room(pair)) {
             return false;
         }
-        let hall = &self.halls[mine];
-        if !hall.sleep() {
+        let page = &self.pages[mine];
+        if !page.sleep() {
             self.bells.recv().expect("the peer rings before it ends, if it owes a bell");
         }
-        hall.wake();
+        page.wake();
         let mut told = false;
-        hall.take(|_| told = true);
+        page.take(|_| told = true);
         told
     }
 }
 
 fn sides() -> [Side; 2] {
     let pair = Arc::new(Pair::local());
-    let halls = [Arc::new(Hall::default()), Arc::new(Hall::default())];
+    let pages = [Arc::new(NotificationPage::default()), Arc::new(NotificationPage::default())];
     let ((ring_a, a), (ring_b, b)) = (channel(), channel());
     let side = |side: usize, bells, peers| Side {
         pair: Arc::clone(&pair),
         side,
-        halls: halls.clone(),
+        pages: pages.clone(),
         bells,
         peers,
         writer: Writer::new(side),

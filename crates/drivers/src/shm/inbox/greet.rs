@@ -17,7 +17,7 @@ pub(super) struct Greeting {
     pub(super) from: NodeId,
     /// Whom it takes the other for.
     pub(super) to: NodeId,
-    /// Which bit of its hall stands for the link.
+    /// Which bit of its notification page stands for the link.
     pub(super) slot: u32,
     /// Where in its memory the nonce lies, ...
     pub(super) nonce_at: u64,
@@ -25,7 +25,7 @@ pub(super) struct Greeting {
     pub(super) nonce: [u64; 2],
 }
 
-/// Descriptors of the side that dials: the pair and its hall. The other side answers with its hall alone.
+/// Descriptors of the side that dials: the pair and its notification page. The other side answers with its page alone.
 pub(super) const DIALER: usize = 2;
 /// See [`DIALER`].
 pub(super) const ANSWERER: usize = 1;

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use rustix::net::SendFlags;
 
 use super::greet::{self, DIALER, Greeting};
-use super::layout::{HALL_BYTES, PAIR_BYTES, Word, cells_at};
+use super::layout::{PAGE_BYTES, PAIR_BYTES, Word, cells_at};
 use super::{ShmMessages, name};
 
 const WORD: usize = size_of::<AtomicU64>();
@@ -69,7 +69,7 @@ struct Attacked {
     told: Wary,
     link: Link,
     pair: SharedMap,
-    hall: SharedMap,
+    page: SharedMap,
     socket: Option<Fd>,
 }
 
@@ -78,24 +78,24 @@ impl Attacked {
         let (me, attacker) = (random_node(), random_node());
         let mut port = ShmMessages.open(me, &Place::default()).unwrap();
         let pair_fd = mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES).unwrap();
-        let hall_fd = mem::sealed_memfd(c"madrigal-hall", HALL_BYTES).unwrap();
+        let page_fd = mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES).unwrap();
         let socket = name::connect(me).unwrap();
         let greeting = Greeting { from: attacker, to: me, slot: 3, nonce_at: 16, nonce: [1, 2] };
-        greet::tell(&socket, greeting, &[pair_fd.as_fd(), hall_fd.as_fd()]).unwrap();
+        greet::tell(&socket, greeting, &[pair_fd.as_fd(), page_fd.as_fd()]).unwrap();
         let mut told = Wary::default();
         while told.up.is_empty() {
             port.poll(&mut told);
         }
-        let (pair, hall) = (map(&pair_fd, PAIR_BYTES), map(&hall_fd, HALL_BYTES));
-        Self { port, link: told.up[0].0, told, pair, hall, socket: Some(socket) }
+        let (pair, page) = (map(&pair_fd, PAIR_BYTES), map(&page_fd, PAGE_BYTES));
+        Self { port, link: told.up[0].0, told, pair, page, socket: Some(socket) }
     }
 
     fn scribble(&self, place: usize, value: u64) {
-        // The lines, the cells we read, and the attacker's own hall.
+        // The lines, the cells we read, and the attacker's own notification page.
         let (map, offset) = match place {
             0..100 => (&self.pair, place * WORD),
             100..1_000 => (&self.pair, cells_at(0) + (place - 100) * WORD),
-            _ => (&self.hall, (place - 1_000) * WORD),
+            _ => (&self.page, (place - 1_000) * WORD),
         };
         // SAFETY: an atomic word; the map lives as long as we do.
         unsafe { map.shared::<AtomicU64>(offset) }.unwrap().store(value, Ordering::SeqCst);
@@ -150,7 +150,7 @@ fn garbage() -> impl Strategy<Value = u64> {
 }
 
 fn places() -> impl Strategy<Value = usize> {
-    // The common line, the lines, the first cells, other cells, the hall.
+    // The common line, the lines, the first cells, other cells, the notification page.
     prop_oneof![4 => 0..8usize, 4 => 0..100usize, 8 => 100..132usize, 1 => 100..1_000usize, 1 => 1_000..1_400usize]
 }
 
@@ -202,17 +202,17 @@ fn who_is_not_meant_is_not_answered() {
     let fd = mem::sealed_memfd(c"madrigal-pair", PAIR_BYTES).unwrap();
     let small = mem::sealed_memfd(c"madrigal-pair", 4096 * 2).unwrap();
     let good = Greeting { from: random_node(), to: me, slot: 0, nonce_at: 0, nonce: [0; 2] };
-    let hall = mem::sealed_memfd(c"madrigal-hall", HALL_BYTES).unwrap();
+    let page = mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES).unwrap();
     let cases = [
-        (Greeting { to: random_node(), ..good }, fd.as_fd(), hall.as_fd()),
-        (Greeting { from: me, ..good }, fd.as_fd(), hall.as_fd()),
-        (good, small.as_fd(), hall.as_fd()),
+        (Greeting { to: random_node(), ..good }, fd.as_fd(), page.as_fd()),
+        (Greeting { from: me, ..good }, fd.as_fd(), page.as_fd()),
+        (good, small.as_fd(), page.as_fd()),
         (good, fd.as_fd(), small.as_fd()),
     ];
     let mut told = Wary::default();
-    for (greeting, pair, hall) in cases {
+    for (greeting, pair, page) in cases {
         let socket = name::connect(me).unwrap();
-        greet::tell(&socket, greeting, &[pair, hall]).unwrap();
+        greet::tell(&socket, greeting, &[pair, page]).unwrap();
         while !matches!(greet::hear(&socket, DIALER), greet::Heard::End) {
             port.poll(&mut told);
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!   pair  0       4 KiB            20 KiB           64 KiB
 //!         | lines | cells there    | cells back     | bulk there | bulk back |
-//!   hall  0
+//!   page  0
 //!         | asleep | summary | map of links that have something |
 //! ```
 //! Nothing here is trusted: whoever reads a word of it masks and bounds it. One cache line has one writer at a time.
@@ -179,12 +179,12 @@ pub(super) struct Lines {
     pub(super) directions: [Direction; 2],
 }
 
-/// Links that share a bit of a hall's map: all whose numbers are the same modulo this.
+/// Links that share a bit of a notification page's map: all whose numbers are the same modulo this.
 pub(super) const BITS: usize = 64 * 64;
 
 /// What all peers of a process write.
 #[repr(C, align(128))]
-pub(super) struct Hall {
+pub(super) struct NotificationPage {
     pub(super) asleep: Lonely<AtomicU32>,
     /// Which words of the map have a bit set.
     pub(super) summary: Lonely<AtomicU64>,
@@ -194,7 +194,7 @@ pub(super) struct Hall {
     pub(super) map: [AtomicU64; BITS / 64],
 }
 
-impl Default for Hall {
+impl Default for NotificationPage {
     fn default() -> Self {
         let map = core::array::from_fn(|_| AtomicU64::new(0));
         Self { asleep: Lonely::default(), summary: Lonely::default(), cpu: Lonely::default(), map }
@@ -206,8 +206,8 @@ impl Default for Hall {
 #[derive(Default)]
 pub(super) struct Lonely<T>(pub(super) T);
 
-/// Bytes of a hall.
-pub(super) const HALL_BYTES: usize = 4096;
+/// Bytes of a notification page.
+pub(super) const PAGE_BYTES: usize = 4096;
 /// Bytes of a pair; sparse.
 pub(super) const PAIR_BYTES: usize = BULK_AT + 2 * BULK_SPAN;
 
@@ -229,7 +229,7 @@ const BULK_SPAN: usize = 2 << 20;
 
 #[cfg(not(feature = "shuttle"))]
 const _: () = {
-    assert!(size_of::<Cell>() == 64 && size_of::<Lines>() <= 4096 && size_of::<Hall>() <= HALL_BYTES);
+    assert!(size_of::<Cell>() == 64 && size_of::<Lines>() <= 4096 && size_of::<NotificationPage>() <= PAGE_BYTES);
     assert!(FIRST_BYTES <= BULK_AT);
 };
 

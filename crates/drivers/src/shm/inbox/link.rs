@@ -14,7 +14,7 @@ use super::copy;
 use super::greet::Greeting;
 use super::layout::CELLS;
 use super::notice::{listen, owes};
-use super::pair::{HallMap, Pair};
+use super::pair::{PageMap, Pair};
 use super::reader::{Found, Reader};
 use super::writer::{Broken, Writer};
 
@@ -42,8 +42,8 @@ pub(super) enum Phase {
 /// A usable link.
 pub(super) struct Up {
     pair: Pair,
-    hall: HallMap,
-    /// Which bit of the peer's hall stands for the link.
+    page: PageMap,
+    /// Which bit of the peer's notification page stands for the link.
     slot: u32,
     pub(super) socket: Fd,
     side: usize,
@@ -143,11 +143,11 @@ pub(super) struct Visit {
 
 impl Up {
     /// The link over `socket` to whom told `greeting`. `side`: 0 for who made the pair.
-    pub(super) fn new(socket: Fd, pair: Pair, hall: HallMap, side: usize, greeting: &Greeting) -> Self {
+    pub(super) fn new(socket: Fd, pair: Pair, page: PageMap, side: usize, greeting: &Greeting) -> Self {
         let pid = madrigal_sys::raw::peer_credentials(std::os::fd::AsRawFd::as_raw_fd(&socket)).map_or(0, |who| who.0);
         Self {
             pair,
-            hall,
+            page,
             slot: greeting.slot,
             socket,
             side,
@@ -224,7 +224,7 @@ impl Up {
     /// Tells the peer that there is something.
     #[cold]
     fn notify(&self) {
-        if self.hall.get().post(self.slot) {
+        if self.page.get().post(self.slot) {
             // Full means that it rings already; a peer that is gone needs no bell.
             let _ = rustix::net::send(&self.socket, &DING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
@@ -246,7 +246,7 @@ impl Up {
 
     /// Where the peer last looked from.
     pub(super) fn seen(&self) -> Seen {
-        match self.hall.get().cpu.0.load(core::sync::atomic::Ordering::Relaxed) {
+        match self.page.get().cpu.0.load(core::sync::atomic::Ordering::Relaxed) {
             0 => Seen::Unknown,
             cpu if cpu == cpu::current() + 1 => Seen::Here,
             _ => Seen::Elsewhere,

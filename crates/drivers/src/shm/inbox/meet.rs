@@ -17,7 +17,7 @@ use rustix::net::SocketFlags;
 use super::greet::{self, ANSWERER, DIALER, Greeting, Heard};
 use super::link::{Peer, Phase, Up};
 use super::name;
-use super::pair::{HallMap, Pair};
+use super::pair::{PageMap, Pair};
 use super::port::{Event, Inbox, LOOK_NS};
 
 /// The socket on which nodes dial us.
@@ -63,7 +63,7 @@ impl Inbox {
         for direction in [0, 1] {
             pair.direction(direction).wake.notice.store(1, core::sync::atomic::Ordering::Release);
         }
-        greet::tell(&socket, self.greeting(node, index), &[fd.as_fd(), self.hall_fd.as_fd()]).map_err(told)?;
+        greet::tell(&socket, self.greeting(node, index), &[fd.as_fd(), self.page_fd.as_fd()]).map_err(told)?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(index.into()), EventFlags::IN).map_err(told)?;
         Ok(Phase::Dialing { socket, pair })
     }
@@ -136,12 +136,12 @@ impl Inbox {
     }
 
     fn answered(&mut self, index: u32, greeting: &Greeting, fds: &[Fd]) {
-        let Some(hall) = fds.first().and_then(|fd| HallMap::attach(fd).ok()) else {
+        let Some(page) = fds.first().and_then(|fd| PageMap::attach(fd).ok()) else {
             return self.give_up(index, "its answer came without memory");
         };
         let Some(peer) = self.peers.get_mut(index as usize) else { return };
         let Phase::Dialing { socket, pair } = core::mem::replace(&mut peer.phase, Phase::Later) else { return };
-        peer.phase = Phase::Up(Box::new(Up::new(socket, pair, hall, 0, greeting)));
+        peer.phase = Phase::Up(Box::new(Up::new(socket, pair, page, 0, greeting)));
         self.events.push_back(Event::Up(index));
     }
 
@@ -219,16 +219,16 @@ impl Inbox {
                 _ => return,
             },
         };
-        let [pair, hall] = fds else { return };
-        let (Ok(pair), Ok(hall)) = (Pair::attach(pair), HallMap::attach(hall)) else { return };
+        let [pair, page] = fds else { return };
+        let (Ok(pair), Ok(page)) = (Pair::attach(pair), PageMap::attach(page)) else { return };
         let answer = self.greeting(node, index);
         let data = EventData::new_u64(index.into());
-        if greet::tell(&socket, answer, &[self.hall_fd.as_fd()]).is_err()
+        if greet::tell(&socket, answer, &[self.page_fd.as_fd()]).is_err()
             || epoll::add(&self.epoll, &socket, data, EventFlags::IN).is_err()
         {
             return;
         }
-        let phase = Phase::Up(Box::new(Up::new(socket, pair, hall, 1, greeting)));
+        let phase = Phase::Up(Box::new(Up::new(socket, pair, page, 1, greeting)));
         match self.peers.get_mut(index as usize) {
             Some(peer) => {
                 if let Phase::Dialing { socket, .. } = &peer.phase {

@@ -59,14 +59,14 @@ impl MessageDriver for ShmMessages {
             Errno::ADDRINUSE => format!("another process is node {me}"),
             errno => format!("nobody can be listened to: {}", sentence(errno)),
         })?;
-        let hall = pair::HallMap::create().map_err(|errno| format!("no shared memory: {}", sentence(errno)))?;
+        let page = pair::PageMap::create().map_err(|errno| format!("no shared memory: {}", sentence(errno)))?;
         let made = || -> Result<Fd, Errno> {
             let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
             epoll::add(&epoll, &listener, EventData::new_u64(meet::LISTENER), EventFlags::IN)?;
             Ok(epoll)
         };
         let epoll = made().map_err(|errno| sentence(errno).to_string())?;
-        Ok(Box::new(port::Inbox::new(me, listener, epoll, hall)))
+        Ok(Box::new(port::Inbox::new(me, listener, epoll, page)))
     }
 }
 

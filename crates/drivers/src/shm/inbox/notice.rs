@@ -8,11 +8,11 @@
 //! |---|---|---|---|
 //! | reader | `notice`, then the next frame ([`listen`]) | writer | frame, then `notice` ([`owes`]) |
 //! | writer | `want`, then how much was read ([`listen`]) | reader | how much was read, then `want` ([`owes`]) |
-//! | sleeper | `asleep`, then the summary ([`Hall::sleep`]) | either | map and summary, then `asleep` ([`Hall::post`]) |
+//! | sleeper | `asleep`, then the summary ([`NotificationPage::sleep`]) | either | map and summary, then `asleep` ([`NotificationPage::post`]) |
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 
-use super::layout::{BITS, Hall};
+use super::layout::{BITS, NotificationPage};
 
 /// Asks for a notice; true: `stirred` says that there is something to look at already.
 #[inline]
@@ -29,7 +29,7 @@ pub(super) fn owes(word: &AtomicU32) -> bool {
     word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
 }
 
-impl Hall {
+impl NotificationPage {
     /// Posts a notice about the owner's link `slot`. True: the owner may be asleep, and the caller owes it a doorbell.
     #[cold]
     pub(super) fn post(&self, slot: u32) -> bool {

@@ -8,7 +8,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 
 use super::bulk::Ring;
-use super::layout::{Cells, Direction, FIRST_BYTES, HALL_BYTES, Hall, Lines, PAIR_BYTES, cells_at};
+use super::layout::{Cells, Direction, FIRST_BYTES, Lines, NotificationPage, PAGE_BYTES, PAIR_BYTES, cells_at};
 
 /// A mapped pair. The peer may change any byte of it at any time.
 pub(super) struct Pair {
@@ -99,39 +99,39 @@ impl Pair {
     }
 }
 
-/// A mapped hall, our own or a peer's.
-pub(super) struct HallMap {
-    hall: NonNull<Hall>,
+/// A mapped notification page, our own or a peer's.
+pub(super) struct PageMap {
+    page: NonNull<NotificationPage>,
     _map: SharedMap,
 }
 
 // SAFETY: the pointer is into the map, which we own, and to atomics only.
-unsafe impl Send for HallMap {}
+unsafe impl Send for PageMap {}
 
-impl HallMap {
+impl PageMap {
     /// A new one, and the descriptor by which peers map it.
     pub(super) fn create() -> Result<(Self, Fd), Errno> {
-        let fd = Fd::from(mem::sealed_memfd(c"madrigal-hall", HALL_BYTES)?);
+        let fd = Fd::from(mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES)?);
         Ok((Self::map(&fd)?, fd))
     }
 
     /// A peer's. `EINVAL`: a file of another size, or one that could become shorter.
     pub(super) fn attach(fd: impl AsFd) -> Result<Self, Errno> {
-        mem::check_sealed(&fd, HALL_BYTES)?;
+        mem::check_sealed(&fd, PAGE_BYTES)?;
         Self::map(fd)
     }
 
     fn map(fd: impl AsFd) -> Result<Self, Errno> {
-        let map = SharedMap::map(fd, HALL_BYTES, true)?;
-        map.reserve(0, HALL_BYTES)?;
+        let map = SharedMap::map(fd, PAGE_BYTES, true)?;
+        map.reserve(0, PAGE_BYTES)?;
         // SAFETY: atomics only; the reference becomes a pointer that is followed while `self`, which owns the map, lives.
-        let hall = NonNull::from(unsafe { map.shared::<Hall>(0) }.ok_or(Errno::INVAL)?);
-        Ok(Self { hall, _map: map })
+        let page = NonNull::from(unsafe { map.shared::<NotificationPage>(0) }.ok_or(Errno::INVAL)?);
+        Ok(Self { page, _map: map })
     }
 
     #[inline]
-    pub(super) fn get(&self) -> &Hall {
+    pub(super) fn get(&self) -> &NotificationPage {
         // SAFETY: points into the map, which lives as long as `self`; atomics only.
-        unsafe { self.hall.as_ref() }
+        unsafe { self.page.as_ref() }
     }
 }

@@ -14,7 +14,7 @@ use madrigal_sys::{cpu, time};
 use super::copy::{self, Nonce};
 use super::layout::BITS;
 use super::link::{Peer, Phase, Up};
-use super::pair::HallMap;
+use super::pair::PageMap;
 use super::writer::{Broken, SHORT};
 
 /// Links the port looks at by itself; of all others it is told.
@@ -46,8 +46,8 @@ pub(super) struct Inbox {
     /// On which others dial.
     pub(super) listener: Fd,
     pub(super) epoll: Fd,
-    pub(super) hall: HallMap,
-    pub(super) hall_fd: Fd,
+    pub(super) page: PageMap,
+    pub(super) page_fd: Fd,
     pub(super) nonce: Nonce,
     pub(super) peers: Vec<Peer>,
     pub(super) known: HashMap<NodeId, u32>,
@@ -66,13 +66,13 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(me: NodeId, listener: Fd, epoll: Fd, hall: (HallMap, Fd)) -> Self {
+    pub(super) fn new(me: NodeId, listener: Fd, epoll: Fd, page: (PageMap, Fd)) -> Self {
         Self {
             me,
             listener,
             epoll,
-            hall: hall.0,
-            hall_fd: hall.1,
+            page: page.0,
+            page_fd: page.1,
             nonce: Nonce::new(),
             peers: Vec::new(),
             known: HashMap::new(),
@@ -124,7 +124,7 @@ impl Inbox {
             done += self.handle(event, sink);
         }
         let mut slots = Vec::new();
-        self.hall.get().take(|slot| slots.push(slot));
+        self.page.get().take(|slot| slots.push(slot));
         for slot in slots {
             let links = (slot as usize..self.peers.len()).step_by(BITS);
             for index in links {
@@ -227,7 +227,7 @@ impl Inbox {
             return;
         }
         self.look();
-        self.hall.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
+        self.page.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
         self.rounds += 1;
         if !self.rounds.is_multiple_of(SILENT) {
             return;
@@ -322,7 +322,7 @@ impl Port for Inbox {
     #[inline]
     fn poll(&mut self, sink: &mut dyn Sink) -> usize {
         let mut done = 0;
-        if self.hall.get().has_notices() || !self.events.is_empty() {
+        if self.page.get().has_notices() || !self.events.is_empty() {
             done += self.collect(sink);
         }
         for i in 0..self.watching {
@@ -368,8 +368,8 @@ impl Port for Inbox {
             // Told by a notice; asked for again only after the next send that found no room.
             up.blocked = false;
         }
-        if !self.events.is_empty() || self.hall.get().sleep() {
-            self.hall.get().wake();
+        if !self.events.is_empty() || self.page.get().sleep() {
+            self.page.get().wake();
             return true;
         }
         false
@@ -380,9 +380,9 @@ impl Port for Inbox {
     }
 
     fn woken(&mut self) {
-        self.hall.get().wake();
+        self.page.get().wake();
         self.look();
-        self.hall.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
+        self.page.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
     }
 
     fn deadline(&self) -> Option<u64> {

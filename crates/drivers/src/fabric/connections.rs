@@ -6,7 +6,7 @@ use madrigal_sys::{process, time};
 use std::io::IoSlice;
 
 use super::ffi::Posted;
-use super::packet::{Door, Greeting, Head, Kind, gather};
+use super::packet::{Greeting, Head, Kind, LinkId, gather};
 use super::peer::{Peer, Phase};
 use super::port::FabricPort;
 use super::provider::may_be_there;
@@ -57,20 +57,20 @@ impl FabricPort {
     pub(super) fn pay(&mut self, link: u32) -> bool {
         let now = time::now_ns();
         let Some(peer) = self.peers.get_mut(link as usize) else { return true };
-        let posted = match (&peer.phase, peer.door) {
+        let posted = match (&peer.phase, peer.link_id) {
             (Phase::Linking { ask, .. }, None) if *ask <= now => {
                 let greeting = self.greeting(link);
-                self.tell(link, Head::new(Kind::Hello, Door::default()), &greeting)
+                self.tell(link, Head::new(Kind::Hello, LinkId::default()), &greeting)
             }
-            (Phase::Up, Some(door)) if peer.welcome => {
+            (Phase::Up, Some(link_id)) if peer.welcome => {
                 let greeting = self.greeting(link);
-                self.tell(link, Head::new(Kind::Welcome, door), &greeting)
+                self.tell(link, Head::new(Kind::Welcome, link_id), &greeting)
             }
-            (Phase::Up, Some(door)) if peer.is_owed() => {
-                let head = Head { credit: peer.owed, ..Head::new(Kind::Credit, door) };
+            (Phase::Up, Some(link_id)) if peer.is_owed() => {
+                let head = Head { credit: peer.owed, ..Head::new(Kind::Credit, link_id) };
                 self.tell(link, head, &[])
             }
-            (Phase::Up, Some(door)) if peer.quiet => self.tell(link, Head::new(Kind::Ping, door), &[]),
+            (Phase::Up, Some(link_id)) if peer.quiet => self.tell(link, Head::new(Kind::Ping, link_id), &[]),
             _ => return true,
         };
         let Some(peer) = self.peer(link) else { return true };
@@ -93,9 +93,9 @@ impl FabricPort {
 
     fn greeting(&self, link: u32) -> Vec<u8> {
         let Some(peer) = self.peers.get(link as usize) else { return Vec::new() };
-        let door = Door { link, session: peer.session };
+        let link_id = LinkId { link, session: peer.session };
         let Own { place, pid, start } = self.own;
-        Greeting { from: self.me, to: peer.node, door, place, pid, start, name: self.wire.name().to_vec() }.bytes()
+        Greeting { from: self.me, to: peer.node, link_id, place, pid, start, name: self.wire.name().to_vec() }.bytes()
     }
 
     /// Something could not be sent on a link: one that is up is over, one that is not may still come up.
@@ -147,9 +147,9 @@ impl FabricPort {
             let asked = |link: &u32| self.peers.get(*link as usize).is_some_and(|peer| peer.session == head.to.session);
             known.filter(|link| *link == head.to.link).filter(asked)
         } else {
-            let door = known.and_then(|link| self.peers.get(link as usize)?.door);
-            if let (Some(link), Some(door)) = (known, door)
-                && door != greeting.door
+            let link_id = known.and_then(|link| self.peers.get(link as usize)?.link_id);
+            if let (Some(link), Some(link_id)) = (known, link_id)
+                && link_id != greeting.link_id
             {
                 self.end(link, LinkError::Gone { node, why: "it began anew".to_owned() }, sink);
             }
@@ -161,8 +161,8 @@ impl FabricPort {
         if head.kind == Kind::Hello {
             peer.welcome = true;
         }
-        if peer.door.is_none() {
-            peer.door = Some(greeting.door);
+        if peer.link_id.is_none() {
+            peer.link_id = Some(greeting.link_id);
             peer.process = near.then_some((greeting.pid, greeting.start));
             peer.phase = Phase::Up;
             sink.up(Link(link), node);
@@ -172,8 +172,8 @@ impl FabricPort {
 
     /// Tells peers that links are over, as far as that goes now.
     pub(super) fn say_goodbye(&mut self) {
-        while let Some(&(at, door)) = self.byes.front() {
-            let head = Head::new(Kind::Bye, door);
+        while let Some(&(at, link_id)) = self.byes.front() {
+            let head = Head::new(Kind::Bye, link_id);
             match self.ship(None, at, 0, |buffer| gather(buffer, &head.bytes(), &[], 0)) {
                 Posted::Later => return,
                 Posted::Done | Posted::Failed(_) => drop(self.byes.pop_front()),

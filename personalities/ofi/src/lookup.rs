@@ -1,11 +1,11 @@
-//! Doors: endpoints that are found by host and port, for programs that exchange no addresses themselves.
+//! Lookup: endpoints that are found by host and port, for programs that exchange no addresses themselves.
 //!
 //! ```text
-//!   fi_getinfo(node, service, FI_SOURCE) -> endpoint: Door, listens there      who connects is told the endpoint's address
+//!   fi_getinfo(node, service, FI_SOURCE) -> endpoint: AddressServer, listens there      who connects is told the endpoint's address
 //!   fi_av_insert of such a place         -> Question: connects and reads it    from then on it is a peer like any other
 //! ```
-//! What is told is what `fi_getname` gives and no secret; who is dialled by it still has to prove who it is. There is no thread: a door
-//! is answered, and a question read, when a queue or a counter of that domain is.
+//! What is told is what `fi_getname` gives and no secret; who is dialled by it still has to prove who it is. There is no thread: who asks
+//! is answered, and an answer read, when a queue or a counter of that domain is.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -19,7 +19,7 @@ use crate::names::LONG;
 
 /// Who waits to be accepted.
 const BACKLOG: i32 = 64;
-/// A door is looked at once in so many nanoseconds, ...
+/// A server is looked at once in so many nanoseconds, ...
 const SELDOM_NS: u64 = 1_000_000;
 /// ... and so many are answered in one look.
 const AT_ONCE: usize = 16;
@@ -29,12 +29,12 @@ const AGAIN_NS: u64 = 50_000_000;
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Where an endpoint can be asked for its address.
-pub(crate) struct Door {
+pub(crate) struct AddressServer {
     fd: Fd,
     looked: u64,
 }
 
-impl Door {
+impl AddressServer {
     /// Listens there; `None` where that cannot be: several endpoints may be opened with one source address, and only one can be found
     /// by it.
     pub(crate) fn open(at: SocketAddrV4) -> Option<Self> {
@@ -169,13 +169,13 @@ mod tests {
 
     #[test]
     fn who_asks_at_a_door_is_told() {
-        let mut door = Door::open(local(0)).unwrap();
-        let at = local(port(&door.fd));
-        assert!(Door::open(at).is_none(), "only one can be found there");
+        let mut server = AddressServer::open(local(0)).unwrap();
+        let at = local(port(&server.fd));
+        assert!(AddressServer::open(at).is_none(), "only one can be found there");
         let mut questions: Vec<_> = (0..3).map(|_| Question::ask(at)).collect();
         for question in &mut questions {
             let answer = loop {
-                door.answer(someone);
+                server.answer(someone);
                 match question.look() {
                     Answer::NotYet => std::thread::yield_now(),
                     answer => break answer,
@@ -187,12 +187,14 @@ mod tests {
 
     #[test]
     fn a_door_opened_late_is_found() {
-        let closed = port(&Door::open(local(0)).unwrap().fd);
+        let closed = port(&AddressServer::open(local(0)).unwrap().fd);
         let mut question = Question::ask(local(closed));
         assert_eq!(question.look(), Answer::NotYet);
-        let Some(mut door) = Door::open(local(closed)) else { return println!("skipped: somebody took the port") };
+        let Some(mut server) = AddressServer::open(local(closed)) else {
+            return println!("skipped: somebody took the port");
+        };
         let answer = loop {
-            door.answer(someone);
+            server.answer(someone);
             match question.look() {
                 Answer::NotYet => std::thread::yield_now(),
                 answer => break answer,
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn nonsense_and_silence_end() {
-        let listener = Door::open(local(0)).unwrap();
+        let listener = AddressServer::open(local(0)).unwrap();
         let mut question = Question::ask(local(port(&listener.fd)));
         let caller = loop {
             if let Ok(caller) = rustix::net::accept_with(&listener.fd, SocketFlags::CLOEXEC) {
