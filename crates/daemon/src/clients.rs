@@ -33,7 +33,7 @@ pub(crate) struct Forward {
 
 impl Daemon {
     /// Takes clients.
-    pub(crate) fn answer_door(&mut self) {
+    pub(crate) fn accept_clients(&mut self) {
         while let Some(socket) = self.accept_client() {
             let token = self.token();
             if !socket::is_ours(&socket) || self.poll.add(&socket, token).is_err() {

@@ -55,7 +55,7 @@ pub(crate) enum Thing {
     /// Daemons call here.
     Port,
     /// Clients call here.
-    Door,
+    Listener,
     /// A connection to a daemon.
     Link,
     /// One that is being made.
@@ -154,7 +154,7 @@ pub struct Daemon {
     pub(crate) log: Log,
     pub(crate) ending: bool,
     notifier: Notifier,
-    door: OwnedFd,
+    listener: OwnedFd,
     pub(crate) runtime: Runtime,
     _lock: Lock,
 }
@@ -171,7 +171,7 @@ impl Daemon {
         let me = grid.host(host).ok_or_else(unknown)?.0;
         let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
-        let door = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Door { errno })?;
+        let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
         let (memory, complaint) = Memory::new(runtime.known());
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
@@ -217,7 +217,7 @@ impl Daemon {
             log: Log::new(now),
             ending: false,
             notifier: Notifier::new(now),
-            door,
+            listener,
             runtime,
             _lock: lock,
         };
@@ -285,8 +285,8 @@ impl Daemon {
 
     fn register(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {
         let token = self.token();
-        self.poll.add_listener(&self.door, token)?;
-        self.things.insert(token, Thing::Door);
+        self.poll.add_listener(&self.listener, token)?;
+        self.things.insert(token, Thing::Listener);
         for port in ports {
             let token = self.token();
             self.poll.add_listener(&port, token)?;
@@ -299,7 +299,7 @@ impl Daemon {
     fn handle(&mut self, token: Token) {
         match self.things.get(&token).copied() {
             Some(Thing::Port) => self.answer_port(token),
-            Some(Thing::Door) => self.answer_door(),
+            Some(Thing::Listener) => self.accept_clients(),
             Some(Thing::Link) => self.hear(token),
             Some(Thing::Dial) => self.look_at_dial(token),
             Some(Thing::Client) => self.hear_client(token),
@@ -317,7 +317,7 @@ impl Daemon {
 
     /// The next client that calls.
     pub(crate) fn accept_client(&mut self) -> Option<OwnedFd> {
-        match socket::accept(&self.door) {
+        match socket::accept(&self.listener) {
             Ok(socket) => socket,
             Err(errno) => {
                 self.note(&format!("cannot take a client: {errno}"));

@@ -1,5 +1,5 @@
 //! Streams go on by another way: because a better one was found, or because the one they had broke. What goes over them is counted
-//! ([`madrigal_proto::tally`]), and kept until the other end has it. Where a call began, a second stream is opened the new way, with the
+//! ([`madrigal_proto::resumable`]), and kept until the other end has it. Where a call began, a second stream is opened the new way, with the
 //! number of the first and how far it is; the far daemon answers how far that is, and both go on from there.
 //!
 //! ```text
@@ -137,7 +137,9 @@ impl Daemon {
     fn ask_to_go_on(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
         let Some(pipe) = self.pipes.get_mut(&token) else { return };
-        let Some(got) = pipe.far().and_then(|far| far.tally.as_ref()).map(|tally| tally.got()) else { return };
+        let Some(got) = pipe.far().and_then(|far| far.resumable.as_ref()).map(|resumable| resumable.got()) else {
+            return;
+        };
         let Some(Origin { id, turn, role: Role::Caller { host, port, .. } }) = &mut pipe.origin else { return };
         *turn += 1;
         let (id, turn, host, port) = (id.clone(), *turn, *host, *port);
@@ -240,7 +242,8 @@ impl Daemon {
         let Some(ask) = self.failing_over.remove(&token).and_then(|failing_over| failing_over.ask) else { return };
         let Some(pipe) = self.pipes.get_mut(&token) else { return self.reset_stream(new) };
         let Some(far) = pipe.far() else { return };
-        let counted = theirs.zip(far.tally.as_mut()).is_some_and(|(theirs, tally)| tally.resume(ask.got, theirs));
+        let counted =
+            theirs.zip(far.resumable.as_mut()).is_some_and(|(theirs, resumable)| resumable.resume(ask.got, theirs));
         let before = std::mem::replace(&mut far.end, End::Stream(new));
         if let Some(Origin { role: Role::Caller { way, .. }, .. }) = &mut pipe.origin {
             way.clone_from(&ask.way);
@@ -276,12 +279,12 @@ impl Daemon {
             origin.turn = resume.turn;
         }
         let Some(far) = pipe.far() else { return };
-        let (got, acked) = far.tally.as_ref().map_or((0, 0), |tally| (tally.got(), tally.acked()));
+        let (got, acked) = far.resumable.as_ref().map_or((0, 0), |resumable| (resumable.got(), resumable.acked()));
         if resume.got < acked {
             // It was on its way for so long that more was said meanwhile by the old one.
             return self.tell(from, Verdict::NotNow, "it is further by now");
         }
-        if !far.tally.as_mut().is_some_and(|tally| tally.resume(got, resume.got)) {
+        if !far.resumable.as_mut().is_some_and(|resumable| resumable.resume(got, resume.got)) {
             return self.tell(from, Verdict::Never, "what it has not got is kept no longer");
         }
         let before = std::mem::replace(&mut far.end, End::Stream(from));

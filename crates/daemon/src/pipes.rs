@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Mux, StreamId};
-use madrigal_proto::tally::{Heard, LONGEST, Nonsense, Tally};
+use madrigal_proto::resumable::{Heard, LONGEST, Nonsense, Resumable};
 use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder, Thing};
@@ -76,7 +76,7 @@ pub(crate) struct Side {
     /// The other end knows.
     finished: bool,
     /// Of a stream that can go on by another way.
-    pub(crate) tally: Option<Box<Tally>>,
+    pub(crate) resumable: Option<Box<Resumable>>,
     /// What was wrong as it was last read, or written to the other end.
     wrong: Option<Errno>,
     /// Bytes that came from it.
@@ -97,7 +97,7 @@ pub(crate) struct Pipe {
 impl Pipe {
     /// The side that can go on by another way.
     pub(crate) fn far(&mut self) -> Option<&mut Side> {
-        self.sides.iter_mut().find(|side| side.tally.is_some())
+        self.sides.iter_mut().find(|side| side.resumable.is_some())
     }
 
     /// Where what comes on a stream can go at once.
@@ -109,8 +109,8 @@ impl Pipe {
         };
         match &to.end {
             _ if !from.staged.is_empty() || from.wrong.is_some() => Beyond::Later,
-            End::Socket { .. } if from.tally.is_some() => Beyond::Socket,
-            End::Stream(to) if from.tally.is_none() => Beyond::Stream(*to),
+            End::Socket { .. } if from.resumable.is_some() => Beyond::Socket,
+            End::Stream(to) if from.resumable.is_none() => Beyond::Stream(*to),
             _ => Beyond::Later,
         }
     }
@@ -139,7 +139,7 @@ impl Pipe {
     /// Brings that to the socket. What it has no room for is staged.
     pub(crate) fn bring(&mut self, bytes: &[u8]) {
         let [one, other] = &mut self.sides;
-        let (from, to) = if one.tally.is_some() { (one, other) } else { (other, one) };
+        let (from, to) = if one.resumable.is_some() { (one, other) } else { (other, one) };
         let End::Socket { socket, .. } = &to.end else { return };
         let sent = if from.staged.is_empty() { send(socket, bytes) } else { Ok(0) };
         match sent {
@@ -155,7 +155,8 @@ impl Pipe {
 
     /// Whether nobody needs it any more.
     fn is_done(&self) -> bool {
-        self.is_over() && self.sides.iter().all(|side| side.tally.as_ref().is_none_or(|tally| tally.is_done()))
+        self.is_over()
+            && self.sides.iter().all(|side| side.resumable.as_ref().is_none_or(|resumable| resumable.is_done()))
     }
 }
 
@@ -163,17 +164,17 @@ impl Side {
     /// An end, from which something may have been read already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
         let came = staged.len() as u64;
-        Self { end, staged, ended: false, finished: false, tally: None, wrong: None, came }
+        Self { end, staged, ended: false, finished: false, resumable: None, wrong: None, came }
     }
 
     /// Its bytes are counted from now on.
     fn count(&mut self) -> Result<(), Errno> {
-        let mut tally = Box::new(Tally::new());
-        let new = read_counted(&mut tally, &mut self.staged, &mut self.ended)?;
+        let mut resumable = Box::new(Resumable::new());
+        let new = read_counted(&mut resumable, &mut self.staged, &mut self.ended)?;
         self.staged.truncate(new.end);
         self.staged.drain(..new.start);
         self.came = self.staged.len() as u64;
-        self.tally = Some(tally);
+        self.resumable = Some(resumable);
         Ok(())
     }
 
@@ -183,9 +184,9 @@ impl Side {
 
     /// Takes what came by a counted stream, and adds what was not here before to `batch`.
     fn take_in(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
-        let Some(tally) = &mut self.tally else { return Ok(()) };
+        let Some(resumable) = &mut self.resumable else { return Ok(()) };
         while !bytes.is_empty() {
-            let (heard, taken) = tally.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
+            let (heard, taken) = resumable.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
             match heard {
                 Heard::Bytes(new) => batch.extend_from_slice(new),
                 Heard::End => self.ended = true,
@@ -210,10 +211,10 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
 }
 
 /// Reads what came by a counted stream: where in the buffer the new bytes lie then, all together.
-fn read_counted(tally: &mut Tally, buffer: &mut [u8], ended: &mut bool) -> Result<Range<usize>, Errno> {
+fn read_counted(resumable: &mut Resumable, buffer: &mut [u8], ended: &mut bool) -> Result<Range<usize>, Errno> {
     let (mut at, mut new) = (0, 0..0);
     while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
-        let (heard, taken) = tally.hear(rest).map_err(|Nonsense| Errno::PROTO)?;
+        let (heard, taken) = resumable.hear(rest).map_err(|Nonsense| Errno::PROTO)?;
         at += taken;
         match heard {
             // They are the last of what was taken.
@@ -301,12 +302,12 @@ impl Daemon {
     /// What is kept for another way is bounded.
     fn count_kept(&mut self, pipe: &mut Pipe) {
         let before = pipe.held;
-        let Some(tally) = pipe.far().and_then(|side| side.tally.as_mut()) else { return };
+        let Some(resumable) = pipe.far().and_then(|side| side.resumable.as_mut()) else { return };
         let most = if self.kept > KEPT_BY_ALL { KEPT_BY_ANY } else { KEPT };
-        if tally.held() > most {
-            tally.forget();
+        if resumable.held() > most {
+            resumable.forget();
         }
-        let held = tally.held();
+        let held = resumable.held();
         self.kept = self.kept + held - before;
         pipe.held = held;
     }
@@ -328,13 +329,13 @@ impl Daemon {
                 continue;
             }
             // Of a counted stream there is more to hear behind its end.
-            if from.ended && from.tally.is_none() {
+            if from.ended && from.resumable.is_none() {
                 return Ok(false);
             }
-            if let (End::Socket { socket, .. }, Some(tally)) = (&from.end, &mut to.tally) {
-                match local::recv(socket, tally.space(most))? {
+            if let (End::Socket { socket, .. }, Some(resumable)) = (&from.end, &mut to.resumable) {
+                match local::recv(socket, resumable.space(most))? {
                     Got::Bytes(count) => {
-                        tally.pushed(count);
+                        resumable.pushed(count);
                         from.came += count as u64;
                     }
                     Got::Nothing => return Ok(false),
@@ -353,8 +354,8 @@ impl Daemon {
                 Got::Bytes(count) => self.bring(from, to, buffer.get_mut(..count).unwrap_or_default())?,
                 Got::Nothing => return Ok(false),
                 // Nobody ends a counted stream before all is counted.
-                Got::End if from.tally.as_ref().is_some_and(|tally| tally.is_done()) => return Ok(false),
-                Got::End if from.tally.is_some() => return Err(Errno::PROTO),
+                Got::End if from.resumable.as_ref().is_some_and(|resumable| resumable.is_done()) => return Ok(false),
+                Got::End if from.resumable.is_some() => return Err(Errno::PROTO),
                 Got::End => from.ended = true,
             }
         }
@@ -363,7 +364,7 @@ impl Daemon {
 
     /// How much may be read for an end: of a counted stream, what it takes at once, lest it be held twice.
     fn room(&mut self, to: &Side) -> usize {
-        let (End::Stream((link, stream)), Some(_)) = (&to.end, &to.tally) else { return PIECE };
+        let (End::Stream((link, stream)), Some(_)) = (&to.end, &to.resumable) else { return PIECE };
         let room = self.links.get_mut(link).and_then(Link::mux).map_or(0, |mux| mux.room(*stream, LEAST));
         if room < LEAST { 0 } else { (room - LEAST / 2).min(LONGEST) }
     }
@@ -380,14 +381,14 @@ impl Daemon {
             }
             from.staged = Vec::new();
         }
-        Ok(to.tally.is_none() || self.send_out(to))
+        Ok(to.resumable.is_none() || self.send_out(to))
     }
 
     /// Writes what was read from one end to the other.
     fn bring(&mut self, from: &mut Side, to: &mut Side, bytes: &mut [u8]) -> Result<(), Errno> {
-        let new = match &mut from.tally {
+        let new = match &mut from.resumable {
             None => 0..bytes.len(),
-            Some(tally) => read_counted(tally, bytes, &mut from.ended)?,
+            Some(resumable) => read_counted(resumable, bytes, &mut from.ended)?,
         };
         let new = bytes.get(new).unwrap_or_default();
         from.came += new.len() as u64;
@@ -398,11 +399,11 @@ impl Daemon {
 
     /// Sends what a counted stream has to send; whether it took all.
     fn send_out(&mut self, to: &mut Side) -> bool {
-        let (End::Stream(stream), Some(tally)) = (&to.end, &mut to.tally) else { return false };
-        while let Some(pieces) = tally.output() {
+        let (End::Stream(stream), Some(resumable)) = (&to.end, &mut to.resumable) else { return false };
+        while let Some(pieces) = resumable.output() {
             let wanted = pieces[0].len() + pieces[1].len();
             let taken = self.write_stream(*stream, pieces).unwrap_or(0);
-            tally.took(taken);
+            resumable.took(taken);
             if taken < wanted {
                 return false;
             }
@@ -411,8 +412,8 @@ impl Daemon {
     }
 
     fn write(&mut self, to: &mut Side, bytes: &[u8]) -> Result<usize, Errno> {
-        if let Some(tally) = &mut to.tally {
-            tally.push(bytes);
+        if let Some(resumable) = &mut to.resumable {
+            resumable.push(bytes);
             self.send_out(to);
             return Ok(bytes.len());
         }
@@ -425,8 +426,8 @@ impl Daemon {
     }
 
     fn finish(&mut self, to: &mut Side) {
-        if let Some(tally) = &mut to.tally {
-            return tally.end();
+        if let Some(resumable) = &mut to.resumable {
+            return resumable.end();
         }
         match &to.end {
             End::Socket { socket, .. } => local::finish(socket),
@@ -460,7 +461,7 @@ impl Daemon {
                     }
                 }
                 (End::Stream(stream), Some(why)) => self.reset_stream_as(stream, why),
-                (End::Stream(stream), None) if side.tally.is_some() => {
+                (End::Stream(stream), None) if side.resumable.is_some() => {
                     self.finish_stream(stream);
                     // Until the other end has finished it, too.
                     self.streams.insert(stream, Holder::Probe);

@@ -44,7 +44,7 @@ pub enum StartError {
     },
     /// It cannot listen for clients.
     #[error("cannot listen for clients: {errno}")]
-    Door {
+    Local {
         /// What the system says.
         errno: Errno,
     },

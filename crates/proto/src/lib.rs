@@ -4,7 +4,7 @@
 //! * [`frame`]: how frames lie in a stream of bytes;
 //! * [`hosts`]: which address is which host of a grid, as programs read it;
 //! * [`mux`]: many streams over one connection, with credits and classes;
-//! * [`tally`]: one connection over several streams, one after another, without losing a byte;
+//! * [`resumable`]: one connection over several streams, one after another, without losing a byte;
 //! * [`talk`]: two processes that meet on a connection prove to each other who they are;
 //! * [`race`]: every address of a peer is tried, until one answers or the time is over;
 //! * [`reach`]: the whole of it, for all peers of a process: of many connections between two processes exactly one is kept.
@@ -18,6 +18,6 @@ pub mod hosts;
 pub mod mux;
 pub mod race;
 pub mod reach;
+pub mod resumable;
 mod siphash;
 pub mod talk;
-pub mod tally;

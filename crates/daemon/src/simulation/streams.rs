@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use madrigal_proto::mux::{Class, Event, Limits, Mux, Read, StreamId};
-use madrigal_proto::tally::{Heard, Tally};
+use madrigal_proto::resumable::{Heard, Resumable};
 
 use super::{Chance, play};
 use crate::daemon::MILLISECOND;
@@ -27,7 +27,7 @@ struct Way {
 type Place = (usize, u64, StreamId);
 
 struct Stream {
-    tally: [Tally; 2],
+    resumable: [Resumable; 2],
     at: [Option<Place>; 2],
     /// What the calling end asked for: where, how far it was then, since when, and what came back.
     asked: Option<(Place, u64, u64, Vec<u8>)>,
@@ -60,7 +60,7 @@ impl World {
         let way = |chance: &mut Chance| Way { delay: chance.below(30) * MILLISECOND, ..Way::default() };
         let ways = (0..1 + chance.below(3)).map(|_| way(&mut chance)).collect();
         let stream = |chance: &mut Chance| Stream {
-            tally: [Tally::new(), Tally::new()],
+            resumable: [Resumable::new(), Resumable::new()],
             at: [None; 2],
             asked: None,
             turns: [0; 2],
@@ -156,13 +156,13 @@ impl World {
             return;
         }
         stream.turns[1] = turn;
-        if got < stream.tally[1].acked() {
+        if got < stream.resumable[1].acked() {
             let mux = self.mux(1, place).unwrap();
             let _ = mux.reset(place.2, 0);
             return;
         }
-        let ours = stream.tally[1].got();
-        assert!(stream.tally[1].resume(ours, got), "{ours}, {got}: {:?}", stream.tally[1]);
+        let ours = stream.resumable[1].got();
+        assert!(stream.resumable[1].resume(ours, got), "{ours}, {got}: {:?}", stream.resumable[1]);
         let old = stream.at[1].replace(place);
         if let Some(old) = old
             && let Some(mux) = self.mux(1, old)
@@ -192,7 +192,11 @@ impl World {
                 return;
             };
             let stream = &mut self.streams[id];
-            assert!(stream.tally[0].resume(got, u64::from_le_bytes(theirs)), "{theirs:?}: {:?}", stream.tally[0]);
+            assert!(
+                stream.resumable[0].resume(got, u64::from_le_bytes(theirs)),
+                "{theirs:?}: {:?}",
+                stream.resumable[0]
+            );
             if let Some(old) = stream.at[0].replace(place)
                 && let Some(mux) = self.mux(0, old)
             {
@@ -204,7 +208,8 @@ impl World {
             return;
         }
         let at = self.chance.below(self.ways.len() as u64) as usize;
-        let (count, got, turn) = (self.ways[at].count, self.streams[id].tally[0].got(), self.streams[id].turns[0] + 1);
+        let (count, got, turn) =
+            (self.ways[at].count, self.streams[id].resumable[0].got(), self.streams[id].turns[0] + 1);
         let Some(mux) = self.ways[at].ends[0].as_mut() else { return };
         let about = [&[id as u8][..], &turn.to_le_bytes(), &got.to_le_bytes()].concat();
         let opened = mux.open(Class::Data, &about).unwrap();
@@ -220,24 +225,24 @@ impl World {
             let from = stream.sent[end].len();
             let to = stream.len[end].min(from + piece);
             let bytes: Vec<u8> = (from..to).map(|at| (at * 7 + at / 251 + id * 31 + end) as u8).collect();
-            stream.tally[end].push(&bytes);
+            stream.resumable[end].push(&bytes);
             stream.sent[end].extend(bytes);
         } else {
-            stream.tally[end].end();
+            stream.resumable[end].end();
         }
         let Some(place) = self.streams[id].at[end] else { return };
         if !self.is_there(end, place) {
             self.streams[id].at[end] = None;
             return;
         }
-        let mut tally = std::mem::take(&mut self.streams[id].tally[end]);
+        let mut resumable = std::mem::take(&mut self.streams[id].resumable[end]);
         let mux = self.mux(end, place).unwrap();
         let mut buffer = [0; 1500];
         let (mut came, mut over) = (Vec::new(), false);
         while let Ok(Read::Bytes(count)) = mux.read(place.2, &mut buffer) {
             let mut rest = &buffer[..count];
             while !rest.is_empty() {
-                let (heard, taken) = tally.hear(rest).unwrap();
+                let (heard, taken) = resumable.hear(rest).unwrap();
                 match heard {
                     Heard::Bytes(bytes) => came.extend_from_slice(bytes),
                     Heard::End => over = true,
@@ -246,24 +251,24 @@ impl World {
                 rest = &rest[taken..];
             }
         }
-        while let Some(pieces) = tally.output() {
+        while let Some(pieces) = resumable.output() {
             let bytes = pieces.concat();
             let wanted = bytes.len();
             let taken = mux.write(place.2, &bytes).unwrap();
-            tally.took(taken);
+            resumable.took(taken);
             if taken < wanted {
                 break;
             }
         }
         let stream = &mut self.streams[id];
-        stream.tally[end] = tally;
+        stream.resumable[end] = resumable;
         assert!(!stream.over[end] || (came.is_empty() && !over), "more behind the end");
         stream.came[end].extend(came);
         stream.over[end] |= over;
     }
 
     fn is_done(&self) -> bool {
-        self.streams.iter().all(|stream| stream.tally.iter().all(Tally::is_done))
+        self.streams.iter().all(|stream| stream.resumable.iter().all(Resumable::is_done))
     }
 }
 
@@ -287,7 +292,7 @@ fn one(chance: Chance) {
     }
     for (id, stream) in world.streams.iter().enumerate() {
         assert!(stream.came[0] == stream.sent[1] && stream.came[1] == stream.sent[0], "stream {id}: other bytes");
-        assert!(stream.tally.iter().all(Tally::is_done), "stream {id} has not ended: {:?}", stream.tally);
+        assert!(stream.resumable.iter().all(Resumable::is_done), "stream {id} has not ended: {:?}", stream.resumable);
         assert_eq!(stream.over, [true; 2]);
     }
 }

@@ -2,8 +2,8 @@
 //! stream that it goes by breaks, both ends say how far they are, and go on from there on another one: no byte is lost, none comes twice.
 //!
 //! ```text
-//!   push, end --> [ Tally ] --> output, took: bytes for the stream     data 1  length, 2  bytes      ack 2  position, 8      end 3
-//!                 [       ] <-- hear:         bytes of the stream
+//!   push, end --> [ Resumable ] --> output, took: bytes for the stream     data 1  length, 2  bytes      ack 2  position, 8      end 3
+//!                 [           ] <-- hear:         bytes of the stream
 //! ```
 //! A position is a number of bytes from the beginning; the end counts as one more. Numbers have their little end first. No I/O, no clock;
 //! whatever a peer sends, nothing here panics or grows: what is kept is bounded by whoever pushes, who may also have it forgotten.
@@ -45,7 +45,7 @@ pub enum Heard<'a> {
 
 /// One end of a connection.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Resumable {
     /// Bytes that the other end may not have; the position of the first one.
     kept: Kept,
     base: u64,
@@ -71,7 +71,7 @@ pub struct Tally {
     left: usize,
 }
 
-impl Tally {
+impl Resumable {
     /// An end of a new connection.
     pub fn new() -> Self {
         Self::default()
@@ -84,12 +84,12 @@ impl Tally {
         }
     }
 
-    /// Where up to `most` more bytes to be sent may be written, which [`Tally::pushed`] counts; fewer now and then.
+    /// Where up to `most` more bytes to be sent may be written, which [`Resumable::pushed`] counts; fewer now and then.
     pub fn space(&mut self, most: usize) -> &mut [u8] {
         if self.ended { &mut [] } else { self.kept.space(most) }
     }
 
-    /// So many bytes were written into [`Tally::space`].
+    /// So many bytes were written into [`Resumable::space`].
     pub fn pushed(&mut self, count: usize) {
         if !self.ended {
             self.kept.grew(count);

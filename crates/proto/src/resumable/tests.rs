@@ -3,22 +3,22 @@ use proptest::prelude::*;
 use super::*;
 
 /// Everything that one end has for the other, in pieces of any size, as if a stream took them.
-fn drain(tally: &mut Tally, piece: usize) -> Vec<u8> {
+fn drain(resumable: &mut Resumable, piece: usize) -> Vec<u8> {
     let mut all = Vec::new();
-    while let Some(pieces) = tally.output() {
+    while let Some(pieces) = resumable.output() {
         let bytes = pieces.concat();
         let count = bytes.len().min(piece.max(1));
         all.extend_from_slice(&bytes[..count]);
-        tally.took(count);
+        resumable.took(count);
     }
     all
 }
 
 /// Takes bytes; what was new, and whether the end came.
-fn feed(tally: &mut Tally, mut bytes: &[u8]) -> Result<(Vec<u8>, bool), Nonsense> {
+fn feed(resumable: &mut Resumable, mut bytes: &[u8]) -> Result<(Vec<u8>, bool), Nonsense> {
     let (mut new, mut end) = (Vec::new(), false);
     while !bytes.is_empty() {
-        let (heard, count) = tally.hear(bytes)?;
+        let (heard, count) = resumable.hear(bytes)?;
         match heard {
             Heard::Bytes(more) => new.extend_from_slice(more),
             Heard::End => end = true,
@@ -30,20 +30,20 @@ fn feed(tally: &mut Tally, mut bytes: &[u8]) -> Result<(Vec<u8>, bool), Nonsense
 }
 
 /// Pushes bytes by writing them where there is space.
-fn fill(tally: &mut Tally, mut bytes: &[u8]) {
+fn fill(resumable: &mut Resumable, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let space = tally.space(bytes.len());
+        let space = resumable.space(bytes.len());
         let count = space.len();
         assert!((1..=bytes.len()).contains(&count));
         space.copy_from_slice(&bytes[..count]);
-        tally.pushed(count);
+        resumable.pushed(count);
         bytes = &bytes[count..];
     }
 }
 
 #[test]
 fn bytes_and_ends_go_both_ways() {
-    let (mut one, mut other) = (Tally::new(), Tally::new());
+    let (mut one, mut other) = (Resumable::new(), Resumable::new());
     one.push(b"hello");
     let sent = drain(&mut one, 2);
     assert_eq!(sent, b"\x01\x05\0hello");
@@ -68,7 +68,7 @@ fn bytes_and_ends_go_both_ways() {
 
 #[test]
 fn what_was_lost_is_sent_again_and_nothing_else() {
-    let (mut one, mut other) = (Tally::new(), Tally::new());
+    let (mut one, mut other) = (Resumable::new(), Resumable::new());
     one.push(&[7; 100_000]);
     let sent = drain(&mut one, usize::MAX);
     assert_eq!(feed(&mut other, &sent[..50_000]).unwrap().0.len(), 50_000 - 2 * 3);
@@ -88,9 +88,9 @@ fn what_was_lost_is_sent_again_and_nothing_else() {
 #[test]
 fn nonsense_is_refused() {
     for bytes in [&b"\0"[..], b"\x04", b"\x01\0\0", b"\x02\x01\0\0\0\0\0\0\0", b"\x03\x03", b"\x03\x01\x01\0x"] {
-        assert_eq!(feed(&mut Tally::new(), bytes), Err(Nonsense), "{bytes:?}");
+        assert_eq!(feed(&mut Resumable::new(), bytes), Err(Nonsense), "{bytes:?}");
     }
-    let mut one = Tally::new();
+    let mut one = Resumable::new();
     one.push(b"hello");
     drain(&mut one, 9);
     feed(&mut one, b"\x02\x04\0\0\0\0\0\0\0").unwrap();
@@ -99,7 +99,7 @@ fn nonsense_is_refused() {
 
 /// Two ends, the stream between them, and what came out at each.
 struct Pair {
-    ends: [Tally; 2],
+    ends: [Resumable; 2],
     wires: [Vec<u8>; 2],
     sent: [Vec<u8>; 2],
     came: [Vec<u8>; 2],
@@ -148,7 +148,7 @@ proptest! {
         ends in (0usize..200, 0usize..200),
     ) {
         let mut pair = Pair {
-            ends: [Tally::new(), Tally::new()],
+            ends: [Resumable::new(), Resumable::new()],
             wires: Default::default(),
             sent: Default::default(),
             came: Default::default(),
@@ -174,19 +174,19 @@ proptest! {
                 pair.breaks(who, arrive);
             }
         }
-        pair.ends.iter_mut().for_each(Tally::end);
+        pair.ends.iter_mut().for_each(Resumable::end);
         for _ in 0..5 {
             (0..2).for_each(|who| pair.go(who, usize::MAX, usize::MAX));
         }
         prop_assert!(pair.came[1] == pair.sent[0] && pair.came[0] == pair.sent[1]);
-        prop_assert!(pair.over == [true; 2] && pair.ends.iter().all(Tally::is_done));
+        prop_assert!(pair.over == [true; 2] && pair.ends.iter().all(Resumable::is_done));
         prop_assert!(pair.ends.iter().all(|end| end.kept.len() == 0));
     }
 
     /// Any bytes of a peer are taken or refused, and nothing grows.
     #[test]
     fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..500), cut: prop::sample::Index, said in 0usize..200) {
-        let mut end = Tally::new();
+        let mut end = Resumable::new();
         end.push(&vec![1; said]);
         drain(&mut end, 50);
         let (first, second) = bytes.split_at(cut.index(bytes.len() + 1));
