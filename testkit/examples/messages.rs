@@ -16,7 +16,7 @@ use std::time::Instant;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::hosts::Hosts;
 use rustix::net::{RecvFlags, SendFlags};
@@ -288,11 +288,11 @@ impl Sink for Told {
         self.got += 1;
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, landing: &mut Landing) {
-        landing.push(self.into);
+    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, placement: &mut Placement) {
+        placement.push(self.into);
     }
 
-    fn landed(&mut self, _link: Link, _head: &[u8]) {
+    fn arrived(&mut self, _link: Link, _head: &[u8]) {
         self.got += 1;
     }
 }

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, MessageDriver, Port, Sent, SingleCopy, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, SingleCopy, Sink};
 use madrigal_sys::piece::Piece;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -73,23 +73,23 @@ impl Sink for Told {
         self.frames.entry(link).or_default().push((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, link: Link, _head: &[u8], len: usize, landing: &mut Landing) {
-        assert!(landing.is_empty() && self.up.contains_key(&link) && !self.down.contains_key(&link));
+    fn place(&mut self, link: Link, _head: &[u8], len: usize, placement: &mut Placement) {
+        assert!(placement.is_empty() && self.up.contains_key(&link) && !self.down.contains_key(&link));
         let room = len - self.stingy.min(len);
         let boxed = self.placed.entry(link).insert_entry(vec![0xEE; room].into_boxed_slice());
         let memory = boxed.into_mut();
         // Two pieces where that can be.
         let cut = room / 3;
-        // SAFETY: the box is kept, and touched by nobody, until `landed` or `down`.
+        // SAFETY: the box is kept, and touched by nobody, until `arrived` or `down`.
         #[allow(unsafe_code)]
         unsafe {
             let at = memory.as_mut_ptr();
-            landing.push(Piece::lend(at, cut));
-            landing.push(Piece::lend(at.wrapping_add(cut), room - cut));
+            placement.push(Piece::lend(at, cut));
+            placement.push(Piece::lend(at.wrapping_add(cut), room - cut));
         }
     }
 
-    fn landed(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: Link, head: &[u8]) {
         let body = self.placed.remove(&link).expect("placed before");
         self.frames.entry(link).or_default().push((head.to_vec(), body.into_vec()));
     }

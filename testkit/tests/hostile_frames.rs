@@ -9,7 +9,7 @@ use madrigal::endpoint::{PeerId, Put, Receive, Region, Send};
 use madrigal::{Endpoint, Worker};
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_links::worker::Options;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::place;
 use proptest::prelude::*;
@@ -66,9 +66,9 @@ impl Sink for Told {
 
     fn frame(&mut self, _: Link, _: &[u8], _: &[u8]) {}
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Landing) {}
+    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn landed(&mut self, _: Link, _: &[u8]) {}
+    fn arrived(&mut self, _: Link, _: &[u8]) {}
 }
 
 impl Hostile {

@@ -13,7 +13,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, MessageDriver, Port, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_sys::process;
 use madrigal_testkit::noise::Noise;
@@ -119,13 +119,13 @@ impl Sink for Told {
         self.frames.entry(link).or_default().push_back((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, link: Link, _: &[u8], len: usize, landing: &mut Landing) {
+    fn place(&mut self, link: Link, _: &[u8], len: usize, placement: &mut Placement) {
         let memory = self.placed.entry(link).insert_entry(vec![0; len]).into_mut();
-        // SAFETY: kept, and touched by nobody, until `landed` or `down`.
-        landing.push(unsafe { Piece::lend(memory.as_mut_ptr(), len) });
+        // SAFETY: kept, and touched by nobody, until `arrived` or `down`.
+        placement.push(unsafe { Piece::lend(memory.as_mut_ptr(), len) });
     }
 
-    fn landed(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: Link, head: &[u8]) {
         let body = self.placed.remove(&link).expect("placed before");
         self.frames.entry(link).or_default().push_back((head.to_vec(), body));
     }

@@ -15,7 +15,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_base::network::Network;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::{Facts, Place};
-use madrigal_netaccess::message::{Landing, Link, LinkError, MessageDriver, Port, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Placement, Port, Sink};
 use madrigal_proto::frame;
 use madrigal_testkit::watchdog::Watchdog;
 use madrigal_testkit::{message_trials, ports, tidy};
@@ -210,9 +210,9 @@ impl Sink for Told {
 
     fn frame(&mut self, _: Link, _: &[u8], _: &[u8]) {}
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Landing) {}
+    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn landed(&mut self, _: Link, _: &[u8]) {}
+    fn arrived(&mut self, _: Link, _: &[u8]) {}
 }
 
 /// Two nodes, on hosts of these names, the first of which reaches the second like that.

@@ -182,12 +182,12 @@ impl Daemon {
         let Some(socket) = &egress.socket else { return };
         match socket::is_connected(socket) {
             Ok(false) => {}
-            Ok(true) => self.landed(token),
+            Ok(true) => self.egress_connected(token),
             Err(errno) => self.egress_failed(token, &errno.to_string()),
         }
     }
 
-    fn landed(&mut self, token: Token) {
+    fn egress_connected(&mut self, token: Token) {
         let Some(egress) = self.egresses.remove(&token) else { return };
         let Egress { socket: Some(socket), at, answer, from, origin, hops, .. } = egress else { return };
         let near = socket::own(&socket);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_drivers::shm::arena::Arena;
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sent, SingleCopy, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sent, SingleCopy, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_sys::{process, time};
 
@@ -77,11 +77,11 @@ impl Sink for Seen {
         self.buffer[..body.len()].copy_from_slice(body);
         self.head(head);
     }
-    fn place(&mut self, _: Link, _: &[u8], len: usize, landing: &mut Landing) {
-        // SAFETY: the buffer is touched only after `landed`.
-        landing.push(unsafe { Piece::lend(self.buffer.as_mut_ptr(), len) });
+    fn place(&mut self, _: Link, _: &[u8], len: usize, placement: &mut Placement) {
+        // SAFETY: the buffer is touched only after `arrived`.
+        placement.push(unsafe { Piece::lend(self.buffer.as_mut_ptr(), len) });
     }
-    fn landed(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: Link, head: &[u8]) {
         self.head(head);
     }
 }

@@ -95,7 +95,7 @@ impl Block {
     /// The memory, lent until the block is dropped: whoever lends it keeps the block until the port is done with it.
     #[allow(unsafe_code)]
     pub(crate) fn piece(&mut self) -> Piece {
-        // SAFETY: the bytes stay where they are until the block is dropped. `Placed` keeps a block until the port told `landed` or
+        // SAFETY: the bytes stay where they are until the block is dropped. `Placed` keeps a block until the port told `arrived` or
         // `down`, after which no port uses the piece; nobody looks at the bytes before.
         unsafe { Piece::lend(self.0.as_mut_ptr(), self.0.len()) }
     }

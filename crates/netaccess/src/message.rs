@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   MessageDriver --open--> Port --link(address)--> Link    send(link, head, body)
-//!                             |--poll--> Sink: up, frame | place + landed, down
+//!                             |--poll--> Sink: up, frame | place + arrived, down
 //! ```
 //! A process has one [`Port`] per driver, whatever the number of its peers: a poll looks at one place. A frame is a head, which the
 //! layer above understands, and a body. Frames of one link arrive whole, once, and in the order they were sent.
@@ -183,7 +183,7 @@ pub enum LinkError {
 }
 
 /// Where a long body goes: pieces of lent memory ([`madrigal_sys::piece::scatter`] copies into them).
-pub type Landing = Vec<Piece>;
+pub type Placement = Vec<Piece>;
 
 /// The layer above, as a port sees it. It may not call the port from within.
 pub trait Sink {
@@ -196,12 +196,12 @@ pub trait Sink {
     /// A frame is here whole. The bytes are lent until this returns.
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]);
 
-    /// A frame's body of `len` bytes is on its way: appends to `landing`, which is empty, where it goes. The pieces must stay valid
-    /// until [`Sink::landed`] or [`Sink::down`] is told for this link. Pieces of less than `len` bytes in sum: the rest is thrown away.
-    fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing);
+    /// A frame's body of `len` bytes is on its way: appends to `placement`, which is empty, where it goes. The pieces must stay valid
+    /// until [`Sink::arrived`] or [`Sink::down`] is told for this link. Pieces of less than `len` bytes in sum: the rest is thrown away.
+    fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement);
 
     /// The body of the frame that was placed last on this link has arrived.
-    fn landed(&mut self, link: Link, head: &[u8]);
+    fn arrived(&mut self, link: Link, head: &[u8]);
 
     /// Whether tasks outnumber processors, so that much may happen from one look to the next.
     fn crowded(&self) -> bool {

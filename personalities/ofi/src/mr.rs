@@ -66,7 +66,7 @@ impl Domain {
         Ok(key)
     }
 
-    /// Takes it back. Bytes that are just landing there may do so first.
+    /// Takes it back. Bytes that are just arriving there may do so first.
     fn withdraw(&self, key: u64) {
         let mut state = self.lock();
         state.regions.retain(|region| region.key != key);
@@ -98,7 +98,7 @@ impl Domain {
     }
 }
 
-/// How long closing a region waits for bytes that are landing in it.
+/// How long closing a region waits for bytes that are arriving in it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Makes a region.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Port, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sent, Sink};
 use madrigal_sys::time;
 use madrigal_testkit::noise::{Noise, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +27,7 @@ struct Told {
     up: Vec<(Link, NodeId)>,
     down: Vec<(Link, LinkError)>,
     frames: Vec<(Vec<u8>, Vec<u8>)>,
-    landing: Vec<u8>,
+    placement: Vec<u8>,
 }
 
 #[allow(unsafe_code)]
@@ -44,14 +44,14 @@ impl Sink for Told {
         self.frames.push((head.to_vec(), body.to_vec()));
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], len: usize, landing: &mut Landing) {
-        self.landing = vec![0; len];
-        // SAFETY: the memory stays as it is until `landed`; there is one link.
-        landing.push(unsafe { madrigal_sys::piece::Piece::lend(self.landing.as_mut_ptr(), len) });
+    fn place(&mut self, _link: Link, _head: &[u8], len: usize, placement: &mut Placement) {
+        self.placement = vec![0; len];
+        // SAFETY: the memory stays as it is until `arrived`; there is one link.
+        placement.push(unsafe { madrigal_sys::piece::Piece::lend(self.placement.as_mut_ptr(), len) });
     }
 
-    fn landed(&mut self, _link: Link, head: &[u8]) {
-        self.frames.push((head.to_vec(), core::mem::take(&mut self.landing)));
+    fn arrived(&mut self, _link: Link, head: &[u8]) {
+        self.frames.push((head.to_vec(), core::mem::take(&mut self.placement)));
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard};
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Sent, Sink};
 
 use super::{Node, home, reach, two};
 
@@ -80,9 +80,9 @@ impl Sink for End {
         self.came(head);
     }
 
-    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Landing) {}
+    fn place(&mut self, _: Link, _: &[u8], _: usize, _: &mut Placement) {}
 
-    fn landed(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: Link, head: &[u8]) {
         self.came(head);
     }
 }

@@ -1,7 +1,7 @@
 //! One link: meeting the peer, what either side may send, and the frame that is on its way to us.
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, Placement, Sink};
 use madrigal_sys::{piece, process};
 
 use super::packet::{Head, Kind, LinkId};
@@ -58,7 +58,7 @@ struct Coming {
     head: Vec<u8>,
     len: usize,
     got: usize,
-    landing: Landing,
+    placement: Placement,
 }
 
 /// Why a link is over.
@@ -151,8 +151,8 @@ impl Peer {
         if self.coming.is_some() || body.is_empty() {
             return Err(End::Corrupt("a frame inside another"));
         }
-        let mut coming = Coming { head: frame.to_vec(), len, got: 0, landing: Landing::new() };
-        sink.place(link, frame, len, &mut coming.landing);
+        let mut coming = Coming { head: frame.to_vec(), len, got: 0, placement: Placement::new() };
+        sink.place(link, frame, len, &mut coming.placement);
         self.coming = Some(coming);
         self.land(link, body, sink)
     }
@@ -162,12 +162,12 @@ impl Peer {
         if body.len() > coming.len - coming.got {
             return Err(End::Corrupt("a frame longer than it is"));
         }
-        piece::scatter(&coming.landing, coming.got, body);
+        piece::scatter(&coming.placement, coming.got, body);
         coming.got += body.len();
         if coming.got == coming.len
             && let Some(done) = self.coming.take()
         {
-            sink.landed(link, &done.head);
+            sink.arrived(link, &done.head);
         }
         Ok(())
     }
@@ -191,8 +191,8 @@ mod tests {
         fn frame(&mut self, _link: Link, head: &[u8], body: &[u8]) {
             self.0.push((head.to_vec(), body.to_vec()));
         }
-        fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _landing: &mut Landing) {}
-        fn landed(&mut self, _link: Link, head: &[u8]) {
+        fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {}
+        fn arrived(&mut self, _link: Link, head: &[u8]) {
             self.1.extend(head);
         }
     }

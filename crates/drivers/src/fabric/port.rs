@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Explained, Landing, Link, LinkError, Port, Sent, Sink};
+use madrigal_netaccess::message::{Explained, Link, LinkError, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, time};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -409,8 +409,8 @@ impl Sink for Nobody {
     fn up(&mut self, _link: Link, _node: NodeId) {}
     fn down(&mut self, _link: Link, _why: LinkError) {}
     fn frame(&mut self, _link: Link, _head: &[u8], _body: &[u8]) {}
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _landing: &mut Landing) {}
-    fn landed(&mut self, _link: Link, _head: &[u8]) {}
+    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {}
+    fn arrived(&mut self, _link: Link, _head: &[u8]) {}
 }
 
 impl Drop for FabricPort {

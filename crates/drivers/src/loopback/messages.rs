@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::{Facts, Place, Signal};
-use madrigal_netaccess::message::{Explained, Landing, Link, LinkError, MAX_HEAD, MessageDriver, Port, Sent, Sink};
+use madrigal_netaccess::message::{Explained, Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece;
 
 use super::{Bell, Loopback, NAME, TAKES, lock};
@@ -49,8 +49,8 @@ impl MessageDriver for Loopback {
             return Err(format!("node {me} is open already"));
         }
         nodes.insert(me, Arc::clone(&inbox));
-        let (links, fresh, known, landing) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
-        Ok(Box::new(LoopbackPort { me, inbox, links, fresh, known, landing }))
+        let (links, fresh, known, placement) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        Ok(Box::new(LoopbackPort { me, inbox, links, fresh, known, placement }))
     }
 }
 
@@ -144,7 +144,7 @@ struct LoopbackPort {
     /// Links of which nothing was told when they were made.
     fresh: Vec<Link>,
     known: HashMap<NodeId, Link>,
-    landing: Landing,
+    placement: Placement,
 }
 
 impl LoopbackPort {
@@ -190,10 +190,10 @@ impl LoopbackPort {
                 if body.len() <= SHORT {
                     sink.frame(link, head, body);
                 } else {
-                    self.landing.clear();
-                    sink.place(link, head, body.len(), &mut self.landing);
-                    piece::scatter(&self.landing, 0, body);
-                    sink.landed(link, head);
+                    self.placement.clear();
+                    sink.place(link, head, body.len(), &mut self.placement);
+                    piece::scatter(&self.placement, 0, body);
+                    sink.arrived(link, head);
                 }
                 self.keep(bytes);
             }

@@ -191,7 +191,7 @@ impl Circuit {
         Ok(None)
     }
 
-    /// Receives a packet that was only announced.
+    /// Receives a packet that came by rendezvous.
     #[cold]
     fn receive_long(
         &mut self,

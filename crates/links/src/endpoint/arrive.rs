@@ -1,23 +1,23 @@
-//! Messages that arrive: matched or kept, pulled or asked for, piece by piece.
+//! Messages that arrive: matched or unexpected, pulled or asked for, piece by piece.
 
-use madrigal_netaccess::message::{Landing, Link};
+use madrigal_netaccess::message::{Link, Placement};
 use madrigal_sys::piece;
 
 use super::credit::Load;
-use super::state::{Kept, KeptBody, Lies, Matched};
+use super::state::{Lies, Matched, Unexpected, UnexpectedBody};
 use super::types::{Completion, Kind, PeerId, Status};
 use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
 use crate::memory::{Block, GATHER, Pieces};
 use crate::slab::Key;
 use crate::worker::out::Stream;
-use crate::worker::state::{Come, Does, Landed, Op, Placed, Route, State, Take};
+use crate::worker::state::{Arrived, Come, Does, Op, Placed, Route, State, Take};
 
 /// The longest body kept for nobody in particular: what may be sent without having been asked for.
 pub(crate) const MAX_KEPT: usize = 1 << 20;
-/// The pieces a message may be announced with.
+/// The pieces a rendezvous may name.
 pub(crate) const MAX_PIECES: usize = 64;
 /// The bytes of one of them.
-pub(crate) const ANNOUNCED_PIECE: usize = 16;
+pub(crate) const RENDEZVOUS_PIECE: usize = 16;
 /// Buffers kept to be used again, and the most they hold.
 const SPARE: usize = 256;
 const SPARE_LEN: usize = 16 << 10;
@@ -59,13 +59,13 @@ impl State {
     fn wants(&mut self, came: &Came<'_>, message: &Message, body: &[u8]) -> Option<PeerId> {
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             // Nobody is there any more.
-            self.taken(came.node, Load::Whole(body.len()));
+            self.taken(came.node, Load::Eager(body.len()));
             self.acknowledge(came.node, message.operation, Ended::Failed);
             return None;
         };
         let Some(matched) = self.match_message(came.head.to, from, message, body.len()) else { return Some(from) };
         piece::scatter(matched.pieces.all(), 0, body);
-        self.taken(came.node, Load::Whole(body.len()));
+        self.taken(came.node, Load::Eager(body.len()));
         self.acknowledge(came.node, message.operation, Ended::Well);
         self.complete_receive(came.head.to, matched.completion, matched.many);
         None
@@ -79,26 +79,26 @@ impl State {
         let plain = !message.tagged && message.operation.is_none();
         if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
             endpoint.inbox.push_back((came.node, from, bytes));
-            return self.kept(came.node, Load::Whole(len));
+            return self.kept(came.node, Load::Eager(len));
         }
-        self.kept(came.node, Load::Whole(len))?;
-        let kept = Kept { message, len, body: KeptBody::Whole(bytes) };
+        self.kept(came.node, Load::Eager(len))?;
+        let kept = Unexpected { message, len, body: UnexpectedBody::Eager(bytes) };
         self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
         Some(())
     }
 
     /// A long message is on its way with its head: where does it go?
-    pub(crate) fn place_eager(&mut self, came: &Came<'_>, len: usize, landing: &mut Landing) -> Option<Placed> {
+    pub(crate) fn place_eager(&mut self, came: &Came<'_>, len: usize, placement: &mut Placement) -> Option<Placed> {
         let message = came.head.message(0)?;
         let matched = self
             .sender(came.node, came.head.to, came.head.from)
             .and_then(|from| self.match_message(came.head.to, from, &message, len));
-        let Some(matched) = matched else { return place_block(len, landing) };
-        self.taken(came.node, Load::Whole(len));
+        let Some(matched) = matched else { return place_block(len, placement) };
+        self.taken(came.node, Load::Eager(len));
         let (part, _) = matched.pieces.part(0, len, usize::MAX);
-        landing.extend_from_slice(part.all());
+        placement.extend_from_slice(part.all());
         let Matched { completion, many, .. } = matched;
-        Some(Placed::Receive(Landed { channel: came.head.to, completion, many, ack: message.operation }))
+        Some(Placed::Receive(Arrived { channel: came.head.to, completion, many, ack: message.operation }))
     }
 
     fn acknowledge(&mut self, node: u32, operation: Option<u64>, ended: Ended) {
@@ -107,18 +107,18 @@ impl State {
         }
     }
 
-    /// The body of a receive has landed.
-    pub(crate) fn landed_receive(&mut self, node: u32, landed: Landed) {
-        self.acknowledge(node, landed.ack, Ended::Well);
-        self.complete_receive(landed.channel, landed.completion, landed.many);
+    /// The body of a receive has arrived.
+    pub(crate) fn receive_arrived(&mut self, node: u32, arrived: Arrived) {
+        self.acknowledge(node, arrived.ack, Ended::Well);
+        self.complete_receive(arrived.channel, arrived.completion, arrived.many);
     }
 
-    /// A message is announced.
-    pub(crate) fn announced(&mut self, came: &Came<'_>, body: &[u8]) -> Option<()> {
+    /// A message comes by rendezvous.
+    pub(crate) fn rendezvous(&mut self, came: &Came<'_>, body: &[u8]) -> Option<()> {
         let (op, len) = (came.head.word(0)?, usize::try_from(came.head.word(1)?).ok()?);
         let message = came.head.message(2)?;
         let remote = read_pieces(body, len)?;
-        let load = Load::Announced(remote.len());
+        let load = Load::Rendezvous(remote.len());
         let Some(from) = self.sender(came.node, came.head.to, came.head.from) else {
             self.taken(came.node, load);
             self.tell_end(came.node, op, Ended::Failed);
@@ -131,14 +131,15 @@ impl State {
             }
             None => {
                 self.kept(came.node, load)?;
-                let kept = Kept { message, len, body: KeptBody::Announced(Lies { op, remote, via: came.via }) };
+                let kept =
+                    Unexpected { message, len, body: UnexpectedBody::Rendezvous(Lies { op, remote, via: came.via }) };
                 self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
             }
         }
         Some(())
     }
 
-    /// Gets an announced message that found its receive: by single copy, if its pieces are known, else by asking for it.
+    /// Gets a message by rendezvous that found its receive: by single copy, if its pieces are known, else by asking for it.
     pub(crate) fn fetch(&mut self, channel: u16, node: u32, matched: Matched, lies: Lies) {
         let Lies { op: theirs, remote, via } = lies;
         let Matched { pieces, fits, completion, many } = matched;
@@ -197,7 +198,7 @@ impl State {
     }
 
     /// Where bytes that were asked for go. Bytes nobody waits for (any more) go nowhere.
-    pub(crate) fn place_data(&mut self, came: &Came<'_>, len: usize, landing: &mut Landing) -> Option<Placed> {
+    pub(crate) fn place_data(&mut self, came: &Came<'_>, len: usize, placement: &mut Placement) -> Option<Placed> {
         let (key, offset) = (came.head.word(0)?, usize::try_from(came.head.word(1)?).ok()?);
         let Some(op) = self.ops.get(key).filter(|op| op.node == came.node) else { return Some(Placed::Nowhere) };
         let Does::Take(take) = &mut op.does else { return None };
@@ -209,12 +210,12 @@ impl State {
         }
         take.come = Come::Frames;
         let (part, _) = take.pieces.part(offset, len, usize::MAX);
-        landing.extend_from_slice(part.all());
+        placement.extend_from_slice(part.all());
         Some(Placed::Data { op: key, len })
     }
 
     /// So many bytes more are where an operation takes them.
-    pub(crate) fn landed_data(&mut self, key: Key, len: usize) {
+    pub(crate) fn data_arrived(&mut self, key: Key, len: usize) {
         let Some(Op { does: Does::Take(take), .. }) = self.ops.get(key) else { return };
         take.got = take.got.saturating_add(len);
         if take.got >= take.want {
@@ -224,10 +225,10 @@ impl State {
 
     /// Bytes that were asked for, few enough to come at once.
     pub(crate) fn data(&mut self, came: &Came<'_>, body: &[u8]) -> Option<()> {
-        let mut landing = Landing::new();
-        if let Placed::Data { op, len } = self.place_data(came, body.len(), &mut landing)? {
-            piece::scatter(&landing, 0, body);
-            self.landed_data(op, len);
+        let mut placement = Placement::new();
+        if let Placed::Data { op, len } = self.place_data(came, body.len(), &mut placement)? {
+            piece::scatter(&placement, 0, body);
+            self.data_arrived(op, len);
         }
         Some(())
     }
@@ -254,36 +255,36 @@ impl State {
     }
 
     /// A receive was posted: the message it takes, if one waits.
-    pub(crate) fn give_kept(&mut self, channel: u16, from: u32, matched: Matched, kept: Kept) {
+    pub(crate) fn give_unexpected(&mut self, channel: u16, from: u32, matched: Matched, kept: Unexpected) {
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from as usize)).map_or(0, |peer| peer.node);
         self.released(node, kept.load());
         match kept.body {
-            KeptBody::Whole(bytes) => {
+            UnexpectedBody::Eager(bytes) => {
                 piece::scatter(matched.pieces.all(), 0, &bytes);
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
             }
-            KeptBody::Announced(_) if self.nodes[node as usize].route == Route::Down => {
+            UnexpectedBody::Rendezvous(_) if self.nodes[node as usize].route == Route::Down => {
                 let completion = Completion { status: Status::Gone, len: 0, ..matched.completion };
                 self.complete_receive(channel, completion, matched.many);
             }
-            KeptBody::Announced(lies) => self.fetch(channel, node, matched, lies),
+            UnexpectedBody::Rendezvous(lies) => self.fetch(channel, node, matched, lies),
         }
     }
 
-    /// Throws a kept message away; its sender is told as if it had been received.
-    pub(crate) fn discard_kept(&mut self, channel: u16, from: PeerId, kept: Kept) {
+    /// Throws an unexpected message away; its sender is told as if it had been received.
+    pub(crate) fn discard_unexpected(&mut self, channel: u16, from: PeerId, kept: Unexpected) {
         let pieces = Pieces::new(&[]);
         let completion = Completion::new(Kind::Received, 0);
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from.0 as usize)).map_or(0, |peer| peer.node);
         self.released(node, kept.load());
         match kept.body {
-            KeptBody::Whole(bytes) => {
+            UnexpectedBody::Eager(bytes) => {
                 self.recycle(bytes);
                 self.acknowledge(node, kept.message.operation, Ended::Well);
             }
-            KeptBody::Announced(Lies { op, remote, via }) => {
+            UnexpectedBody::Rendezvous(Lies { op, remote, via }) => {
                 let take = Take { pieces, want: 0, got: 0, theirs: Some(op), remote, via, many: None, come: Come::Not };
                 let op = Op { silent: true, ..Op::new(channel, node, completion, Does::Take(take)) };
                 let key = self.ops.add(op);
@@ -302,18 +303,18 @@ impl State {
 }
 
 /// A body goes into memory of its own, to be looked at when it is whole.
-pub(crate) fn place_block(len: usize, landing: &mut Landing) -> Option<Placed> {
+pub(crate) fn place_block(len: usize, placement: &mut Placement) -> Option<Placed> {
     if len > MAX_KEPT {
         return None;
     }
     let mut block = Block::new(len);
-    landing.push(block.piece());
+    placement.push(block.piece());
     Some(Placed::Block(block))
 }
 
-/// The pieces of an announced message. `None`: nonsense.
+/// The pieces of a rendezvous. `None`: nonsense.
 fn read_pieces(body: &[u8], len: usize) -> Option<Vec<(u64, usize)>> {
-    let (pairs, rest) = body.as_chunks::<ANNOUNCED_PIECE>();
+    let (pairs, rest) = body.as_chunks::<RENDEZVOUS_PIECE>();
     if !rest.is_empty() || pairs.len() > MAX_PIECES {
         return None;
     }
@@ -328,7 +329,7 @@ fn read_pieces(body: &[u8], len: usize) -> Option<Vec<(u64, usize)>> {
     (pieces.is_empty() || sum == len).then_some(pieces)
 }
 
-/// The bytes by which a message is announced: where its pieces lie; none if there are too many of them.
+/// The body of a rendezvous: where its pieces lie; none if there are too many of them.
 pub(crate) fn write_pieces(pieces: &Pieces) -> Vec<u8> {
     let all = pieces.all();
     if all.len() > GATHER {

@@ -1,8 +1,8 @@
 //! How much may be sent to a node without having been asked for, so that what nobody receives there cannot fill its memory.
 //!
-//! Every message sent whole counts, with something for what keeping it costs; and every announcement, by itself. Once [`WINDOW`] bytes
-//! are with a node that it has not told to have given to a receive, messages are announced instead, and what must be taken at once (it is
-//! injected, as packets of a Circuit are) has to wait; and once it has [`ANNOUNCEMENTS`], so have those. A node tells it in steps, so
+//! Every message sent whole counts, with something for what keeping it costs; and every rendezvous, by itself. Once [`WINDOW`] bytes
+//! are with a node that it has not told to have given to a receive, messages go by rendezvous instead, and what must be taken at once (it is
+//! injected, as packets of a Circuit are) has to wait; and once it has [`RENDEZVOUS`], so have those. A node tells it in steps, so
 //! this costs a frame every few mebibytes. A packet of a Circuit is given to a receive when it is unpacked.
 
 use super::arrive::{Came, MAX_KEPT};
@@ -11,22 +11,22 @@ use crate::worker::state::{Node, State};
 
 /// Bytes that may be kept by a node, ...
 const WINDOW: i64 = 64 << 20;
-/// ... and what announcements may cost it.
-const ANNOUNCEMENTS: i64 = 16 << 20;
+/// ... and what rendezvous may cost it.
+const RENDEZVOUS: i64 = 16 << 20;
 /// What is given to receives is told once it is this part of a window.
 const PART: i64 = 8;
 /// What is counted for a message beside its bytes, ...
 const EACH: i64 = 256;
-/// ... and for a piece of an announcement.
+/// ... and for a piece of a rendezvous.
 const PIECE: i64 = 16;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Load {
     /// A message of so many bytes, sent whole.
-    Whole(usize),
-    /// A message announced with so many pieces.
-    Announced(usize),
+    Eager(usize),
+    /// A rendezvous of so many pieces.
+    Rendezvous(usize),
 }
 
 impl Load {
@@ -34,8 +34,8 @@ impl Load {
     #[inline]
     fn cost(self) -> i64 {
         match self {
-            Self::Whole(len) => len as i64 + EACH,
-            Self::Announced(pieces) => pieces as i64 * PIECE + EACH,
+            Self::Eager(len) => len as i64 + EACH,
+            Self::Rendezvous(pieces) => pieces as i64 * PIECE + EACH,
         }
     }
 }
@@ -53,20 +53,20 @@ struct Account {
 
 impl Account {
     fn of(window: i64) -> Self {
-        let space = window + 2 * Load::Whole(MAX_KEPT).cost();
+        let space = window + 2 * Load::Eager(MAX_KEPT).cost();
         Self { window, room: window, untold: window / PART, space }
     }
 }
 
 /// What was sent without having been asked for, between us and a node.
 pub(crate) struct Credit {
-    whole: Account,
-    announced: Account,
+    eager: Account,
+    rendezvous: Account,
 }
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { whole: Account::of(WINDOW), announced: Account::of(ANNOUNCEMENTS) }
+        Self { eager: Account::of(WINDOW), rendezvous: Account::of(RENDEZVOUS) }
     }
 }
 
@@ -74,14 +74,14 @@ impl Credit {
     /// Without a limit: what one sends to oneself.
     pub(crate) fn endless() -> Self {
         let endless = || Account { window: i64::MAX, room: i64::MAX, space: i64::MAX, ..Account::of(WINDOW) };
-        Self { whole: endless(), announced: endless() }
+        Self { eager: endless(), rendezvous: endless() }
     }
 
     #[inline]
     fn account(&mut self, load: Load) -> &mut Account {
         match load {
-            Load::Whole(_) => &mut self.whole,
-            Load::Announced(_) => &mut self.announced,
+            Load::Eager(_) => &mut self.eager,
+            Load::Rendezvous(_) => &mut self.rendezvous,
         }
     }
 }
@@ -90,15 +90,15 @@ impl Node {
     /// Whether a message may be sent whole.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
-        self.credit.whole.room > 0
+        self.credit.eager.room > 0
     }
 
-    /// Whether a message may be announced.
-    pub(crate) fn may_announce(&self) -> bool {
-        self.credit.announced.room > 0
+    /// Whether a message may go by rendezvous.
+    pub(crate) fn may_rendezvous(&self) -> bool {
+        self.credit.rendezvous.room > 0
     }
 
-    /// A message is sent whole, or announced.
+    /// A message is sent eagerly, or by rendezvous.
     #[inline]
     pub(crate) fn sends(&mut self, load: Load) {
         self.credit.account(load).room -= load.cost();
@@ -123,7 +123,7 @@ impl State {
         // One has no window for what one sends to oneself.
         let step = account.window.min(WINDOW) / PART;
         let taken = step - core::mem::replace(&mut account.untold, step);
-        let kind = u16::from(matches!(load, Load::Announced(_)));
+        let kind = u16::from(matches!(load, Load::Rendezvous(_)));
         self.queue(node, Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken.unsigned_abs()), Vec::new());
     }
 
@@ -149,7 +149,7 @@ impl State {
     /// A node tells what it has taken.
     pub(crate) fn credited(&mut self, came: &Came<'_>) -> Option<()> {
         let taken = i64::try_from(came.head.word(0)?).ok()?;
-        let load = if came.head.extra == 0 { Load::Whole(0) } else { Load::Announced(0) };
+        let load = if came.head.extra == 0 { Load::Eager(0) } else { Load::Rendezvous(0) };
         let account = self.nodes[came.node as usize].credit.account(load);
         account.room = account.room.saturating_add(taken).min(account.window);
         Some(())
@@ -181,35 +181,35 @@ mod tests {
         let (mut state, node) = state();
         let mut count = 0;
         while state.nodes[0].may_send() {
-            state.nodes[0].sends(Load::Whole(1 << 20));
+            state.nodes[0].sends(Load::Eager(1 << 20));
             count += 1;
         }
         assert_eq!(count, 64);
-        assert!(state.nodes[0].may_announce(), "announcements count by themselves");
+        assert!(state.nodes[0].may_rendezvous(), "rendezvous count by themselves");
         assert_eq!(tell(&mut state, node, 0, u64::MAX >> 1), Some(()));
-        assert_eq!(state.nodes[0].credit.whole.room, WINDOW, "never more than the window, whatever it tells");
+        assert_eq!(state.nodes[0].credit.eager.room, WINDOW, "never more than the window, whatever it tells");
         assert_eq!(tell(&mut state, node, 0, u64::MAX), None);
     }
 
     #[test]
-    fn so_many_may_be_announced_and_more_once_it_tells() {
+    fn so_many_may_go_by_rendezvous_and_more_once_it_tells() {
         let (mut state, node) = state();
         let mut count = 0;
-        while state.nodes[0].may_announce() {
-            state.nodes[0].sends(Load::Announced(1));
+        while state.nodes[0].may_rendezvous() {
+            state.nodes[0].sends(Load::Rendezvous(1));
             count += 1;
         }
-        assert_eq!(count, ANNOUNCEMENTS / (EACH + PIECE) + 1);
+        assert_eq!(count, RENDEZVOUS / (EACH + PIECE) + 1);
         assert!(state.nodes[0].may_send());
         assert_eq!(tell(&mut state, node, 1, 1 << 20), Some(()));
-        assert!(state.nodes[0].may_announce());
+        assert!(state.nodes[0].may_rendezvous());
     }
 
     #[test]
     fn who_sends_more_than_it_may_is_found_out() {
         let (mut state, node) = state();
-        let most = 2 * Load::Whole(MAX_KEPT).cost();
-        for (load, window) in [(Load::Whole(4096), WINDOW), (Load::Announced(64), ANNOUNCEMENTS)] {
+        let most = 2 * Load::Eager(MAX_KEPT).cost();
+        for (load, window) in [(Load::Eager(4096), WINDOW), (Load::Rendezvous(64), RENDEZVOUS)] {
             let all = (0..1_000_000).take_while(|_| state.kept(node, load).is_some()).count() as i64;
             assert!(all * load.cost() >= window && all * load.cost() <= window + most);
             state.released(node, load);
@@ -221,11 +221,11 @@ mod tests {
     #[test]
     fn what_was_taken_is_told_in_steps() {
         let (mut state, node) = state();
-        let step = (WINDOW / PART / Load::Whole(1000).cost()) as usize;
-        (0..step).for_each(|_| state.taken(node, Load::Whole(1000)));
+        let step = (WINDOW / PART / Load::Eager(1000).cost()) as usize;
+        (0..step).for_each(|_| state.taken(node, Load::Eager(1000)));
         assert_eq!(state.nodes[0].out.len(), 0);
-        state.taken(node, Load::Whole(1000));
+        state.taken(node, Load::Eager(1000));
         assert_eq!(state.nodes[0].out.len(), 1);
-        assert_eq!(state.nodes[0].credit.whole.untold, WINDOW / PART);
+        assert_eq!(state.nodes[0].credit.eager.untold, WINDOW / PART);
     }
 }

@@ -217,7 +217,7 @@ impl<R, M> Matching<R, M> {
         self.receives.slots.iter().filter(|slot| slot.listed).map(|slot| slot.from)
     }
 
-    /// Whether no message is kept.
+    /// Whether there is no unexpected message.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.messages.len == 0
@@ -248,18 +248,18 @@ impl<R, M> Matching<R, M> {
         at
     }
 
-    /// A kept message.
+    /// An unexpected message.
     pub(crate) fn message(&self, at: u32) -> Option<Waiting<'_, M>> {
         let slot = self.messages.slots.get(at as usize)?;
         Some(Waiting { from: slot.from?, tag: slot.tag, message: slot.value.as_ref()? })
     }
 
-    /// All kept messages, claimed ones too.
+    /// All unexpected messages, claimed ones too.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Waiting<'_, M>> {
         (0..self.messages.slots.len() as u32).filter_map(|at| self.message(at))
     }
 
-    /// Takes a message out of the lists, so that no receive finds it; it is still kept. False: it was, or there is none.
+    /// Takes a message out of the lists, so that no receive finds it; it is still there. False: it was, or there is none.
     pub(crate) fn claim(&mut self, at: u32) -> bool {
         let Some(slot) = self.messages.slots.get_mut(at as usize).filter(|slot| slot.listed) else { return false };
         slot.listed = false;

@@ -23,7 +23,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A posted receive or a kept message: its number, its peer, its tag, what to ignore.
+/// A posted receive or an unexpected message: its number, its peer, its tag, what to ignore.
 type Entry = (usize, Option<u32>, u64, u64);
 
 #[derive(Default)]

@@ -2,14 +2,14 @@
 //!
 //! * **Messages** go from one endpoint to another and are matched there by tag, or in order if they have none; messages of one pair
 //!   are matched in the order they were sent, whatever their size. A short one is sent at once, with its head, straight from the
-//!   sender's buffer; a long one is announced, and once its receive is known copied straight from buffer to buffer by a single copy, or,
+//!   sender's buffer; a long one goes by rendezvous, and once its receive is known copied straight from buffer to buffer by a single copy, or,
 //!   where that cannot be, sent in chunks that let small messages pass.
 //! * **Memory** is exposed as regions with keys; peers put, get, and do atomic operations, without the owner asking for it (it must
 //!   make progress, unless single copies work).
 //! * **Completions** are taken by [`Endpoint::poll`]. Nothing blocks.
 //!
-//! What nobody receives is bounded: 64 MiB of every node are taken unasked, then its messages are announced, however short, and
-//! injecting more is refused ([`PostError::Again`]) until receives take some. Of announcements 16 MiB are kept, some 60,000; then those are
+//! What nobody receives is bounded: 64 MiB of every node are taken unasked, then its messages go by rendezvous, however short, and
+//! injecting more is refused ([`PostError::Again`]) until receives take some. Of rendezvous 16 MiB are kept, some 60,000; then those are
 //! refused too. Of operations on a node's memory 16,384 may be under way. A peer that keeps to none of this is given up, with the
 //! reason ([`LinkError::Corrupt`]), and so is one that asks on and on and takes no answers.
 //!
@@ -39,10 +39,10 @@ pub use types::{
     Status, Wanted,
 };
 
-/// A plain message: its bytes; or its length and a claim where it was only announced.
+/// A plain message: its bytes; or its length and a claim where it came by rendezvous.
 pub(crate) type Plain = Result<Vec<u8>, (usize, Claim)>;
 
-/// How long closing an endpoint waits for bodies that are just landing in its buffers.
+/// How long closing an endpoint waits for bodies that are just arriving in its buffers.
 const CLOSE_NS: u64 = 2_000_000_000;
 
 /// A channel of a worker: peers, messages, memory. May be used by several threads, one at a time inside.
@@ -156,7 +156,7 @@ impl Endpoint {
         self.worker.core().expose(self.channel, region)
     }
 
-    /// Ends that. [`PostError::Again`]: bytes are just landing there; make progress and try again.
+    /// Ends that. [`PostError::Again`]: bytes are just arriving there; make progress and try again.
     pub fn withdraw(&self, key: u64) -> Result<(), PostError> {
         self.worker.core().withdraw(self.channel, key)
     }
@@ -183,7 +183,7 @@ impl Endpoint {
         }
     }
 
-    /// The plain message that came first, whole; or, where it was only announced, its length and a claim. Makes progress if there is
+    /// The plain message that came first, whole; or, where it came by rendezvous, its length and a claim. Makes progress if there is
     /// none. `used`: the bytes of the last one, if nobody needs them any more.
     #[inline]
     pub(crate) fn next_plain(&self, used: &mut Vec<u8>) -> Option<(PeerId, Plain)> {

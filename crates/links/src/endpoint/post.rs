@@ -3,9 +3,9 @@
 use madrigal_netaccess::message::{Link, LinkError, Port, Sent};
 use madrigal_sys::piece::{self, Piece};
 
-use super::arrive::{ANNOUNCED_PIECE, write_pieces};
+use super::arrive::{RENDEZVOUS_PIECE, write_pieces};
 use super::credit::Load;
-use super::state::{Kept, KeptBody, Many, Target, matched};
+use super::state::{Many, Target, Unexpected, UnexpectedBody, matched};
 use super::types::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Seen, Send, Status, Wanted};
 use super::wire::{DATA, DELIVERY, Ended, Head, TAGGED, What};
 use super::{Endpoint, Plain};
@@ -40,7 +40,7 @@ impl Core {
         let peer = self.state.endpoint(channel).and_then(|endpoint| endpoint.peers.get(to.0 as usize).copied());
         let node = peer.and_then(|peer| self.state.nodes.get(peer.node as usize));
         node.is_none_or(|node| {
-            node.route == Route::Down || node.may_send() && node.may_announce() && !node.out.is_full()
+            node.route == Route::Down || node.may_send() && node.may_rendezvous() && !node.out.is_full()
         })
     }
 
@@ -58,7 +58,7 @@ impl Core {
             && send.parts.len() <= GATHER
             && !send.delivery
         {
-            to.sends(Load::Whole(len));
+            to.sends(Load::Eager(len));
             return self.send_now(channel, send, (node, theirs), (port, link));
         }
         self.send_later(channel, send, (node, theirs), len)
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// An operation for a message of ours. `reading`: its bytes are queued now, else they are announced.
+    /// An operation for a message of ours. `reading`: its bytes are queued now, else they go by rendezvous.
     fn sending(&mut self, channel: u16, send: &Send<'_>, node: u32, reading: bool) -> u64 {
         let pieces = Pieces::new(send.parts);
         let completion = Completion {
@@ -149,14 +149,14 @@ impl Core {
         let posted = if send.inject || whole && len <= self.eager(channel, node) {
             self.send_whole(channel, send, node, theirs)
         } else {
-            self.announce(channel, send, (node, theirs), len)?
+            self.send_rendezvous(channel, send, (node, theirs), len)?
         };
         self.flush(node);
         self.settle();
         Ok(posted)
     }
 
-    fn announce(
+    fn send_rendezvous(
         &mut self,
         channel: u16,
         send: &Send<'_>,
@@ -164,13 +164,13 @@ impl Core {
         len: usize,
     ) -> Result<Posted, PostError> {
         let to = &mut self.state.nodes[node as usize];
-        if !to.may_announce() {
+        if !to.may_rendezvous() {
             return Err(PostError::Again);
         }
         let pieces = write_pieces(&Pieces::new(send.parts));
-        to.sends(Load::Announced(pieces.len() / ANNOUNCED_PIECE));
+        to.sends(Load::Rendezvous(pieces.len() / RENDEZVOUS_PIECE));
         let key = self.sending(channel, send, node, false);
-        let head = message_head(What::Announce, send, 0, theirs, channel);
+        let head = message_head(What::Rendezvous, send, 0, theirs, channel);
         let head = head.word(key).word(len as u64).maybe(send.tag).maybe(send.data);
         self.state.queue(node, head, pieces);
         Ok(Posted::Pending)
@@ -189,7 +189,7 @@ impl Core {
 
     /// Queues a message whole: nothing of it can be sent now, or its delivery is to be told.
     fn send_whole(&mut self, channel: u16, send: &Send<'_>, node: u32, theirs: u16) -> Posted {
-        self.state.nodes[node as usize].sends(Load::Whole(piece::total(send.parts)));
+        self.state.nodes[node as usize].sends(Load::Eager(piece::total(send.parts)));
         let wait = send.delivery && !send.inject;
         let head = message_head(What::Eager, send, if wait { DELIVERY } else { 0 }, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
@@ -229,11 +229,11 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a kept message to a receive.
+    /// Gives an unexpected message to a receive.
     #[cold]
-    fn give(&mut self, channel: u16, from: u32, pieces: Pieces, token: u64, kept: Kept) {
+    fn give(&mut self, channel: u16, from: u32, pieces: Pieces, token: u64, kept: Unexpected) {
         let matched = matched(pieces, token, PeerId(from), &kept.message, kept.len);
-        self.state.give_kept(channel, from, matched, kept);
+        self.state.give_unexpected(channel, from, matched, kept);
         self.flush_all();
         self.settle();
     }
@@ -272,7 +272,7 @@ impl Core {
             let Some(many) = self.state.many.get(key) else { break };
             let matched = many.next(key, PeerId(from_peer), &kept.message, kept.len);
             let closed = many.closed;
-            self.state.give_kept(channel, from_peer, matched, kept);
+            self.state.give_unexpected(channel, from_peer, matched, kept);
             if closed {
                 break;
             }
@@ -287,7 +287,7 @@ impl Core {
         let matching = self.state.endpoint(channel)?.matching(tagged);
         let at = matching.waiting(wanted.from.map(|peer| peer.0), wanted.tag.unwrap_or(0), wanted.ignore)?;
         let waiting = matching.message(at)?;
-        let Kept { message, len, .. } = waiting.message;
+        let Unexpected { message, len, .. } = waiting.message;
         Some((at, Seen { from: PeerId(waiting.from), tag: waiting.tag, len: *len, data: message.data }))
     }
 
@@ -297,7 +297,7 @@ impl Core {
         self.state.endpoint(channel)?.matching(tagged).claim(message).then_some((seen, Claim { message, tagged }))
     }
 
-    fn claimed(&mut self, channel: u16, claim: &Claim) -> Result<(u32, Kept), PostError> {
+    fn claimed(&mut self, channel: u16, claim: &Claim) -> Result<(u32, Unexpected), PostError> {
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let taken = endpoint.matching(claim.tagged).take_message(claim.message, true);
         taken.map(|(from, _, kept)| (from, kept)).ok_or(PostError::Invalid)
@@ -311,7 +311,7 @@ impl Core {
 
     pub(super) fn discard(&mut self, channel: u16, claim: &Claim) -> Result<(), PostError> {
         let (from, kept) = self.claimed(channel, claim)?;
-        self.state.discard_kept(channel, PeerId(from), kept);
+        self.state.discard_unexpected(channel, PeerId(from), kept);
         Ok(())
     }
 
@@ -320,7 +320,7 @@ impl Core {
     pub(super) fn next_plain(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
         let endpoint = self.state.endpoint(channel)?;
         if let Some((node, from, bytes)) = endpoint.inbox.pop_front() {
-            self.state.released(node, Load::Whole(bytes.len()));
+            self.state.released(node, Load::Eager(bytes.len()));
             return Some((from, Ok(bytes)));
         }
         if endpoint.matching(false).is_empty() { None } else { self.next_kept(channel) }
@@ -330,16 +330,16 @@ impl Core {
     fn next_kept(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
         let matching = self.state.endpoint(channel)?.matching(false);
         let message = matching.waiting(None, 0, u64::MAX)?;
-        if !matches!(matching.message(message)?.message.body, KeptBody::Whole(_)) {
+        if !matches!(matching.message(message)?.message.body, UnexpectedBody::Eager(_)) {
             let waiting = matching.message(message)?;
             let (from, len) = (PeerId(waiting.from), waiting.message.len);
             matching.claim(message);
             return Some((from, Err((len, Claim { message, tagged: false }))));
         }
         let (from, _, kept) = matching.take_message(message, false)?;
-        let KeptBody::Whole(bytes) = kept.body else { return None };
+        let UnexpectedBody::Eager(bytes) = kept.body else { return None };
         let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
-        self.state.released(node, Load::Whole(bytes.len()));
+        self.state.released(node, Load::Eager(bytes.len()));
         if let Some(operation) = kept.message.operation {
             self.state.tell_end(node, operation, Ended::Well);
         }
@@ -355,14 +355,14 @@ impl Core {
         true
     }
 
-    /// Closes an endpoint. False: bodies are just landing in its buffers, and `now` is not asked for. With `now` the links they come
+    /// Closes an endpoint. False: bodies are just arriving in its buffers, and `now` is not asked for. With `now` the links they come
     /// by are cut.
     pub(super) fn close(&mut self, channel: u16, now: bool) -> bool {
-        let landing = self.state.landing_for(channel);
-        if !(now || landing.is_empty() && self.state.is_sent(channel)) {
+        let placement = self.state.placement_for(channel);
+        if !(now || placement.is_empty() && self.state.is_sent(channel)) {
             return false;
         }
-        for (port, link) in landing {
+        for (port, link) in placement {
             let node = self.state.links[port][link.0 as usize].node;
             self.abandon(node);
         }

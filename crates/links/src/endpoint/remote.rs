@@ -1,6 +1,6 @@
 //! Memory that peers may reach: regions, bytes put and got, operations on numbers; the side that owns the memory.
 
-use madrigal_netaccess::message::Landing;
+use madrigal_netaccess::message::Placement;
 use madrigal_sys::piece::Piece;
 
 use super::arrive::{Came, place_block};
@@ -107,15 +107,15 @@ impl State {
         }
     }
 
-    pub(crate) fn place_put(&mut self, came: &Came<'_>, len: usize, landing: &mut Landing) -> Option<Placed> {
+    pub(crate) fn place_put(&mut self, came: &Came<'_>, len: usize, placement: &mut Placement) -> Option<Placed> {
         let key = came.head.word(0)?;
         let Some(memory) = self.put_place(came, len)? else { return Some(Placed::Nowhere) };
         let space = self.endpoints.get(usize::from(came.head.to))?.as_ref()?.space;
-        landing.push(memory);
+        placement.push(memory);
         Some(Placed::Put { space, key, len })
     }
 
-    pub(crate) fn landed_put(&mut self, came: &Came<'_>, placed: Option<usize>) -> Option<()> {
+    pub(crate) fn put_arrived(&mut self, came: &Came<'_>, placed: Option<usize>) -> Option<()> {
         match placed {
             Some(len) => self.put_done(came, Ended::Well, len),
             None => self.put_done(came, Ended::Denied, 0),
@@ -232,7 +232,7 @@ impl State {
     }
 
     /// Whether bytes are on their way into a region.
-    pub(crate) fn is_landing(&self, space: usize, key: u64) -> bool {
+    pub(crate) fn is_placement(&self, space: usize, key: u64) -> bool {
         let here = |placed: &Placed| matches!(placed, Placed::Put { space: s, key: k, .. } if (*s, *k) == (space, key));
         self.links.iter().flatten().any(|link| here(&link.placed))
     }
@@ -251,8 +251,8 @@ impl State {
     }
 
     /// The body of an operation on numbers that is not short.
-    pub(crate) fn place_any(&mut self, len: usize, landing: &mut Landing) -> Option<Placed> {
-        place_block(len, landing)
+    pub(crate) fn place_any(&mut self, len: usize, placement: &mut Placement) -> Option<Placed> {
+        place_block(len, placement)
     }
 
     /// A region of a peer may be reached by single copy, or may be asked for: its address there.

@@ -36,7 +36,7 @@ impl Core {
 
     pub(super) fn withdraw(&mut self, channel: u16, key: u64) -> Result<(), PostError> {
         let space = self.state.endpoint(channel).ok_or(PostError::Invalid)?.space;
-        if self.state.is_landing(space, key) {
+        if self.state.is_placement(space, key) {
             return Err(PostError::Again);
         }
         self.state.withdraw(space, key);

@@ -20,7 +20,7 @@ pub(crate) struct EndpointState {
     pub(crate) peers: Vec<Peer>,
     known: HashMap<(u32, u16), PeerId>,
     /// Tagged messages, and plain ones.
-    matching: [Matching<Target, Kept>; 2],
+    matching: [Matching<Target, Unexpected>; 2],
     /// Its owner takes plain messages only one by one as they came, so that none of them need be matched.
     pub(crate) in_order: bool,
     /// Such messages, with the nodes they are from; those in the matching came later.
@@ -65,29 +65,29 @@ pub(crate) struct Many {
     pub(crate) closed: bool,
 }
 
-/// A message no receive took.
-pub(crate) struct Kept {
+/// An unexpected message: no receive took it.
+pub(crate) struct Unexpected {
     pub(crate) message: Message,
     pub(crate) len: usize,
-    pub(crate) body: KeptBody,
+    pub(crate) body: UnexpectedBody,
 }
 
-impl Kept {
+impl Unexpected {
     pub(crate) fn load(&self) -> Load {
         match &self.body {
-            KeptBody::Whole(bytes) => Load::Whole(bytes.len()),
-            KeptBody::Announced(lies) => Load::Announced(lies.remote.len()),
+            UnexpectedBody::Eager(bytes) => Load::Eager(bytes.len()),
+            UnexpectedBody::Rendezvous(lies) => Load::Rendezvous(lies.remote.len()),
         }
     }
 }
 
-pub(crate) enum KeptBody {
-    Whole(Vec<u8>),
+pub(crate) enum UnexpectedBody {
+    Eager(Vec<u8>),
     /// It lies with the sender.
-    Announced(Lies),
+    Rendezvous(Lies),
 }
 
-/// Where an announced message lies: its sender's operation, its pieces, the link by which it told so.
+/// Where a message by rendezvous lies: its sender's operation, its pieces, the link by which it told so.
 pub(crate) struct Lies {
     pub(crate) op: u64,
     pub(crate) remote: Vec<(u64, usize)>,
@@ -145,11 +145,11 @@ impl EndpointState {
     pub(crate) fn kept(&self) -> impl Iterator<Item = (u32, Load)> {
         let all = self.matching.iter().flat_map(Matching::messages);
         let kept = all.filter_map(|it| Some((self.peers.get(it.from as usize)?.node, it.message.load())));
-        kept.chain(self.inbox.iter().map(|(node, _, bytes)| (*node, Load::Whole(bytes.len()))))
+        kept.chain(self.inbox.iter().map(|(node, _, bytes)| (*node, Load::Eager(bytes.len()))))
     }
 
     #[inline]
-    pub(crate) fn matching(&mut self, tagged: bool) -> &mut Matching<Target, Kept> {
+    pub(crate) fn matching(&mut self, tagged: bool) -> &mut Matching<Target, Unexpected> {
         let [plain, with_tags] = &mut self.matching;
         if tagged { with_tags } else { plain }
     }

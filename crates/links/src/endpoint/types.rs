@@ -82,7 +82,7 @@ pub struct Wanted {
     pub ignore: u64,
 }
 
-/// A message that is here, or announced, and that no receive took.
+/// A message that is here, eagerly or by rendezvous, and that no receive took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// From whom.

@@ -13,9 +13,9 @@ use madrigal_netaccess::message::MAX_HEAD;
 pub(crate) enum What {
     /// A whole message: `[tag] [data] [operation, where delivery is to be told]`; body: the message.
     Eager = 1,
-    /// The announcement of a message: `operation, length [tag] [data]`; body: where its pieces lie, 16 bytes each.
-    Announce = 2,
-    /// Bytes of an announced message are wanted: `operation, how many, operation they are for`.
+    /// A rendezvous: `operation, length [tag] [data]`; body: where its pieces lie, 16 bytes each.
+    Rendezvous = 2,
+    /// Bytes of a message by rendezvous are wanted: `operation, how many, operation they are for`.
     Go = 3,
     /// Bytes that were asked for: `operation, offset`; body: the bytes.
     Data = 4,
@@ -41,7 +41,7 @@ pub(crate) enum What {
 
 const KINDS: [What; 13] = [
     What::Eager,
-    What::Announce,
+    What::Rendezvous,
     What::Go,
     What::Data,
     What::End,

@@ -79,7 +79,7 @@ impl State {
 }
 
 impl Core {
-    /// Pulls announced messages, a bounded number of bytes.
+    /// Pulls messages by rendezvous, a bounded number of bytes.
     #[cold]
     pub(super) fn pull(&mut self) -> usize {
         let mut left = PULL;
@@ -149,7 +149,7 @@ fn remote_part(pieces: &[(u64, usize)], mut skip: usize, mut len: usize) -> Vec<
 }
 
 impl Take {
-    /// Bytes for us that nobody announced.
+    /// Bytes for us of no rendezvous.
     pub(crate) fn asked(pieces: crate::memory::Pieces) -> Self {
         let want = pieces.len();
         let (remote, via) = (Vec::new(), (0, Link(0)));

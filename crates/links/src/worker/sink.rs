@@ -1,7 +1,7 @@
 //! What a port tells while it is polled.
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Sink};
 
 use super::state::{NOBODY, Placed, Route, State};
 use crate::endpoint::arrive::Came;
@@ -40,7 +40,7 @@ impl EventSink<'_> {
         let state = &mut *self.state;
         let sense = match came.head.what {
             What::Eager => state.eager(came, body),
-            What::Announce => state.announced(came, body),
+            What::Rendezvous => state.rendezvous(came, body),
             What::Go => state.go(came),
             What::Data => state.data(came, body),
             What::End => state.ended(came),
@@ -109,27 +109,27 @@ impl Sink for EventSink<'_> {
         }
     }
 
-    fn place(&mut self, link: Link, head: &[u8], len: usize, landing: &mut Landing) {
+    fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement) {
         let Some(came) = self.came(link, head) else { return };
         let state = &mut *self.state;
         state.nodes[came.node as usize].tally().received(len);
         let placed = match came.head.what {
-            What::Eager => state.place_eager(&came, len, landing),
-            What::Data => state.place_data(&came, len, landing),
-            What::Put => state.place_put(&came, len, landing),
-            What::Announce | What::Atomic => state.place_any(len, landing),
+            What::Eager => state.place_eager(&came, len, placement),
+            What::Data => state.place_data(&came, len, placement),
+            What::Put => state.place_put(&came, len, placement),
+            What::Rendezvous | What::Atomic => state.place_any(len, placement),
             _ => None,
         };
         match placed {
             Some(placed) => drop(self.placed(link).map(|place| *place = placed)),
             None => {
-                landing.clear();
+                placement.clear();
                 state.corrupt(came.node, &format!("a body where none may be, or too long a one: {:?}", came.head.what));
             }
         }
     }
 
-    fn landed(&mut self, link: Link, head: &[u8]) {
+    fn arrived(&mut self, link: Link, head: &[u8]) {
         let placed = self.placed(link).map(core::mem::take).unwrap_or_default();
         let Some(came) = self.came(link, head) else { return };
         match placed {
@@ -139,10 +139,10 @@ impl Sink for EventSink<'_> {
                 }
             }
             Placed::Block(block) => self.look(&came, block.bytes()),
-            Placed::Receive(landed) => self.state.landed_receive(came.node, landed),
-            Placed::Data { op, len } => self.state.landed_data(op, len),
-            Placed::Put { len, .. } => drop(self.state.landed_put(&came, Some(len))),
-            Placed::Nowhere if came.head.what == What::Put => drop(self.state.landed_put(&came, None)),
+            Placed::Receive(arrived) => self.state.receive_arrived(came.node, arrived),
+            Placed::Data { op, len } => self.state.data_arrived(op, len),
+            Placed::Put { len, .. } => drop(self.state.put_arrived(&came, Some(len))),
+            Placed::Nowhere if came.head.what == What::Put => drop(self.state.put_arrived(&came, None)),
             Placed::Nowhere => {}
         }
     }

@@ -118,15 +118,15 @@ pub(crate) enum Placed {
     /// Into memory of our own, to be looked at when it is whole.
     Block(Block),
     /// Into a receive.
-    Receive(Landed),
+    Receive(Arrived),
     /// Into the memory of an operation.
     Data { op: Key, len: usize },
     /// Into a region.
     Put { space: usize, key: u64, len: usize },
 }
 
-/// A receive that is over once the body has landed.
-pub(crate) struct Landed {
+/// A receive that is over once the body has arrived.
+pub(crate) struct Arrived {
     pub(crate) channel: u16,
     pub(crate) completion: Completion,
     pub(crate) many: Option<Key>,
@@ -149,7 +149,7 @@ pub(crate) struct Op {
 }
 
 pub(crate) enum Does {
-    /// A message that was announced; whether the sender waits until it is delivered.
+    /// A message by rendezvous; whether the sender waits until it is delivered.
     Send { pieces: Pieces, wait: bool },
     /// Bytes for us that were asked for.
     Take(Take),
@@ -380,9 +380,9 @@ impl State {
         let links = core::mem::take(&mut lost.links);
         for &(port, link) in &links {
             let placed = self.link(port, link).map(|link| core::mem::take(&mut link.placed));
-            if let Some(Placed::Receive(landed)) = placed {
-                let completion = Completion { status: Status::Gone, len: 0, ..landed.completion };
-                self.complete_receive(landed.channel, completion, landed.many);
+            if let Some(Placed::Receive(arrived)) = placed {
+                let completion = Completion { status: Status::Gone, len: 0, ..arrived.completion };
+                self.complete_receive(arrived.channel, completion, arrived.many);
             }
         }
         self.cuts.extend(links);
@@ -394,22 +394,22 @@ impl State {
         }
     }
 
-    /// The links by which bodies are just landing in buffers of an endpoint.
-    pub(crate) fn landing_for(&mut self, channel: u16) -> Vec<(usize, Link)> {
-        let mut landing = Vec::new();
+    /// The links by which bodies are just arriving in buffers of an endpoint.
+    pub(crate) fn placement_for(&mut self, channel: u16) -> Vec<(usize, Link)> {
+        let mut placement = Vec::new();
         for (port, links) in self.links.iter().enumerate() {
             for (i, link) in links.iter().enumerate() {
                 let ours = match &link.placed {
-                    Placed::Receive(landed) => landed.channel == channel,
+                    Placed::Receive(arrived) => arrived.channel == channel,
                     Placed::Data { op, .. } => self.ops.get(*op).is_some_and(|op| op.channel == channel),
                     _ => false,
                 };
                 if ours {
-                    landing.push((port, Link(i as u32)));
+                    placement.push((port, Link(i as u32)));
                 }
             }
         }
-        landing
+        placement
     }
 
     /// Whether no buffer of an endpoint is being sent from.

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, MessageDriver, Port, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::{process, time};
 
 use super::{Job, LOOKS, PerfError, START_NS};
@@ -196,11 +196,11 @@ impl Sink for Inbox {
         self.frames += 1;
     }
 
-    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _landing: &mut Landing) {
+    fn place(&mut self, _link: Link, _head: &[u8], _len: usize, _placement: &mut Placement) {
         self.is_placed = true;
     }
 
-    fn landed(&mut self, _link: Link, _head: &[u8]) {
+    fn arrived(&mut self, _link: Link, _head: &[u8]) {
         self.frames += 1;
     }
 }

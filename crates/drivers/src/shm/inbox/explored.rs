@@ -7,7 +7,7 @@
 use std::io::IoSlice;
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Landing, Link, LinkError, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, Placement, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use shuttle::sync::Arc;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
@@ -62,12 +62,12 @@ impl Sink for Told {
     fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
         self.check(head, body);
     }
-    fn place(&mut self, _: Link, _: &[u8], len: usize, landing: &mut Landing) {
+    fn place(&mut self, _: Link, _: &[u8], len: usize, placement: &mut Placement) {
         self.memory = vec![0; len];
-        // SAFETY: touched by nobody until `landed`.
-        landing.push(unsafe { Piece::lend(self.memory.as_mut_ptr(), len) });
+        // SAFETY: touched by nobody until `arrived`.
+        placement.push(unsafe { Piece::lend(self.memory.as_mut_ptr(), len) });
     }
-    fn landed(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: Link, head: &[u8]) {
         let body = core::mem::take(&mut self.memory);
         self.check(head, &body);
     }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, MessageDriver, Port, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::piece::Piece;
@@ -50,14 +50,14 @@ impl Sink for Wary {
         self.frames += 1;
     }
 
-    fn place(&mut self, _: Link, head: &[u8], len: usize, landing: &mut Landing) {
-        assert!(head.len() <= MAX_HEAD && landing.is_empty() && self.placed.is_none());
+    fn place(&mut self, _: Link, head: &[u8], len: usize, placement: &mut Placement) {
+        assert!(head.len() <= MAX_HEAD && placement.is_empty() && self.placed.is_none());
         let memory = self.placed.insert(vec![0; len.min(20_000)]);
-        // SAFETY: kept until `landed` or `down`.
-        landing.push(unsafe { Piece::lend(memory.as_mut_ptr(), memory.len()) });
+        // SAFETY: kept until `arrived` or `down`.
+        placement.push(unsafe { Piece::lend(memory.as_mut_ptr(), memory.len()) });
     }
 
-    fn landed(&mut self, _: Link, head: &[u8]) {
+    fn arrived(&mut self, _: Link, head: &[u8]) {
         assert!(head.len() <= MAX_HEAD && self.placed.take().is_some());
         self.frames += 1;
     }

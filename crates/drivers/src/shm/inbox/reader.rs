@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use madrigal_netaccess::message::{Landing, Link, MAX_HEAD, Sink};
+use madrigal_netaccess::message::{Link, MAX_HEAD, Placement, Sink};
 
 use super::bulk::Ring;
 use super::bytes;
@@ -40,7 +40,7 @@ struct Long {
 /// Where a body goes, and how far it is.
 #[derive(Default)]
 struct Placed {
-    landing: Landing,
+    placement: Placement,
     piece: usize,
     at: usize,
 }
@@ -184,12 +184,12 @@ impl Reader {
             return Ok(());
         }
         let mut place = core::mem::take(&mut self.spare).cleared();
-        sink.place(link, head, len, &mut place.landing);
+        sink.place(link, head, len, &mut place.placement);
         place.copy(from, chunk);
         self.tell_bulk(pair);
         if chunk == len {
             self.spare = place;
-            sink.landed(link, head);
+            sink.arrived(link, head);
             return Ok(());
         }
         let mut long = Long { head: [0; MAX_HEAD], head_len: head.len(), left: len - chunk, place };
@@ -207,7 +207,7 @@ impl Reader {
         long.left -= chunk;
         if long.left == 0 {
             self.spare = long.place;
-            sink.landed(link, &long.head[..long.head_len]);
+            sink.arrived(link, &long.head[..long.head_len]);
         } else {
             self.long = Some(long);
         }
@@ -243,18 +243,18 @@ impl Reader {
 
 impl Placed {
     fn cleared(mut self) -> Self {
-        self.landing.clear();
-        Self { landing: self.landing, piece: 0, at: 0 }
+        self.placement.clear();
+        Self { placement: self.placement, piece: 0, at: 0 }
     }
 
     /// Copies the next `len` bytes of the body to where they belong, as far as they belong anywhere.
     fn copy(&mut self, from: *const u8, len: usize) {
         let mut done = 0;
         while done < len
-            && let Some(piece) = self.landing.get(self.piece)
+            && let Some(piece) = self.placement.get(self.piece)
         {
             let to = piece.part(self.at, len - done);
-            // SAFETY: `from` is readable for `len` bytes inside the pair; `to` is writable until the body landed or the link is
+            // SAFETY: `from` is readable for `len` bytes inside the pair; `to` is writable until the body arrived or the link is
             // down (contract of `Sink::place`). A peer that writes meanwhile spoils its own message.
             unsafe { bytes::copy_out(from.wrapping_add(done), to.at(), to.len()) };
             done += to.len();

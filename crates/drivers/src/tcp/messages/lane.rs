@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd as _;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::{Landing, Link, LinkError, MAX_HEAD, Sent, Sink};
+use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, Placement, Sent, Sink};
 use madrigal_proto::frame::{self, Front, PREFIX};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, piece, raw};
@@ -62,7 +62,7 @@ pub(super) struct Lane {
     begun: Vec<u8>,
     needs: usize,
     long: Option<Long>,
-    landing: Landing,
+    placement: Placement,
     sips: u8,
     /// It is among those to be looked at.
     pub(super) queued: bool,
@@ -87,7 +87,7 @@ struct Long {
     head_len: usize,
     /// Bytes that have not come.
     left: usize,
-    /// Bytes in the landing.
+    /// Bytes in the placement.
     at: usize,
 }
 
@@ -112,7 +112,7 @@ impl Lane {
             begun: Vec::new(),
             needs: PREFIX,
             long: None,
-            landing: Landing::new(),
+            placement: Placement::new(),
             sips: 0,
             queued: false,
             ending: false,
@@ -422,12 +422,12 @@ impl Lane {
             return Err(LinkError::Corrupt { node: self.node, what });
         };
         self.sips = if len >= BULK { SIPS } else { self.sips.saturating_sub(1) };
-        self.landing.clear();
-        sink.place(link, head, left, &mut self.landing);
+        self.placement.clear();
+        sink.place(link, head, left, &mut self.placement);
         let (here, behind) = bytes.split_at(left.min(bytes.len()));
-        piece::scatter(&self.landing, 0, here);
+        piece::scatter(&self.placement, 0, here);
         if here.len() == left {
-            sink.landed(link, head);
+            sink.arrived(link, head);
             return Ok(Some(behind));
         }
         let mut long = Long { head: [0; MAX_HEAD], head_len: head.len(), left: left - here.len(), at: here.len() };
@@ -447,18 +447,18 @@ impl Lane {
         sink: &mut dyn Sink,
         visit: &mut Visit,
     ) -> Result<(usize, usize), LinkError> {
-        let room = piece::total(&self.landing).saturating_sub(long.at);
+        let room = piece::total(&self.placement).saturating_sub(long.at);
         let tail = buffer.get_mut(..SIP).unwrap_or_default();
         let (asked, read) = if room == 0 {
             // Of other streams than TCP's less is thrown away at once than is asked for.
             (1, raw::discard(self.socket.as_raw_fd(), long.left))
         } else {
             let limit = room.min(long.left);
-            // Where the landing is too small nothing may be read behind it.
+            // Where the placement is too small nothing may be read behind it.
             let tail = if limit < long.left { &mut tail[..0] } else { &mut *tail };
             // Of too many pieces for one call nobody knows how much they would have taken.
-            let asked = if self.landing.len() > PIECES { 1 } else { limit + tail.len() };
-            (asked, piece::receive(self.socket.as_fd(), &self.landing, long.at, limit, tail))
+            let asked = if self.placement.len() > PIECES { 1 } else { limit + tail.len() };
+            (asked, piece::receive(self.socket.as_fd(), &self.placement, long.at, limit, tail))
         };
         let came = match read {
             Ok(0) => Err(self.gone("it closed the connection in the middle of a frame")),
@@ -479,7 +479,7 @@ impl Lane {
             self.long = Some(long);
             return Ok((asked, got));
         }
-        sink.landed(link, long.head.get(..long.head_len).unwrap_or_default());
+        sink.arrived(link, long.head.get(..long.head_len).unwrap_or_default());
         self.cut(link, buffer.get(..got - body).unwrap_or_default(), sink, visit)?;
         Ok((asked, got))
     }
