@@ -80,11 +80,11 @@ impl Daemon {
             self.streams.insert(stream, Holder::Check(id));
         }
         self.checks.insert(id, Check { asker, to, tries, deadline: now + PATIENCE });
-        self.look_at_check(id);
+        self.poll_check(id);
     }
 
     /// Something happened to one of the addresses that are tried.
-    pub(crate) fn look_at_check(&mut self, id: Token) {
+    pub(crate) fn poll_check(&mut self, id: Token) {
         let now = self.now;
         let Some(check) = self.checks.get_mut(&id) else { return };
         for one in &mut check.tries {

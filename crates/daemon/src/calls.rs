@@ -270,7 +270,7 @@ impl Daemon {
     }
 
     /// Something came back on a stream that a call opened.
-    pub(crate) fn hear_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
+    pub(crate) fn handle_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
         let mut buffer = [0; 1024];
         loop {
             // Once it is answered, what comes is for the program, and stays where it is until its connect is complete.
@@ -319,7 +319,7 @@ impl Daemon {
     }
 
     /// A caller that waits did something: if it left, nobody waits. What it sends stays in its socket.
-    pub(crate) fn look_at_caller(&mut self, token: Token) {
+    pub(crate) fn poll_caller(&mut self, token: Token) {
         let Some(call) = self.calls.get(&token) else { return };
         if rustix::net::sockopt::socket_error(&call.caller.socket).is_ok_and(|error| error.is_ok())
             && !socket::is_hung_up(&call.caller.socket)

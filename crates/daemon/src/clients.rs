@@ -46,7 +46,7 @@ impl Daemon {
     }
 
     /// A client says something, or left.
-    pub(crate) fn hear_client(&mut self, token: Token) {
+    pub(crate) fn handle_client(&mut self, token: Token) {
         let mut buffer = [0; 4096];
         loop {
             let Some(client) = self.clients.get_mut(&token) else { return };

@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// A command says something on its standard error.
-    pub(crate) fn hear_errors(&mut self, link: Token) {
+    pub(crate) fn handle_errors(&mut self, link: Token) {
         let Some(running) = self.links.get_mut(&link).and_then(|link| link.command.as_mut()) else { return };
         let mut buffer = [0; 1024];
         while let Ok(Got::Bytes(count)) = socket::recv(&running.errors, &mut buffer) {

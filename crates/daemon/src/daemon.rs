@@ -300,15 +300,15 @@ impl Daemon {
         match self.things.get(&token).copied() {
             Some(Thing::Port) => self.answer_port(token),
             Some(Thing::Listener) => self.accept_clients(),
-            Some(Thing::Link) => self.hear(token),
-            Some(Thing::Dial) => self.look_at_dial(token),
-            Some(Thing::Client) => self.hear_client(token),
+            Some(Thing::Link) => self.handle_link(token),
+            Some(Thing::Dial) => self.poll_dial(token),
+            Some(Thing::Client) => self.handle_client(token),
             Some(Thing::Forward) => self.answer_forward(token),
-            Some(Thing::Caller(call)) => self.look_at_caller(call),
+            Some(Thing::Caller(call)) => self.poll_caller(call),
             Some(Thing::Egress) => self.poll_egress(token),
             Some(Thing::Socket(pipe)) => self.pump(pipe),
-            Some(Thing::Check(check)) => self.look_at_check(check),
-            Some(Thing::Errors(link)) => self.hear_errors(link),
+            Some(Thing::Check(check)) => self.poll_check(check),
+            Some(Thing::Errors(link)) => self.handle_errors(link),
             Some(Thing::Parked) => self.poll_parked(token),
             // It was closed by what happened before it in this turn.
             None => {}
@@ -374,7 +374,7 @@ impl Daemon {
         self.measure();
         self.tell_routes();
         self.write_known(now);
-        self.notifier.turn(now);
+        self.notifier.progress(now);
         let due: Vec<Token> = self.calls.iter().filter(|(_, c)| c.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.call_time(token));
     }

@@ -166,7 +166,7 @@ impl Daemon {
     }
 
     /// The peer of a link proves that it has another certificate.
-    pub(crate) fn hear_renewal(&mut self, token: Token, stream: StreamId) {
+    pub(crate) fn handle_renewal(&mut self, token: Token, stream: StreamId) {
         let mut buffer = [0; 4096];
         while let Ok(Got::Bytes(count)) = self.read_stream((token, stream), &mut buffer) {
             let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { return };

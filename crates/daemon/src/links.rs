@@ -214,11 +214,11 @@ impl Daemon {
     }
 
     /// Takes what came on a link.
-    pub(crate) fn hear(&mut self, token: Token) {
+    pub(crate) fn handle_link(&mut self, token: Token) {
         let mut buffer = std::mem::take(&mut self.scratch);
         let mut more = true;
         for _ in 0..READS {
-            more = self.hear_once(token, &mut buffer);
+            more = self.handle_once(token, &mut buffer);
             if !more {
                 break;
             }
@@ -233,7 +233,7 @@ impl Daemon {
     }
 
     /// Reads once; whether there may be more.
-    fn hear_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
+    fn handle_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
         if !self.may_begin(token) {
             return false;
         }
@@ -375,11 +375,11 @@ impl Daemon {
                 Event::Readable(stream) | Event::Writable(stream) => {
                     match self.streams.get(&(token, stream)).copied() {
                         Some(Holder::Pipe(pipe)) => self.pump(pipe),
-                        Some(Holder::Call(call)) => self.hear_verdict(call, token, stream),
-                        Some(Holder::Move(pipe)) => self.hear_move(pipe, (token, stream)),
+                        Some(Holder::Call(call)) => self.handle_verdict(call, token, stream),
+                        Some(Holder::Move(pipe)) => self.handle_move(pipe, (token, stream)),
                         Some(Holder::Probe) => self.go_on_probing(token, stream),
-                        Some(Holder::News) => self.hear_news(token, stream),
-                        Some(Holder::Renewal) => self.hear_renewal(token, stream),
+                        Some(Holder::News) => self.handle_news(token, stream),
+                        Some(Holder::Renewal) => self.handle_renewal(token, stream),
                         Some(Holder::Egress(_) | Holder::Check(_)) | None => {}
                     }
                 }

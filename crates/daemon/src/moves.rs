@@ -198,7 +198,7 @@ impl Daemon {
     }
 
     /// The far daemon says whether it agrees.
-    pub(crate) fn hear_move(&mut self, token: Token, new: Stream) {
+    pub(crate) fn handle_move(&mut self, token: Token, new: Stream) {
         let verdict = loop {
             let Some(ask) = self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut()) else {
                 return;

@@ -32,12 +32,12 @@ impl Notifier {
 
     /// The daemon listens.
     pub(crate) fn begin(&self) {
-        self.say(&format!("READY=1\nMAINPID={}", madrigal_sys::process::own_pid()));
+        self.send(&format!("READY=1\nMAINPID={}", madrigal_sys::process::own_pid()));
     }
 
     /// The daemon ends.
     pub(crate) fn end(&self) {
-        self.say("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
     /// When the next word is due.
@@ -46,14 +46,14 @@ impl Notifier {
     }
 
     /// Says that the daemon lives, if that is due.
-    pub(crate) fn turn(&mut self, now: u64) {
+    pub(crate) fn progress(&mut self, now: u64) {
         if let Some(pause) = self.pause.filter(|_| self.next <= now) {
             self.next = now.saturating_add(pause);
-            self.say("WATCHDOG=1");
+            self.send("WATCHDOG=1");
         }
     }
 
-    fn say(&self, text: &str) {
+    fn send(&self, text: &str) {
         if let Some((socket, at)) = &self.to {
             let _ = sendto(socket, text.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, at);
         }

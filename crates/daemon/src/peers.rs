@@ -166,7 +166,7 @@ impl Daemon {
     }
 
     /// Something happened to a connection that is being made.
-    pub(crate) fn look_at_dial(&mut self, token: Token) {
+    pub(crate) fn poll_dial(&mut self, token: Token) {
         let Some(dial) = self.dials.get(&token) else { return };
         match socket::is_connected(&dial.socket) {
             Ok(false) => {}

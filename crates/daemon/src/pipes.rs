@@ -116,7 +116,7 @@ impl Pipe {
     }
 
     /// Takes what came on a counted stream; what is for the socket at the other end is added to `batch`. How much was taken.
-    pub(crate) fn hear(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
+    pub(crate) fn handle(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
         let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) else { return 0 };
         let before = batch.len();
         from.wrong = from.take_in(bytes, batch).err();
@@ -186,7 +186,7 @@ impl Side {
     fn take_in(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         while !bytes.is_empty() {
-            let (heard, taken) = resumable.hear(bytes).map_err(|Nonsense| Errno::PROTO)?;
+            let (heard, taken) = resumable.handle(bytes).map_err(|Nonsense| Errno::PROTO)?;
             match heard {
                 Heard::Bytes(new) => batch.extend_from_slice(new),
                 Heard::End => self.ended = true,
@@ -214,7 +214,7 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
 fn read_counted(resumable: &mut Resumable, buffer: &mut [u8], ended: &mut bool) -> Result<Range<usize>, Errno> {
     let (mut at, mut new) = (0, 0..0);
     while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
-        let (heard, taken) = resumable.hear(rest).map_err(|Nonsense| Errno::PROTO)?;
+        let (heard, taken) = resumable.handle(rest).map_err(|Nonsense| Errno::PROTO)?;
         at += taken;
         match heard {
             // They are the last of what was taken.

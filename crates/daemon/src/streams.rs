@@ -37,7 +37,7 @@ impl Daemon {
         }
         let Some(pipe) = self.pipes.get_mut(&token) else { return 0 };
         match pipe.beyond(stream) {
-            Beyond::Socket => pipe.hear(stream, bytes, &mut batch.bytes),
+            Beyond::Socket => pipe.handle(stream, bytes, &mut batch.bytes),
             Beyond::Stream((link, to)) => {
                 let Some(other) = self.links.get_mut(&link) else { return 0 };
                 self.dirty.insert(link);

@@ -109,7 +109,7 @@ impl Daemon {
                 return;
             }
             if self.links.contains_key(&token) {
-                self.hear(token);
+                self.handle_link(token);
             }
         }
     }

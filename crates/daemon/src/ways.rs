@@ -231,7 +231,7 @@ impl Daemon {
     }
 
     /// Something of the news came.
-    pub(crate) fn hear_news(&mut self, link: Token, stream: StreamId) {
+    pub(crate) fn handle_news(&mut self, link: Token, stream: StreamId) {
         let mut buffer = [0; 4096];
         loop {
             let got = self.read_stream((link, stream), &mut buffer);

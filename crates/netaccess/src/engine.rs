@@ -118,7 +118,7 @@ impl Engine {
     pub fn do_work(&self) -> usize {
         if self.kernel_is_due() {
             self.timers.due(|key| self.wake_key(key));
-            self.look_at_kernel(Some(0), false);
+            self.poll_kernel(Some(0), false);
         }
         let mut done = 0;
         for class in self.classes.iter() {
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Takes events from the kernel, waiting for them up to `timeout` nanoseconds (`None`: for ever), and makes sources runnable.
     /// Only the `leader` takes the doorbell out, which is for nobody else.
-    fn look_at_kernel(&self, timeout: Option<u64>, leader: bool) {
+    fn poll_kernel(&self, timeout: Option<u64>, leader: bool) {
         let mut events = [const { core::mem::MaybeUninit::uninit() }; EVENTS];
         let limit = timeout.map(timespec);
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, limit.as_ref()) else { return };

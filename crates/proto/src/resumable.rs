@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   push, end --> [ Resumable ] --> output, took: bytes for the stream     data 1  length, 2  bytes      ack 2  position, 8      end 3
-//!                 [           ] <-- hear:         bytes of the stream
+//!                 [           ] <-- handle:       bytes of the stream
 //! ```
 //! A position is a number of bytes from the beginning; the end counts as one more. Numbers have their little end first. No I/O, no clock;
 //! whatever a peer sends, nothing here panics or grows: what is kept is bounded by whoever pushes, who may also have it forgotten.
@@ -151,7 +151,7 @@ impl Resumable {
     }
 
     /// Takes the front of what came by the stream: what it says, and how many bytes it was.
-    pub fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<(Heard<'a>, usize), Nonsense> {
+    pub fn handle<'a>(&mut self, bytes: &'a [u8]) -> Result<(Heard<'a>, usize), Nonsense> {
         if self.left > 0 {
             let count = self.left.min(bytes.len());
             self.left -= count;
@@ -181,7 +181,7 @@ impl Resumable {
             return Ok((Heard::Nothing, count));
         }
         self.filled = 0;
-        self.hear_head().map(|heard| (heard, count))
+        self.handle_head().map(|heard| (heard, count))
     }
 
     /// The connection goes on by another stream, from its beginning: the other end has `theirs`, and was told that `ours` is here. Whether
@@ -234,7 +234,7 @@ impl Resumable {
         }
     }
 
-    fn hear_head(&mut self) -> Result<Heard<'static>, Nonsense> {
+    fn handle_head(&mut self) -> Result<Heard<'static>, Nonsense> {
         let [kind, rest @ ..] = self.front;
         match kind {
             DATA => {

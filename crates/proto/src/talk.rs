@@ -163,15 +163,15 @@ impl Talk {
         let word = |i: usize| self.got.get(i * 8..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_le_bytes(*b));
         let said = [word(0), word(1), word(2), word(3)];
         match self.stage {
-            Stage::Hello => self.hear_hello(said),
-            Stage::Answer => self.hear_answer(said, out),
-            Stage::Ready => self.hear_step(said, READY).map(|()| Turn::Choose),
-            Stage::Go => self.hear_step(said, GO).map(|()| Turn::Chosen),
+            Stage::Hello => self.handle_hello(said),
+            Stage::Answer => self.handle_answer(said, out),
+            Stage::Ready => self.handle_step(said, READY).map(|()| Turn::Choose),
+            Stage::Go => self.handle_step(said, GO).map(|()| Turn::Chosen),
             Stage::Over => Err(Stranger),
         }
     }
 
-    fn hear_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Turn, Stranger> {
+    fn handle_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Turn, Stranger> {
         let id = hidden ^ mask(self.me, nonce);
         let right = same(proof, hello_proof(self.me, nonce, id)) && what == HELLO;
         let caller = NodeId::new(id).filter(|node| right && node.number() == id && *node != self.me).ok_or(Stranger)?;
@@ -193,7 +193,7 @@ impl Talk {
         };
     }
 
-    fn hear_answer(&mut self, [what, nonce, hidden, proof]: [u64; 4], out: &mut Vec<u8>) -> Result<Turn, Stranger> {
+    fn handle_answer(&mut self, [what, nonce, hidden, proof]: [u64; 4], out: &mut Vec<u8>) -> Result<Turn, Stranger> {
         let Some(bond) = self.bond.as_mut() else { return Err(Stranger) };
         bond.answered = nonce;
         let verdict = hidden ^ mask(bond.callee, nonce);
@@ -219,7 +219,7 @@ impl Talk {
         }
     }
 
-    fn hear_step(&mut self, [what, proof, ..]: [u64; 4], wanted: u64) -> Result<(), Stranger> {
+    fn handle_step(&mut self, [what, proof, ..]: [u64; 4], wanted: u64) -> Result<(), Stranger> {
         let bond = self.bond.ok_or(Stranger)?;
         let right = same(proof, bond.proof(wanted, 0)) && what == wanted;
         self.stage = Stage::Over;

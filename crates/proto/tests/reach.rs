@@ -169,7 +169,7 @@ impl World {
                 from.node
             }
             Event::Bytes { to, bytes } => {
-                self.hear(to, &bytes);
+                self.handle_bytes(to, &bytes);
                 to.node
             }
             Event::Closed { to } => {
@@ -190,7 +190,7 @@ impl World {
     }
 
     /// What came on a connection: the machine's, as far as it wants, then the owner's.
-    fn hear(&mut self, to: EndOf, mut bytes: &[u8]) {
+    fn handle_bytes(&mut self, to: EndOf, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let node = &mut self.nodes[to.node];
             let wants = node.reach.wants(to.key).min(bytes.len());

@@ -10,7 +10,7 @@ fn node(number: u64) -> NodeId {
 }
 
 /// Gives bytes in two pieces.
-fn hear(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Turn, Stranger> {
+fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Turn, Stranger> {
     assert_eq!(talk.wants(), bytes.len());
     let (first, rest) = bytes.split_at(cut.min(bytes.len() - 1));
     assert_eq!(talk.take(first, out), Ok(Turn::Wait));
@@ -21,7 +21,7 @@ fn hear(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<
 fn introduced(caller: u64, callee: u64) -> (Talk, Talk) {
     let (call, hello) = Talk::call(node(caller), node(callee), 11);
     let mut listen = Talk::listen(node(callee), 22);
-    assert_eq!(hear(&mut listen, &hello, 5, &mut Vec::new()), Ok(Turn::Caller(node(caller))));
+    assert_eq!(handle(&mut listen, &hello, 5, &mut Vec::new()), Ok(Turn::Caller(node(caller))));
     (call, listen)
 }
 
@@ -30,10 +30,10 @@ fn a_leading_caller_says_go_to_the_answer() {
     let (mut call, mut listen) = introduced(9, 5);
     let (mut answer, mut out, mut go) = (vec![], vec![], vec![]);
     listen.welcome(false, &mut answer);
-    assert_eq!(hear(&mut call, &answer, 31, &mut out), Ok(Turn::Choose));
+    assert_eq!(handle(&mut call, &answer, 31, &mut out), Ok(Turn::Choose));
     call.go(&mut go);
     assert_eq!((go.len(), out.len()), (STEP, 0));
-    assert_eq!(hear(&mut listen, &go, 1, &mut out), Ok(Turn::Chosen));
+    assert_eq!(handle(&mut listen, &go, 1, &mut out), Ok(Turn::Chosen));
     assert_eq!((listen.wants(), call.wants()), (0, 0));
 }
 
@@ -42,10 +42,10 @@ fn a_leading_callee_waits_for_proof_that_the_caller_lives() {
     let (mut call, mut listen) = introduced(5, 9);
     let (mut answer, mut ready, mut go) = (vec![], vec![], vec![]);
     listen.welcome(false, &mut answer);
-    assert_eq!(hear(&mut call, &answer, 0, &mut ready), Ok(Turn::Answered));
-    assert_eq!(hear(&mut listen, &ready, 8, &mut vec![]), Ok(Turn::Choose));
+    assert_eq!(handle(&mut call, &answer, 0, &mut ready), Ok(Turn::Answered));
+    assert_eq!(handle(&mut listen, &ready, 8, &mut vec![]), Ok(Turn::Choose));
     listen.go(&mut go);
-    assert_eq!(hear(&mut call, &go, 8, &mut vec![]), Ok(Turn::Chosen));
+    assert_eq!(handle(&mut call, &go, 8, &mut vec![]), Ok(Turn::Chosen));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_callee_that_has_a_connection_says_so() {
     let (mut call, mut listen) = introduced(5, 9);
     let mut answer = vec![];
     listen.welcome(true, &mut answer);
-    assert_eq!(hear(&mut call, &answer, 3, &mut vec![]), Ok(Turn::Taken));
+    assert_eq!(handle(&mut call, &answer, 3, &mut vec![]), Ok(Turn::Taken));
     assert_eq!((listen.wants(), call.wants()), (0, 0));
 }
 
@@ -79,14 +79,14 @@ fn what_was_heard_before_proves_nothing() {
     let (mut call, mut listen) = introduced(9, 5);
     let (mut answer, mut go) = (vec![], vec![]);
     listen.welcome(false, &mut answer);
-    hear(&mut call, &answer, 1, &mut vec![]).unwrap();
+    handle(&mut call, &answer, 1, &mut vec![]).unwrap();
     call.go(&mut go);
     // All of the caller's words once more, to the same callee with another nonce.
     let (_, hello) = Talk::call(node(9), node(5), 11);
     let mut again = Talk::listen(node(5), 23);
-    assert_eq!(hear(&mut again, &hello, 1, &mut vec![]), Ok(Turn::Caller(node(9))));
+    assert_eq!(handle(&mut again, &hello, 1, &mut vec![]), Ok(Turn::Caller(node(9))));
     again.welcome(false, &mut vec![]);
-    assert_eq!(hear(&mut again, &go, 1, &mut vec![]), Err(Stranger));
+    assert_eq!(handle(&mut again, &go, 1, &mut vec![]), Err(Stranger));
 }
 
 proptest! {

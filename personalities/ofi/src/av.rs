@@ -78,7 +78,7 @@ impl AvState {
     }
 
     /// Looks for answers; whether some are still to come.
-    pub(crate) fn hear(&mut self) -> bool {
+    pub(crate) fn handle(&mut self) -> bool {
         let Self { names, questions, version, .. } = self;
         questions.retain_mut(|(at, question)| {
             let answer = question.look();

@@ -108,7 +108,7 @@ impl State {
     pub(crate) fn turn(&mut self) -> usize {
         let Self { avs, queues, eps, asking, armed, .. } = self;
         if *asking {
-            *asking = avs.iter_mut().fold(false, |more, av| av.hear() | more);
+            *asking = avs.iter_mut().fold(false, |more, av| av.handle() | more);
         }
         let mut count = 0;
         // One look at the peers serves all endpoints.

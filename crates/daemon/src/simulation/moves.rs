@@ -194,10 +194,10 @@ impl World {
         self.say(place, id, Word::Ask(turn));
     }
 
-    fn hear(&mut self, place: Place, id: u64, word: Word) {
+    fn handle(&mut self, place: Place, id: u64, word: Word) {
         let (link, end, _) = place;
         if end == 0 {
-            return self.hear_at_end(self.links[link].hosts[0], place, id, word);
+            return self.handle_at_end(self.links[link].hosts[0], place, id, word);
         }
         if let Some(ends) = self.joined.get(&id).copied() {
             let other = if ends[0] == place { ends[1] } else { ends[0] };
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    fn hear_at_end(&mut self, host: usize, place: Place, id: u64, word: Word) {
+    fn handle_at_end(&mut self, host: usize, place: Place, id: u64, word: Word) {
         let end = &mut self.ends[host];
         match word {
             Word::Ask(_) if end.over.is_some() => self.say(place, id, Word::Never),
@@ -353,7 +353,7 @@ impl World {
                         self.links[place.0].muxes[place.1].as_mut().unwrap().receive(now, &bytes).unwrap();
                     }
                     Event::Closed(place) => self.drop_end(place, false),
-                    Event::Word(place, id, word) if self.is_there(place) => self.hear(place, id, word),
+                    Event::Word(place, id, word) if self.is_there(place) => self.handle(place, id, word),
                     _ => {}
                 }
             }

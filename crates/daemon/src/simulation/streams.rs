@@ -132,7 +132,7 @@ impl World {
     }
 
     /// What the muxes tell: the called end hears what streams are for.
-    fn hear(&mut self) {
+    fn handle(&mut self) {
         for at in 0..self.ways.len() {
             for end in 0..2 {
                 while let Some(event) = self.ways[at].ends[end].as_mut().and_then(Mux::event) {
@@ -242,7 +242,7 @@ impl World {
         while let Ok(Read::Bytes(count)) = mux.read(place.2, &mut buffer) {
             let mut rest = &buffer[..count];
             while !rest.is_empty() {
-                let (heard, taken) = resumable.hear(rest).unwrap();
+                let (heard, taken) = resumable.handle(rest).unwrap();
                 match heard {
                     Heard::Bytes(bytes) => came.extend_from_slice(bytes),
                     Heard::End => over = true,
@@ -278,7 +278,7 @@ fn one(chance: Chance) {
     for step in 0..60_000 {
         world.now += MILLISECOND;
         world.turn_ways(step > trouble);
-        world.hear();
+        world.handle();
         for id in 0..world.streams.len() {
             world.look_for_ways(id);
             (0..2).for_each(|end| world.pump(id, end));

@@ -117,7 +117,7 @@ impl Peer {
 
     /// A message came, whose head named this link.
     #[inline]
-    pub(super) fn hear(&mut self, link: Link, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
+    pub(super) fn handle(&mut self, link: Link, head: &Head, rest: &[u8], sink: &mut dyn Sink) -> Result<(), End> {
         self.credits = match self.credits.checked_add(head.credit) {
             Some(credits) if credits <= WINDOW => credits,
             _ => return Err(End::Corrupt("it took more than was sent")),
@@ -203,8 +203,8 @@ mod tests {
         peer
     }
 
-    fn hear(peer: &mut Peer, heard: &mut Heard, head: Head, rest: &[u8]) -> bool {
-        peer.hear(Link(0), &head, rest, heard).is_ok()
+    fn handle(peer: &mut Peer, heard: &mut Heard, head: Head, rest: &[u8]) -> bool {
+        peer.handle(Link(0), &head, rest, heard).is_ok()
     }
 
     fn head(kind: Kind) -> Head {
@@ -214,11 +214,11 @@ mod tests {
     #[test]
     fn frames_come_whole_or_piece_by_piece() {
         let (mut peer, mut heard) = (peer(), Heard::default());
-        assert!(hear(&mut peer, &mut heard, head(Kind::Frame), b"hdbody"));
+        assert!(handle(&mut peer, &mut heard, head(Kind::Frame), b"hdbody"));
         assert_eq!(heard.0, [(b"hd".to_vec(), b"body".to_vec())]);
-        assert!(hear(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
+        assert!(handle(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
         assert!(heard.1.is_empty());
-        assert!(hear(&mut peer, &mut heard, head(Kind::More), b"56789"));
+        assert!(handle(&mut peer, &mut heard, head(Kind::More), b"56789"));
         assert_eq!(heard.1, b"HD");
         assert_eq!(peer.owed, 3);
     }
@@ -227,13 +227,13 @@ mod tests {
     fn nonsense_is_refused() {
         let begun = |then: Head, rest: &[u8]| {
             let (mut peer, mut heard) = (peer(), Heard::default());
-            assert!(hear(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
-            hear(&mut peer, &mut heard, then, rest)
+            assert!(handle(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
+            handle(&mut peer, &mut heard, then, rest)
         };
         assert!(!begun(head(Kind::Begin), b"HD0"), "a frame in another");
         assert!(!begun(head(Kind::Frame), b"HD0"), "a frame in another");
         assert!(!begun(head(Kind::More), b"567890"), "too long");
-        let fresh = |head: Head, rest: &[u8]| hear(&mut peer(), &mut Heard::default(), head, rest);
+        let fresh = |head: Head, rest: &[u8]| handle(&mut peer(), &mut Heard::default(), head, rest);
         assert!(!fresh(head(Kind::More), b"0"), "nothing began");
         assert!(!fresh(head(Kind::Frame), b"H"), "half a head");
         assert!(!fresh(Head { head: 65, ..head(Kind::Frame) }, &[0; 100]), "a long head");
@@ -241,7 +241,7 @@ mod tests {
         assert!(!fresh(Head { len: u64::MAX, ..head(Kind::Begin) }, b"HD0"), "no such length");
         assert!(!fresh(Head { credit: 1, ..head(Kind::Credit) }, b""), "nothing was sent");
         let (mut peer, mut heard) = (peer(), Heard::default());
-        let taken = (0..100).take_while(|_| hear(&mut peer, &mut heard, head(Kind::Frame), b"HD")).count();
+        let taken = (0..100).take_while(|_| handle(&mut peer, &mut heard, head(Kind::Frame), b"HD")).count();
         assert_eq!(taken, usize::from(WINDOW), "more than it may send");
     }
 }

@@ -197,7 +197,7 @@ impl FabricPort {
         let peer = self.peers.get_mut(link as usize).filter(|peer| peer.is_up() && peer.session == head.to.session);
         let Some(peer) = peer else { return };
         let node = peer.node;
-        match peer.hear(Link(link), &head, rest, sink) {
+        match peer.handle(Link(link), &head, rest, sink) {
             Ok(()) if peer.is_owed() => self.queue(link),
             Ok(()) => {}
             Err(End::Closed) => self.end(link, LinkError::Gone { node, why: "it closed".to_owned() }, sink),

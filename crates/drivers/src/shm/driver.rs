@@ -89,7 +89,7 @@ fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint
     let side = Arc::new(Side::new(shared, slot, 0, socket, to.clone()).ok_or(Errno::NOSPC)?);
     let ends = ends(&side);
     let fd = arena.fd.as_ref().ok_or(Errno::BADF)?;
-    match hello::say(side.descriptor(), Hello { arena: arena.arena.id(), slot }, fd) {
+    match hello::send(side.descriptor(), Hello { arena: arena.arena.id(), slot }, fd) {
         // Accepted and closed at once: the endpoint will say so.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(errno),
@@ -164,7 +164,7 @@ impl Listener for ShmListener {
 impl ShmListener {
     /// Hears the hello of a connection; without one it waits among the halfway ones.
     fn greet(&mut self, socket: Fd) -> Option<Endpoint> {
-        match hello::hear(&socket) {
+        match hello::receive(&socket) {
             Heard::Whole(hello, arena) => accepted(socket, hello, arena, &self.at),
             Heard::Bad => None,
             Heard::NotYet => {

@@ -49,7 +49,7 @@ impl Hello {
 }
 
 /// Says hello. A fresh socket has room for it.
-pub(super) fn say(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<(), Errno> {
+pub(super) fn send(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<(), Errno> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [arena.as_fd()];
@@ -60,7 +60,7 @@ pub(super) fn say(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<(
 }
 
 /// Hears what came. Doorbells that came behind it stay.
-pub(super) fn hear(socket: impl AsFd) -> Heard {
+pub(super) fn receive(socket: impl AsFd) -> Heard {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

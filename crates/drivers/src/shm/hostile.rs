@@ -133,16 +133,16 @@ proptest! {
     fn no_bytes_are_mistaken_for_a_hello(bytes in prop::collection::vec(any::<u8>(), 1..60)) {
         let (near, far) = sockets();
         rustix::net::send(&near, &bytes, SendFlags::NOSIGNAL).unwrap();
-        prop_assert!(matches!(hello::hear(&far), Heard::Bad));
+        prop_assert!(matches!(hello::receive(&far), Heard::Bad));
     }
 
     #[test]
     fn a_hello_is_heard_as_it_was_said(arena: u64, slot: u32) {
         let (near, far) = sockets();
-        prop_assert!(matches!(hello::hear(&far), Heard::NotYet));
+        prop_assert!(matches!(hello::receive(&far), Heard::NotYet));
         let said = Hello { arena, slot };
-        hello::say(&near, said, &near).unwrap();
-        let Heard::Whole(heard, _fd) = hello::hear(&far) else { panic!("not heard") };
+        hello::send(&near, said, &near).unwrap();
+        let Heard::Whole(heard, _fd) = hello::receive(&far) else { panic!("not heard") };
         prop_assert_eq!(heard, said);
     }
 }

@@ -159,7 +159,7 @@ impl Producer {
         let tail = self.tail.load(Ordering::Relaxed);
         let mut used = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as usize;
         if used > size / 2 {
-            used = self.look_at_head(dir, tail, size)?;
+            used = self.read_head(dir, tail, size)?;
         }
         // SYNC: behind the position, wherever it was looked at: one that was moved behind a seal comes with the seal.
         if self.is_sealed(dir) {
@@ -184,7 +184,7 @@ impl Producer {
         let tail = self.tail.load(Ordering::Relaxed);
         let mut used = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as usize;
         if used + left > size / 2 {
-            used = self.look_at_head(dir, tail, size).ok()?;
+            used = self.read_head(dir, tail, size).ok()?;
         }
         let limit = if size >= least { size } else { size / 2 };
         // SYNC: the seal behind the position, as in `space`.
@@ -202,7 +202,7 @@ impl Producer {
     /// How many bytes the reader has not consumed yet.
     pub fn unread(&self, dir: &Direction, mem: &Memory) -> Result<usize, Trouble> {
         let (_, size) = mem.block(self.block.load(Ordering::Relaxed))?;
-        self.look_at_head(dir, self.tail.load(Ordering::Relaxed), size)
+        self.read_head(dir, self.tail.load(Ordering::Relaxed), size)
     }
 
     /// Takes everything back that the reader has not consumed, on a sealed direction: the reader finds it drained, and the bytes are
@@ -304,7 +304,7 @@ impl Producer {
         let (from, from_size) = mem.block(self.block.load(Ordering::Relaxed))?;
         let (to, to_size) = mem.block(block.pack())?;
         let tail = self.tail.load(Ordering::Relaxed);
-        let unread = self.look_at_head(dir, tail, from_size)?;
+        let unread = self.read_head(dir, tail, from_size)?;
         if unread > to_size {
             return Err(Trouble::Corrupt);
         }
@@ -334,7 +334,7 @@ impl Producer {
         dir.w.tail.load(Ordering::SeqCst) & SEALED != 0
     }
 
-    fn look_at_head(&self, dir: &Direction, tail: u64, size: usize) -> Result<usize, Trouble> {
+    fn read_head(&self, dir: &Direction, tail: u64, size: usize) -> Result<usize, Trouble> {
         // SYNC: SeqCst for `want`; Acquire part pairs with the Release in `Consumer::consume`, so that space is free of readers.
         let head = dir.r.head.load(Ordering::SeqCst) & POSITION;
         let used = tail.wrapping_sub(head);

@@ -182,7 +182,7 @@ impl Idle {
             self.since.store(now, Ordering::Relaxed);
         }
         if now.saturating_sub(since) < PATIENCE_NS {
-            return if self.look_at_load(policy, now) {
+            return if self.read_load(policy, now) {
                 self.give_way(self.looks.load(Ordering::Relaxed))
             } else {
                 Next::Look
@@ -198,12 +198,12 @@ impl Idle {
             return Next::Sleep(sleep);
         }
         self.sought.store(now, Ordering::Relaxed);
-        self.look_at_load(policy, now);
+        self.read_load(policy, now);
         Next::Seek(sleep, now.saturating_sub(since) >= LONG_NS)
     }
 
     /// Whether tasks outnumber processors: a few system calls, so who sleeps asks seldom.
-    fn look_at_load(&self, policy: &WaitPolicy, now: u64) -> bool {
+    fn read_load(&self, policy: &WaitPolicy, now: u64) -> bool {
         let contended = policy.contended(now);
         self.crowded.store(contended, Ordering::Relaxed);
         contended
@@ -234,7 +234,7 @@ impl Worker {
         if self.policy.was_contended() || self.idle.is_crowded() {
             // Who never waits for long would never notice that the others are gone.
             if self.idle.answers.is_time_to_ask() {
-                self.idle.look_at_load(&self.policy, time::now_ns());
+                self.idle.read_load(&self.policy, time::now_ns());
             }
             return None;
         }

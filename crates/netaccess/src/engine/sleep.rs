@@ -96,7 +96,7 @@ impl Engine {
         asleep.store(true, Ordering::SeqCst);
         if self.classes.park_all() && !look() {
             let until = [deadline, self.timers.first()].into_iter().flatten().min();
-            self.look_at_kernel(until.map(|at| at.saturating_sub(time::now_ns())), true);
+            self.poll_kernel(until.map(|at| at.saturating_sub(time::now_ns())), true);
         }
         asleep.store(false, Ordering::SeqCst);
     }

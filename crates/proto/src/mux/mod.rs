@@ -12,7 +12,7 @@
 //! * Whatever a peer sends, nothing here panics or grows beyond that; a peer that breaks the rules ends the connection ([`Broken`]).
 //! * Numbers of streams are odd for those the dialling end opens, even for the other's, and never used twice.
 
-mod hear;
+mod handle;
 mod limits;
 mod stream;
 pub mod wire;

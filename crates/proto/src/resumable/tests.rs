@@ -18,7 +18,7 @@ fn drain(resumable: &mut Resumable, piece: usize) -> Vec<u8> {
 fn feed(resumable: &mut Resumable, mut bytes: &[u8]) -> Result<(Vec<u8>, bool), Nonsense> {
     let (mut new, mut end) = (Vec::new(), false);
     while !bytes.is_empty() {
-        let (heard, count) = resumable.hear(bytes)?;
+        let (heard, count) = resumable.handle(bytes)?;
         match heard {
             Heard::Bytes(more) => new.extend_from_slice(more),
             Heard::End => end = true,

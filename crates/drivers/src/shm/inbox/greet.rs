@@ -73,7 +73,7 @@ impl Greeting {
 }
 
 /// Tells a greeting, with descriptors beside it. A fresh socket has room for it.
-pub(super) fn tell(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub(super) fn send(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DIALER))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(fds));
@@ -83,7 +83,7 @@ pub(super) fn tell(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]
 }
 
 /// Hears a greeting that comes with `count` descriptors. Doorbells behind it stay.
-pub(super) fn hear(socket: impl AsFd, count: usize) -> Heard {
+pub(super) fn receive(socket: impl AsFd, count: usize) -> Heard {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DIALER))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -81,7 +81,7 @@ impl Attacked {
         let page_fd = mem::sealed_memfd(c"madrigal-notify", PAGE_BYTES).unwrap();
         let socket = name::connect(me).unwrap();
         let greeting = Greeting { from: attacker, to: me, slot: 3, nonce_at: 16, nonce: [1, 2] };
-        greet::tell(&socket, greeting, &[pair_fd.as_fd(), page_fd.as_fd()]).unwrap();
+        greet::send(&socket, greeting, &[pair_fd.as_fd(), page_fd.as_fd()]).unwrap();
         let mut told = Wary::default();
         while told.up.is_empty() {
             port.poll(&mut told);
@@ -212,8 +212,8 @@ fn who_is_not_meant_is_not_answered() {
     let mut told = Wary::default();
     for (greeting, pair, page) in cases {
         let socket = name::connect(me).unwrap();
-        greet::tell(&socket, greeting, &[pair, page]).unwrap();
-        while !matches!(greet::hear(&socket, DIALER), greet::Heard::End) {
+        greet::send(&socket, greeting, &[pair, page]).unwrap();
+        while !matches!(greet::receive(&socket, DIALER), greet::Heard::End) {
             port.poll(&mut told);
         }
     }

@@ -63,7 +63,7 @@ impl Inbox {
         for direction in [0, 1] {
             pair.direction(direction).wake.notice.store(1, core::sync::atomic::Ordering::Release);
         }
-        greet::tell(&socket, self.greeting(node, index), &[fd.as_fd(), self.page_fd.as_fd()]).map_err(told)?;
+        greet::send(&socket, self.greeting(node, index), &[fd.as_fd(), self.page_fd.as_fd()]).map_err(told)?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(index.into()), EventFlags::IN).map_err(told)?;
         Ok(Phase::Dialing { socket, pair })
     }
@@ -82,7 +82,7 @@ impl Inbox {
             for event in events.iter() {
                 match event.data.u64() {
                     LISTENER => self.answer_all(),
-                    key if key & HALFWAY != 0 => self.hear_halfway(key),
+                    key if key & HALFWAY != 0 => self.handle_halfway(key),
                     index => self.reported(index as u32),
                 }
             }
@@ -123,7 +123,7 @@ impl Inbox {
                     self.events.push_back(Event::End(index, CLOSED.to_owned()));
                 }
             }
-            Phase::Dialing { socket, .. } => match greet::hear(socket, ANSWERER) {
+            Phase::Dialing { socket, .. } => match greet::receive(socket, ANSWERER) {
                 Heard::NotYet => {}
                 Heard::Whole(greeting, fds) if greeting.from == node && greeting.to == self.me => {
                     self.answered(index, &greeting, &fds);
@@ -169,7 +169,7 @@ impl Inbox {
             match rustix::net::accept_with(&self.listener, flags).map(Fd::from) {
                 Ok(socket) => {
                     if raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, uid)| uid == own_uid()) {
-                        self.hear(socket);
+                        self.handle_socket(socket);
                     }
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
@@ -180,8 +180,8 @@ impl Inbox {
     }
 
     /// Hears the greeting of who dialled; without one it waits among those halfway.
-    fn hear(&mut self, socket: Fd) {
-        match greet::hear(&socket, DIALER) {
+    fn handle_socket(&mut self, socket: Fd) {
+        match greet::receive(&socket, DIALER) {
             Heard::Whole(greeting, fds) => self.answer(socket, &greeting, &fds),
             Heard::End | Heard::Bad => {}
             Heard::NotYet => {
@@ -197,11 +197,11 @@ impl Inbox {
         }
     }
 
-    fn hear_halfway(&mut self, key: u64) {
+    fn handle_halfway(&mut self, key: u64) {
         if let Some(at) = self.halfway.iter().position(|(halfway, _)| *halfway == key) {
             let (_, socket) = self.halfway.remove(at);
             let _ = epoll::delete(&self.epoll, &socket);
-            self.hear(socket);
+            self.handle_socket(socket);
         }
     }
 
@@ -223,7 +223,7 @@ impl Inbox {
         let (Ok(pair), Ok(page)) = (Pair::attach(pair), PageMap::attach(page)) else { return };
         let answer = self.greeting(node, index);
         let data = EventData::new_u64(index.into());
-        if greet::tell(&socket, answer, &[self.page_fd.as_fd()]).is_err()
+        if greet::send(&socket, answer, &[self.page_fd.as_fd()]).is_err()
             || epoll::add(&self.epoll, &socket, data, EventFlags::IN).is_err()
         {
             return;

@@ -66,7 +66,7 @@ impl Half {
     /// Whether it stands; an error where it cannot.
     fn stands(&mut self) -> Result<bool, End> {
         if let Some(ask) = &mut self.ask {
-            let Some(how) = ask.hear(&self.socket)? else { return Ok(false) };
+            let Some(how) = ask.handle(&self.socket)? else { return Ok(false) };
             self.by = Some(format!("through the daemon: {how}").into());
             self.ask = None;
             return Ok(true);
@@ -134,12 +134,12 @@ impl Handshakes {
     }
 
     /// Does what can be done.
-    pub(super) fn turn(&mut self, epoll: &Fd, now: u64) {
+    pub(super) fn progress(&mut self, epoll: &Fd, now: u64) {
         if self.knock && self.shut_until <= now {
             self.let_in(epoll, now);
         }
         for key in core::mem::take(&mut self.ready) {
-            self.hear(epoll, key, now);
+            self.handle(epoll, key, now);
         }
         self.reach.tick(now);
         self.act(epoll, now);
@@ -171,7 +171,7 @@ impl Handshakes {
                     // One who had to go for this one has left before it is looked at.
                     self.act(epoll, now);
                     self.watch(epoll, key, Half::new(socket, false));
-                    self.hear(epoll, key, now);
+                    self.handle(epoll, key, now);
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -190,7 +190,7 @@ impl Handshakes {
     }
 
     /// Something happened on a connection.
-    fn hear(&mut self, epoll: &Fd, key: Key, now: u64) {
+    fn handle(&mut self, epoll: &Fd, key: Key, now: u64) {
         if let Some(half) = self.halves.get_mut(&key).filter(|half| half.connecting) {
             match half.stands() {
                 Ok(false) => return,

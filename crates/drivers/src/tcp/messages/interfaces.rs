@@ -23,7 +23,7 @@ pub(super) fn addresses(nets: &Nets) -> Result<Vec<IpAddr>, Errno> {
         None,
     )?);
     for question in [GET_LINK, GET_ROUTE, GET_ADDRESS] {
-        ask(&socket, question, &mut |kind, message| host.hear(kind, message))?;
+        ask(&socket, question, &mut |kind, message| host.handle(kind, message))?;
     }
     Ok(host.usable(nets))
 }
@@ -57,16 +57,16 @@ struct Worth {
 }
 
 impl Host {
-    fn hear(&mut self, kind: u16, message: &[u8]) {
+    fn handle(&mut self, kind: u16, message: &[u8]) {
         match kind {
-            NEW_LINK => self.hear_link(message),
-            NEW_ROUTE => self.hear_route(message),
-            NEW_ADDRESS => self.hear_address(message),
+            NEW_LINK => self.handle_link(message),
+            NEW_ROUTE => self.handle_route(message),
+            NEW_ADDRESS => self.handle_address(message),
             _ => {}
         }
     }
 
-    fn hear_link(&mut self, message: &[u8]) {
+    fn handle_link(&mut self, message: &[u8]) {
         let (Some(index), Some(flags)) = (word(message, 4), word(message, 8)) else { return };
         let interface = self.interfaces.entry(index).or_default();
         interface.flags = flags;
@@ -82,7 +82,7 @@ impl Host {
         }
     }
 
-    fn hear_route(&mut self, message: &[u8]) {
+    fn handle_route(&mut self, message: &[u8]) {
         let (mut over, mut gateway) = (None, false);
         for (attribute, value) in attributes(message.get(12..).unwrap_or_default()) {
             match attribute {
@@ -96,7 +96,7 @@ impl Host {
         }
     }
 
-    fn hear_address(&mut self, message: &[u8]) {
+    fn handle_address(&mut self, message: &[u8]) {
         let Some(index) = word(message, 4) else { return };
         let (mut local, mut any, mut flags) = (None, None, u32::from(message.get(2).copied().unwrap_or(0)));
         for (attribute, value) in attributes(message.get(8..).unwrap_or_default()) {
@@ -161,8 +161,8 @@ fn speed(name: &str) -> u32 {
     read().and_then(|speed| u32::try_from(speed).ok()).unwrap_or(0)
 }
 
-/// Asks for a list and gives every message of the answer to `hear`: its type, and what follows its header.
-fn ask(socket: &Fd, question: u16, hear: &mut dyn FnMut(u16, &[u8])) -> Result<(), Errno> {
+/// Asks for a list and gives every message of the answer to `handle`: its type, and what follows its header.
+fn ask(socket: &Fd, question: u16, handle: &mut dyn FnMut(u16, &[u8])) -> Result<(), Errno> {
     let mut request = [0u8; HEADER + 4];
     request[0] = (HEADER + 4) as u8;
     request[4..6].copy_from_slice(&question.to_ne_bytes());
@@ -177,7 +177,7 @@ fn ask(socket: &Fd, question: u16, hear: &mut dyn FnMut(u16, &[u8])) -> Result<(
             match kind {
                 DONE => return Ok(()),
                 ERROR => return Err(Errno::from_raw_os_error(word(rest, HEADER).map_or(0, |e| -(e as i32)))),
-                _ => hear(kind, rest.get(HEADER..length).unwrap_or_default()),
+                _ => handle(kind, rest.get(HEADER..length).unwrap_or_default()),
             }
             rest = rest.get(length.next_multiple_of(4).max(HEADER)..).unwrap_or_default();
         }
@@ -261,7 +261,7 @@ mod tests {
         message[8..12].copy_from_slice(&flags.to_ne_bytes());
         message.extend(attribute(IFLA_IFNAME, format!("{name}\0").as_bytes()));
         message.extend(attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_KIND, kind.as_bytes())));
-        host.hear(NEW_LINK, &message);
+        host.handle(NEW_LINK, &message);
     }
 
     fn owns(host: &mut Host, index: u32, address: &str) {
@@ -272,7 +272,7 @@ mod tests {
             IpAddr::V6(v6) => v6.octets().to_vec(),
         };
         message.extend(attribute(IFA_LOCAL, &value));
-        host.hear(NEW_ADDRESS, &message);
+        host.handle(NEW_ADDRESS, &message);
     }
 
     /// A host as they are found: loopback, a bridge of containers without carrier, a tunnel, hardware that is routed, and one more.
@@ -293,7 +293,7 @@ mod tests {
         let mut route = vec![0; 12];
         route.extend(attribute(RTA_GATEWAY, &[192, 0, 2, 254]));
         route.extend(attribute(RTA_OIF, &5u32.to_ne_bytes()));
-        host.hear(NEW_ROUTE, &route);
+        host.handle(NEW_ROUTE, &route);
         host
     }
 
@@ -329,7 +329,7 @@ mod tests {
         #[test]
         fn any_message_is_survived(kind in 14u16..30, message: Vec<u8>) {
             let mut host = host();
-            host.hear(kind, &message);
+            host.handle(kind, &message);
             host.usable(&Nets::default());
         }
     }

@@ -293,7 +293,7 @@ impl Lane {
     /// Reads what has come and tells it, bounded. `Err`: that was all there will ever be.
     pub(super) fn receive(&mut self, link: Link, buffer: &mut [u8], sink: &mut dyn Sink) -> Result<Visit, LinkError> {
         let mut visit = Visit::default();
-        if self.resumption.is_some() && !self.hear_word()? {
+        if self.resumption.is_some() && !self.handle_word()? {
             return Ok(visit);
         }
         for _ in 0..READS {
@@ -369,7 +369,7 @@ impl Lane {
             match frame::noted(bytes) {
                 Ok(None) => {}
                 Ok(Some((taken, note))) => {
-                    self.hear_note(note)?;
+                    self.handle_note(note)?;
                     bytes = bytes.get(taken..).unwrap_or_default();
                     continue;
                 }

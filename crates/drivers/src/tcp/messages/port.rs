@@ -128,7 +128,7 @@ impl TcpPort {
                 found += self.visit(link, sink);
             }
         }
-        found + self.turn_handshakes(sink)
+        found + self.progress_handshakes(sink)
     }
 
     /// Asks the kernel what has happened.
@@ -216,7 +216,7 @@ impl TcpPort {
     }
 
     /// Does what is to be done for connections that are not up.
-    fn turn_handshakes(&mut self, sink: &mut dyn Sink) -> usize {
+    fn progress_handshakes(&mut self, sink: &mut dyn Sink) -> usize {
         let deadline = self.deadline();
         if deadline.is_none() && !self.handshakes.is_busy() {
             return 0;
@@ -226,7 +226,7 @@ impl TcpPort {
             return 0;
         }
         self.improve(now);
-        self.handshakes.turn(&self.epoll, now);
+        self.handshakes.progress(&self.epoll, now);
         self.pace.stir();
         let mut found = 0;
         while let Some(outcome) = self.handshakes.outcome() {

@@ -179,7 +179,7 @@ impl Resumption {
     }
 
     /// The peer has so many bytes. `false`: nonsense.
-    pub(super) fn hear_have(&mut self, bytes: u64) -> bool {
+    pub(super) fn handle_have(&mut self, bytes: u64) -> bool {
         let Some(count) = bytes.checked_sub(self.base) else { return true };
         let Some(count) = usize::try_from(count).ok().filter(|count| *count <= self.out) else { return false };
         self.kept.drain(..count);
@@ -219,7 +219,7 @@ impl Resumption {
     }
 
     /// Hears some of them. `Err`: the stream cannot go on.
-    pub(super) fn hear_word(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn handle_word(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.word.extend(bytes);
         let part = |at: usize| self.word.get(at..).and_then(<[u8]>::first_chunk).map(|part| u64::from_le_bytes(*part));
         let (Some(magic), Some(has), Some(by)) = (part(0), part(8), part(16)) else { return Ok(()) };
@@ -257,7 +257,7 @@ mod tests {
         let mut resumption = Resumption::new(100);
         resumption.keep(b"abcdefgh");
         assert_eq!(sent(&mut resumption, 6), b"abcdef");
-        assert!(resumption.hear_have(102), "a and b");
+        assert!(resumption.handle_have(102), "a and b");
         resumption.part();
         resumption.keep(b"ij");
         assert_eq!(sent(&mut resumption, 9), b"", "there is no connection");
@@ -267,11 +267,11 @@ mod tests {
         assert_eq!(sent(&mut peer, 10), b"1234567890");
         let theirs = peer.meet(104, false);
         for byte in word {
-            peer.hear_word(&[byte]).unwrap();
+            peer.handle_word(&[byte]).unwrap();
         }
-        resumption.hear_word(&theirs[..20]).unwrap();
+        resumption.handle_word(&theirs[..20]).unwrap();
         assert_eq!((resumption.wants(), sent(&mut resumption, 9)), (4, vec![]));
-        resumption.hear_word(&theirs[20..]).unwrap();
+        resumption.handle_word(&theirs[20..]).unwrap();
         assert_eq!((sent(&mut resumption, 99), sent(&mut peer, 99)), (b"efghij".to_vec(), b"890".to_vec()));
         assert!(!resumption.is_over() && !peer.is_over(), "the daemon carries this one too");
     }
@@ -282,7 +282,7 @@ mod tests {
         resumption.keep(b"abc");
         let word = Resumption::new(0).meet(1, false);
         resumption.meet(0, false);
-        resumption.hear_word(&word).unwrap();
+        resumption.handle_word(&word).unwrap();
         assert!(!resumption.is_over());
         assert_eq!(sent(&mut resumption, 99), b"bc");
         assert!(resumption.is_over());
@@ -293,13 +293,13 @@ mod tests {
         let mut resumption = Resumption::new(10);
         resumption.keep(b"abc");
         sent(&mut resumption, 2);
-        assert!(!resumption.hear_have(13) && resumption.hear_have(9) && resumption.hear_have(11));
+        assert!(!resumption.handle_have(13) && resumption.handle_have(9) && resumption.handle_have(11));
         for has in [10, 14, u64::MAX] {
             resumption.meet(0, true);
-            assert!(resumption.hear_word(&Resumption::new(0).meet(has, true)).is_err(), "{has}");
+            assert!(resumption.handle_word(&Resumption::new(0).meet(has, true)).is_err(), "{has}");
         }
         resumption.meet(0, true);
-        assert!(resumption.hear_word(&[0xA7; WORD]).is_err());
+        assert!(resumption.handle_word(&[0xA7; WORD]).is_err());
     }
 
     #[test]

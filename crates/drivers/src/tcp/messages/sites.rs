@@ -165,7 +165,7 @@ pub(super) struct Ask {
 
 impl Ask {
     /// Hears what has come, and not a byte behind the answer: how the connection goes. `None`: not all of it is here.
-    pub(super) fn hear(&mut self, socket: &Fd) -> Result<Option<String>, End> {
+    pub(super) fn handle(&mut self, socket: &Fd) -> Result<Option<String>, End> {
         loop {
             let needs = match frame::front(&self.heard, LONGEST_ANSWER) {
                 Ok(Front::More(needs)) => needs,

@@ -88,7 +88,7 @@ impl Lane {
     }
 
     /// Hears how much the peer has, where a connection begins with that. False: it has not said so yet.
-    pub(super) fn hear_word(&mut self) -> Result<bool, LinkError> {
+    pub(super) fn handle_word(&mut self) -> Result<bool, LinkError> {
         loop {
             let Some(resumption) = self.resumption.as_ref() else { return Ok(true) };
             let wants = resumption.wants();
@@ -102,7 +102,7 @@ impl Lane {
                 return Ok(false);
             }
             let heard =
-                self.resumption.as_mut().map(|resumption| resumption.hear_word(bytes.get(..got).unwrap_or_default()));
+                self.resumption.as_mut().map(|resumption| resumption.handle_word(bytes.get(..got).unwrap_or_default()));
             if let Some(Err(why)) = heard {
                 return Err(LinkError::Corrupt { node: self.node, what: why });
             }
@@ -114,7 +114,7 @@ impl Lane {
     }
 
     /// A note came.
-    pub(super) fn hear_note(&mut self, body: &[u8]) -> Result<(), LinkError> {
+    pub(super) fn handle_note(&mut self, body: &[u8]) -> Result<(), LinkError> {
         let well = match Note::read(body) {
             Some(Note::About(address)) if address.id == self.node => {
                 self.begin_keeping();
@@ -122,7 +122,7 @@ impl Lane {
                 self.about = Some(Box::new(address));
                 true
             }
-            Some(Note::Have(bytes)) => self.resumption.as_mut().is_none_or(|resumption| resumption.hear_have(bytes)),
+            Some(Note::Have(bytes)) => self.resumption.as_mut().is_none_or(|resumption| resumption.handle_have(bytes)),
             Some(Note::Bye) => {
                 self.resumption.iter_mut().for_each(|resumption| resumption.bye = true);
                 true

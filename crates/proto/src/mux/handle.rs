@@ -48,7 +48,7 @@ impl Mux {
         match front {
             Front::More(_) => Ok(0),
             Front::Whole { head, body } => {
-                self.hear(now, Frame::read(head, body)?, taker)?;
+                self.handle(now, Frame::read(head, body)?, taker)?;
                 Ok(front.taken())
             }
             Front::Long { head, len } => {
@@ -58,14 +58,14 @@ impl Mux {
         }
     }
 
-    fn hear(&mut self, now: u64, frame: Frame<'_>, taker: Taker<'_>) -> Result<(), Broken> {
+    fn handle(&mut self, now: u64, frame: Frame<'_>, taker: Taker<'_>) -> Result<(), Broken> {
         if self.control.len() > MOST_CONTROL {
             return Err(Broken::Flood);
         }
         match frame {
-            Frame::Open { stream, class, about } => self.hear_open(stream, class, about),
-            Frame::Data { stream, bytes } => self.hear_data(stream, bytes, taker),
-            Frame::Finish { stream } => self.hear_finish(stream),
+            Frame::Open { stream, class, about } => self.handle_open(stream, class, about),
+            Frame::Data { stream, bytes } => self.handle_data(stream, bytes, taker),
+            Frame::Finish { stream } => self.handle_finish(stream),
             Frame::Reset { stream, code } => {
                 if self.known(stream)?.is_some() {
                     self.remove(stream);
@@ -102,7 +102,7 @@ impl Mux {
         if used { Ok(self.streams.get_mut(&id)) } else { Err(Broken::Unknown(id)) }
     }
 
-    fn hear_open(&mut self, id: StreamId, class: Class, about: &[u8]) -> Result<(), Broken> {
+    fn handle_open(&mut self, id: StreamId, class: Class, about: &[u8]) -> Result<(), Broken> {
         if !self.is_peers(id) || id < self.peer_next {
             return Err(Broken::Unknown(id));
         }
@@ -117,7 +117,7 @@ impl Mux {
         Ok(())
     }
 
-    fn hear_data(&mut self, id: StreamId, bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
+    fn handle_data(&mut self, id: StreamId, bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
         let Some(stream) = self.known(id)? else { return Ok(()) };
         if stream.in_end != End::Open {
             return Err(Broken::AfterEnd(id));
@@ -137,7 +137,7 @@ impl Mux {
         Ok(())
     }
 
-    fn hear_finish(&mut self, id: StreamId) -> Result<(), Broken> {
+    fn handle_finish(&mut self, id: StreamId) -> Result<(), Broken> {
         let Some(stream) = self.known(id)? else { return Ok(()) };
         if stream.in_end != End::Open {
             return Err(Broken::AfterEnd(id));
