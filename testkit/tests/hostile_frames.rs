@@ -235,12 +235,12 @@ fn flood(head: &[u8], body: &[u8], takes_answers: bool) -> String {
 
 #[test]
 fn who_sends_without_end_is_cut_off() {
-    // A message of 1,000 bytes; an announcement of 1 MiB in two pieces.
+    // A message of 1,000 bytes; a rendezvous of 1 MiB in two pieces.
     let why = flood(&head_of(1, 1, 0, &[5]), &[7; 1000], true);
     assert!(why.contains("Eager"), "{why}");
     let pieces = [1u64, 1 << 19, 2, 1 << 19].map(u64::to_le_bytes).concat();
     let why = flood(&head_of(2, 1, 0, &[9, 1 << 20, 5]), &pieces, true);
-    assert!(why.contains("Announce"), "{why}");
+    assert!(why.contains("Rendezvous"), "{why}");
 }
 
 #[test]

@@ -488,6 +488,7 @@ fn peek_interrupted_by_a_receive() {
     net::on_signal(SIGUSR1, count_and_receive, true);
     for _ in 0..20 {
         send_all(&p.c, b"abcd");
+        assert_eq!(net::poll(&p.s, POLLIN, -1), POLLIN);
         let mut seen = [0; 16];
         let look = || net::recv(&p.s, &mut seen, libc::MSG_PEEK | libc::MSG_WAITALL);
         assert_eq!(interrupting(look, || {}), Ok(4));
