@@ -478,7 +478,7 @@ fn peek_interrupted_sees_all() {
 
 extern "C" fn count_and_receive(signal: libc::c_int) {
     net::count_signal(signal);
-    let _ = net::recv(&HANDLER_FD.load(Ordering::SeqCst), &mut [0; 2], libc::MSG_DONTWAIT);
+    let _ = net::recv(HANDLER_FD.load(Ordering::SeqCst), &mut [0; 2], libc::MSG_DONTWAIT);
 }
 
 /// What a look has seen it tells, though the handler that ends it takes a part of that.
