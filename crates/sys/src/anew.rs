@@ -237,13 +237,19 @@ mod tests {
     /// A port that one test gives up for a moment another one would get.
     static PORTS: Mutex<()> = Mutex::new(());
 
+    /// Connects one anew. `None`: its port, which it gives up for a moment, has gone to somebody else.
+    fn connected_anew() -> Option<(TcpStream, Fd)> {
+        let socket = left();
+        let names = |socket: &TcpStream| (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+        let (before, fd) = (names(&socket), socket.as_raw_fd());
+        let other = Place::of(fd).unwrap().connect(fd).unwrap();
+        (names(&socket) == before).then_some((socket, other))
+    }
+
     fn anew(how: Ending) -> TcpStream {
         let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let socket = left();
-        let names = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+        let (socket, other) = (0..10).find_map(|_| connected_anew()).expect("it keeps its names");
         let fd = socket.as_raw_fd();
-        let other = Place::of(fd).unwrap().connect(fd).unwrap();
-        assert_eq!((socket.local_addr().unwrap(), socket.peer_addr().unwrap()), names);
         assert_eq!(raw::send_bytes(other.as_raw_fd(), b"left"), Ok(4));
         while raw::ioctl_int(fd, libc::FIONREAD) != Ok(4) {
             std::thread::yield_now();
