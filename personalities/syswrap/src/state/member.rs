@@ -66,8 +66,8 @@ pub(crate) mod bit {
     pub(crate) const ORPHAN: u32 = 64;
     /// A session waits for the program to arm it.
     pub(crate) const AWAITED: u32 = 128;
-    /// One-shot and reported while the registration was ours: the program's is not in the kernel, which could not be told that it is
-    /// spent, until the program modifies it.
+    /// One-shot and reported while the registration was ours, or told of both ends by an edge before a fork: the program's is not in the
+    /// kernel, which could not be told that, until the program modifies it.
     pub(crate) const ABSENT: u32 = 256;
     /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
     /// and what it is we know better, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).

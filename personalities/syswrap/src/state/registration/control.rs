@@ -191,12 +191,20 @@ fn changed_absently<S: Subject>(
         (EPOLL_CTL_MOD, Some(event)) => {
             let epfd = set.descriptor().ok_or(Errno::BADF)?;
             let fd = member.fd.load(Ordering::Relaxed);
-            set.ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64)?;
+            match set.ctl(epfd, EPOLL_CTL_ADD, fd, event.events, event.u64) {
+                // Another process that has the set was first.
+                Err(Errno::EXIST) => set.ctl(epfd, EPOLL_CTL_MOD, fd, event.events, event.u64)?,
+                done => done?,
+            }
             member.set_bit(bit::ABSENT, false);
             member.ask(event);
             Ok(())
         }
         (EPOLL_CTL_DEL, _) => {
+            if let Some(epfd) = set.descriptor().filter(|_| !set.is_sole()) {
+                // Another process may have asked for something.
+                let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
+            }
             forget(set, s, member);
             Ok(())
         }
