@@ -1,12 +1,18 @@
 //! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
 
-use crate::generate::UNREAD;
 use crate::op::{ActorId, Ctl, Data, ExitHow, Memory, Op, Opt, Request, Slot};
 use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
 use crate::share::Seen;
 use crate::via::{RecvVia, SendVia};
+
+mod room;
+#[cfg(test)]
+pub(crate) use room::MOST;
+use room::{
+    is_end_behind_room, is_large, is_left_by_bulk, is_open_behind_room, is_overfull, is_short_of_room, wakes_by_end,
+};
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
 pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> Option<Rule> {
@@ -59,10 +65,10 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::Drain { slot, .. } if is_overfull(program, *slot) => Some((Rule::BufferRoom, true)),
         Op::Recv(data) if is_overfull(program, data.slot) && wrapped.ret >= 0 => Some((Rule::BufferRoom, true)),
         Op::Send(data) if data.memory == Memory::Good => {
-            let some = data.len as i64 > SURE || is_behind_bulk(program, number, data.slot);
             let less = wrapped.ret.min(plain.ret);
             let full = |seen: &Seen| seen.ret >= 0 || seen.errno == libc::EAGAIN;
-            (some && full(plain) && full(wrapped) && less < data.len as i64).then_some((Rule::BufferRoom, true))
+            (is_large(program, number, (data.slot, data.len)) && full(plain) && full(wrapped) && less < data.len as i64)
+                .then_some((Rule::BufferRoom, true))
         }
         Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
         Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
@@ -348,34 +354,6 @@ fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: 
         && entries.iter().zip(told).all(same)
 }
 
-/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it, or bytes
-/// that the peer's kernel acknowledges late.
-fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    const TINY: i32 = 4096;
-    let tiny = |op: &Op| matches!(op, Op::SetOption { option: Opt::SndBuf, value, .. } if *value <= TINY);
-    if plain.ret < 0 || wrapped.ret < 0 || !program.steps[..number].iter().any(|step| tiny(&step.op)) {
-        return false;
-    }
-    let room = libc::POLLOUT as u64;
-    let sent = program.steps[..number].iter().any(|step| matches!(step.op, Op::Send(_) | Op::SendAll { .. }));
-    let same = |plain: u64, wrapped: u64| wrapped & !room == plain & !room && (sent || wrapped & room <= plain & room);
-    match &program.steps[number].op {
-        Op::EpollWait { .. } => {
-            let told = |list: &[u64], data: u64| {
-                list.chunks_exact(2).filter(|pair| pair[0] == data).fold(0, |all, pair| all | pair[1])
-            };
-            let of_both = plain.aux.chunks_exact(2).chain(wrapped.aux.chunks_exact(2));
-            of_both.map(|pair| pair[0]).all(|data| same(told(&plain.aux, data), told(&wrapped.aux, data)))
-        }
-        Op::Poll { entries, .. } => {
-            entries.len() == plain.aux.len()
-                && plain.aux.len() == wrapped.aux.len()
-                && plain.aux.iter().zip(&wrapped.aux).all(|(plain, wrapped)| same(*plain, *wrapped))
-        }
-        _ => false,
-    }
-}
-
 /// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.
 fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
     if !matches!(program.steps[number].op, Op::EpollWait { .. }) || wrapped.seen.ret <= 0 {
@@ -400,24 +378,6 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
         && aux.chunks_exact(2).all(|pair| told(plain, pair) || by_edge(pair[0]))
 }
 
-/// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
-/// Whether so much was sent before that a ring may be full of what is unread.
-fn is_behind_bulk(program: &Program, number: usize, slot: Slot) -> bool {
-    let sent = |op: &Op| match op {
-        Op::Send(data) if program.out(data.slot) == program.out(slot) => data.len as i64,
-        Op::SendAll { slot: to, len, .. } if program.out(*to) == program.out(slot) => *len as i64,
-        _ => 0,
-    };
-    program.steps[..number].iter().map(|step| sent(&step.op)).sum::<i64>() > RING
-}
-
-fn is_overfull(program: &Program, slot: Slot) -> bool {
-    program.steps.iter().any(|step| match &step.op {
-        Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
-        _ => false,
-    })
-}
-
 /// Whether a receive on a socket with a time-out ended by that, or by a timer whose time `us` comes only some ticks before.
 fn is_about_its_time(program: &Program, number: usize, (slot, us): (Slot, u32), plain: &Seen, wrapped: &Seen) -> bool {
     /// Two ticks of a kernel that has 250 a second.
@@ -433,67 +393,6 @@ fn is_about_its_time(program: &Program, number: usize, (slot, us): (Slot, u32), 
     let ended = |seen: &Seen| seen.ret == -1 && matches!(seen.errno, libc::EINTR | libc::EAGAIN);
     program.steps[..number].iter().any(|step| limits(&step.op)) && ended(plain) && ended(wrapped)
 }
-
-/// Whether a count of unread bytes is that of a transfer, in one call or in many, that nobody received, for the descriptor was not open any
-/// more: plain, a part of it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than
-/// was sent.
-fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
-    let sent = |op: &Op| match op {
-        Op::SendAll { slot: from, len, .. } | Op::Send(Data { slot: from, len, .. })
-            if program.out(*from) == program.incoming(slot) =>
-        {
-            u64::from(*len)
-        }
-        _ => 0,
-    };
-    let most = UNREAD + program.steps[..number].iter().map(|step| sent(&step.op)).sum::<u64>();
-    [plain, wrapped].into_iter().all(|seen| seen.ret == 0 && matches!(seen.aux[..], [n] if n > UNREAD && n <= most))
-}
-
-/// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
-fn is_end_behind_room(program: &Program, number: usize, entries: &[(Slot, i16)], plain: &Seen, wrapped: &Seen) -> bool {
-    let before = &program.steps[..number];
-    // An entry that has nothing else to tell is counted for its end alone.
-    let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
-    let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
-    let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
-    let deaf = |op: &Op, slot: Slot| match op {
-        Op::Shutdown { slot: shut, how } => *how != libc::SHUT_WR && program.incoming(*shut) == program.incoming(slot),
-        _ => false,
-    };
-    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(Slot, i16))| {
-        let (end, error) = ((libc::POLLRDHUP | libc::POLLHUP) as u64, libc::POLLERR as u64);
-        // What comes to a socket that is shut for receiving resets it: plain, bytes that had no room before.
-        let reset = plain & error != 0 && before.iter().any(|step| deaf(&step.op, *slot));
-        let plain_end = if reset { plain & !error } else { *plain };
-        let later = plain_end & !end == wrapped & !end && plain_end & wrapped == plain_end;
-        plain == wrapped || later && is_overfull(program, *slot)
-    };
-    same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
-}
-
-/// Whether a connection is open yet, for its end stands behind bytes that have no room.
-fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
-    // States of linux/tcp_states.h.
-    const ESTABLISHED: u64 = 1;
-    const CLOSE_WAIT: u64 = 8;
-    (&plain.aux[..], &wrapped.aux[..]) == (&[ESTABLISHED], &[CLOSE_WAIT]) && is_overfull(program, slot)
-}
-
-/// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.
-fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
-    wrapped.seen.ret > 0 && is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
-}
-
-/// More than a connection has room for.
-pub(crate) const MOST: u32 = 1 << 20;
-
-/// So much always fits into a connection of which nothing is unread.
-const SURE: i64 = 16 << 10;
-/// So much of what is unread leaves room for that in a ring.
-const RING: i64 = 48 << 10;
 
 /// A transfer that meets a bad page: any part of the good memory, or `EFAULT`.
 fn fault(memory: Memory, plain: &Seen, wrapped: &Seen) -> Option<(Rule, bool)> {

@@ -306,6 +306,37 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_may_be_full_of_what_is_unread() {
+        let all = |slot, len| Op::SendAll { slot, len, chunk: len, via: SendVia::Send, lane: 0 };
+        let sent = |before: Vec<(ActorId, Op)>| {
+            let number = before.len();
+            let program = program(before.into_iter().chain([flood(3_501)]).collect());
+            let entry = |ret| Entry { fate: Fate::Done(number), seen: Seen { ret, ..Seen::default() } };
+            step(&program, number, &entry(3_501), &entry(2_740), &mut Tally::default()) == Verdict::Apart
+        };
+        assert!(sent(vec![(1, all(1, 62_796))]));
+        assert!(!sent(vec![(1, all(1, 20_000))]));
+        assert!(!sent(vec![(0, all(0, 62_796))]), "it went the other way");
+        let received = Op::RecvAll { slot: 0, len: 62_796, chunk: 62_796, via: RecvVia::Recv };
+        assert!(!sent(vec![(1, all(1, 62_796)), (0, received)]), "nothing is unread");
+    }
+
+    #[test]
+    fn polls_beside_a_kill_may_be_told_less() {
+        let polled = |plain: [u64; 2], wrapped: [u64; 2]| {
+            let kill = (0, Op::Kill { actor: 1, signal: libc::SIGKILL });
+            let program = program(vec![kill, poll()]);
+            let done = Fate::Done(1);
+            !matches!(
+                step(&program, 1, &told(done, plain), &told(done, wrapped), &mut Tally::default()),
+                Verdict::Differs(_)
+            )
+        };
+        assert!(polled([END, IN], [0, IN]));
+        assert!(!polled([0, IN], [END, IN]), "nothing is told too much");
+    }
+
+    #[test]
     fn a_receive_of_nothing_ends_at_any_time() {
         let ended = |len: u32, at: usize, ret: i64| {
             let data = Data { slot: 0, len, via: RecvVia::Recv, flags: 0, memory: Memory::Good, pieces: Pieces::One };

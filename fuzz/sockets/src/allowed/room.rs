@@ -1,0 +1,123 @@
+//! What may differ because each implementation has its own room for what nobody reads.
+
+use crate::generate::UNREAD;
+use crate::op::{Data, Op, Opt, Slot};
+use crate::program::Program;
+use crate::run::Entry;
+use crate::share::Seen;
+
+/// More than a connection has room for.
+pub(crate) const MOST: u32 = 1 << 20;
+
+/// So much always fits into a connection of which nothing is unread.
+const SURE: i64 = 16 << 10;
+/// So much of what is unread leaves room for that in a ring.
+const RING: i64 = 48 << 10;
+
+/// Whether a send may find less room than it asks for: it is large, or what is unread before it fills most of a ring.
+pub(super) fn is_large(program: &Program, number: usize, (slot, len): (Slot, u32)) -> bool {
+    let stream = program.out(slot);
+    let unread = program.steps[..number].iter().fold(0, |unread: i64, step| match &step.op {
+        Op::Send(data) if program.out(data.slot) == stream => unread + data.len as i64,
+        Op::SendAll { slot, len, .. } if program.out(*slot) == stream => unread + *len as i64,
+        Op::RecvAll { slot, len, .. } if program.incoming(*slot) == stream => (unread - *len as i64).max(0),
+        Op::Drain { slot, .. } if program.incoming(*slot) == stream => 0,
+        _ => unread,
+    });
+    i64::from(len) > SURE || unread > RING
+}
+
+/// Whether a wait told what the plain one did, but for room to write, and a buffer was made so small that a few doorbells fill it, or bytes
+/// that the peer's kernel acknowledges late.
+pub(super) fn is_short_of_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    const TINY: i32 = 4096;
+    let tiny = |op: &Op| matches!(op, Op::SetOption { option: Opt::SndBuf, value, .. } if *value <= TINY);
+    if plain.ret < 0 || wrapped.ret < 0 || !program.steps[..number].iter().any(|step| tiny(&step.op)) {
+        return false;
+    }
+    let room = libc::POLLOUT as u64;
+    let sent = program.steps[..number].iter().any(|step| matches!(step.op, Op::Send(_) | Op::SendAll { .. }));
+    let same = |plain: u64, wrapped: u64| wrapped & !room == plain & !room && (sent || wrapped & room <= plain & room);
+    match &program.steps[number].op {
+        Op::EpollWait { .. } => {
+            let told = |list: &[u64], data: u64| {
+                list.chunks_exact(2).filter(|pair| pair[0] == data).fold(0, |all, pair| all | pair[1])
+            };
+            let of_both = plain.aux.chunks_exact(2).chain(wrapped.aux.chunks_exact(2));
+            of_both.map(|pair| pair[0]).all(|data| same(told(&plain.aux, data), told(&wrapped.aux, data)))
+        }
+        Op::Poll { entries, .. } => {
+            entries.len() == plain.aux.len()
+                && plain.aux.len() == wrapped.aux.len()
+                && plain.aux.iter().zip(&wrapped.aux).all(|(plain, wrapped)| same(*plain, *wrapped))
+        }
+        _ => false,
+    }
+}
+
+/// Whether more was sent to this end than can have fitted, so that a part of it, nobody knows how much, may not have come.
+pub(super) fn is_overfull(program: &Program, slot: Slot) -> bool {
+    program.steps.iter().any(|step| match &step.op {
+        Op::Send(data) => data.len > MOST && program.out(data.slot) == program.incoming(slot),
+        _ => false,
+    })
+}
+
+/// Whether a count of unread bytes is that of a transfer, in one call or in many, that nobody received, for the descriptor was not open any
+/// more: plain, a part of it waits at the sender's for the window to open. That many are left by nothing else, and no more can be unread than
+/// was sent.
+pub(super) fn is_left_by_bulk(program: &Program, number: usize, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+    let sent = |op: &Op| match op {
+        Op::SendAll { slot: from, len, .. } | Op::Send(Data { slot: from, len, .. })
+            if program.out(*from) == program.incoming(slot) =>
+        {
+            u64::from(*len)
+        }
+        _ => 0,
+    };
+    let most = UNREAD + program.steps[..number].iter().map(|step| sent(&step.op)).sum::<u64>();
+    [plain, wrapped].into_iter().all(|seen| seen.ret == 0 && matches!(seen.aux[..], [n] if n > UNREAD && n <= most))
+}
+
+/// Whether all that differs is the end of streams of which more was sent than fits: plain, it stands behind bytes that have no room yet.
+pub(super) fn is_end_behind_room(
+    program: &Program,
+    number: usize,
+    entries: &[(Slot, i16)],
+    plain: &Seen,
+    wrapped: &Seen,
+) -> bool {
+    let before = &program.steps[..number];
+    // An entry that has nothing else to tell is counted for its end alone.
+    let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
+    let same = (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals) && counted(plain) && counted(wrapped);
+    let words = plain.aux.iter().zip(&wrapped.aux).zip(entries);
+    let deaf = |op: &Op, slot: Slot| match op {
+        Op::Shutdown { slot: shut, how } => *how != libc::SHUT_WR && program.incoming(*shut) == program.incoming(slot),
+        _ => false,
+    };
+    let fit = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(Slot, i16))| {
+        let (end, error) = ((libc::POLLRDHUP | libc::POLLHUP) as u64, libc::POLLERR as u64);
+        // What comes to a socket that is shut for receiving resets it: plain, bytes that had no room before.
+        let reset = plain & error != 0 && before.iter().any(|step| deaf(&step.op, *slot));
+        let plain_end = if reset { plain & !error } else { *plain };
+        let later = plain_end & !end == wrapped & !end && plain_end & wrapped == plain_end;
+        plain == wrapped || later && is_overfull(program, *slot)
+    };
+    same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
+}
+
+/// Whether a connection is open yet, for its end stands behind bytes that have no room.
+pub(super) fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
+    // States of linux/tcp_states.h.
+    const ESTABLISHED: u64 = 1;
+    const CLOSE_WAIT: u64 = 8;
+    (&plain.aux[..], &wrapped.aux[..]) == (&[ESTABLISHED], &[CLOSE_WAIT]) && is_overfull(program, slot)
+}
+
+/// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.
+pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
+    wrapped.seen.ret > 0 && is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
+}
