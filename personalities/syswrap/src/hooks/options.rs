@@ -220,7 +220,7 @@ fn hold_back(s: &Sock, change: &Change) -> bool {
     }
     let shows = (on == 0) == (change.name == libc::TCP_CORK);
     if shows {
-        s.session.let_go_in_vain();
+        s.session.send_unsent();
     }
     if shows
         && in_session

@@ -196,7 +196,7 @@ fn told(s: &Sock, op: &Send) -> Option<Outcome> {
         }
     }
     let held = op.flags & libc::MSG_MORE != 0 || s.session.corked.load(Ordering::Relaxed) != 0;
-    if held && view(s, op.fd()).is_some_and(|v| v.holds_in_vain(left)) {
+    if held && view(s, op.fd()).is_some_and(|v| v.keeps_unsent(left)) {
         op.progress.add(left);
         return Some(Outcome::Done(op.done()));
     }

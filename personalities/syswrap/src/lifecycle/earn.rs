@@ -5,8 +5,8 @@
 //!    excludes a withdrawal), compares generation, session and addresses, writes its part, and attaches.
 //! 3. Each reader and each writer goes on from there: `session::switch`.
 //!
-//! Stale offers, stale addresses and other processes never match: only the numbers of this very use of the slot do. An accepting end that is
-//! not wrapped never answers, and the offer is withdrawn.
+//! Stale offers, stale addresses and other processes never match: only the numbers of this very use of the slot do. An accepting end that
+//! is not wrapped never answers, and the offer is withdrawn.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;

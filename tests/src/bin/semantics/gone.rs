@@ -5,9 +5,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::{
-    EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
-    EPOLLRDHUP, MSG_DONTWAIT, MSG_MORE, MSG_WAITALL, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD,
-    SHUT_RDWR, SHUT_WR, SIGKILL,
+    EAGAIN, ECONNRESET, EFAULT, ENOTCONN, EPIPE, EPOLLERR, EPOLLHUP, EPOLLIN, MSG_DONTWAIT, MSG_MORE, MSG_WAITALL,
+    POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR, SIGKILL,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, send, send_all, shutdown};
 use madrigal_tests::pair::{self, Pair};
@@ -24,12 +23,6 @@ crate::checks![
     killed_then_shut,
     killed_then_named,
     killed_then_forked,
-    killed_then_closed_but_duplicated,
-    reset_then_closed_but_duplicated_beside_a_spawn,
-    reset_told_by_an_edge_then_forked,
-    killed_then_registered_by_a_child,
-    killed_then_forked_with_a_set,
-    killed_behind_a_fork_with_a_set,
     killed_then_files,
     killed_while_it_moves,
     bad_memory_is_not_taken,
@@ -37,7 +30,6 @@ crate::checks![
     part_that_waits_takes_no_error,
     part_of_a_send_takes_no_error,
     error_stays_for_poll,
-    error_stays_for_a_set_of_two,
     error_stays_for_the_c_library,
     error_behind_the_end_stays_for_the_c_library,
     bytes_for_who_has_shut_both_ways,
@@ -49,7 +41,7 @@ const ALL: i16 = POLLIN | POLLOUT | POLLRDHUP | POLLPRI;
 const END: i16 = POLLIN | POLLOUT | POLLRDHUP;
 
 /// A connection to a child that is to be killed, once it has done `work`.
-fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
+pub(crate) fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
     let (out, done) = net::pipe();
     let pid = net::fork(|| {
@@ -68,7 +60,7 @@ fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
     (fd, pid)
 }
 
-fn end(pid: i32) {
+pub(crate) fn end(pid: i32) {
     net::kill(pid, SIGKILL).unwrap();
     net::wait(pid);
     // More than a tick of the kernel's clock, for which a peer is believed to live (docs/limits.md).
@@ -135,14 +127,14 @@ fn killed_behind_doorbells() {
     net::wait(pid);
 }
 
-/// A connection to a process that was asleep, was woken, and has read, but for the doorbell.
-fn rung_and_alive() -> (OwnedFd, i32) {
+/// A connection to a process that was asleep, was woken, and has read, but for the doorbell; then it does this.
+fn rung_then(then: fn()) -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
     let pid = net::fork(|| {
         let fd = pair::client_told_by(&port);
         pair::warm_client(&fd);
         recv_exact(&fd, 1);
-        net::nap(60_000);
+        then();
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
@@ -151,27 +143,20 @@ fn rung_and_alive() -> (OwnedFd, i32) {
     pair::warm_server(&fd);
     net::nap(50);
     send_all(&fd, b"?");
-    net::nap(50);
     (fd, pid)
 }
 
-/// A connection to a process that was asleep, was woken, read, and was killed at once.
-fn rung() -> (OwnedFd, i32) {
-    let (port, tell) = net::pipe();
-    let pid = net::fork(|| {
-        let fd = pair::client_told_by(&port);
-        pair::warm_client(&fd);
-        recv_exact(&fd, 1);
-        net::kill(std::process::id() as i32, SIGKILL).unwrap();
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&tell, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::nap(50);
-    send_all(&fd, b"?");
+/// The same to one that is killed at once.
+pub(crate) fn rung() -> (OwnedFd, i32) {
+    let (fd, pid) = rung_then(|| net::kill(std::process::id() as i32, SIGKILL).unwrap());
     await_events(&fd, POLLRDHUP);
+    (fd, pid)
+}
+
+/// The same to one that lives on.
+pub(crate) fn rung_and_alive() -> (OwnedFd, i32) {
+    let (fd, pid) = rung_then(|| net::nap(60_000));
+    net::nap(50);
     (fd, pid)
 }
 
@@ -232,130 +217,6 @@ fn killed_then_forked() {
     assert_eq!(poll(&fd, ALL, 0), END | POLLHUP | POLLERR);
     assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
     net::wait(pid);
-}
-
-/// A set goes on telling of a socket whose descriptor it was given is closed.
-fn killed_then_closed_but_duplicated() {
-    let (fd, pid) = rung();
-    let set = Set::new();
-    let copy = net::dup(&fd);
-    set.add(&fd, EPOLLIN, 1);
-    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
-    drop(fd);
-    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
-    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
-    assert_eq!(send(&copy, b"taken", 0), Ok(5));
-    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
-    assert_eq!(send(&copy, b"not taken", 0), Err(EPIPE));
-    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP)]);
-    drop(copy);
-    assert_eq!(set.wait(4, 0), []);
-    net::wait(pid);
-}
-
-/// The same of a reset, where a program is spawned that has the socket, or the set, too.
-fn reset_then_closed_but_duplicated_beside_a_spawn() {
-    for (socket_goes_on, set_goes_on) in [(true, false), (false, true), (true, true)] {
-        let Pair { c, s } = Pair::warm();
-        let set = Set::new();
-        let goes_on = |fd: &OwnedFd, on| net::fcntl(fd, libc::F_SETFD, if on { 0 } else { libc::FD_CLOEXEC }).unwrap();
-        goes_on(&s, socket_goes_on);
-        goes_on(&set.0, set_goes_on);
-        send_all(&s, b"never read");
-        assert_eq!(poll(&c, POLLIN, -1), POLLIN);
-        set.add(&s, EPOLLIN | EPOLLOUT, 1);
-        drop(c);
-        assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
-        let copy = net::dup(&s);
-        goes_on(&copy, socket_goes_on);
-        drop(s);
-        assert!(std::process::Command::new("true").status().unwrap().success());
-        let told = [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)];
-        assert_eq!(set.wait(4, 0), told, "{socket_goes_on} {set_goes_on}");
-        assert_eq!(set.wait(4, -1), told, "{socket_goes_on} {set_goes_on}");
-        drop(copy);
-        assert_eq!(set.wait(4, 0), [], "{socket_goes_on} {set_goes_on}");
-    }
-}
-
-/// What was told by an edge a fork does not tell once more, nor a child that closes its half.
-fn reset_told_by_an_edge_then_forked() {
-    let Pair { c, s } = Pair::warm();
-    let set = Set::new();
-    set.add(&s, EPOLLIN | EPOLLET, 1);
-    send_all(&s, b"never read");
-    assert_eq!(poll(&c, POLLIN, -1), POLLIN);
-    drop(c);
-    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
-    let copy = net::dup(&s);
-    assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
-    let child = net::fork(|| {
-        // SAFETY: closes what is this process's own.
-        unsafe { libc::close(s.as_raw_fd()) };
-        i32::from(!set.wait(4, 0).is_empty())
-    });
-    assert_eq!(net::wait(child), 0);
-    assert_eq!(set.wait(4, 0), []);
-    drop((s, copy));
-}
-
-/// A child that asks for a connection of its parent's is told of the end that TCP tells.
-fn killed_then_registered_by_a_child() {
-    let (fd, pid) = rung_and_alive();
-    let set = Set::new();
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
-        set.add(&fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 1);
-        i32::from(set.wait(4, -1) != [(1, EPOLLIN | EPOLLOUT)])
-    });
-    end(pid);
-    net::write(&input, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-}
-
-/// What a set tells once it tells to one of the processes that have it.
-fn killed_then_forked_with_a_set() {
-    let (fd, pid) = rung();
-    let set = Set::new();
-    set.add(&fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1);
-    let (out, input) = net::pipe();
-    let child = net::fork(|| {
-        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
-        assert_eq!(set.wait(4, 0), []);
-        set.modify(&fd, EPOLLIN, 2);
-        assert_eq!(set.wait(4, 0), [(2, EPOLLIN)]);
-        0
-    });
-    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
-    assert_eq!(set.wait(4, 0), []);
-    net::write(&input, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-    net::wait(pid);
-}
-
-/// A fork ended the session before, and all that the peer left unread are doorbells: a set tells of the end only, made before the kill or
-/// behind it.
-fn killed_behind_a_fork_with_a_set() {
-    const ALL: i32 = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
-    for (early, how) in [(true, 0), (false, 0), (true, EPOLLET), (false, EPOLLET), (true, EPOLLONESHOT)] {
-        let (fd, pid) = victim(|_| {});
-        assert_eq!(net::wait(net::fork(|| 0)), 0);
-        let set = Set::new();
-        let asked = if how == EPOLLONESHOT { EPOLLRDHUP } else { ALL };
-        if early {
-            set.add(&fd, asked | how, 1);
-            assert_eq!(set.wait(4, 0).len(), usize::from(asked == ALL));
-        }
-        end(pid);
-        if !early {
-            set.add(&fd, asked | how, 1);
-        }
-        assert_eq!(set.wait(4, -1), [(1, asked)]);
-        assert_eq!(set.wait(4, 0).len(), usize::from(how == 0));
-        assert_eq!(send(&fd, b"taken", 0), Ok(5));
-        assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
-    }
 }
 
 fn killed_then_files() {
@@ -485,22 +346,6 @@ fn error_stays_for_poll() {
     }
     assert_eq!(net::take_error(&p.c), ECONNRESET);
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP);
-}
-
-/// What the kernel tells of a set that two processes have it tells of the error, too.
-fn error_stays_for_a_set_of_two() {
-    let p = Pair::warm();
-    drop(p.s);
-    net::nap(20);
-    assert_eq!(send(&p.c, b"taken", 0), Ok(5));
-    let set = Set::new();
-    let (out, input) = net::pipe();
-    let child = net::fork(|| i32::from(net::read(&out, &mut [0; 1]) != Ok(1)));
-    set.add(&p.c, EPOLLIN, 1);
-    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
-    net::write(&input, b"g").unwrap();
-    assert_eq!(net::wait(child), 0);
-    assert_eq!(send(&p.c, b"not taken", 0), Err(EPIPE));
 }
 
 /// Who writes where no hook sees it is told what any other call would be told.

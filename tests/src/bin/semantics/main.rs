@@ -2,6 +2,7 @@
 //! wrapped. With `EXPECT_RING=1` every connection under test must really be in rings before the check begins.
 
 mod addresses;
+mod between;
 mod bulk;
 mod close;
 mod descriptors;
@@ -10,6 +11,7 @@ mod exec;
 mod families;
 mod files;
 mod gone;
+mod gone_sets;
 mod held;
 mod interrupts;
 mod killed;
@@ -26,6 +28,7 @@ mod set;
 mod sets;
 mod sleepers;
 mod threads;
+mod traced;
 mod transmit;
 mod turns;
 mod urgent;
@@ -56,6 +59,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("turns", turns::CHECKS),
     ("edges", edges::CHECKS),
     ("interrupts", interrupts::CHECKS),
+    ("between", between::CHECKS),
     ("restarts", restarts::CHECKS),
     ("descriptors", descriptors::CHECKS),
     ("overtaken", overtaken::CHECKS),
@@ -64,6 +68,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("families", families::CHECKS),
     ("killed", killed::CHECKS),
     ("gone", gone::CHECKS),
+    ("gone_sets", gone_sets::CHECKS),
     ("passing", passing::CHECKS),
     ("files", files::CHECKS),
     ("rest", rest::CHECKS),

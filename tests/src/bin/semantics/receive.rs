@@ -9,6 +9,8 @@ use madrigal_tests::pair::{self, Pair};
 
 use crate::both;
 
+use crate::traced;
+
 crate::checks![
     peek_leaves_bytes,
     peek_then_more,
@@ -426,40 +428,19 @@ fn as_many_pieces_as_there_are() {
 /// Messages that come now and then, each read into a larger buffer, are not worth a question to the kernel.
 fn few_system_calls_in_rings() {
     const MESSAGES: u32 = 300;
-    let child = net::fork(|| {
+    let calls = traced::system_calls(|mark| {
         let p = Pair::warm();
-        // SAFETY: no pointers; its parent traces it.
-        let stop = || unsafe { libc::raise(libc::SIGSTOP) };
-        // SAFETY: as above.
-        unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
-        stop();
+        mark();
         for _ in 0..MESSAGES {
             send_all(&p.c, b"a message");
             assert_eq!(read(&p.s, &mut [0; 64]), Ok(9));
             let begun = std::time::Instant::now();
             while begun.elapsed().as_micros() < 200 {}
         }
-        stop();
-        0
+        mark();
     });
-    let (mut status, mut stops, mut marks) = (0, 0, 0);
-    loop {
-        // SAFETY: our own child, and a place for what became of it.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        if !libc::WIFSTOPPED(status) {
-            break;
-        }
-        match libc::WSTOPSIG(status) {
-            libc::SIGSTOP => marks += 1,
-            _ => stops += u32::from(marks == 1),
-        }
-        let on = if marks < 2 { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        // SAFETY: it is stopped.
-        assert_eq!(unsafe { libc::ptrace(on, child, 0, 0) }, 0);
-    }
-    assert_eq!((status, marks), (0, 2));
-    // One before a call and one behind it. A sender asks once in a tick of the kernel's clock, which may be a millisecond.
-    assert!(!pair::expect_ring() || stops / 2 < MESSAGES * 2 / 3, "{} system calls for {MESSAGES} messages", stops / 2);
+    // A sender asks once in a tick of the kernel's clock, which may be a millisecond.
+    assert!(!pair::expect_ring() || calls < MESSAGES * 2 / 3, "{calls} system calls for {MESSAGES} messages");
 }
 
 /// A shutdown of the reading side ends the ring: its bytes and the kernel's behind them are one stream, and one receive takes both.

@@ -52,8 +52,8 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     let _ = put(&*set, s, m, member);
 }
 
-/// What was told by an edge, that the stream has ended, is not told once more, as the kernel would of an entry that is modified: it is asked
-/// for what may still come, or for nothing.
+/// What was told by an edge, that the stream has ended, is not told once more, as the kernel would of an entry that is modified: it is
+/// asked for what may still come, or for nothing.
 fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     let Some(epfd) = set.descriptor() else { return };
     if member.knows_all() {

@@ -84,14 +84,14 @@ impl Session {
     }
 
     fn gone_now(&self) -> u32 {
-        let now = || self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst));
-        match now() {
-            ENDED if self.vain_for() == Some(0) => {
-                self.let_go_in_vain();
-                now()
-            }
-            state => state,
+        if self.unsent_for() == Some(0) {
+            self.send_unsent();
         }
+        self.gone_word()
+    }
+
+    fn gone_word(&self) -> u32 {
+        self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst))
     }
 
     /// One step; false: it is not `from` any more, and nothing was done.
@@ -125,16 +125,18 @@ impl Session {
     }
 
     /// How long the kernel would still hold back what it was given for a peer that has ended. `None`: nothing.
-    pub(super) fn vain_for(&self) -> Option<u64> {
-        match self.vain_since.load(Ordering::Relaxed) {
+    pub(super) fn unsent_for(&self) -> Option<u64> {
+        match self.unsent_since.load(Ordering::Relaxed) {
             0 => None,
-            since => Some((since + HOLD_NS).saturating_sub(time::now_ns())),
+            // Another send may have taken it along.
+            _ if self.gone_word() != ENDED => None,
+            since => Some(since.saturating_add(HOLD_NS).saturating_sub(time::now_ns())),
         }
     }
 
     /// It would send that now, and the peer answers with a reset.
-    pub(crate) fn let_go_in_vain(&self) {
-        if self.vain_since.swap(0, Ordering::Relaxed) != 0 {
+    pub(crate) fn send_unsent(&self) {
+        if self.unsent_since.swap(0, Ordering::Relaxed) != 0 {
             self.step(ENDED, LOST);
         }
     }
@@ -226,16 +228,16 @@ impl<W: Wire> View<'_, W> {
     /// A send of `n` bytes that the program wants held back, to a peer that has ended: whether the kernel would not have sent them yet, so
     /// that nobody has answered.
     #[cold]
-    pub(crate) fn holds_in_vain(&self, n: usize) -> bool {
+    pub(crate) fn keeps_unsent(&self, n: usize) -> bool {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         if !self.s.seems_connected() || n == 0 {
             return false;
         }
-        let held = self.s.vain.fetch_add(n, Ordering::Relaxed).saturating_add(n);
+        let held = self.s.unsent.fetch_add(n, Ordering::Relaxed).saturating_add(n);
         if u64::from(held) >= self.segment() {
             return false;
         }
-        let _ = self.s.vain_since.compare_exchange(0, self.wire.now(), Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.s.unsent_since.compare_exchange(0, self.wire.now(), Ordering::Relaxed, Ordering::Relaxed);
         true
     }
 
@@ -384,8 +386,8 @@ impl<W: Wire> View<'_, W> {
     fn ended_before_held(&self) {
         if self.s.step(OPEN, ENDED) {
             let held = self.held_still();
-            self.s.vain.store(held as u32, Ordering::Relaxed);
-            self.s.vain_since.store(if held > 0 { self.wire.now() } else { 0 }, Ordering::Relaxed);
+            self.s.unsent.store(u32::try_from(held).unwrap_or(u32::MAX), Ordering::Relaxed);
+            self.s.unsent_since.store(if held > 0 { self.wire.now() } else { 0 }, Ordering::Relaxed);
         }
     }
 

@@ -76,7 +76,7 @@ impl<W: Wire> View<'_, W> {
     /// How long a thread may sleep that found nothing in the ring, for something is held back. Once the ring is armed.
     pub(crate) fn held_for(&self) -> Option<u64> {
         let held = if self.s.rx() == phase::RING { Self::CONSUMER.held_for(self.inn) } else { None };
-        held.into_iter().chain(self.s.vain_for()).min()
+        held.into_iter().chain(self.s.unsent_for()).min()
     }
 
     pub(super) fn segment(&self) -> u64 {

@@ -141,9 +141,9 @@ pub(crate) struct Session {
     late: AtomicU32,
     /// How long the kernel's segments are; 0 while nobody asked.
     segment: AtomicU32,
-    /// Since when bytes are held back that a peer has not been sent, which has ended; 0: there are none. And how many.
-    vain_since: AtomicU64,
-    vain: AtomicU32,
+    /// Bytes that the kernel would hold back for a peer that has ended, and since when; 0: there are none.
+    unsent: AtomicU32,
+    unsent_since: AtomicU64,
 
     // --- What outlives a session. ---
     /// Threads asleep on the socket until there are bytes, not counting those asleep on an event set.
@@ -197,7 +197,7 @@ impl Session {
             &self.shared,
             &self.late,
             &self.segment,
-            &self.vain,
+            &self.unsent,
             &self.deaths,
         ]) {
             word.store(0, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Session {
             &self.full_since,
             &self.urgent_end,
             &self.sure,
-            &self.vain_since,
+            &self.unsent_since,
         ]) {
             word.store(0, Ordering::Relaxed);
         }

@@ -1,0 +1,184 @@
+//! What event sets tell of a socket whose peer has gone: whatever number it is registered by, over a fork, and to whom (P2).
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::{
+    ECONNRESET, EPIPE, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, MSG_MORE, POLLIN,
+};
+use madrigal_tests::net::{self, poll, read, send, send_all};
+use madrigal_tests::pair::Pair;
+
+use crate::gone::{end, rung, rung_and_alive, victim};
+use crate::set::Set;
+use crate::traced;
+
+crate::checks![
+    killed_then_closed_but_duplicated,
+    reset_then_closed_but_duplicated_beside_a_spawn,
+    reset_told_by_an_edge_then_forked,
+    killed_then_registered_by_a_child,
+    killed_then_forked_with_a_set,
+    killed_behind_a_fork_with_a_set,
+    error_stays_for_a_set_of_two,
+    sleeps_behind_what_was_lost,
+];
+
+/// A set goes on telling of a socket whose descriptor it was given is closed.
+fn killed_then_closed_but_duplicated() {
+    let (fd, pid) = rung();
+    let set = Set::new();
+    let copy = net::dup(&fd);
+    set.add(&fd, EPOLLIN, 1);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+    drop(fd);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN)]);
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+    assert_eq!(send(&copy, b"taken", 0), Ok(5));
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    assert_eq!(send(&copy, b"not taken", 0), Err(EPIPE));
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP)]);
+    drop(copy);
+    assert_eq!(set.wait(4, 0), []);
+    net::wait(pid);
+}
+
+/// The same of a reset, where a program is spawned that has the socket, or the set, too.
+fn reset_then_closed_but_duplicated_beside_a_spawn() {
+    for (socket_goes_on, set_goes_on) in [(true, false), (false, true), (true, true)] {
+        let Pair { c, s } = Pair::warm();
+        let set = Set::new();
+        let goes_on = |fd: &OwnedFd, on| net::fcntl(fd, libc::F_SETFD, if on { 0 } else { libc::FD_CLOEXEC }).unwrap();
+        goes_on(&s, socket_goes_on);
+        goes_on(&set.0, set_goes_on);
+        send_all(&s, b"never read");
+        assert_eq!(poll(&c, POLLIN, -1), POLLIN);
+        set.add(&s, EPOLLIN | EPOLLOUT, 1);
+        drop(c);
+        assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
+        let copy = net::dup(&s);
+        goes_on(&copy, socket_goes_on);
+        drop(s);
+        assert!(std::process::Command::new("true").status().unwrap().success());
+        let told = [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)];
+        assert_eq!(set.wait(4, 0), told, "{socket_goes_on} {set_goes_on}");
+        assert_eq!(set.wait(4, -1), told, "{socket_goes_on} {set_goes_on}");
+        drop(copy);
+        assert_eq!(set.wait(4, 0), [], "{socket_goes_on} {set_goes_on}");
+    }
+}
+
+/// What was told by an edge a fork does not tell once more, nor a child that closes its half.
+fn reset_told_by_an_edge_then_forked() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    set.add(&s, EPOLLIN | EPOLLET, 1);
+    send_all(&s, b"never read");
+    assert_eq!(poll(&c, POLLIN, -1), POLLIN);
+    drop(c);
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    let copy = net::dup(&s);
+    assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
+    let child = net::fork(|| {
+        // SAFETY: closes what is this process's own.
+        unsafe { libc::close(s.as_raw_fd()) };
+        i32::from(!set.wait(4, 0).is_empty())
+    });
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(set.wait(4, 0), []);
+    drop((s, copy));
+}
+
+/// A child that asks for a connection of its parent's is told of the end that TCP tells.
+fn killed_then_registered_by_a_child() {
+    let (fd, pid) = rung_and_alive();
+    let set = Set::new();
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        set.add(&fd, EPOLLIN | EPOLLOUT | EPOLLONESHOT, 1);
+        i32::from(set.wait(4, -1) != [(1, EPOLLIN | EPOLLOUT)])
+    });
+    end(pid);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+}
+
+/// What a set tells once it tells to one of the processes that have it.
+fn killed_then_forked_with_a_set() {
+    let (fd, pid) = rung();
+    let set = Set::new();
+    set.add(&fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1);
+    let (out, input) = net::pipe();
+    let child = net::fork(|| {
+        assert_eq!(net::read(&out, &mut [0; 1]), Ok(1));
+        assert_eq!(set.wait(4, 0), []);
+        set.modify(&fd, EPOLLIN, 2);
+        assert_eq!(set.wait(4, 0), [(2, EPOLLIN)]);
+        0
+    });
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(set.wait(4, 0), []);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+    net::wait(pid);
+}
+
+/// A fork ended the session before, and all that the peer left unread are doorbells: a set tells of the end only, made before the kill or
+/// behind it.
+fn killed_behind_a_fork_with_a_set() {
+    const ALL: i32 = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+    for (early, how) in [(true, 0), (false, 0), (true, EPOLLET), (false, EPOLLET), (true, EPOLLONESHOT)] {
+        let (fd, pid) = victim(|_| {});
+        assert_eq!(net::wait(net::fork(|| 0)), 0);
+        let set = Set::new();
+        let asked = if how == EPOLLONESHOT { EPOLLRDHUP } else { ALL };
+        if early {
+            set.add(&fd, asked | how, 1);
+            assert_eq!(set.wait(4, 0).len(), usize::from(asked == ALL));
+        }
+        end(pid);
+        if !early {
+            set.add(&fd, asked | how, 1);
+        }
+        assert_eq!(set.wait(4, -1), [(1, asked)]);
+        assert_eq!(set.wait(4, 0).len(), usize::from(how == 0));
+        assert_eq!(send(&fd, b"taken", 0), Ok(5));
+        assert_eq!(send(&fd, b"not taken", 0), Err(EPIPE));
+    }
+}
+
+/// What the kernel tells of a set that two processes have it tells of the error, too.
+fn error_stays_for_a_set_of_two() {
+    let p = Pair::warm();
+    drop(p.s);
+    net::nap(20);
+    assert_eq!(send(&p.c, b"taken", 0), Ok(5));
+    let set = Set::new();
+    let (out, input) = net::pipe();
+    let child = net::fork(|| i32::from(net::read(&out, &mut [0; 1]) != Ok(1)));
+    set.add(&p.c, EPOLLIN, 1);
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    net::write(&input, b"g").unwrap();
+    assert_eq!(net::wait(child), 0);
+    assert_eq!(send(&p.c, b"not taken", 0), Err(EPIPE));
+}
+
+/// A wait behind bytes that were held back, and lost, sleeps: it has nothing to look for.
+fn sleeps_behind_what_was_lost() {
+    let calls = traced::system_calls(|mark| {
+        let (fd, pid) = rung_and_alive();
+        let set = Set::new();
+        set.add(&fd, EPOLLIN | EPOLLET, 1);
+        assert_eq!(set.wait(4, 0), []);
+        end(pid);
+        assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+        assert_eq!(send(&fd, b"held", MSG_MORE), Ok(4));
+        assert_eq!(send(&fd, b"not held", 0), Ok(8));
+        assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+        mark();
+        assert_eq!(set.wait(4, 500), []);
+        mark();
+    });
+    assert!(calls < 500, "{calls} system calls of one wait");
+}
