@@ -1,5 +1,5 @@
-//! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that an unauthenticated peer who calls
-//! all day fills no disk; and by itself, so that nothing else is left out for it.
+//! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that an unauthenticated peer
+//! who calls all day fills no disk; and by itself, so that nothing else is left out for it.
 
 use std::io::Write as _;
 

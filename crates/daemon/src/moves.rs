@@ -1,6 +1,6 @@
 //! Streams go on by another way: because a better one was found, or because the one they had broke. What goes over them is counted
-//! ([`madrigal_proto::resumable`]), and kept until the other end has it. Where a call began, a second stream is opened the new way, with the
-//! number of the first and how far it is; the far daemon answers how far that is, and both go on from there.
+//! ([`madrigal_proto::resumable`]), and kept until the other end has it. Where a call began, a second stream is opened the new way, with
+//! the number of the first and how far it is; the far daemon answers how far that is, and both go on from there.
 //!
 //! ```text
 //!  a1                            b1

@@ -1,10 +1,10 @@
 //! Parked connects: sockets of local programs wait until their other end is found, and are then connected to this daemon.
 //!
 //! A program's `connect(2)` to a host that this daemon is to reach goes to the *decoy listener* instead, a port of the loopback address
-//! that drops whatever arrives: the socket is, and stays, connecting. A copy of its descriptor comes by the Unix socket, where only this user's
-//! processes can speak. Once the far end is there, this daemon connects *from* the decoy's port *to* the program's socket. Both have then opened
-//! the connection at once, which TCP allows (RFC 9293, 3.5), and the program sees its own connect end well, at this moment and no earlier:
-//! its descriptor, its options and its event sets never changed. Where there is no far end its connect fails instead.
+//! that drops whatever arrives: the socket is, and stays, connecting. A copy of its descriptor comes by the Unix socket, where only this
+//! user's processes can speak. Once the far end is there, this daemon connects *from* the decoy's port *to* the program's socket. Both have
+//! then opened the connection at once, which TCP allows (RFC 9293, 3.5), and the program sees its own connect end well, at this moment and
+//! no earlier: its descriptor, its options and its event sets never changed. Where there is no far end its connect fails instead.
 //!
 //! Nobody else comes in: nothing is ever accepted at a decoy; who connects there without passing the descriptor waits for ever. While the
 //! copy is held nobody else can get the program's port; and that it was the program's socket that answered is asked of the kernel.

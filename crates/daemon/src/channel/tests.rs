@@ -1,4 +1,5 @@
-//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of an unauthenticated peer are refused.
+//! Two channels over a pair of sockets: every byte arrives, who is there is known first, and any bytes of an unauthenticated peer are
+//! refused.
 
 use std::path::PathBuf;
 

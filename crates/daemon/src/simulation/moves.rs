@@ -1,6 +1,6 @@
-//! One stream between two hosts and the relays that it may go by, with the decisions of `failover.rs` and links that notice silence as the real
-//! ones do. Relays are killed, links are cut, reset and made anew. While there is a way that nobody touches the stream goes on; where there
-//! is none both ends hear of it within 15 seconds; and never does one end go on alone.
+//! One stream between two hosts and the relays that it may go by, with the decisions of `failover.rs` and links that notice silence as the
+//! real ones do. Relays are killed, links are cut, reset and made anew. While there is a way that nobody touches the stream goes on; where
+//! there is none both ends hear of it within 15 seconds; and never does one end go on alone.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! How much may be sent to a node without having been asked for, so that what nobody receives there cannot fill its memory.
 //!
 //! Every message sent whole counts, with something for what keeping it costs; and every rendezvous, by itself. Once [`WINDOW`] bytes
-//! are with a node that it has not told to have given to a receive, messages go by rendezvous instead, and what must be taken at once (it is
-//! injected, as packets of a Circuit are) has to wait; and once it has [`RENDEZVOUS`], so have those. A node tells it in steps, so
-//! this costs a frame every few mebibytes. A packet of a Circuit is given to a receive when it is unpacked.
+//! are with a node that it has not told to have given to a receive, messages go by rendezvous instead, and what must be taken at once (it
+//! is injected, as packets of a Circuit are) has to wait; and once it has [`RENDEZVOUS`], so have those. A node tells it in steps, so this
+//! costs a frame every few mebibytes. A packet of a Circuit is given to a receive when it is unpacked.
 
 use super::arrive::{Came, MAX_KEPT};
 use super::wire::{Head, What};

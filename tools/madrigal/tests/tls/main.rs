@@ -1,5 +1,5 @@
-//! Enciphered links between daemons: who is let in, who is refused and what both sides say of it, and what unauthenticated peers can do. Real
-//! processes, real sockets, certificates that end while links are up.
+//! Enciphered links between daemons: who is let in, who is refused and what both sides say of it, and what unauthenticated peers can do.
+//! Real processes, real sockets, certificates that end while links are up.
 //!
 //! Features (docs/features.md): D3, B18.
 
