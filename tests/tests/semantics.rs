@@ -14,7 +14,7 @@ const OPEN_AT_RANDOM: &[(&str, &str)] = &[
     ("turns::", "the kernel tells of a registration anew when it is given back, and puts it behind the others"),
     ("sets::many_members", "beside rings the kernel's events may come one call later"),
     (
-        "interrupts::waitall_interrupted_keeps_part",
+        "between::waitall_interrupted_keeps_part",
         "the rest of it is restarted where its first part came by a ring that was left",
     ),
     ("edges::edge_", "the kernel tells of a registration anew when it is given back"),

@@ -10,7 +10,7 @@
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     egress    a connection to this host    moves     a stream goes another way
-//!  unauthenticated  how many there may be    clients   local programs                streams   of links, and whose they are
+//!  unauthenticated  how many of them          clients   local programs                streams   of links, and whose they are
 //!  hosts      what programs may know          routes    their connections to other hosts    failover  when, and whether at all
 //!                                             parked    their connects, until those are complete
 //! ```
