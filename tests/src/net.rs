@@ -176,6 +176,15 @@ pub fn read(fd: impl Fd, buf: &mut [u8]) -> Count {
     count(unsafe { libc::read(fd.raw(), buf.as_mut_ptr().cast(), buf.len()) })
 }
 
+/// dprintf(3), of a text with no `%`: the C library writes it where no hook sees it.
+pub fn print(fd: impl Fd, text: &std::ffi::CStr) -> Count {
+    unsafe extern "C" {
+        fn dprintf(fd: c_int, format: *const std::ffi::c_char, ...) -> c_int;
+    }
+    // SAFETY: a format without arguments.
+    count(unsafe { dprintf(fd.raw(), text.as_ptr()) } as isize)
+}
+
 /// write(2)
 pub fn write(fd: impl Fd, buf: &[u8]) -> Count {
     // SAFETY: see `read`.

@@ -356,18 +356,8 @@ fn error_stays_for_the_c_library() {
     drop(p.s);
     await_events(&p.c, POLLERR);
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP | POLLERR);
-    assert_eq!(print(&p.c), (-1, Some(ECONNRESET)));
+    assert_eq!(net::print(&p.c, c"lost"), Err(ECONNRESET));
     assert_eq!(send(&p.c, b"x", 0), Err(EPIPE));
-}
-
-/// What dprintf(3) is told.
-fn print(fd: &OwnedFd) -> (i32, Option<i32>) {
-    unsafe extern "C" {
-        fn dprintf(fd: i32, format: *const std::ffi::c_char, ...) -> i32;
-    }
-    // SAFETY: a format without arguments.
-    let written = unsafe { dprintf(fd.as_raw_fd(), c"lost".as_ptr()) };
-    (written, std::io::Error::last_os_error().raw_os_error())
 }
 
 /// A receive at the end of the stream takes no error: it is for who writes, and told once. In a ring, and on the way into one.
@@ -395,7 +385,7 @@ fn error_behind_the_end(p: Pair) {
     let set = Set::new();
     set.add(&p.c, EPOLLIN, 1);
     assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP | EPOLLERR)]);
-    assert_eq!(print(&p.c), (-1, Some(EPIPE)));
+    assert_eq!(net::print(&p.c, c"lost"), Err(EPIPE));
     assert_eq!(poll(&p.c, ALL, 0), END | POLLHUP, "the error has been told");
     assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP)]);
     assert_eq!(net::take_error(&p.c), 0);

@@ -109,7 +109,7 @@ fn each(mut f: impl FnMut(&str, fn())) {
 }
 
 /// Runs both functions at once, each in a thread; a panic of one is a panic here.
-pub(crate) fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
+pub(crate) fn both(first: impl FnOnce() + Send, second: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(first);
         second();
@@ -120,11 +120,16 @@ pub(crate) fn both(first: impl FnOnce() + Send, second: impl FnOnce() + Send) {
 pub(crate) fn await_asleep(tid: i32) {
     let mut sleeps = 0;
     while sleeps < 5 {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-        let state = stat.rsplit(')').next().unwrap_or("").trim_start().chars().next();
-        sleeps = if matches!(state, Some('S')) { sleeps + 1 } else { 0 };
+        sleeps = if is_asleep(tid) { sleeps + 1 } else { 0 };
         net::nap(2);
     }
+}
+
+/// Whether a thread, of this process or another, sleeps in the kernel.
+pub(crate) fn is_asleep(tid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or("").trim_start().chars().next();
+    matches!(state, Some('S'))
 }
 
 /// This thread, and those it makes, run on one processor from now on.

@@ -1,37 +1,109 @@
-//! How many system calls a part of a check makes.
+//! Checks in a process of their own, whose system calls are seen.
 #![allow(unsafe_code)]
 
 use madrigal_tests::net;
 
-/// A check in a process of its own, which calls what it is given twice: the system calls between.
-pub(crate) fn system_calls(check: impl FnOnce(&dyn Fn())) -> u32 {
-    let child = net::fork(|| {
-        // SAFETY: no pointers; its parent traces it.
-        unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
-        check(&|| {
-            // SAFETY: no pointers.
-            unsafe { libc::raise(libc::SIGSTOP) };
-        });
-        0
-    });
-    let (mut status, mut stops, mut marks) = (0, 0, 0);
-    loop {
-        // SAFETY: our own child, and a place for what became of it.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        if !libc::WIFSTOPPED(status) {
-            break;
-        }
-        let mut signal = 0;
-        match libc::WSTOPSIG(status) {
-            libc::SIGSTOP => marks += 1,
-            libc::SIGTRAP => stops += u32::from(marks == 1),
-            other => signal = other,
-        }
-        let on = if marks == 1 { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        // SAFETY: it is stopped.
-        assert_eq!(unsafe { libc::ptrace(on, child, 0, signal) }, 0);
+/// A thread that sleeps at so many looks in a row, a millisecond between two, is asleep for long.
+const LOOKS: u32 = 20;
+
+/// A check whose main thread is traced: it marks what is to be seen by a stop before and one behind it.
+struct Traced(i32);
+
+/// What became of it.
+enum Stop {
+    Mark,
+    /// Before a system call, or behind it.
+    Call,
+    Signal(i32),
+    Ended(i32),
+}
+
+impl Traced {
+    fn start(check: impl FnOnce(&dyn Fn())) -> Self {
+        Self(net::fork(|| {
+            // SAFETY: no pointers; its parent traces it.
+            unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
+            check(&|| {
+                // SAFETY: no pointers.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            });
+            0
+        }))
     }
-    assert_eq!((status, marks), (0, 2));
-    // One before a call and one behind it.
-    stops / 2
+
+    /// Its next stop; `None`: it is asleep instead.
+    fn wait(&self, or_sleep: bool) -> Option<Stop> {
+        let (mut status, mut sleeps) = (0, 0);
+        let flags = if or_sleep { libc::WNOHANG } else { 0 };
+        // SAFETY: our own child, and a place for what became of it.
+        while unsafe { libc::waitpid(self.0, &raw mut status, flags) } == 0 {
+            sleeps = if crate::is_asleep(self.0) { sleeps + 1 } else { 0 };
+            match sleeps {
+                0 => std::thread::yield_now(),
+                LOOKS => return None,
+                _ => net::nap(1),
+            }
+        }
+        Some(match libc::WSTOPSIG(status) {
+            _ if !libc::WIFSTOPPED(status) => Stop::Ended(status),
+            libc::SIGSTOP => Stop::Mark,
+            libc::SIGTRAP => Stop::Call,
+            signal => Stop::Signal(signal),
+        })
+    }
+
+    /// It goes on, up to its next system call if `seen`.
+    fn go_on(&self, seen: bool, signal: i32) {
+        let how = if seen { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+        // SAFETY: it is stopped.
+        assert_eq!(unsafe { libc::ptrace(how, self.0, 0, signal) }, 0);
+    }
+}
+
+/// A check that calls what it is given twice: the system calls between.
+pub(crate) fn system_calls(check: impl FnOnce(&dyn Fn())) -> u32 {
+    let (traced, mut stops, mut marks) = (Traced::start(check), 0, 0);
+    loop {
+        let mut signal = 0;
+        match traced.wait(false).unwrap() {
+            Stop::Mark => marks += 1,
+            Stop::Call => stops += u32::from(marks == 1),
+            Stop::Signal(other) => signal = other,
+            Stop::Ended(status) => {
+                assert_eq!((status, marks), (0, 2));
+                // One before a call and one behind it.
+                return stops / 2;
+            }
+        }
+        traced.go_on(marks == 1, signal);
+    }
+}
+
+/// The same; `act` is called while it stands before or behind its system call number `at`, counted in stops, or is asleep in an earlier
+/// one. False: it did not make so many.
+pub(crate) fn at_stop(at: u32, act: impl FnOnce(), check: impl FnOnce(&dyn Fn())) -> bool {
+    let (traced, mut stops, mut marks, mut act) = (Traced::start(check), 0, 0, Some(act));
+    loop {
+        let mut signal = 0;
+        let Some(stop) = traced.wait(marks == 1 && act.is_some()) else {
+            act.take().unwrap()();
+            continue;
+        };
+        match stop {
+            Stop::Mark => marks += 1,
+            Stop::Call => stops += 1,
+            Stop::Signal(other) => signal = other,
+            Stop::Ended(status) => {
+                assert_eq!((status, marks), (0, 2), "acted at stop {at} of {stops}");
+                return stops >= at;
+            }
+        }
+        // At its end at the latest.
+        if (stops == at || marks == 2)
+            && let Some(act) = act.take()
+        {
+            act();
+        }
+        traced.go_on(marks == 1, signal);
+    }
 }
