@@ -100,11 +100,15 @@ unsafe fn push_rest(fd: c_int, file: *mut c_void) {
         restore_errno(saved);
     }
     // What follows is the kernel's: no doorbell is to be read for a byte.
-    guarded_or((), || {
-        if let Some(s) = sock::enter(fd) {
-            recv::clear_bells(&s, fd);
-        }
-    });
+    let rings_on = || {
+        let Some(s) = sock::enter(fd) else { return false };
+        recv::clear_bells(&s, fd);
+        s.mode() == mode::SESSION && s.session.receives()
+    };
+    if guarded_or(false, rings_on) {
+        // The peer is just ringing: it is waited for.
+        kernel_only(fd, Reason::Stdio);
+    }
 }
 
 /// fclose(3): closes the descriptor where close(2)'s hook does not see it.

@@ -21,6 +21,7 @@ crate::checks![
     spliced_when_both_have_shut,
     spliced_around_doorbells,
     found_by_another_descriptor,
+    half_closed_at_any_time_beside_a_file,
     read_by_a_file,
     written_by_a_file_for_both,
     beside_a_file_that_writes,
@@ -243,6 +244,42 @@ fn found_by_another_descriptor() {
     assert_eq!(recv_exact(&p.c, sent.len()), sent);
     send_all(&p.c, b"answer");
     assert_eq!(recv_exact(&p.s, 6), b"answer", "still connected");
+}
+
+/// The peer half-closes between any two of the system calls by which a FILE is made of what is unread.
+fn half_closed_at_any_time_beside_a_file() {
+    let sent: Vec<u8> = (0..5000).map(|i| (i * 7 + (i >> 9)) as u8).collect();
+    let reads = |at| {
+        let ((go, goes), (done, does)) = (net::pipe(), net::pipe());
+        let act = || {
+            net::write(&goes, b"g").unwrap();
+            // It may have to wait for this end.
+            net::poll(&done, libc::POLLIN, 50);
+        };
+        crate::traced::at_stop(at, act, |mark| {
+            let p = Pair::warm();
+            send_all(&p.c, &sent[..4000]);
+            let ends = || {
+                net::read(&go, &mut [0]).unwrap();
+                send_all(&p.c, &sent[4000..]);
+                net::shutdown(&p.c, libc::SHUT_WR).unwrap();
+                net::write(&does, b"d").unwrap();
+            };
+            let reads = || {
+                mark();
+                let file = file(&p.s, c"r");
+                mark();
+                let mut got = vec![0; 6000];
+                // SAFETY: our own memory, and a FILE that is open.
+                let n = unsafe { libc::fread(got.as_mut_ptr().cast(), 1, got.len(), file) };
+                assert_same(&got[..n], &sent);
+                // SAFETY: open.
+                unsafe { libc::fclose(file) };
+            };
+            crate::both(ends, reads);
+        })
+    };
+    (1..).take_while(|at| reads(*at)).count();
 }
 
 fn read_by_a_file() {

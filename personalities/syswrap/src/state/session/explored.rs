@@ -90,6 +90,14 @@ fn unread_bytes_go_back_to_a_reader_that_knows_no_rings() {
 }
 
 #[test]
+fn a_half_close_beside_a_hand_back_loses_nothing() {
+    explore(2_000, 2_000, || {
+        let world = connect([Plan { hands_back: true, ..Plan::talk(100, 100) }, Plan::talk(300, 300)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
 fn the_peer_takes_back_what_we_may_not() {
     explore(1_000, 500, || {
         // The other side goes on talking, so it looks at the connection.

@@ -73,13 +73,9 @@ impl<W: Wire> View<'_, W> {
             return Ok(());
         }
         match by.peer() {
-            // Nothing goes behind a FIN, whoever has sent it.
-            Ok(peer) if self.inn.w.shut.load(Ordering::SeqCst) != 0 || peer.is_mute() => {
-                return self.keep_queue(Errno::PIPE);
-            }
             Ok(peer) => return self.hand_back_through(&peer, by),
             // The peer is gone, and with it what it had not sent.
-            Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e),
+            Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e, by.may_ask()),
             Err(_) if by.may_ask() && (self.s.rx() == phase::RING || self.is_unmixed()) => self.ask_back()?,
             Err(e) => return Err(e),
         }
@@ -97,24 +93,44 @@ impl<W: Wire> View<'_, W> {
         done
     }
 
-    /// Nobody can send anything again: the kernel's queue has to do as it is, without its first doorbells. An error: more of them lie behind
-    /// unread kernel bytes, where only our hooks can take them out.
-    fn keep_queue(&self, e: Errno) -> Result<(), Errno> {
+    /// Nobody can send anything again: the kernel's queue has to do as it is, without its first doorbells; `waits` for one that is just
+    /// being rung. An error: more of them lie behind unread kernel bytes, where only our hooks can take them out.
+    fn keep_queue(&self, e: Errno, waits: bool) -> Result<(), Errno> {
+        let end = self.wire.now() + ASKED_NS;
+        self.finish_receiving();
+        while waits && self.s.rx() == phase::RING && !self.has_rung_last() && self.wire.now() < end {
+            // Read before what has come: a peer that died has rung its last.
+            let lived = self.wire.peer_lives();
+            self.finish_receiving();
+            if !lived && self.s.rx() == phase::RING && Self::CONSUMER.waiting(self.inn) == 0 {
+                self.finish_in();
+            }
+            self.wire.pause();
+        }
         self.finish_receiving();
         if self.s.rx() == phase::DONE { Ok(()) } else { Err(e) }
     }
 
     fn hand_back_through<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
         self.close_gate();
-        let may = if by.may_ask() { Ok(()) } else { self.is_done_at_once(peer) };
-        // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
-        let done = may.map(|()| {
-            let done = self.put_back(peer, by);
-            self.finish_in();
-            done.map_err(|_| Errno::IO)
-        });
+        // Nothing goes behind a FIN, whoever has sent it. Behind the gate, through which it goes, too.
+        let done = if self.inn.w.shut.load(Ordering::SeqCst) != 0 || peer.is_mute() {
+            self.keep_queue(Errno::PIPE, by.may_ask())
+        } else {
+            self.hand_back_behind_gate(peer, by)
+        };
         self.open_gate();
-        done?
+        done
+    }
+
+    fn hand_back_behind_gate<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
+        if !by.may_ask() {
+            self.is_done_at_once(peer)?;
+        }
+        // Even if it fails: what is left is the kernel's, and nobody can tell doorbells from bytes any more.
+        let done = self.put_back(peer, by);
+        self.finish_in();
+        done.map_err(|_| Errno::IO)
     }
 
     fn close_gate(&self) {

@@ -16,6 +16,9 @@ use super::super::wire::{Health, Wire};
 const ROOM: usize = 1500;
 /// A look at the clock takes one of these, in ns: what must be done in some time is done in time, or is not.
 const STEPS: [u64; 2] = [4_000, 120_000];
+/// Behind one of so many system calls a thread is preempted, for so many turns of the others.
+const PREEMPTED: u32 = 40;
+const SLICE: u32 = 100;
 /// What a doorbell looks like in the queue; no byte of a stream does.
 pub(super) const BELL: u8 = 0;
 
@@ -84,6 +87,10 @@ impl Kernel {
         mortal::point();
         let result = part(&mut self.queues[queue].lock().unwrap());
         self.changed.iter().for_each(Condvar::notify_all);
+        // A thread may be preempted behind a system call, while others do all they can.
+        if thread_rng().gen_ratio(1, PREEMPTED) {
+            (0..SLICE).for_each(|_| shuttle::thread::yield_now());
+        }
         result
     }
 
