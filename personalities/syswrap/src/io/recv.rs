@@ -121,9 +121,9 @@ impl Receive {
         n == 0 || self.done() >= self.buffers.total() || !self.is_whole()
     }
 
-    /// A message for what is left of the buffers; lives as long as `pieces`.
-    pub(crate) fn rest(&self, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
-        let used = self.buffers.rest(self.done(), usize::MAX, pieces);
+    /// A message for up to `most` bytes of what is left of the buffers; lives as long as `pieces`.
+    fn rest(&self, most: usize, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
+        let used = self.buffers.rest(self.done(), most, pieces);
         message(&mut pieces[..used])
     }
 
@@ -231,8 +231,9 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
         return Waited::Ends(op.end(Ok(0)));
     }
     let rest = |_| {
+        let most = if op.done() > 0 { before_mark(op.fd())? } else { usize::MAX };
         let mut pieces = Receive::pieces();
-        let mut msg = op.rest(&mut pieces);
+        let mut msg = op.rest(most, &mut pieces);
         // SAFETY: parts of the program's buffers, for which it vouches.
         unsafe { raw::recvmsg(op.fd(), &mut msg, op.rest_flags() | libc::MSG_DONTWAIT) }
     };
@@ -256,6 +257,27 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
         }
         other => judged(op.fd(), other),
     })
+}
+
+/// How much a receive may take that has got a part: what has come, for it ends at an urgent mark, which the kernel would pass over, and one
+/// may come at any time. `EAGAIN`: nothing, or the mark.
+fn before_mark(fd: c_int) -> Result<usize, Errno> {
+    // Up to the mark; 0 at it, unless urgent bytes stay in the stream.
+    let come = raw::ioctl_int(fd, libc::FIONREAD)?;
+    if tcp::at_mark(fd) {
+        return Err(Errno::AGAIN);
+    }
+    if come > 0 {
+        return Ok(come as usize);
+    }
+    let mut byte = 0u8;
+    // SAFETY: a byte of our own.
+    match unsafe { raw::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }? {
+        // The end.
+        0 => Ok(1),
+        // It has come by now, or the mark.
+        _ => Err(Errno::AGAIN),
+    }
 }
 
 /// The kernel tells an error once, and the call that was told it has bytes to tell of.
@@ -384,10 +406,8 @@ struct Hands<'a> {
 
 impl Taker for Hands<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
-        // A receive ends at the urgent mark.
-        if self.op.done() + done > 0 && tcp::at_mark(self.op.fd()) {
-            return Err(Errno::AGAIN);
-        }
+        let has_part = self.op.done() + done > 0;
+        let limit = if has_part { limit.min(before_mark(self.op.fd())? as u64) } else { limit };
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         let n = piecewise(limit, |from, limit| {
             let mut pieces = Receive::pieces();

@@ -12,6 +12,7 @@ crate::checks![
     receive_ends_at_the_mark,
     receive_of_all_ends_at_the_mark,
     receive_that_waits_ends_at_the_mark,
+    receive_that_waits_ends_at_a_mark_at_any_time,
     receive_that_waits_passes_over_it,
     look_at_all_ends_at_the_mark,
     look_at_a_ring_ends_at_the_mark,
@@ -105,6 +106,40 @@ fn receive_that_waits_ends_at_the_mark() {
         assert_eq!(recv_exact(&p.s, 6), b"behind");
     };
     crate::both(sends, takes);
+}
+
+/// The same with a mark that comes between any two of its system calls.
+fn receive_that_waits_ends_at_a_mark_at_any_time() {
+    let takes = |at| {
+        let ((go, goes), (done, does)) = (net::pipe(), net::pipe());
+        let act = || {
+            net::write(&goes, b"g").unwrap();
+            poll(&done, libc::POLLIN, 1000);
+        };
+        crate::traced::at_stop(at, act, |mark| {
+            let p = Pair::warm();
+            send_all(&p.c, b"x");
+            let sends = || {
+                net::nap(20);
+                // By the kernel, which is what the next byte waits behind.
+                assert_eq!(net::print(&p.c, c"y"), Ok(1));
+                net::read(&go, &mut [0]).unwrap();
+                assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+                send_all(&p.c, b"behind");
+                net::write(&does, b"d").unwrap();
+            };
+            let takes = || {
+                let mut b = [0; 8];
+                mark();
+                let got = recv(&p.s, &mut b, MSG_WAITALL);
+                mark();
+                assert_eq!(got, Ok(2));
+                assert_eq!(recv_exact(&p.s, 6), b"behind");
+            };
+            crate::both(sends, takes);
+        })
+    };
+    (1..).take_while(|at| takes(*at)).count();
 }
 
 /// One that waits for its first byte passes over an urgent one, for good.
