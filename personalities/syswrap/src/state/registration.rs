@@ -245,16 +245,28 @@ pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, us
 
 /// The member that is registered with this data, which the kernel told, of a socket whose peer has gone.
 pub(crate) fn gone_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
-    let is_gone = |s: &E::Subject| {
+    plain_with(set, data, |s, _| {
         s.learn_end();
         s.is_gone()
-    };
-    let is_it = |s: &E::Subject, member: &Member| {
+    })
+}
+
+/// The same of a socket whose stream's end was told by an edge before a fork: the kernel was asked for the rest only ([`lent::lend`]).
+pub(crate) fn told_end_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
+    plain_with(set, data, |_, member| member.knows_end())
+}
+
+fn plain_with<E: EventSet>(
+    set: &E,
+    data: u64,
+    is_it: impl Fn(&E::Subject, &Member) -> bool,
+) -> Option<(E::Held, usize)> {
+    let fits = |s: &E::Subject, member: &Member| {
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
-        plain && member.data.load(Ordering::Relaxed) == data && is_gone(s)
+        plain && member.data.load(Ordering::Relaxed) == data && is_it(s, member)
     };
     set.subjects().find_map(|s| {
-        let m = s.members().iter().position(|member| is_it(&s, member))?;
+        let m = s.members().iter().position(|member| fits(&s, member))?;
         Some((s, m))
     })
 }

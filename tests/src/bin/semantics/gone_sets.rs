@@ -17,6 +17,7 @@ crate::checks![
     killed_then_closed_but_duplicated,
     reset_then_closed_but_duplicated_beside_a_spawn,
     reset_told_by_an_edge_then_forked,
+    half_closed_told_by_an_edge_then_reset_and_forked,
     killed_then_registered_by_a_child,
     killed_then_forked_with_a_set,
     killed_behind_a_fork_with_a_set,
@@ -87,6 +88,32 @@ fn reset_told_by_an_edge_then_forked() {
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), []);
     drop((s, copy));
+}
+
+/// What was told of one half, and what a reset then adds: that is told with all the rest, by parent or child.
+fn half_closed_told_by_an_edge_then_reset_and_forked() {
+    let both = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+    for reset_first in [true, false] {
+        let Pair { c, s } = Pair::warm();
+        let set = Set::new();
+        set.add(&s, both | EPOLLET, 1);
+        net::shutdown(&c, libc::SHUT_WR).unwrap();
+        assert_eq!(poll(&s, libc::POLLRDHUP, -1), libc::POLLRDHUP);
+        assert_eq!(set.wait(4, -1), [(1, both)]);
+        send_all(&s, b"never read");
+        assert_eq!(poll(&c, POLLIN, -1), POLLIN);
+        let mut c = Some(c);
+        drop(c.take_if(|_| reset_first));
+        net::wait(net::fork(|| 0));
+        let behind_fork = c.is_some();
+        drop(c);
+        let mut told = set.wait(4, -1);
+        if behind_fork && told == [(1, EPOLLOUT)] {
+            // That there is room may be told anew as the session ends.
+            told = set.wait(4, -1);
+        }
+        assert_eq!(told, [(1, both | EPOLLHUP | EPOLLERR)], "{reset_first}");
+    }
 }
 
 /// A child that asks for a connection of its parent's is told of the end that TCP tells.

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use libc::epoll_event;
+use libc::{EPOLLERR, EPOLLHUP, epoll_event};
 
 use super::ENDED;
 use super::ready::{asked_elsewhere, ready_of, report_of, shown_of};
@@ -32,7 +32,7 @@ pub(super) fn put_right(set: &Set, event: epoll_event) -> (epoll_event, Named) {
     if !member.has(bit::LENT) || !member.is_in(set.index()) {
         return (event, named);
     }
-    let end = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+    let end = (EPOLLERR | EPOLLHUP) as u32;
     // More than an end is told only of what is armed, by another process where it is spent here.
     let armed = if event.events & !end != 0 { bit::SPENT } else { 0 };
     member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | armed, false);
@@ -51,11 +51,21 @@ fn put_plain_right(set: &Set, event: epoll_event, tells_gone: u32) -> (epoll_eve
     // Of a set that others have nobody knows of which ends it was told.
     let may_be_gone = tells_gone > 1 || event.events & ENDED != 0;
     let gone = || registration::gone_with(set, event.u64);
-    let Some((s, m)) = may_be_gone.then(gone).flatten() else { return (event, None) };
+    let Some((s, m)) = may_be_gone.then(gone).flatten() else { return (whole(set, event), None) };
     match shown_of(&s, &s.members[m], event.events) {
         0 => (event, Some(None)),
         events => (epoll_event { events, ..event }, None),
     }
+}
+
+/// An event that tells of more than the end of a stream that was told before: all there is to tell comes with it.
+fn whole(set: &Set, event: epoll_event) -> epoll_event {
+    let further = (EPOLLERR | EPOLLHUP) as u32;
+    let told = || registration::told_end_with(set, event.u64);
+    let Some((s, m)) = (event.events & further != 0).then(told).flatten() else { return event };
+    let member = &s.members[m];
+    let wanted = member.events.load(Ordering::Relaxed);
+    epoll_event { events: event.events | ready_of(&s, member, wanted) & (wanted | further), ..event }
 }
 
 /// What the program is told of an event of a member that is lent, and whose bytes may be in a ring.
