@@ -42,6 +42,9 @@ pub struct Hunt {
     pub tries: u32,
 }
 
+/// How many plain runs of a seed that failed only once are looked at.
+const RARE_LOOKS: u32 = 60;
+
 /// What was found.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct Report {
@@ -180,20 +183,17 @@ impl Shared<'_> {
     fn failed(&self, bench: &mut Bench, program: &Program, plain: &Transcript, how: How, failure: Failure) -> bool {
         let mut tally = Tally::default();
         // Where no process is wrapped this is what is looked for.
-        let looks = if how.side == Side::Plain { 0 } else { 2 };
-        for _ in 0..looks {
-            let again = How { side: Side::Plain, mode: Mode::Default };
-            if wrapped(bench, program, plain, again, &mut tally).is_some() && !stopped() {
-                self.with(|report| report.flaky.push(program.seed));
-                return false;
-            }
+        let looks = |often: u32| if how.side == Side::Plain { 0 } else { often };
+        if self.differs_plain(bench, program, plain, looks(2)) {
+            return false;
         }
         let (mut fails, mut runs) = (1, 1);
         for _ in 0..self.hunt.tries {
             runs += 1;
             fails += u32::from(wrapped(bench, program, plain, how, &mut tally).is_some());
         }
-        if stopped() {
+        // What hardly ever happens may happen to a plain program, too.
+        if stopped() || fails == 1 && self.differs_plain(bench, program, plain, looks(RARE_LOOKS)) {
             return false;
         }
         let found = Found { seed: program.seed, side: how.side, mode: how.mode, failure, fails, runs };
@@ -210,6 +210,17 @@ impl Shared<'_> {
             self.stop.store(true, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Whether one of so many plain runs differs from the first.
+    fn differs_plain(&self, bench: &mut Bench, program: &Program, plain: &Transcript, looks: u32) -> bool {
+        let how = How { side: Side::Plain, mode: Mode::Default };
+        let mut differs = || wrapped(bench, program, plain, how, &mut Tally::default()).is_some();
+        let found = (0..looks).any(|_| !stopped() && differs()) && !stopped();
+        if found {
+            self.with(|report| report.flaky.push(program.seed));
+        }
+        found
     }
 
     fn progress(&self, report: &Report) {

@@ -38,11 +38,16 @@ impl Build {
             return Some(());
         }
         let (option, value) = self.setting();
+        let sizes = matches!(option, Opt::SndBuf | Opt::RcvBuf);
+        // A handler may send there, and would wait for room.
+        if sizes && self.model.ends[conn as usize].iter().any(|end| end.mixed) {
+            return None;
+        }
         self.step(actor, Op::SetOption { slot, option, value });
         if option == Opt::SndTimeo {
             self.end_mut(conn, side).impatient = value > 0;
         }
-        if matches!(option, Opt::SndBuf | Opt::RcvBuf) {
+        if sizes {
             self.model.ends[conn as usize].iter_mut().for_each(|end| end.tiny = true);
         }
         if option == Opt::RcvLowat && value > 1 {
