@@ -26,7 +26,7 @@ use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, fault};
 
 use crate::io::target::Target;
-use crate::io::{handlers, plain, recv};
+use crate::io::{handlers, plain, recv, send};
 use crate::lifecycle::close;
 use crate::lifecycle::leave::{Back, leave_for_good};
 use crate::outcome::{Outcome, errno, set_errno};
@@ -271,6 +271,17 @@ fn is_gone(fd: c_int) -> bool {
 /// Whether there are bytes to be received.
 fn has_bytes(fd: c_int) -> bool {
     guarded_or(false, || sock::enter(fd).is_some_and(|s| view(&s, fd).is_some_and(|v| v.inbound() > 0)))
+}
+
+/// Before the C library sends by itself, which the gate does not hold: not while the peer puts unread bytes back.
+fn await_gate(fd: c_int) {
+    if is_known(fd) {
+        guarded_or((), || {
+            if let Some(s) = sock::enter(fd) {
+                send::in_order(&s, fd, || ());
+            }
+        });
+    }
 }
 
 /// Before a call behind which our hooks read on: what is unread stays where it is, if it cannot be had in the kernel at once.

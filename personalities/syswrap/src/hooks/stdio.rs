@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
 
-use super::{data, forgetting, get, guarded_or, is_known, kernel_only, leaves_rest, sends_by_kernel};
+use super::{await_gate, data, forgetting, get, guarded_or, is_known, kernel_only, leaves_rest, sends_by_kernel};
 use crate::io::recv;
 use crate::lifecycle::fork;
 use crate::outcome::{errno, restore_errno};
@@ -32,12 +32,16 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
         return real();
     }
     if !leaves_rest(fd, Reason::Stdio) {
+        if mode.writes {
+            await_gate(fd);
+        }
         return real();
     }
     if mode.writes || ends_otherwise(fd) {
         // glibc crashes where bytes were pushed back in front of an empty buffer, and then some are written; and an error it asks the
         // kernel for.
         kernel_only(fd, Reason::Stdio);
+        await_gate(fd);
         return real();
     }
     let file = real();
@@ -133,6 +137,7 @@ fn before_printf(fd: c_int) {
     if ends_otherwise(fd) {
         kernel_only(fd, Reason::Stdio);
     }
+    await_gate(fd);
 }
 
 /// Whether its peer is gone, only we know what is to be told of that, and no other process holds it: it can be connected anew.

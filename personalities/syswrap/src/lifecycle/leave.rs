@@ -307,6 +307,20 @@ impl Aside for Queue {
             self.urgent.map(|(mark, byte)| (if mark > at { mark.saturating_sub(n).max(at) } else { mark }, byte));
     }
 
+    fn put(&mut self, at: usize, bytes: &[u8]) -> Result<(), Errno> {
+        let (n, behind) = (bytes.len(), self.len.checked_sub(at).ok_or(Errno::INVAL)?);
+        let end = self.room(n)?;
+        let place = end.wrapping_sub(behind);
+        // SAFETY: `room` gave memory of our own behind the first `len` bytes, of which `place` is one or the end; the program's are others.
+        unsafe {
+            core::ptr::copy(place, place.wrapping_add(n), behind);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), place, n);
+        }
+        self.len += n;
+        self.urgent = self.urgent.map(|(mark, byte)| (if mark >= at { mark + n } else { mark }, byte));
+        Ok(())
+    }
+
     fn urgent(&self) -> Option<(usize, u8)> {
         self.urgent
     }

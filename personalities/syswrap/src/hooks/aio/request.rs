@@ -8,7 +8,7 @@ use libc::{sigevent, size_t, ssize_t};
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
 
-use super::super::{data, is_gone, kernel_only, kernel_soon, leaves_rest};
+use super::super::{await_gate, data, is_gone, kernel_only, kernel_soon, leaves_rest};
 use crate::outcome::{errno, restore_errno};
 use crate::real;
 use crate::state::slab::zeroed_pages;
@@ -58,6 +58,7 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
 /// Before a write: the socket is a plain one. True: its peer has gone, and only we know what a send is told.
 fn sends_to_nobody(fd: c_int) -> bool {
     kernel_soon(fd, Reason::AsyncIo);
+    await_gate(fd);
     is_gone(fd)
 }
 

@@ -98,6 +98,16 @@ fn a_half_close_beside_a_hand_back_loses_nothing() {
 }
 
 #[test]
+fn what_knows_no_gate_comes_behind_what_goes_back() {
+    explore(2_000, 1_000, || {
+        let mut plans = [Plan { hands_back: true, last: true, ..Plan::talk(300, 20) }, Plan::talk(900, 300)];
+        plans[1].unhooked = 30;
+        let world = connect(plans, &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
 fn the_peer_takes_back_what_we_may_not() {
     explore(1_000, 500, || {
         // The other side goes on talking, so it looks at the connection.

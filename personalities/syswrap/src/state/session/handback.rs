@@ -51,6 +51,8 @@ pub(crate) trait Aside {
     fn bytes(&self) -> &[u8];
     /// Drops `n` bytes from `at` on: they were doorbells.
     fn cut(&mut self, at: usize, n: usize);
+    /// Puts more bytes in, before what is `at` that place.
+    fn put(&mut self, at: usize, bytes: &[u8]) -> Result<(), Errno>;
     /// The urgent byte, which is none of [`Aside::bytes`], and before which of them it comes.
     fn urgent(&self) -> Option<(usize, u8)>;
 }
@@ -61,6 +63,8 @@ const MOMENT_NS: u64 = 10_000_000;
 const ROOM_NS: u64 = 2_000_000_000;
 /// How long the peer is waited for that is to take its bytes back itself.
 const ASKED_NS: u64 = 15_000_000_000;
+/// How often somebody else may come between.
+const ALONE: u32 = 100;
 /// How long what was sent again may be on its way.
 const ARRIVAL_NS: u64 = 200_000_000;
 
@@ -172,14 +176,22 @@ impl<W: Wire> View<'_, W> {
     fn send_again<H: HandBack>(&self, peer: &H::Peer, by: &H) -> Result<(), Errno> {
         let mut aside = by.aside()?;
         let front = self.empty_queue(peer, &mut aside, by)?;
-        let (before, behind) = aside.bytes().split_at_checked(front).ok_or(Errno::INVAL)?;
+        self.empty_ring(&mut aside, front)?;
         // Nobody reads meanwhile: all of it has to fit.
-        let _wide = peer.widen(aside.bytes().len() as u64 + Self::CONSUMER.waiting(self.inn));
+        let _wide = peer.widen(aside.bytes().len() as u64);
+        let Some((at, byte)) = aside.urgent() else { return self.resend_alone(peer, aside, by) };
+        let (before, behind) = aside.bytes().split_at_checked(at).ok_or(Errno::INVAL)?;
         self.resend(peer, before)?;
+        peer.send_urgent(byte)?;
+        self.resend(peer, behind)
+    }
+
+    /// Takes everything out of the ring, which comes before what is `at` that place.
+    fn empty_ring(&self, aside: &mut impl Aside, mut at: usize) -> Result<(), Errno> {
         loop {
             let span = match self.data() {
                 Ok(span) if !span.is_empty() => span,
-                Ok(_) | Err(Trouble::Sealed) => break,
+                Ok(_) | Err(Trouble::Sealed) => return Ok(()),
                 Err(_) => return Err(Errno::CONNRESET),
             };
             // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), nor leaves it for a
@@ -191,18 +203,46 @@ impl<W: Wire> View<'_, W> {
             }
             for (ptr, len) in span.pieces().into_iter().filter(|&(_, len)| len > 0) {
                 // SAFETY: bytes of a sealed ring; the peer may spoil them, for itself alone.
-                self.resend(peer, unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) })?;
+                aside.put(at, unsafe { core::slice::from_raw_parts(ptr.cast_const(), len) })?;
+                at += len;
             }
             // Behind it, for that they have stayed what they were.
             let sum = self.sum_up(&span, span.len()).map_err(|_| Errno::CONNRESET)?;
             self.keep_sum(span.at + span.len() as u64, sum);
         }
-        let urgent =
-            aside.urgent().and_then(|(at, byte)| Some((behind.split_at_checked(at.checked_sub(front)?)?, byte)));
-        let Some(((behind, last), byte)) = urgent else { return self.resend(peer, behind) };
-        self.resend(peer, behind)?;
-        peer.send_urgent(byte)?;
-        self.resend(peer, last)
+    }
+
+    /// Sends it again, and makes sure that nothing has come before it or between: the gate does not hold a FILE of the C library's, nor a
+    /// process that knows nothing of rings. What those send in the same moment belongs behind it.
+    fn resend_alone<H: HandBack>(&self, peer: &H::Peer, mut aside: H::Aside, by: &H) -> Result<(), Errno> {
+        for _ in 0..ALONE {
+            let own = aside.bytes().len();
+            // All that had been sent was taken out.
+            let begin = self.wire.taken()?;
+            self.resend(peer, aside.bytes())?;
+            let others = peer.given()?.saturating_sub(begin + own as u64) as usize;
+            if others == 0 || own == 0 {
+                return Ok(());
+            }
+            let mut all = by.aside()?;
+            self.take_out(own + others, &mut all, by)?;
+            aside = in_front(aside.bytes(), all.bytes(), by)?;
+        }
+        Err(Errno::IO)
+    }
+
+    /// Takes so many bytes out of the kernel's queue, which come at once.
+    fn take_out<H: HandBack>(&self, n: usize, aside: &mut H::Aside, by: &H) -> Result<(), Errno> {
+        let end = self.wire.now() + ROOM_NS;
+        while aside.bytes().len() < n {
+            match by.take(aside) {
+                Ok(0) => return Err(Errno::PIPE),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.wire.now() < end => self.wire.pause(),
+                Err(e) => return Err(e),
+            }
+        }
+        if aside.urgent().is_some() { Err(Errno::INVAL) } else { Ok(()) }
     }
 
     /// Takes everything out of the kernel's queue, and the doorbells out of that; how many bytes come before the ring. Senders that
@@ -340,4 +380,20 @@ impl<W: Wire> View<'_, W> {
     pub(crate) fn is_asked_back(&self) -> bool {
         self.out.wake.gate.load(Ordering::Relaxed) & gate::WANTED != 0
     }
+}
+
+/// `all` are these bytes, sent in one piece, and what others have sent before and behind it: those come to stand behind it. `EIO`: nobody
+/// can tell which are which.
+fn in_front<H: HandBack>(own: &[u8], all: &[u8], by: &H) -> Result<H::Aside, Errno> {
+    let others = |at: usize| all[..at].iter().chain(&all[at + own.len()..]);
+    let mut places = (0..=all.len() - own.len()).filter(|&at| all[at..].starts_with(own));
+    let first = places.next().ok_or(Errno::IO)?;
+    if places.any(|at| !others(at).eq(others(first))) {
+        return Err(Errno::IO);
+    }
+    let mut put = by.aside()?;
+    for part in [own, &all[..first], &all[first + own.len()..]] {
+        put.put(put.bytes().len(), part)?;
+    }
+    Ok(put)
 }

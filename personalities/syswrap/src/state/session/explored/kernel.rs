@@ -455,6 +455,11 @@ impl Aside for Vec<u8> {
         assert!(self.drain(at..at + n).all(|byte| byte == BELL), "a byte of the program was taken for a doorbell");
     }
 
+    fn put(&mut self, at: usize, bytes: &[u8]) -> Result<(), Errno> {
+        self.splice(at..at, bytes.iter().copied());
+        Ok(())
+    }
+
     fn urgent(&self) -> Option<(usize, u8)> {
         None
     }

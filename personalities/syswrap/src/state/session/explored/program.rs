@@ -43,10 +43,14 @@ pub(super) struct Plan {
     pub(super) asks_back: bool,
     /// Not before the peer writes to a ring larger than that of the slot.
     pub(super) late: bool,
+    /// Not before the peer has left, and nobody reads before.
+    pub(super) last: bool,
     /// Larger rings can be had.
     pub(super) grows: bool,
     /// It closes behind what it has sent.
     pub(super) closes: bool,
+    /// So many bytes more, behind that, are sent by who knows nothing of rings, one at a time.
+    pub(super) unhooked: u64,
 }
 
 impl Plan {
@@ -61,7 +65,7 @@ impl Plan {
 
 /// The threads of one side: a sender, a reader, and one that ends the session if it is to end early.
 pub(super) fn threads(world: &Arc<World>, process: &Process, side: usize, plan: Plan) -> Vec<JoinHandle<()>> {
-    world.total[side].store(plan.sends, Order::SeqCst);
+    world.total[side].store(plan.sends + plan.unhooked, Order::SeqCst);
     let run = |work: fn(&World, usize, Plan)| {
         let (world, process) = (Arc::clone(world), process.clone());
         thread::spawn(move || _ = process.run(|| work(&world, side, plan)))
@@ -95,11 +99,25 @@ fn send_all(world: &World, side: usize, plan: Plan) {
         // shutdown(2), in one piece with the end of the session.
         leave(world, side, |_| Ok(()));
     }
+    if plan.unhooked > 0 {
+        // It begins behind the gate, which holds it no more then.
+        at_gate(world, side, || ());
+    }
+    for at in at..at + plan.unhooked {
+        world.sent[side].fetch_add(1, Order::SeqCst);
+        while world.kernel.send(side, &[byte(side, at)]) == Err(Errno::AGAIN) {
+            world.kernel.await_room(side);
+        }
+    }
+    // Not while the peer puts bytes back by a copy of this socket.
+    at_gate(world, side, || world.kernel.close_sending(side));
+}
+
+fn at_gate(world: &World, side: usize, call: impl FnOnce()) {
     let v = world.view(side);
     loop {
-        // Not while the peer puts bytes back by a copy of this socket.
         if let Passage::Open(_sender) = v.pass() {
-            return world.kernel.close_sending(side);
+            return call();
         }
         world.idle(side, "the gate");
     }
@@ -281,6 +299,9 @@ impl Taker for Reader<'_> {
 
 fn read_all(world: &World, side: usize, plan: Plan) {
     let (v, reader) = (world.view(side), Reader { world, side });
+    while plan.last && v.s.rx() != phase::DONE && !world.kernel.is_over(1 - side) {
+        world.idle(side, "bytes that have gone back");
+    }
     while world.read[side].load(Order::SeqCst) < plan.reads {
         world.count("a reader's looks");
         let room = thread_rng().gen_range(1..900);
@@ -377,6 +398,9 @@ fn end_session(world: &World, side: usize, plan: Plan) {
         let peer = world.view(1 - side);
         peer.s.tx() != phase::DONE && peer.s.producer.block(&peer.mem).is_none_or(|block| block.size < UNIT)
     };
+    while plan.last && world.view(1 - side).s.tx() != phase::DONE {
+        world.idle(side, "the peer's end");
+    }
     while plan.late && small() && v.s.rx() != phase::DONE {
         world.idle(side, "a larger ring");
     }
