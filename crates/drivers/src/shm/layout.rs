@@ -57,7 +57,7 @@ pub struct WriterLine {
     pub fate: AtomicU32,
     /// 1: should this side die without a word, its peer sees a reset (`SO_LINGER` with time 0), not an end of stream.
     pub resets: AtomicU32,
-    /// 1: unread bytes are on their way from the ring to the kernel.
+    /// Unread bytes are on their way into the kernel's queue: one of [`taking`].
     pub taking: AtomicU32,
     /// Not 0: urgent data follow, or have followed, by the kernel; one more than how many such bytes count as doorbells.
     pub urgent: AtomicU32,
@@ -89,6 +89,8 @@ pub struct ReaderLine {
     pub swallowed: AtomicU64,
     /// Bytes that it had ever taken by the kernel when it became ready, and those since.
     pub taken: AtomicU64,
+    /// How many of its threads are about to take bytes that may come before the ring.
+    pub before: AtomicU32,
 }
 
 /// Taken by one side, set by the other.
@@ -116,6 +118,16 @@ pub mod gate {
     pub const WANTED: u32 = 1 << 30;
     /// The writer's threads inside a kernel send.
     pub const SENDERS: u32 = WANTED - 1;
+}
+
+/// Which unread bytes the writer is just moving, in `WriterLine::taking`.
+pub mod taking {
+    /// None.
+    pub const NOTHING: u32 = 0;
+    /// Those in the ring.
+    pub const RING: u32 = 1;
+    /// Those in the kernel's queue, too: no reader takes any meanwhile.
+    pub const ALL: u32 = 2;
 }
 
 /// What a writer without space waits for, in `WakeLine::want`.
@@ -247,6 +259,7 @@ impl Direction {
             &self.r.deaf,
             &self.r.family,
             &self.r.handing,
+            &self.r.before,
             &self.wake.want,
             &self.wake.gate,
         ]) {

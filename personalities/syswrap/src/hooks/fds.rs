@@ -7,7 +7,7 @@ use madrigal_report::{Path, Reason};
 use madrigal_sys::{Errno, raw};
 
 use super::{aside, fail, guarded_or, is_known};
-use crate::lifecycle::leave::{Back, leave_for_good};
+use crate::lifecycle::leave::{Back, leave_for_good, unmix};
 use crate::lifecycle::{close, fork};
 use crate::outcome::errno;
 use crate::state::session::Shut;
@@ -484,6 +484,10 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         if how != libc::SHUT_RD
             && let Some(v) = view(&s, fd)
         {
+            let sending = v.s.wlock.lock();
+            if !sending.nested() {
+                unmix(&v);
+            }
             v.be_mute();
         }
         // The end of the stream comes behind what the peer may just be putting back into its queue.

@@ -8,7 +8,7 @@ use madrigal_report::Reason;
 use madrigal_sys::{fd, raw, time};
 
 use super::earn;
-use super::leave::{Back, leave_for_good};
+use super::leave::{Back, leave_for_good, unmix};
 use crate::state::guests::{self, Guests};
 use crate::state::lock::Guard;
 use crate::state::session::Wire;
@@ -192,6 +192,8 @@ fn end_session(s: &Sock, fd: c_int, sending: &Guard<'_>) {
     let Some(v) = view(s, fd) else { return };
     if v.close(s.has(flag::LINGER0), !sending.nested()) {
         Socket { s, fd }.resets();
+    } else if !sending.nested() {
+        unmix(&v);
     }
     if v.ended() {
         arenas::tidy();

@@ -12,7 +12,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
 
 use super::{anew, earn};
-use crate::state::session::{Aside, HandBack, PeerEnd, Session, View, Wire};
+use crate::state::session::{Aside, HandBack, PeerEnd, Session, Unmix, View, Wire};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{SOCKS, Sock, mode};
 use crate::state::socket::{Socket, view};
@@ -108,6 +108,11 @@ fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     }
 }
 
+/// Just before the end of the stream: see [`View::unmix`]. Under the send lock.
+pub(crate) fn unmix(v: &View<'_, Socket<'_>>) {
+    v.unmix(&Hands { socket: v.wire, asks: false });
+}
+
 /// A child of the process that began the session may be the one that reads, and the one that lives longer, or not. The descriptor is the
 /// one whose close the peer is told of.
 fn introduce(v: &View<'_, Socket<'_>>) {
@@ -195,6 +200,16 @@ impl HandBack for Hands<'_> {
 
     fn take(&self, aside: &mut Queue) -> Result<usize, Errno> {
         take_queued(self.socket, aside)
+    }
+}
+
+impl Unmix for Hands<'_> {
+    fn take_from(&self, peer: &Copy, aside: &mut Queue) -> Result<usize, Errno> {
+        take_queued(Socket { fd: peer.0.as_raw_fd(), ..self.socket }, aside)
+    }
+
+    fn taken_of(&self, peer: &Copy) -> Result<u64, Errno> {
+        Socket { fd: peer.0.as_raw_fd(), ..self.socket }.taken()
     }
 }
 

@@ -8,7 +8,7 @@
 //! again at once if another thread or an event set may sleep on that socket.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::layout::{SEALED, fate, state, want};
+use madrigal_drivers::shm::layout::{SEALED, fate, state, taking, want};
 use madrigal_drivers::shm::ring::Sleeper;
 use madrigal_sys::Errno;
 
@@ -271,11 +271,14 @@ impl<W: Wire> View<'_, W> {
 
     /// Unread bytes that the writer is putting into the kernel's queue are there all the time, for the program.
     pub(super) fn await_taken(&self) {
-        if self.inn.w.taking.load(Ordering::SeqCst) == 0 {
+        if self.inn.w.taking.load(Ordering::SeqCst) == taking::NOTHING {
             return;
         }
         let end = self.wire.now() + TAKEN_NS;
-        while self.inn.w.taking.load(Ordering::SeqCst) != 0 && self.wire.now() < end && self.wire.peer_lives() {
+        while self.inn.w.taking.load(Ordering::SeqCst) != taking::NOTHING
+            && self.wire.now() < end
+            && self.wire.peer_lives()
+        {
             self.wire.pause();
         }
     }

@@ -108,6 +108,15 @@ fn what_knows_no_gate_comes_behind_what_goes_back() {
 }
 
 #[test]
+fn no_doorbell_lies_before_the_end_of_a_stream() {
+    explore(2_000, 1_000, || {
+        let reads = Plan { hands_back: true, last: true, behind_end: true, ..Plan::talk(300, 20) };
+        let world = connect([reads, Plan::talk(900, 300)], &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
 fn the_peer_takes_back_what_we_may_not() {
     explore(1_000, 500, || {
         // The other side goes on talking, so it looks at the connection.

@@ -8,7 +8,7 @@
 //! sent by the kernel: whoever reads the peer's socket then, and knows nothing of rings, finds every byte in order.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{fate, gate, state};
+use madrigal_drivers::shm::layout::{fate, gate, state, taking};
 use madrigal_netaccess::wait::Peer;
 use madrigal_sys::Errno;
 
@@ -93,13 +93,13 @@ impl<'a, W: Wire> View<'a, W> {
         self.await_ringers();
         let passage = self.pass();
         // SYNC: SeqCst, before the mark: a reader that finds it waits for what is taken back.
-        self.out.w.taking.store(1, Ordering::SeqCst);
+        self.out.w.taking.store(taking::RING, Ordering::SeqCst);
         // SYNC: SeqCst, before the first byte: a reader that finds the mark missing takes what has come for doorbells.
         self.out.w.state.store(state::DONE, Ordering::SeqCst);
         if let Passage::Open(_sender) = passage {
             self.take_back();
         }
-        self.out.w.taking.store(0, Ordering::SeqCst);
+        self.out.w.taking.store(taking::NOTHING, Ordering::SeqCst);
     }
 
     /// The direction we receive in is sealed: goes on as far as it can without waiting. Under the receive lock.
@@ -175,7 +175,7 @@ impl<'a, W: Wire> View<'a, W> {
         }
     }
 
-    fn send_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+    pub(super) fn send_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
         let end = self.wire.now() + ROOM_NS;
         while !bytes.is_empty() {
             match self.wire.send(bytes) {

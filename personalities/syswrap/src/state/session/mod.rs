@@ -27,6 +27,7 @@
 //! | [`leave`] | seals; the end of both directions |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
 //! | [`urgent`] | urgent bytes behind doorbells |
+//! | [`unmix`] | doorbells out of unread bytes, before the end of the stream goes behind them |
 //! | [`handback`] | unread bytes back into the kernel's queue, for readers that know nothing of rings |
 //!
 //! All of it works on a [`Wire`], the program's socket or a model's; `explored` runs it under a scheduler, with kills at every step.
@@ -41,6 +42,7 @@ mod reading;
 mod source;
 mod sums;
 mod switch;
+mod unmix;
 mod urgent;
 mod wire;
 
@@ -56,6 +58,7 @@ pub(crate) use handback::{Aside, HandBack, PeerEnd};
 pub(crate) use leave::Passage;
 pub(crate) use put::{Piece, Put, Room, STALL_NS};
 pub(crate) use source::{Source, Taker, Took};
+pub(crate) use unmix::Unmix;
 pub(crate) use wire::{Health, Wire};
 
 use madrigal_sys::Errno;

@@ -5,6 +5,8 @@
 //!   family word:  0 --(a process takes it)--> its number --(it is done)--> 0
 //!                                                 \--(it died: the next one takes it)--> the next one's number
 //! ```
+//! A reader that may take bytes in front of the ring keeps the writer from taking them ([`super::unmix`]).
+//!
 //! Doorbells are told from bytes by how many the kernel has ever given out, so who counts and then takes must be alone. A process that
 //! died while it put unread bytes back (`handing`) has taken some with it, and one that is stopped with the lock may go on at any time:
 //! the connection is cut off then, which everybody sees, and nobody takes what the kernel still holds for bytes of the program's.
@@ -12,12 +14,14 @@
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_sys::Errno;
 
+use super::unmix::Before;
 use super::{Session, View, Wire, phase};
 use crate::state::lock::Guard;
 
 /// The right; given back on drop.
 pub(crate) struct Reading<'a> {
     // Before the guard: fields are dropped in this order.
+    _before: Option<Before<'a>>,
     _family: Option<Family<'a>>,
     guard: Guard<'a>,
 }
@@ -57,16 +61,33 @@ impl<'a, W: Wire> View<'a, W> {
     pub(crate) fn reading(&self) -> Reading<'a> {
         let guard = self.s.rlock.lock();
         let shared = self.s.is_shared() && !guard.nested();
-        Reading { _family: shared.then(|| self.join()).flatten(), guard }
+        let family = shared.then(|| self.join()).flatten();
+        let before = if !guard.nested() && self.is_before_ring() { self.before() } else { None };
+        Reading { _before: before, _family: family, guard }
     }
 
     /// The same, if nobody has it now.
     pub(crate) fn try_reading(&self) -> Option<Reading<'a>> {
         let guard = self.s.rlock.try_lock()?;
-        if !self.s.is_shared() || guard.nested() {
-            return Some(Reading { _family: None, guard });
+        let alone = guard.nested();
+        let family = if !alone && self.s.is_shared() { Some(self.try_join(0)?) } else { None };
+        let before = if !alone && self.is_before_ring() { Some(self.try_before()?) } else { None };
+        Some(Reading { _before: before, _family: family, guard })
+    }
+
+    /// Waits until the writer has sent again what it has taken out. `None`: it never does, and the connection is no more.
+    fn before(&self) -> Option<Before<'a>> {
+        let end = self.wire.now() + KEPT_NS;
+        loop {
+            if let Some(before) = self.try_before() {
+                return Some(before);
+            }
+            if self.wire.now() > end || !self.wire.peer_lives() {
+                self.cut_off();
+                return None;
+            }
+            self.wire.pause();
         }
-        Some(Reading { _family: Some(self.try_join(0)?), guard })
     }
 
     /// Waits for the family's lock. `None`: it was not to be had, and the connection is no more.

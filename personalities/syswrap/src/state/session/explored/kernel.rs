@@ -10,6 +10,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};
 
 use super::super::handback::{Aside, HandBack, PeerEnd};
+use super::super::unmix::Unmix;
 use super::super::wire::{Health, Wire};
 
 /// Bytes the kernel carries for one direction before a sender has to wait.
@@ -382,7 +383,7 @@ impl<'a> Wire for End<'a> {
     }
 
     fn cut_off(self) {
-        unreachable!("the processes of this model do not fork")
+        self.kernel.abort(self.side);
     }
 
     fn switched(self) {}
@@ -397,8 +398,12 @@ impl HandBack for End<'_> {
     type Aside = Vec<u8>;
 
     fn peer(&self) -> Result<Self, Errno> {
-        let gone = self.kernel.with(self.side, |queue| queue.fin || queue.closed);
-        if gone { Err(Errno::SRCH) } else { Ok(Self { side: 1 - self.side, ..*self }) }
+        let closed = self.kernel.with(1 - self.side, |queue| queue.deaf);
+        if closed || self.kernel.with(self.side, |queue| queue.closed) {
+            Err(Errno::SRCH)
+        } else {
+            Ok(Self { side: 1 - self.side, ..*self })
+        }
     }
 
     fn may_ask(&self) -> bool {
@@ -411,6 +416,16 @@ impl HandBack for End<'_> {
 
     fn take(&self, aside: &mut Vec<u8>) -> Result<usize, Errno> {
         self.kernel.receive(self.side, usize::MAX, |byte| aside.push(byte))
+    }
+}
+
+impl Unmix for End<'_> {
+    fn take_from(&self, peer: &Self, aside: &mut Vec<u8>) -> Result<usize, Errno> {
+        HandBack::take(peer, aside)
+    }
+
+    fn taken_of(&self, peer: &Self) -> Result<u64, Errno> {
+        Wire::taken(*peer)
     }
 }
 

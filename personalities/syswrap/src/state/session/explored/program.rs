@@ -43,8 +43,10 @@ pub(super) struct Plan {
     pub(super) asks_back: bool,
     /// Not before the peer writes to a ring larger than that of the slot.
     pub(super) late: bool,
-    /// Not before the peer has left, and nobody reads before.
+    /// Not before the peer has left, and nobody reads before;
     pub(super) last: bool,
+    /// nor before it has shut its sending direction.
+    pub(super) behind_end: bool,
     /// Larger rings can be had.
     pub(super) grows: bool,
     /// It closes behind what it has sent.
@@ -94,10 +96,16 @@ fn send_all(world: &World, side: usize, plan: Plan) {
     if plan.closes {
         let view = world.view(side);
         let _sending = view.s.wlock.lock();
-        view.close(false, true);
+        if !view.close(false, true) {
+            view.unmix(&view.wire);
+        }
     } else {
         // shutdown(2), in one piece with the end of the session.
         leave(world, side, |_| Ok(()));
+        let view = world.view(side);
+        let _sending = view.s.wlock.lock();
+        view.unmix(&view.wire);
+        view.be_mute();
     }
     if plan.unhooked > 0 {
         // It begins behind the gate, which holds it no more then.
@@ -299,7 +307,7 @@ impl Taker for Reader<'_> {
 
 fn read_all(world: &World, side: usize, plan: Plan) {
     let (v, reader) = (world.view(side), Reader { world, side });
-    while plan.last && v.s.rx() != phase::DONE && !world.kernel.is_over(1 - side) {
+    while plan.last && v.s.rx() != phase::DONE && (plan.behind_end || !world.kernel.is_over(1 - side)) {
         world.idle(side, "bytes that have gone back");
     }
     while world.read[side].load(Order::SeqCst) < plan.reads {
@@ -398,7 +406,9 @@ fn end_session(world: &World, side: usize, plan: Plan) {
         let peer = world.view(1 - side);
         peer.s.tx() != phase::DONE && peer.s.producer.block(&peer.mem).is_none_or(|block| block.size < UNIT)
     };
-    while plan.last && world.view(1 - side).s.tx() != phase::DONE {
+    let peer_goes_on =
+        || world.view(1 - side).s.tx() != phase::DONE || plan.behind_end && !world.kernel.is_over(1 - side);
+    while plan.last && peer_goes_on() {
         world.idle(side, "the peer's end");
     }
     while plan.late && small() && v.s.rx() != phase::DONE {
@@ -409,6 +419,11 @@ fn end_session(world: &World, side: usize, plan: Plan) {
     }
     let by = |copies| Either { end: End { kernel: &world.kernel, side }, copies };
     leave(world, side, |v| match () {
+        () if plan.behind_end => {
+            let done = v.hand_back(&v.wire);
+            assert_eq!(done, Ok(()), "{}", world.dump());
+            done
+        }
         () if plan.hands_back && thread_rng().gen_bool(0.5) => v.hand_back(&v.wire),
         () if plan.hands_back => v.hand_back(&by(true)),
         () if plan.asks_back => v.hand_back(&by(false)),
