@@ -46,7 +46,11 @@ impl Traced {
         }
         Some(match libc::WSTOPSIG(status) {
             _ if !libc::WIFSTOPPED(status) => Stop::Ended(status),
-            libc::SIGSTOP => Stop::Mark,
+            libc::SIGSTOP => {
+                // SAFETY: it is stopped. It is not to outlive a check that fails.
+                unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, self.0, 0, libc::PTRACE_O_EXITKILL) };
+                Stop::Mark
+            }
             libc::SIGTRAP => Stop::Call,
             signal => Stop::Signal(signal),
         })
