@@ -9,7 +9,7 @@
 //! peer finds counts that cannot be, and a reset.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::layout::{fate, taking};
+use madrigal_drivers::shm::layout::{fate, state, taking};
 use madrigal_sys::Errno;
 
 use super::{Aside, HandBack, View, Wire, phase};
@@ -78,7 +78,7 @@ impl<'a, W: Wire> View<'a, W> {
     /// Whether the peer has not come to the ring, and lives, and was rung.
     fn may_be_mixed(&self) -> bool {
         let (writer, reader) = (&self.out.w, &self.out.r);
-        self.s.tx() == phase::DONE
+        writer.state.load(Ordering::SeqCst) == state::DONE
             && writer.bells.load(Ordering::SeqCst) > 0
             && writer.urgent.load(Ordering::SeqCst) == 0
             && reader.ready.load(Ordering::Relaxed) == self.number()
