@@ -1,5 +1,6 @@
 //! One end does something between any two system calls of what the other end does: what comes out of it is what TCP says, whenever
-//! that is. A run tries some of the moments; `ANY_TIME=all` tries each.
+//! that is. A run tries some of the moments; `ANY_TIME=all` tries each,
+//! `ANY_TIME=7` that one.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
@@ -7,7 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use libc::{EAGAIN, ECONNRESET, EPOLLET, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_PEEK, MSG_WAITALL, POLLIN};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 use crate::rest::mixed;
 use crate::set::Set;
@@ -120,11 +121,18 @@ type Deed = fn(&OwnedFd, usize) -> Did;
 /// A connection, and what is unread of it.
 type Start = fn() -> (Pair, Vec<u8>);
 
-/// All of it in a ring; and most of it in front of doorbells.
-const STARTS: [(&str, Start); 2] = [("a ring", unread_in_a_ring), ("a mixture", mixed)];
+/// All of it in a ring; most of it in front of doorbells; and in the kernel, where connections may move at once.
+const STARTS: [(&str, Start); 3] =
+    [("a ring", unread_in_a_ring), ("a mixture", mixed), ("its beginning", unread_in_the_kernel)];
 
 fn unread_in_a_ring() -> (Pair, Vec<u8>) {
     let (pair, unread) = (Pair::warm(), letters(UNREAD));
+    send_all(&pair.c, &unread);
+    (pair, unread)
+}
+
+fn unread_in_the_kernel() -> (Pair, Vec<u8>) {
+    let (pair, unread) = (Pair::fresh(), letters(UNREAD));
     send_all(&pair.c, &unread);
     (pair, unread)
 }
@@ -142,21 +150,34 @@ pub(crate) fn tries_all() -> bool {
 /// Does it beside each of these acts, at each moment.
 fn beside(acts: &[(&str, Act)], deed: Deed) {
     for (turn, (name, act)) in acts.iter().enumerate() {
-        for (first, (from, start)) in STARTS.iter().enumerate() {
-            let first = (std::process::id() + (turn * STARTS.len() + first) as u32) % STRIDE;
-            let mut moments = (1..MOST).filter(|at| tries_all() || at % STRIDE == first);
-            moments.all(|at| at_moment(at, &format!("{name}, {from}"), *start, *act, deed));
+        for (from, start) in STARTS {
+            for writer in [false, true] {
+                let name = format!("{name}, {from}{}", if writer { ", stopped" } else { "" });
+                moments(turn, |at| at_moment(at, &name, start, *act, deed, writer));
+            }
         }
     }
 }
 
-fn beside_all(deed: Deed) {
-    beside(&[OPEN, HALF_CLOSES, ENDS].concat(), deed);
+/// At some moments, which ones the turn says, or at each, as long as it is not done before.
+fn moments(turn: usize, at_moment: impl FnMut(u32) -> bool) {
+    let first = (std::process::id() + turn as u32) % STRIDE;
+    let asked = std::env::var("ANY_TIME").ok();
+    let is_tried = |at: u32| match &asked {
+        Some(asked) => asked == "all" || *asked == at.to_string(),
+        None => at % STRIDE == first,
+    };
+    (1..MOST).filter(|at| is_tried(*at)).all(at_moment);
 }
 
-/// False: it was done by then.
-fn at_moment(at: u32, name: &str, start: Start, act: Act, deed: Deed) -> bool {
-    let ((go, goes), (done, does)) = (net::pipe(), net::pipe());
+fn beside_all(deed: Deed) {
+    beside(&[OPEN, HALF_CLOSES, ENDS].concat(), deed);
+    moments(0, |at| at_a_kill(at, deed));
+}
+
+/// False: it was done by then. It is the `writer`, with its act, that stops, or the reader.
+fn at_moment(at: u32, name: &str, start: Start, act: Act, deed: Deed, writer: bool) -> bool {
+    let ((go, goes), (done, does_it)) = (net::pipe(), net::pipe());
     let tell = || {
         net::write(&goes, b"g").unwrap();
         // It may have to wait for who stands still.
@@ -165,20 +186,68 @@ fn at_moment(at: u32, name: &str, start: Start, act: Act, deed: Deed) -> bool {
     at_stop(at, tell, |mark| {
         let (Pair { c, s }, unread) = start();
         let tail = letters(TAIL);
-        let acts = || {
-            net::read(&go, &mut [0]).unwrap();
-            let left = act(c, &tail);
-            net::write(&does, b"d").unwrap();
-            left
+        let acts = || act(c, &tail);
+        let does = || deed(&s, unread.len() + TAIL);
+        let (left, did) = if writer {
+            beside_the_other(acts, does, &mark, (&go, &does_it))
+        } else {
+            let (did, left) = beside_the_other(does, acts, &mark, (&go, &does_it));
+            (left, did)
         };
-        let (did, left) = std::thread::scope(|scope| {
-            let other = scope.spawn(acts);
-            mark();
-            let did = deed(&s, unread.len() + TAIL);
-            mark();
-            (did, other.join().unwrap())
-        });
         verify(&s, did, left, &[unread, tail.clone()].concat(), &format!("{name}, stop {at}"));
+    })
+}
+
+/// This between the marks, and that by another thread once it is told to go; what came of both.
+fn beside_the_other<A, B: Send>(
+    this: impl FnOnce() -> A,
+    that: impl FnOnce() -> B + Send,
+    mark: &dyn Fn(),
+    (go, done): (&OwnedFd, &OwnedFd),
+) -> (A, B) {
+    let told = || {
+        net::read(go, &mut [0]).unwrap();
+        let that = that();
+        net::write(done, b"d").unwrap();
+        that
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(told);
+        mark();
+        let this = this();
+        mark();
+        (this, other.join().unwrap())
+    })
+}
+
+/// The same where the other end is a process that sends the rest and is killed.
+fn at_a_kill(at: u32, deed: Deed) -> bool {
+    let ((go, goes), (done, does)) = (net::pipe(), net::pipe());
+    let tell = || {
+        net::write(&goes, b"g").unwrap();
+        poll(&done, POLLIN, 20);
+        // It is dead in a moment.
+        net::nap(2);
+    };
+    at_stop(at, tell, |mark| {
+        let (unread, tail) = (letters(UNREAD), letters(TAIL));
+        let sends = |c: &OwnedFd| {
+            send_all(c, &unread);
+            net::read(&go, &mut [0]).unwrap();
+            send_all(c, &tail);
+            net::write(&does, b"d").unwrap();
+        };
+        let mut did = Did::default();
+        let here = |s: &OwnedFd| {
+            while net::readable(s) < UNREAD {
+                net::nap(1);
+            }
+            mark();
+            did = deed(s, UNREAD + TAIL);
+            mark();
+        };
+        let s = pair::left_beside(sends, here);
+        verify(&s, did, Left::Closed, &[&unread[..], &tail].concat(), &format!("a kill, stop {at}"));
     })
 }
 
