@@ -51,6 +51,13 @@ MUTANTS = [
         ("semantics sleepers::set_asleep_as_it_moves default", "semantics sleepers::set_asleep_as_it_moves first"),
     ),
     Mutant(
+        "mark-passed-over", SYSWRAP + "io/recv.rs",
+        "        let most = if op.done() > 0 { before_mark(op.fd())? } else { usize::MAX };",
+        "        let most = usize::MAX;",
+        "a receive that has got a part takes what comes behind an urgent mark, too",
+        ("semantics urgent::receive_that_waits_ends_at_a_mark_at_any_time default",),
+    ),
+    Mutant(
         "kernel-send-beside-a-switch", SYSWRAP + "io/send/behind.rs",
         "        moved = s.session.sends();",
         "        moved = false;",
@@ -233,6 +240,34 @@ MUTANTS = [
         "self.inn.wake.gate.fetch_or(0, Ordering::SeqCst);",
         "while unread bytes are put back into the kernel's queue their sender sends on: the order of the stream is lost",
         ("model madrigal-syswrap unread_bytes_go_back 20",),
+    ),
+    Mutant(
+        "fin-not-looked-for", SESSION + "handback.rs",
+        "if self.inn.w.shut.load(Ordering::SeqCst) != 0 || peer.is_mute() {",
+        "if false {",
+        "unread bytes are put back behind a FIN, which nobody can: the connection is reset",
+        ("model madrigal-syswrap a_half_close_beside_a_hand_back 100", "semantics rest::half_closed_at_any_time_beside_a_file default"),
+    ),
+    Mutant(
+        "others-not-looked-for", SESSION + "handback.rs",
+        "            if others == 0 || own == 0 {",
+        "            if others < usize::MAX {",
+        "what a FILE of the peer's sends while bytes are put back comes in front of them",
+        ("model madrigal-syswrap what_knows_no_gate 100",),
+    ),
+    Mutant(
+        "doorbells-before-a-fin", SESSION + "unmix.rs",
+        "        if !self.may_be_mixed() {\n            return;",
+        "        if self.wire.now() > 0 {\n            return;",
+        "doorbells stay between unread bytes when the stream ends: who knows no rings would read them, and finds a reset",
+        ("model madrigal-syswrap no_doorbell_lies_before 100",),
+    ),
+    Mutant(
+        "reader-beside-unmix", SESSION + "unmix.rs",
+        "(self.inn.w.taking.load(Ordering::SeqCst) != taking::ALL).then_some(before)",
+        "Some(before)",
+        "a reader counts and takes bytes of the kernel's while the writer takes them out to send them again",
+        ("model madrigal-syswrap a_half_close_beside_a_hand_back 100", "model madrigal-syswrap what_knows_no_gate 100"),
     ),
     Mutant(
         "fork-keeps-sessions", SYSWRAP + "lifecycle/fork.rs",
