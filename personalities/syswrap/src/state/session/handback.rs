@@ -76,7 +76,8 @@ impl<W: Wire> View<'_, W> {
         if self.s.rx() == phase::DONE {
             return Ok(());
         }
-        match by.peer() {
+        // Who is not found may have gone since it was looked for last.
+        match by.peer().inspect_err(|_| self.learn()) {
             Ok(peer) => return self.hand_back_through(&peer, by),
             // The peer is gone, and with it what it had not sent.
             Err(e) if self.ended() && Self::CONSUMER.waiting(self.inn) == 0 => return self.keep_queue(e, by.may_ask()),
