@@ -21,6 +21,8 @@ enum Stop {
 impl Traced {
     fn start(check: impl FnOnce(&dyn Fn())) -> Self {
         Self(net::fork(|| {
+            // Of a traced process an ignored signal, too, wakes some thread.
+            net::mask(libc::SIGCHLD, true);
             // SAFETY: no pointers; its parent traces it.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
             check(&|| {
