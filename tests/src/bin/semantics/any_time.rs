@@ -1,6 +1,5 @@
 //! One end does something between any two system calls of what the other end does: what comes out of it is what TCP says, whenever
-//! that is. A run tries some of the moments; `ANY_TIME=all` tries each,
-//! `ANY_TIME=7` that one.
+//! that is. A run tries some of the moments; `ANY_TIME=all` tries each, `ANY_TIME=7` that one.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString};
