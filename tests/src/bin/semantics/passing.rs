@@ -14,6 +14,7 @@ crate::checks![
     passed_with_unread_bytes,
     passed_after_end,
     passed_behind_unread_bytes,
+    passed_with_bytes_that_both_ends_stand_behind,
     passed_and_kept,
     passed_by_the_peer,
     received_and_used,
@@ -112,6 +113,18 @@ fn passed_after_end() {
         assert_eq!(net::wait(pid), 0, "closed: {closed}");
         drop(kept);
     }
+}
+
+/// One end has shut its receiving direction with a byte unread, and then the other one both of its own.
+fn passed_with_bytes_that_both_ends_stand_behind() {
+    let (over, pid) = taker(|fd| assert_eq!(recv_up_to(&fd, 100), b"x"));
+    let Pair { c, s } = Pair::warm();
+    send_all(&c, b"x");
+    net::await_events(&s, POLLIN);
+    net::shutdown(&s, libc::SHUT_RD).unwrap();
+    net::shutdown(&c, libc::SHUT_RDWR).unwrap();
+    pass(&over, &s);
+    assert_eq!(net::wait(pid), 0);
 }
 
 /// At any point of its way into a ring, with the last byte but one unread: what came behind that is there, too.

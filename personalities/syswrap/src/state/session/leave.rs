@@ -59,13 +59,11 @@ impl<'a, W: Wire> View<'a, W> {
         });
     }
 
-    /// Whether the program's shutdown(2) leaves both directions shut, with so little unread in the ring that the kernel takes it before. It is
-    /// the last moment: whoever reads the socket without us is to find it there.
+    /// Whether the program's shutdown(2) leaves the receiving direction shut, with so little unread in the ring that the kernel takes it
+    /// before. It is the last moment: nobody sends to who does not receive, and whoever reads the socket without us is to find it there.
     pub(crate) fn has_last_bytes(&self, how: i32) -> bool {
-        let (mute, deaf) = (self.out.w.shut.load(Ordering::SeqCst) != 0, self.inn.r.deaf.load(Ordering::SeqCst) != 0);
-        (mute || how != libc::SHUT_RD)
-            && (deaf || how != libc::SHUT_WR)
-            && (1..=IN_WINDOW as u64).contains(&Self::CONSUMER.waiting(self.inn))
+        let deaf = self.inn.r.deaf.load(Ordering::SeqCst) != 0;
+        (deaf || how != libc::SHUT_WR) && (1..=IN_WINDOW as u64).contains(&Self::CONSUMER.waiting(self.inn))
     }
 
     /// The program shuts its receiving direction: TCP answers bytes that come from now on, doorbells too, with a reset. Before the seal.
