@@ -396,6 +396,27 @@ pub fn await_events(fd: impl Fd, events: c_short) {
     }
 }
 
+/// splice(2), at no offsets.
+pub fn splice(from: impl Fd, to: impl Fd, n: usize) -> Count {
+    splice_with(from, to, n, 0)
+}
+
+/// The same with flags.
+pub fn splice_with(from: impl Fd, to: impl Fd, n: usize, flags: u32) -> Count {
+    let none = std::ptr::null_mut();
+    // SAFETY: no offsets.
+    count(unsafe { libc::splice(from.raw(), none, to.raw(), none, n, flags) })
+}
+
+/// Takes so many bytes out of a pipe, which are there or will be.
+pub fn read_exact(pipe: impl Fd + Copy, n: usize) -> Vec<u8> {
+    let (mut bytes, mut done) = (vec![0; n], 0);
+    while done < n {
+        done += read(pipe, &mut bytes[done..]).unwrap();
+    }
+    bytes
+}
+
 /// A pipe: read end, write end.
 pub fn pipe() -> (OwnedFd, OwnedFd) {
     let mut fds = [0; 2];

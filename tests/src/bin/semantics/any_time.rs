@@ -72,7 +72,7 @@ const OPEN: &[(&str, Act)] = &[
     ("splices", |c, tail| {
         let (out, input) = net::pipe();
         assert_eq!(net::write(&input, tail), Ok(TAIL));
-        assert_eq!(splice(&out, &c, TAIL), TAIL);
+        assert_eq!(net::splice(&out, &c, TAIL), Ok(TAIL));
         Left::Open(c)
     }),
     ("forks and sends", |c, tail| {
@@ -339,30 +339,14 @@ fn waits_in_a_set_and_receives() {
     beside_all(waits);
 }
 
-fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> usize {
-    let none = std::ptr::null_mut();
-    // SAFETY: no offsets.
-    let n = unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) };
-    // A reset takes what has come before.
-    n.max(0) as usize
-}
-
 fn splices() {
     let splices = |s: &OwnedFd, all: usize| {
         let (out, input) = net::pipe();
-        let n = splice(s, &input, all - TAIL);
-        read(from_pipe(&out, n))
+        // A reset takes what has come before.
+        let n = net::splice(s, &input, all - TAIL).unwrap_or(0);
+        read(net::read_exact(&out, n))
     };
     beside_all(splices);
-}
-
-fn from_pipe(out: &OwnedFd, n: usize) -> Vec<u8> {
-    let mut bytes = vec![0; n];
-    let mut done = 0;
-    while done < n {
-        done += net::read(out, &mut bytes[done..]).unwrap();
-    }
-    bytes
 }
 
 /// A FILE on another descriptor of a socket.
@@ -432,7 +416,7 @@ fn is_read_by_a_child() {
         drop(input);
         assert_eq!(net::wait(child), 0);
         let n = net::readable(&out);
-        read(from_pipe(&out, n))
+        read(net::read_exact(&out, n))
     };
     beside_all(forks);
 }

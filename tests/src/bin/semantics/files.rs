@@ -105,12 +105,6 @@ fn sendfile_past_end() {
     assert_eq!(net::poll(&p.s, libc::POLLIN, 0), 0);
 }
 
-fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
-    let none = ptr::null_mut();
-    // SAFETY: no offsets.
-    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
-}
-
 fn sendfile_beside_a_sender() {
     // A connection that moves into its ring while one thread is about to call the kernel: each piece is whole, and none is missing.
     const PIECES: usize = 800;
@@ -136,7 +130,7 @@ fn splice_into_socket() {
     let (out, input) = net::pipe();
     send_all(&p.c, b"before ");
     net::write(&input, b"by splice").unwrap();
-    assert_eq!(splice(&out, &p.c, 100), Ok(9));
+    assert_eq!(net::splice(&out, &p.c, 100), Ok(9));
     send_all(&p.c, b" after");
     assert_eq!(recv_exact(&p.s, 22), b"before by splice after");
 }
@@ -149,20 +143,11 @@ fn splice_out_of_socket() {
             net::nap(20);
             send_all(&p.c, b"hello");
         },
-        || assert_eq!(splice(&p.s, &input, 100), Ok(5)),
+        || assert_eq!(net::splice(&p.s, &input, 100), Ok(5)),
     );
-    assert_eq!(read_pipe(&out, 5), b"hello");
+    assert_eq!(net::read_exact(&out, 5), b"hello");
     send_all(&p.s, b"back");
     assert_eq!(recv_exact(&p.c, 4), b"back");
-}
-
-fn read_pipe(out: &OwnedFd, n: usize) -> Vec<u8> {
-    let mut buf = vec![0; n];
-    let mut done = 0;
-    while done < n {
-        done += net::read(out, &mut buf[done..]).unwrap();
-    }
-    buf
 }
 
 fn splice_out_with_ring_bytes() {
@@ -176,8 +161,8 @@ fn splice_out_with_ring_bytes() {
         || send_all(&p.c, &bytes[900..]),
         || {
             while got.len() < bytes.len() {
-                let n = splice(&p.s, &input, 4096).unwrap();
-                got.extend(read_pipe(&out, n));
+                let n = net::splice(&p.s, &input, 4096).unwrap();
+                got.extend(net::read_exact(&out, n));
             }
         },
     );
@@ -260,9 +245,9 @@ fn splice_after_end() {
     for closed in [false, true] {
         let p = through(&pattern(800), closed);
         let (out, input) = net::pipe();
-        assert_eq!(splice(&p.s, &input, 4096), Ok(800), "closed: {closed}");
-        assert!(read_pipe(&out, 800) == pattern(800));
-        assert_eq!(splice(&p.s, &input, 4096), Ok(0));
+        assert_eq!(net::splice(&p.s, &input, 4096), Ok(800), "closed: {closed}");
+        assert!(net::read_exact(&out, 800) == pattern(800));
+        assert_eq!(net::splice(&p.s, &input, 4096), Ok(0));
     }
 }
 
@@ -313,13 +298,13 @@ fn tee_like_copy() {
                 },
                 || {
                     loop {
-                        let n = splice(&left.s, &input, 65_536).expect("splice");
+                        let n = net::splice(&left.s, &input, 65_536).expect("splice");
                         if n == 0 {
                             break;
                         }
                         let mut done = 0;
                         while done < n {
-                            done += splice(&out, &right.c, n - done).unwrap();
+                            done += net::splice(&out, &right.c, n - done).unwrap();
                         }
                     }
                     net::shutdown(&right.c, libc::SHUT_WR).unwrap();

@@ -108,7 +108,7 @@ fn killed_with_kernel_bytes_unread() {
     net::set(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
     let (out, input) = net::pipe();
     net::write(&input, b"spliced").unwrap();
-    assert_eq!(splice(&out, &fd, 7), Ok(7));
+    assert_eq!(net::splice(&out, &fd, 7), Ok(7));
     end(pid);
     assert_eq!(send(&fd, b"x", 0), Err(ECONNRESET));
     assert_eq!(send(&fd, b"x", 0), Err(EPIPE));
@@ -223,19 +223,13 @@ fn killed_then_files() {
     let (fd, pid) = rung();
     let (out, input) = net::pipe();
     net::write(&input, b"spliced").unwrap();
-    assert_eq!(splice(&out, &fd, 7), Ok(7), "taken");
+    assert_eq!(net::splice(&out, &fd, 7), Ok(7), "taken");
     net::write(&input, b"spliced").unwrap();
     net::on_signal(libc::SIGPIPE, net::count_signal, true);
-    assert_eq!(splice(&out, &fd, 7), Err(EPIPE));
+    assert_eq!(net::splice(&out, &fd, 7), Err(EPIPE));
     assert_eq!(net::signals(), 1);
     assert_eq!(net::read(&out, &mut [0; 9]), Ok(7), "the pipe keeps what was not taken");
     net::wait(pid);
-}
-
-fn splice(from: &OwnedFd, to: &OwnedFd, n: usize) -> net::Count {
-    let none = std::ptr::null_mut();
-    // SAFETY: no offsets.
-    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, 0) })
 }
 
 /// At any point of a connection's way into a ring: the first look shows the end.
@@ -409,7 +403,7 @@ fn closed_with_kernel_bytes_unread() {
     send_all(&p.c, b"1");
     let (out, input) = net::pipe();
     net::write(&input, b"2").unwrap();
-    assert_eq!(splice(&out, &p.c, 1), Ok(1));
+    assert_eq!(net::splice(&out, &p.c, 1), Ok(1));
     assert_eq!(recv_exact(&p.s, 1), b"1");
     drop(p.s);
     await_events(&p.c, POLLERR);

@@ -62,29 +62,15 @@ fn fill(fd: &OwnedFd) -> Vec<u8> {
     sent
 }
 
-fn splice(from: &OwnedFd, to: &OwnedFd, n: usize, flags: u32) -> net::Count {
-    let none = std::ptr::null_mut();
-    // SAFETY: no offsets.
-    net::count(unsafe { libc::splice(from.as_raw_fd(), none, to.as_raw_fd(), none, n, flags) })
-}
-
 /// Takes `n` bytes out by splice(2).
 fn spliced(from: &OwnedFd, n: usize) -> Vec<u8> {
     let ((out, input), mut got) = (net::pipe(), Vec::new());
     while got.len() < n {
-        let moved = splice(from, &input, 60_000, 0).expect("splice");
+        let moved = net::splice(from, &input, 60_000).expect("splice");
         assert!(moved > 0, "the end after {} of {n}", got.len());
-        got.extend(recv_from_pipe(&out, moved));
+        got.extend(net::read_exact(&out, moved));
     }
     got
-}
-
-fn recv_from_pipe(pipe: &OwnedFd, n: usize) -> Vec<u8> {
-    let (mut bytes, mut done) = (vec![0; n], 0);
-    while done < n {
-        done += net::read(pipe, &mut bytes[done..]).unwrap();
-    }
-    bytes
 }
 
 pub(crate) fn assert_same(got: &[u8], sent: &[u8]) {
@@ -116,7 +102,7 @@ fn spliced_when_the_peer_has_closed() {
     // The end comes behind what nobody has read, which the window may keep away.
     drop(p.c);
     assert_same(&spliced(&p.s, sent.len()), &sent);
-    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+    assert_eq!(net::splice(&p.s, &net::pipe().1, 1), Ok(0));
 }
 
 fn spliced_when_the_peer_has_reset() {
@@ -127,8 +113,8 @@ fn spliced_when_the_peer_has_reset() {
     net::await_events(&p.s, POLLERR);
     assert_eq!(spliced(&p.s, 6), b"before");
     let (_out, input) = net::pipe();
-    assert_eq!(splice(&p.s, &input, 1, 0), Err(ECONNRESET));
-    assert_eq!(splice(&p.s, &input, 1, 0), Ok(0));
+    assert_eq!(net::splice(&p.s, &input, 1), Err(ECONNRESET));
+    assert_eq!(net::splice(&p.s, &input, 1), Ok(0));
 }
 
 fn spliced_into_a_full_pipe() {
@@ -142,12 +128,12 @@ fn spliced_into_a_full_pipe() {
     let holds = net::fcntl(&input, libc::F_SETPIPE_SZ, 8192).unwrap() as usize;
     let mut done = 0;
     while done < sent.len() {
-        let moved = splice(&p.s, &input, sent.len(), libc::SPLICE_F_NONBLOCK).unwrap();
+        let moved = net::splice_with(&p.s, &input, sent.len(), libc::SPLICE_F_NONBLOCK).unwrap();
         assert!((1..=holds).contains(&moved), "{moved}");
-        assert_same(&recv_from_pipe(&out, moved), &sent[done..done + moved]);
+        assert_same(&net::read_exact(&out, moved), &sent[done..done + moved]);
         done += moved;
     }
-    assert_eq!(splice(&p.s, &input, 1, 0), Err(ECONNRESET));
+    assert_eq!(net::splice(&p.s, &input, 1), Err(ECONNRESET));
 }
 
 /// Nothing can be put behind a FIN: what is unread lies in front of it.
@@ -158,7 +144,7 @@ fn spliced_when_both_have_shut() {
     net::await_events(&p.c, libc::POLLRDHUP);
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     assert_eq!(spliced(&p.s, 6), b"before");
-    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+    assert_eq!(net::splice(&p.s, &net::pipe().1, 1), Ok(0));
 }
 
 /// A connection whose accepting end has not read all that came by the kernel, behind which lie a doorbell and bytes of the ring; and what
@@ -185,7 +171,7 @@ fn spliced_around_doorbells() {
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
     net::await_events(&p.s, libc::POLLRDHUP);
     assert_same(&spliced(&p.s, unread.len()), &unread);
-    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+    assert_eq!(net::splice(&p.s, &net::pipe().1, 1), Ok(0));
     send_all(&p.s, b"on");
     assert_eq!(recv_exact(&p.c, 2), b"on");
 
@@ -193,7 +179,7 @@ fn spliced_around_doorbells() {
     drop(p.c);
     net::await_events(&p.s, libc::POLLRDHUP);
     assert_same(&spliced(&p.s, unread.len()), &unread);
-    assert_eq!(splice(&p.s, &net::pipe().1, 1, 0), Ok(0));
+    assert_eq!(net::splice(&p.s, &net::pipe().1, 1), Ok(0));
 }
 
 /// A connection that its peer has reset, with so much unread that it lies in the ring.
