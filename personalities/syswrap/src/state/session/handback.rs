@@ -386,11 +386,15 @@ impl<W: Wire> View<'_, W> {
 /// `all` are these bytes, sent in one piece, and what others have sent before and behind it: those come to stand behind it. `EIO`: nobody
 /// can tell which are which.
 fn in_front<H: HandBack>(own: &[u8], all: &[u8], by: &H) -> Result<H::Aside, Errno> {
-    let others = |at: usize| all[..at].iter().chain(&all[at + own.len()..]);
     let mut places = (0..=all.len() - own.len()).filter(|&at| all[at..].starts_with(own));
     let first = places.next().ok_or(Errno::IO)?;
-    if places.any(|at| !others(at).eq(others(first))) {
-        return Err(Errno::IO);
+    let mut before = first;
+    for at in places {
+        // The others' bytes are the same for both places if what lies between these is what lies between their ends.
+        if all[before..at] != all[before + own.len()..at + own.len()] {
+            return Err(Errno::IO);
+        }
+        before = at;
     }
     let mut put = by.aside()?;
     for part in [own, &all[..first], &all[first + own.len()..]] {

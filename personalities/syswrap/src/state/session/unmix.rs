@@ -60,13 +60,14 @@ impl<'a, W: Wire> View<'a, W> {
         if !self.may_be_mixed() {
             return;
         }
-        let Ok(peer) = by.peer() else { return };
+        let (Ok(peer), Ok(mut aside)) = (by.peer(), by.aside()) else { return };
         // SYNC: SeqCst with `try_before`.
         self.out.w.taking.store(taking::ALL, Ordering::SeqCst);
         if self.await_readers()
             && self.may_be_mixed()
             && let Some(left) = self.left_at(by.taken_of(&peer))
-            && self.send_unmixed(left, &peer, by).is_err()
+            && self.send_unmixed(left, &peer, &mut aside, by).is_err()
+            && !aside.bytes().is_empty()
         {
             // Bytes are lost: everybody is to see that.
             self.wire.cut_off();
@@ -107,10 +108,10 @@ impl<'a, W: Wire> View<'a, W> {
         usize::try_from(left).ok().filter(|&left| left > 0)
     }
 
-    fn send_unmixed<U: Unmix>(&self, left: usize, peer: &U::Peer, by: &U) -> Result<(), Errno> {
-        let mut aside = by.aside()?;
+    /// An error while `aside` is empty: nothing was done.
+    fn send_unmixed<U: Unmix>(&self, left: usize, peer: &U::Peer, aside: &mut U::Aside, by: &U) -> Result<(), Errno> {
         let given = self.wire.given()?;
-        self.take_all(given, peer, &mut aside, by)?;
+        self.take_all(given, peer, aside, by)?;
         let bells = usize::try_from(self.out.w.bells.load(Ordering::SeqCst)).unwrap_or(usize::MAX);
         if left.checked_add(bells).is_none_or(|front| front > aside.bytes().len()) {
             return Err(Errno::INVAL);
