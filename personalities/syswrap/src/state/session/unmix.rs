@@ -130,7 +130,9 @@ impl<'a, W: Wire> View<'a, W> {
         let _wide = self.wire.widen(all);
         self.out.w.bells.store(0, Ordering::SeqCst);
         self.out.w.n_kernel.store(given + all, Ordering::SeqCst);
-        self.send_all(aside.bytes())
+        self.send_all(aside.bytes())?;
+        // Whoever knows no gate may have sent between: nobody can tell any more where that belongs.
+        if self.wire.given()? == given + all { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Takes everything out of the peer's queue that was ever given.

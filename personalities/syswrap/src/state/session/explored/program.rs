@@ -93,29 +93,28 @@ fn send_all(world: &World, side: usize, plan: Plan) {
         }
         at += n as u64;
     }
+    let view = world.view(side);
     if plan.closes {
-        let view = world.view(side);
         let _sending = view.s.wlock.lock();
         if !view.close(false, true) {
             view.unmix(&view.wire);
         }
     } else {
-        // shutdown(2), in one piece with the end of the session.
         leave(world, side, |_| Ok(()));
-        let view = world.view(side);
+        if plan.unhooked > 0 {
+            // It begins behind the gate, which holds it no more then.
+            at_gate(world, side, || ());
+        }
+        for at in at..at + plan.unhooked {
+            world.sent[side].fetch_add(1, Order::SeqCst);
+            while world.kernel.send(side, &[byte(side, at)]) == Err(Errno::AGAIN) {
+                world.kernel.await_room(side);
+            }
+        }
+        // shutdown(2).
         let _sending = view.s.wlock.lock();
         view.unmix(&view.wire);
         view.be_mute();
-    }
-    if plan.unhooked > 0 {
-        // It begins behind the gate, which holds it no more then.
-        at_gate(world, side, || ());
-    }
-    for at in at..at + plan.unhooked {
-        world.sent[side].fetch_add(1, Order::SeqCst);
-        while world.kernel.send(side, &[byte(side, at)]) == Err(Errno::AGAIN) {
-            world.kernel.await_room(side);
-        }
     }
     // Not while the peer puts bytes back by a copy of this socket.
     at_gate(world, side, || world.kernel.close_sending(side));
