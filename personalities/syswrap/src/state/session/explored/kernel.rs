@@ -17,6 +17,8 @@ use super::super::wire::{Health, Wire};
 const ROOM: usize = 1500;
 /// A look at the clock takes one of these, in ns: what must be done in some time is done in time, or is not.
 const STEPS: [u64; 2] = [4_000, 120_000];
+/// A pause takes so long: short enough that whoever is preempted a few times meanwhile is not taken for one that stands still.
+const PAUSE_NS: u64 = 10_000_000;
 /// Behind one of so many system calls a thread is preempted, for so many turns of the others.
 const PREEMPTED: u32 = 40;
 const SLICE: u32 = 100;
@@ -373,7 +375,7 @@ impl<'a> Wire for End<'a> {
     }
 
     fn pause(self) {
-        self.kernel.clock.fetch_add(50_000_000, Order::Relaxed);
+        self.kernel.clock.fetch_add(PAUSE_NS, Order::Relaxed);
         mortal::point();
         shuttle::thread::yield_now();
     }
