@@ -108,7 +108,8 @@ fn add<S: Subject>(
             // Doorbells would be shown.
             let _ = set.ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0);
             forget(set, s, member);
-            return Err(Errno::NOMEM);
+            // The set may have been closed meanwhile, behind the call.
+            return if set.is_closed() { Ok(()) } else { Err(Errno::NOMEM) };
         }
         // The first report may have woken a thread before it could know the member.
         stir_sleepers(set, s, m, member);
