@@ -52,7 +52,8 @@ fn put_plain_right(set: &Set, event: epoll_event, tells_gone: u32) -> (epoll_eve
     let may_be_gone = tells_gone > 1 || event.events & ENDED != 0;
     let gone = || registration::gone_with(set, event.u64);
     let Some((s, m)) = may_be_gone.then(gone).flatten() else { return (whole(set, event), None) };
-    match shown_of(&s, &s.members[m], event.events) {
+    let member = &s.members[m];
+    match shown_of(&s, member, asked_with(member, event.events)) {
         0 => (event, Some(None)),
         events => (epoll_event { events, ..event }, None),
     }
@@ -60,12 +61,17 @@ fn put_plain_right(set: &Set, event: epoll_event, tells_gone: u32) -> (epoll_eve
 
 /// An event that tells of more than the end of a stream that was told before: all there is to tell comes with it.
 fn whole(set: &Set, event: epoll_event) -> epoll_event {
-    let further = (EPOLLERR | EPOLLHUP) as u32;
+    let further = event.events & (EPOLLERR | EPOLLHUP) as u32 != 0;
     let told = || registration::told_end_with(set, event.u64);
-    let Some((s, m)) = (event.events & further != 0).then(told).flatten() else { return event };
+    let Some((s, m)) = further.then(told).flatten() else { return event };
     let member = &s.members[m];
-    let wanted = member.events.load(Ordering::Relaxed);
-    epoll_event { events: event.events | ready_of(&s, member, wanted) & (wanted | further), ..event }
+    epoll_event { events: event.events | shown_of(&s, member, asked_with(member, event.events)), ..event }
+}
+
+/// What the program asks for where the kernel has `told` this: of one whose stream's end was told by an edge the kernel may have been asked
+/// for the rest only.
+fn asked_with(member: &Member, told: u32) -> u32 {
+    if member.knows_end() { told | member.events.load(Ordering::Relaxed) } else { told }
 }
 
 /// What the program is told of an event of a member that is lent, and whose bytes may be in a ring.
