@@ -74,6 +74,8 @@ pub(crate) mod bit {
     pub(crate) const LENT: u32 = 512;
     /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no news.
     pub(crate) const TOLD: u32 = 1024;
+    /// Its set was shared by a fork: what is known of it another process may have changed.
+    pub(crate) const SHARED: u32 = 2048;
 }
 
 impl Member {

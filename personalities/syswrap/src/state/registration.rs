@@ -45,6 +45,7 @@ pub(crate) fn may_move<S: Subject>(s: &S) -> bool {
 /// them cannot be, and all stay the program's. Under the receive lock.
 pub(crate) fn adopt<S: Subject>(s: &S) -> bool {
     let _registering = s.hold_members();
+    lent::learn_changes(s);
     let mut unknown = 0;
     for (_, member) in used(s).filter(|(_, member)| member.may_have_fired()) {
         member.set_bit(bit::AWAITED, true);
@@ -227,6 +228,7 @@ pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, us
     let (s, m) = gone_with(set, data)?;
     let adopted = {
         let _registering = s.hold_members();
+        lent::learn_changes(&*s);
         let member = &s.members()[m];
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
         // First, for the kernel may report the new entry at once.

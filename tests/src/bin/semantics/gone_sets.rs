@@ -18,6 +18,7 @@ crate::checks![
     reset_then_closed_but_duplicated_beside_a_spawn,
     reset_told_by_an_edge_then_forked,
     half_closed_told_by_an_edge_then_reset_and_forked,
+    half_closed_behind_a_half_close_then_forked,
     killed_then_registered_by_a_child,
     killed_then_forked_with_a_set,
     killed_behind_a_fork_with_a_set,
@@ -113,6 +114,32 @@ fn half_closed_told_by_an_edge_then_reset_and_forked() {
             told = set.wait(4, -1);
         }
         assert_eq!(told, [(1, both | EPOLLHUP | EPOLLERR)], "{reset_first}");
+    }
+}
+
+/// To who has shut its receiving half, the peer's FIN is an edge still, which a fork does not take away; read before it, behind it or never.
+fn half_closed_behind_a_half_close_then_forked() {
+    for (forks, reads) in (0..2).flat_map(|forks| (0..3).map(move |reads| (forks == 1, reads))) {
+        let Pair { c, s } = Pair::warm();
+        net::shutdown(&s, libc::SHUT_RD).unwrap();
+        let set = Set::new();
+        send_all(&c, b"told");
+        set.add(&s, EPOLLIN | EPOLLET, 1);
+        assert_eq!(set.wait(4, 0), [(1, EPOLLIN)], "{forks} {reads}");
+        assert_eq!(set.wait(4, 0), [], "{forks} {reads}");
+        let read_if = |now| {
+            if reads == now {
+                assert_eq!(read(&s, &mut [0; 8]), Ok(4));
+            }
+        };
+        read_if(0);
+        net::shutdown(&c, libc::SHUT_WR).unwrap();
+        read_if(1);
+        if forks {
+            assert_eq!(net::wait(net::fork(|| 0)), 0);
+        }
+        assert_eq!(set.wait(4, 0), [(1, EPOLLIN)], "{forks} {reads}");
+        assert_eq!(set.wait(4, 0), [], "{forks} {reads}");
     }
 }
 

@@ -17,6 +17,7 @@ crate::checks![
     from_after_a_fork,
     as_another_process_asks,
     as_another_process_changes,
+    as_a_process_has_changed_that_is_gone,
     in_vain,
 ];
 
@@ -177,6 +178,34 @@ fn as_another_process_changes() {
         send_all(&p.c, b"x");
         assert_eq!(set.wait(4, 5000), [(3, EPOLLIN)]);
         assert_eq!(set.wait(4, 0), []);
+    }
+}
+
+/// What a process changed that is gone holds where the connection goes back to its ring.
+fn as_a_process_has_changed_that_is_gone() {
+    const OUT: i32 = libc::EPOLLOUT;
+    let changes: [(fn(&Set, &Pair), &[(u64, i32)]); 4] = [
+        (|set, p| set.modify(&p.s, EPOLLIN | OUT, 2), &[(2, OUT)]),
+        (|set, p| set.modify(&p.s, OUT | libc::EPOLLET, 3), &[(3, OUT)]),
+        (|set, p| set.delete(&p.s), &[]),
+        (|set, p| (set.delete(&p.s), set.add(&p.s, OUT, 4)).1, &[(4, OUT)]),
+    ];
+    for (i, (change, told)) in changes.into_iter().enumerate() {
+        let (p, set) = (Pair::warm(), Set::new());
+        set.add(&p.s, EPOLLIN, 1);
+        let child = net::fork(|| {
+            change(&set, &p);
+            0
+        });
+        assert_eq!(net::wait(child), 0);
+        for round in 0..2000u32 {
+            send_all(&p.c, &round.to_ne_bytes());
+            assert_eq!(recv_exact(&p.s, 4), round.to_ne_bytes());
+            send_all(&p.s, &round.to_ne_bytes());
+            assert_eq!(recv_exact(&p.c, 4), round.to_ne_bytes());
+        }
+        p.assert_in_rings();
+        assert_eq!(set.wait(4, 0), told, "{i}");
     }
 }
 

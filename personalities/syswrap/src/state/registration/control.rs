@@ -168,6 +168,7 @@ fn changed_plainly<S: Subject>(
 
 /// The program arms what a session waits for: from now on it is ours. False: it is not waited for, or something else stands in the way.
 fn arm_as_ours<S: Subject>(s: &S, member: &Member, event: epoll_event) -> bool {
+    lent::learn_changes(s);
     let waits = member.has(bit::AWAITED) && s.is_in_session() && s.rx() == phase::KERNEL;
     let others =
         || used(s).filter(|&(_, other)| !core::ptr::eq(other, member)).any(|(_, other)| other.may_have_fired());

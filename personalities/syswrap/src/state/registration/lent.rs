@@ -9,7 +9,8 @@
 use core::ffi::c_int;
 
 use libc::{
-    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, epoll_event,
+    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM,
+    epoll_event,
 };
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
@@ -29,8 +30,45 @@ pub(crate) fn lend<S: Subject>(s: &S) {
         return;
     }
     let _registering = s.hold_members();
-    for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
-        lend_one(s, m, member);
+    for (m, member) in used(s) {
+        if member.has(bit::OURS) {
+            lend_one(s, m, member);
+        }
+        member.set_bit(bit::SHARED, true);
+    }
+}
+
+/// Others had these sets, and are gone: what they changed the kernel knows. Before anything is built on what the program asks for.
+pub(super) fn learn_changes<S: Subject>(s: &S) {
+    for (_, member) in used(s).filter(|(_, member)| member.has(bit::SHARED)) {
+        let Some(set) = s.set_of(member).filter(|set| set.is_sole()) else { continue };
+        member.set_bit(bit::SHARED, false);
+        if !member.has(bit::OURS | bit::LENT | bit::ORPHAN) {
+            learn_change(&*set, s, member);
+        }
+    }
+}
+
+fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
+    let Some(epfd) = set.descriptor() else { return };
+    let (asked, data) = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
+    match set.entry(epfd, member.fd.load(Ordering::Relaxed)) {
+        // Without /proc nobody knows better.
+        Err(_) => {}
+        Ok(None) if member.has(bit::ABSENT) => {}
+        Ok(None) => super::forget(set, s, member),
+        // It is spent, and tells nothing before it is modified.
+        Ok(Some(entry)) if entry.events & ENDS == 0 => {
+            member.events.store(asked | EPOLLONESHOT as u32, Ordering::Relaxed)
+        }
+        Ok(Some(entry)) => {
+            let events = entry.events & !ENDS;
+            let still = if member.knows_end() { behind_end(asked) } else { asked };
+            if (events, entry.data) != (still, data) {
+                member.ask(epoll_event { events: events & !(MARK & !asked), u64: entry.data });
+                member.set_bit(bit::ABSENT, false);
+            }
+        }
     }
 }
 
@@ -60,8 +98,13 @@ fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
         return super::be_absent(set, epfd, member);
     }
     super::note_plain(set, s);
-    let events = member.events.load(Ordering::Relaxed) & !(READS | EPOLLPRI as u32 | EPOLLRDHUP as u32);
+    let events = behind_end(member.events.load(Ordering::Relaxed));
     let _ = super::put(set, epfd, member, events, member.data.load(Ordering::Relaxed));
+}
+
+/// What is left of what is asked for.
+fn behind_end(asked: u32) -> u32 {
+    asked & !(READS | EPOLLPRI as u32 | EPOLLRDHUP as u32)
 }
 
 pub(super) fn begin<E: EventSet>(set: &E, member: &Member) {
