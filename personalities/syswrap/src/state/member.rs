@@ -14,7 +14,8 @@
 //! program arms it, unless it was SPENT when it was restored.
 //!
 //! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]); what is reported meanwhile
-//! is decided by the bits, which everybody may read.
+//! is decided by the bits, which everybody may read. Of one that is OURS what is asked for, and DETACHED, change under the lock of its set,
+//! which is enough for that: so a step from or to OURS, and the end of a member, are made under both.
 
 mod news;
 

@@ -85,6 +85,7 @@ fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
     // What another process waits for stays the program's.
     let stays = member.has(bit::ORPHAN) || !set.is_sole();
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
+    let _lock = set.roll().lock.lock();
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
     member.put_off.store(0, Ordering::Relaxed);
@@ -102,7 +103,7 @@ fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
         set.roll().ours.fetch_sub(1, Ordering::AcqRel);
         return false;
     }
-    set.activate(s.id(m), member);
+    set.activate_locked(s.id(m), member);
     true
 }
 
@@ -199,12 +200,12 @@ pub(crate) fn take_out_spent<S: Subject>(s: &S) {
 
 /// A member is ours no longer; `None`: it is none any more.
 fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<Guard<'a>> {
+    // No thread is in the middle of a look at the session once this lock was ours, nor of a quick change of the member.
+    let lock = set.roll().lock.lock();
     if member.has(bit::DETACHED) {
         take_out(set, s, member);
         return None;
     }
-    // No thread is in the middle of a look at the session once this lock was ours.
-    let lock = set.roll().lock.lock();
     if member.has(bit::OURS) {
         set.deactivate(member);
         member.set_bit(bit::OURS, false);
@@ -331,9 +332,13 @@ pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
 
 /// The member leaves its set. While the socket's registrations are held still.
 fn forget<S: Subject>(set: &S::Set, s: &S, member: &Member) {
+    let _lock = set.roll().lock.lock();
+    forget_locked(set, s, member);
+}
+
+fn forget_locked<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     s.watchers().fetch_sub(1, Ordering::SeqCst);
     set.roll().tcp.fetch_sub(1, Ordering::AcqRel);
-    let _lock = set.roll().lock.lock();
     if member.has(bit::OURS) {
         set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
@@ -360,6 +365,7 @@ pub(crate) fn quieten<S: Subject>(s: &S) {
     let _registering = s.hold_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
         let Some(set) = s.set_of(member) else { continue };
+        let _lock = set.roll().lock.lock();
         let told = ours(&*set, s, member);
         if told == OURS
             && let Some(epfd) = set.descriptor()
@@ -432,18 +438,20 @@ pub(crate) fn watch<E: EventSet>(set: &E) -> bool {
 pub(crate) fn forget_detached<S: Subject>(s: &S) {
     let _registering = s.hold_members();
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::DETACHED)) {
-        if let Some(set) = s.set_of(member) {
+        let Some(set) = s.set_of(member) else { continue };
+        let _lock = set.roll().lock.lock();
+        if member.has(bit::DETACHED) {
             take_out(&*set, s, member);
         }
     }
 }
 
-/// A member of ours leaves the kernel's set.
+/// A member of ours leaves the kernel's set. Under the set's lock.
 fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     if let Some(epfd) = set.descriptor() {
         let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
     }
-    forget(set, s, member);
+    forget_locked(set, s, member);
 }
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -54,9 +54,18 @@ impl Roll {
         change: impl FnOnce() -> bool,
     ) {
         let _lock = self.lock.lock();
-        if !change() {
-            return;
+        if change() {
+            self.activate_locked((id, member), of);
         }
+    }
+
+    /// The same under the lock.
+    #[inline]
+    pub(crate) fn activate_locked<'m, A>(
+        &self,
+        (id, member): (u32, &Member),
+        of: impl Fn(u32) -> Option<(A, &'m Member)>,
+    ) {
         self.activations.fetch_add(1, Ordering::Relaxed);
         member.quiet.store(0, Ordering::Relaxed);
         if !member.has(bit::ACTIVE) {
@@ -70,6 +79,10 @@ impl Roll {
             return;
         }
         let _blocked = Blocked::all();
+        // A signal handler may have come before that.
+        if !member.has(bit::ACTIVE) {
+            return;
+        }
         let (next, prev) = (member.next.load(Ordering::Relaxed), member.prev.load(Ordering::Relaxed));
         match prev.checked_sub(1).and_then(&of) {
             Some((_, before)) => before.next.store(next, Ordering::Relaxed),
@@ -85,6 +98,10 @@ impl Roll {
 
     fn push<'m, A>(&self, id: u32, member: &Member, of: impl Fn(u32) -> Option<(A, &'m Member)>) {
         let _blocked = Blocked::all();
+        // A signal handler may have come before that, and put it there, or closed its socket.
+        if member.has(bit::ACTIVE) || !member.is_used() {
+            return;
+        }
         member.set_bit(bit::ACTIVE, true);
         let last = self.last.swap(id + 1, Ordering::Relaxed);
         member.next.store(0, Ordering::Relaxed);

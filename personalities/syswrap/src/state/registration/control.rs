@@ -44,19 +44,19 @@ pub(crate) fn control<S: Subject>(
 }
 
 /// What event loops do for every request: they change what they ask for, of a registration that is ours, in a set where nobody sleeps.
-/// That takes a few stores, and no system call, not even one that blocks signals: a handler on top of it finds the lock nested, and what
-/// it changes stays. `None`: it takes more.
+/// That takes a few stores under the set's lock, and no system call, not even one that blocks signals: what a handler on top of it changes
+/// stays. `None`: it takes more.
 fn change_quickly<S: Subject>(
     set: &S::Set,
     (s, fd): (&S, c_int),
     op: c_int,
     event: Option<epoll_event>,
 ) -> Option<Result<(), Errno>> {
-    let guard = s.registering().lock();
+    let guard = set.roll().lock.lock();
     let (m, member) = used(s)
         .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
         .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
-    let simple = set.roll().watched.load(Ordering::Relaxed) == 0
+    let simple = set.roll().watched.load(Ordering::SeqCst) == 0
         && set.roll().sleepers.load(Ordering::SeqCst) == 0
         && set.is_sole();
     match (op, event) {
@@ -72,11 +72,22 @@ fn change_quickly<S: Subject>(
         }
         _ => return None,
     }
+    drop(guard);
     // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
     if set.roll().sleepers.load(Ordering::SeqCst) > 0 {
-        stir_sleepers(set, s, m, member);
+        stir_one(set, s, m);
     }
     Some(Ok(()))
+}
+
+/// A sleeper came meanwhile.
+#[cold]
+fn stir_one<S: Subject>(set: &S::Set, s: &S, m: usize) {
+    let _registering = s.hold_members();
+    let member = &s.members()[m];
+    if member.is_in(set.index()) && member.has(bit::OURS) {
+        stir_sleepers(set, s, m, member);
+    }
 }
 
 fn add<S: Subject>(
@@ -223,6 +234,8 @@ fn change_ours<S: Subject>(
     event: Option<epoll_event>,
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
+    // What is changed quickly is changed under this.
+    let _lock = set.roll().lock.lock();
     let detached = member.has(bit::DETACHED);
     let told = ours(set, s, member);
     match (op, event) {
@@ -254,11 +267,9 @@ fn is_exclusive(event: epoll_event) -> bool {
     event.events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// A registration that is ours is (again) what the program wishes, and is looked at.
+/// A registration that is ours is (again) what the program wishes, and is looked at. Under the set's lock.
 #[inline]
 fn ask<S: Subject>(set: &S::Set, (s, m): (&S, usize), member: &Member, event: epoll_event) {
-    set.activate_with(s.id(m), member, || {
-        member.ask(event);
-        true
-    });
+    member.ask(event);
+    set.activate_locked(s.id(m), member);
 }

@@ -104,6 +104,11 @@ pub(crate) trait EventSet: Sized {
         self.roll().activate((id, member), |id| self.member(id), change);
     }
 
+    /// The same under the lock.
+    fn activate_locked(&self, id: u32, member: &Member) {
+        self.roll().activate_locked((id, member), |id| self.member(id));
+    }
+
     /// Takes a member off the active list, if it is on it. Under the lock.
     fn deactivate(&self, member: &Member) {
         self.roll().deactivate(member, |id| self.member(id));
