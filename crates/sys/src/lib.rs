@@ -7,6 +7,7 @@
 
 pub mod anew;
 pub mod cpu;
+pub mod critical;
 pub mod epoll;
 pub mod fault;
 pub mod fd;

@@ -414,6 +414,21 @@ pub fn raise(signal: c_int) {
     let _ = unsafe { syscall6(libc::SYS_tgkill, [pid, tid, signal as usize, 0, 0, 0]) };
 }
 
+/// rt_tgsigqueueinfo(2) of the calling thread: the signal that this is about (`siginfo_t`).
+pub fn send_to_self(info: &[u64; 16]) {
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let tid = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+    let signal = info[0] as u32 as usize;
+    // SAFETY: 128 bytes of our own.
+    let sent = check(unsafe {
+        syscall6(libc::SYS_rt_tgsigqueueinfo, [pid, tid, signal, core::ptr::from_ref(info) as usize, 0, 0])
+    });
+    if sent.is_err() {
+        // No more can wait with all that is known of them.
+        raise(signal as c_int);
+    }
+}
+
 /// A piece of memory of this or another process, as the kernel wants it (iovec(3type)).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,11 +6,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::sigset_t;
 
-use crate::{Errno, raw, time};
+use crate::{Errno, critical, raw, time};
 
 /// The signals that the process ignores, which are never blocked. The kernel drops them where they come; one that is blocked it keeps, and
 /// wakes another thread for it, whose call ends with `EINTR` though no handler ran.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
+
+/// The C library's own.
+pub const OF_LIBC: [c_int; 2] = [32, 33];
 
 /// The process is about to set something for `signal`, which may be a handler.
 pub fn may_handle(signal: c_int) {
@@ -54,17 +57,22 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            let _ = raw::signal_mask(before);
+            critical::set_mask(before);
         }
     }
 }
 
 /// Blocks every signal of the calling thread that can be blocked, but for these; returns those that were.
 fn block_all_but(others: &[c_int]) -> Result<u64, Errno> {
+    critical::block(all_but(others))
+}
+
+/// Those that may be blocked, but for these.
+pub(crate) fn all_but(others: &[c_int]) -> u64 {
     // The thread's own faults stay as they are: blocked, they would kill the process where a handler might mend them.
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     let free = faults.iter().chain(others).fold(IGNORED.load(Ordering::SeqCst), |free, &signal| free | bit(signal));
-    raw::block_signals(!free)
+    !free
 }
 
 /// The signals of a call that sleeps several times, held back from before its first sleep to its end: handlers run in its sleeps only, and
@@ -78,7 +86,7 @@ impl Held {
     pub fn hold(&self) {
         if self.0.get().is_none() {
             // The C library's own: one that comes as a sleep ends it waits for, before it goes on to us (pthread_cancel).
-            self.0.set(block_all_but(&[32, 33]).ok());
+            self.0.set(block_all_but(&OF_LIBC).ok());
         }
     }
 
@@ -94,7 +102,7 @@ impl Held {
 
     /// Whether one is waiting for the next sleep, which it ends.
     pub fn has_some(&self) -> bool {
-        self.mask().is_some_and(|mask| raw::pending_signals() & !mask != 0)
+        self.mask().is_some_and(|mask| critical::keeps_one() || raw::pending_signals() & !mask != 0)
     }
 
     /// Sleeps, and lets handlers run; false when one did.
@@ -102,13 +110,13 @@ impl Held {
         let mask = self.mask().map(as_set);
         let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: no descriptors, and a mask of our own.
-        unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), mask) }.is_ok()
+        critical::outside(|| unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), mask) }).is_ok()
     }
 
     /// The call is over: what waits runs now.
     pub fn release(&self) {
         if let Some(before) = self.0.take() {
-            let _ = raw::signal_mask(before);
+            critical::set_mask(before);
         }
     }
 }

@@ -71,6 +71,7 @@ real! {
     sigaction(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     signal(c_int, usize) -> usize;
     sysv_signal(c_int, usize) -> usize;
+    sigset(c_int, usize) -> usize;
     splice(c_int, *mut off64_t, c_int, *mut off64_t, size_t, c_uint) -> ssize_t;
     socket(c_int, c_int, c_int) -> c_int;
     listen(c_int, c_int) -> c_int;

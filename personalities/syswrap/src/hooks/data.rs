@@ -24,7 +24,7 @@ use crate::state::table;
 pub(super) fn received(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
     let outcome = received_held(op, call);
     op.signals().release();
-    op.target().leave();
+    guarded_or((), || op.target().leave());
     outcome
 }
 
@@ -76,7 +76,7 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
 pub(super) fn sent(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
     let outcome = sent_held(op, call);
     op.signals().release();
-    op.target().leave();
+    guarded_or((), || op.target().leave());
     outcome
 }
 

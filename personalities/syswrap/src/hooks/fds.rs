@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_long, c_uint};
 
 use libc::{sockaddr, socklen_t};
 use madrigal_report::{Path, Reason};
+use madrigal_sys::critical::Critical;
 use madrigal_sys::{Errno, raw};
 
 use super::{aside, fail, guarded_or, is_known};
@@ -296,6 +297,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     if old == new || !is_known(old) && !is_known(new) {
         return real();
     }
+    let _critical = Critical::enter();
     if raw::fcntl(old, libc::F_GETFD, 0).is_ok() && may_have(new) {
         guarded_or((), || {
             if table::is_hidden(new) {
@@ -321,7 +323,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
             children.count(new);
         });
     }
-    close::end(new);
+    guarded_or((), || close::end(new));
     result
 }
 
@@ -341,9 +343,10 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     if flags & !UNSHARE != 0 || first > last || process::is_plain() {
         return real(first, last);
     }
+    let _critical = Critical::enter();
     guarded_or((), || close::begin_range(first, last));
     let result = close_around_ours(first, last, real);
-    close::end_range(first, last);
+    guarded_or((), || close::end_range(first, last));
     result
 }
 

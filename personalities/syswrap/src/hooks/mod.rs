@@ -22,6 +22,7 @@ use core::ffi::{c_int, c_void};
 
 use libc::ssize_t;
 use madrigal_report::Reason;
+use madrigal_sys::critical::Critical;
 use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, fault};
 
@@ -62,15 +63,17 @@ fn is_awake() -> bool {
     signals::is_armed() && !process::is_plain()
 }
 
-/// Runs a hook's logic; should it panic, the program's call goes to the C library as if we were not there.
+/// Runs a hook's logic, which no signal handler interrupts; should it panic, the program's call goes to the C library as if we were not
+/// there.
 #[inline]
 fn guarded(logic: impl FnOnce() -> Outcome) -> Outcome {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(logic)).unwrap_or(Outcome::Pass)
+    guarded_or(Outcome::Pass, logic)
 }
 
 /// The same for logic with another kind of result.
 #[inline]
 fn guarded_or<T>(otherwise: T, logic: impl FnOnce() -> T) -> T {
+    let _critical = Critical::enter();
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(logic)).unwrap_or(otherwise)
 }
 
@@ -93,7 +96,7 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
         Outcome::Pass | Outcome::Await(_) | Outcome::Again => real(),
         Outcome::Sleep(ticket) => {
             let ret = real();
-            plain::after_sleep(ticket, ret);
+            guarded_or((), || plain::after_sleep(ticket, ret));
             let reset = ret < 0 && errno() == libc::ECONNRESET;
             if ticket.receiving && (reset || ret == 0) { judged(fd, ret) } else { ret }
         }
@@ -135,16 +138,20 @@ fn cancellation_point() {
 }
 
 /// Closes a descriptor that we know, by `real`, in which a thread can be cancelled.
+/// No handler runs meanwhile, which would find it half closed.
 fn forgetting<T>(fd: c_int, real: impl FnOnce() -> T) -> T {
+    // Forgotten, for the thread's end passes by this frame.
+    core::mem::forget(Critical::enter());
     guarded_or((), || close::begin(fd));
     // SAFETY: what the routine takes.
     let result = unsafe { unless_cancelled(forgotten, core::ptr::without_provenance_mut(fd as usize), real) };
-    close::end(fd);
+    forgotten(core::ptr::without_provenance_mut(fd as usize));
     result
 }
 
 extern "C-unwind" fn forgotten(fd: *mut c_void) {
-    close::end(fd.addr() as c_int);
+    let _critical = Critical::resume();
+    guarded_or((), || close::end(fd.addr() as c_int));
 }
 
 /// Runs what may end a thread that was cancelled. The signals it holds back are released before anything of the program's runs, and the

@@ -7,6 +7,7 @@ use std::os::fd::IntoRawFd;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use madrigal_report::Reason;
+use madrigal_sys::critical::{self, Critical};
 use madrigal_sys::{Errno, raw};
 use rustix::fs::{Mode, OFlags};
 
@@ -32,8 +33,12 @@ pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
 
 /// A fork that runs no pthread_atfork(3) handlers.
 pub(super) fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
+    let _critical = Critical::enter();
     guarded_or((), fork::before);
     let pid = fork();
+    if pid == 0 {
+        critical::leave_to_parent();
+    }
     guarded_or((), if pid == 0 { fork::after_in_child } else { fork::after_in_parent });
     pid
 }

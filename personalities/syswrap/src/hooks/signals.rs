@@ -1,20 +1,22 @@
-//! `SIGSEGV` and `SIGBUS`: a copy of ours that meets a bad address of the program's ends as that of a system call does (`EFAULT`,
-//! [`madrigal_sys::fault`]). Every other fault is the program's: its handler is called as the kernel would call it, and it sees its own
-//! settings wherever it asks for them.
+//! The program's signal handlers are called by ours, as the kernel would call them, and the program sees its own settings wherever it asks.
+//!
+//! One that comes while its thread is in a critical part of a hook waits for the end of that ([`madrigal_sys::critical`]). `SIGSEGV` and
+//! `SIGBUS` never wait: a copy of ours that meets a bad address of the program's ends as that of a system call does (`EFAULT`,
+//! [`madrigal_sys::fault`]), and every other fault is the program's.
 //!
 //! ```text
 //!   the kernel's --arm--> ours in front of the program's --(the program ignores the signal)--> the program's
 //!                              ^----------------(it sets something else)-----------------------/
 //! ```
+//! In front of what a signal does by default ours stands for those two only. A handler that the program installs by a system call of its own
+//! is called by the kernel, at any time.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-use libc::{
-    SA_NODEFER, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_ERR, SIG_IGN, sigaction as Action, siginfo_t,
-};
+use libc::{SA_RESETHAND, SA_SIGINFO, SIG_DFL, SIG_IGN, sigaction as Action, siginfo_t};
 use madrigal_sys::signals::{self, Blocked};
-use madrigal_sys::{Errno, fault, raw};
+use madrigal_sys::{Errno, critical, fault, raw};
 
 use super::{fail, get, guarded_or};
 use crate::io::handlers;
@@ -22,7 +24,11 @@ use crate::real;
 use crate::state::lock::Lock;
 use crate::state::process;
 
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// What a bad address ends in.
+const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// The thread's own other faults, and what nobody can handle.
+const NOT_OURS: [c_int; 6] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGKILL, libc::SIGSTOP];
+const COUNT: usize = 65;
 
 /// What the program has set for a signal.
 struct Setting {
@@ -31,14 +37,16 @@ struct Setting {
     mask: AtomicUsize,
 }
 
-static SETTINGS: [Setting; 2] =
-    [const { Setting { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0), mask: AtomicUsize::new(0) } }; 2];
+static SETTINGS: [Setting; COUNT] =
+    [const { Setting { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0), mask: AtomicUsize::new(0) } };
+        COUNT];
 static ARMED: AtomicBool = AtomicBool::new(false);
 static LOCK: Lock = Lock::new();
 
 impl Setting {
     fn of(signal: c_int) -> Option<&'static Self> {
-        SIGNALS.iter().position(|&s| s == signal).map(|i| &SETTINGS[i])
+        let others = NOT_OURS.contains(&signal) || signals::OF_LIBC.contains(&signal);
+        SETTINGS.get(usize::try_from(signal).ok()?).filter(|_| signal > 0 && !others)
     }
 
     fn keep(&self, action: &Action) {
@@ -48,15 +56,27 @@ impl Setting {
         self.mask.store(unsafe { (&raw const action.sa_mask).cast::<usize>().read() }, Ordering::Release);
     }
 
-    fn action(&self) -> Action {
-        // SAFETY: all-zero is a valid sigaction.
-        let mut action: Action = unsafe { core::mem::zeroed() };
-        action.sa_sigaction = self.handler.load(Ordering::Relaxed);
-        action.sa_flags = self.flags.load(Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { (&raw mut action.sa_mask).cast::<usize>().write(self.mask.load(Ordering::Acquire)) };
-        action
+    /// The program's setting: `now` is what the kernel has.
+    fn action(&self, mut now: Action) -> Action {
+        if is_ours(now.sa_sigaction) {
+            const KEPT: c_int = SA_SIGINFO | SA_RESETHAND;
+            now.sa_sigaction = self.handler.load(Ordering::Relaxed);
+            now.sa_flags = now.sa_flags & !KEPT | self.flags.load(Ordering::Relaxed) & KEPT;
+        }
+        now
     }
+}
+
+fn is_ours(handler: usize) -> bool {
+    handler == on_fault as *const () as usize || handler == on_signal as *const () as usize
+}
+
+/// What the kernel has.
+fn installed(signal: c_int) -> Option<Action> {
+    // SAFETY: all-zero is a valid sigaction.
+    let mut now: Action = unsafe { core::mem::zeroed() };
+    // SAFETY: memory of our own.
+    (unsafe { real::sigaction()(signal, core::ptr::null(), &raw mut now) } == 0).then_some(now)
 }
 
 /// Puts our handler in front of the program's, once. Before the first socket is known.
@@ -68,17 +88,7 @@ pub(super) fn arm() {
     if guard.nested() || ARMED.load(Ordering::Relaxed) {
         return;
     }
-    for signal in SIGNALS {
-        // SAFETY: all-zero is a valid sigaction.
-        let mut now: Action = unsafe { core::mem::zeroed() };
-        // SAFETY: memory of our own.
-        if unsafe { real::sigaction()(signal, core::ptr::null(), &raw mut now) } == 0
-            && let Some(setting) = Setting::of(signal)
-        {
-            setting.keep(&now);
-            install(signal, &now);
-        }
-    }
+    (1..COUNT as c_int).for_each(take_over);
     signals::look_at_all();
     ARMED.store(true, Ordering::Release);
 }
@@ -89,15 +99,43 @@ pub(super) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
 }
 
+/// Ours in front of what the kernel has.
+fn take_over(signal: c_int) {
+    if let (Some(setting), Some(now)) = (Setting::of(signal), installed(signal))
+        && !is_ours(now.sa_sigaction)
+    {
+        setting.keep(&now);
+        install(signal, &now);
+    }
+}
+
 /// Makes the kernel call us first, as the program wants to be called; not for a signal that it ignores. Said as the kernel says it.
 fn install(signal: c_int, wanted: &Action) -> c_int {
+    let ours = match wanted.sa_sigaction {
+        SIG_IGN => None,
+        _ if FAULTS.contains(&signal) => Some(on_fault as *const () as usize),
+        SIG_DFL => None,
+        _ => Some(on_signal as *const () as usize),
+    };
     let mut action = *wanted;
-    if action.sa_sigaction != SIG_IGN {
-        action.sa_sigaction = on_fault as *const () as usize;
+    if let Some(ours) = ours {
+        action.sa_sigaction = ours;
         action.sa_flags = (action.sa_flags | SA_SIGINFO) & !SA_RESETHAND;
     }
     // SAFETY: memory of our own, and a handler that lives as long as the program.
     unsafe { real::sigaction()(signal, &raw const action, core::ptr::null_mut()) }
+}
+
+/// The kernel's call, for what is no fault.
+unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's own.
+    if unsafe { critical::keep(info, context) } {
+        return;
+    }
+    if let Some(setting) = Setting::of(signal) {
+        // SAFETY: as above.
+        unsafe { setting.call(signal, info, context) };
+    }
 }
 
 /// The kernel's call.
@@ -106,22 +144,44 @@ unsafe extern "C-unwind" fn on_fault(signal: c_int, info: *mut siginfo_t, contex
     if unsafe { fault::mend(context) } {
         return;
     }
-    let Some(setting) = Setting::of(signal) else { return };
-    let (handler, flags) = (setting.handler.load(Ordering::Acquire), setting.flags.load(Ordering::Relaxed));
-    match handler {
+    if let Some(setting) = Setting::of(signal) {
         // SAFETY: the kernel's own.
-        SIG_DFL => unsafe { by_default(signal, info) },
-        SIG_IGN => {}
-        handler => {
-            if flags & SA_RESETHAND != 0 {
-                setting.handler.store(SIG_DFL, Ordering::Relaxed);
+        unsafe { setting.call(signal, info, context) };
+    }
+}
+
+impl Setting {
+    /// Calls the program's handler.
+    ///
+    /// # Safety
+    /// `info` and `context` are what the kernel gave.
+    unsafe fn call(&self, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+        let (handler, flags) = (self.handler.load(Ordering::Acquire), self.flags.load(Ordering::Relaxed));
+        match handler {
+            // SAFETY: the caller's contract.
+            SIG_DFL => unsafe { by_default(signal, info) },
+            SIG_IGN => {}
+            handler => {
+                if flags & SA_RESETHAND != 0 {
+                    self.reset(signal);
+                }
+                // SAFETY: the program's handler; one that takes the signal alone ignores the rest, in registers.
+                let handler = unsafe {
+                    core::mem::transmute::<usize, unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void)>(
+                        handler,
+                    )
+                };
+                // SAFETY: called as the kernel calls it.
+                unsafe { handler(signal, info, context) };
             }
-            // SAFETY: the program's handler; one that takes the signal alone ignores the rest, in registers.
-            let handler = unsafe {
-                core::mem::transmute::<usize, unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
-            };
-            // SAFETY: called as the kernel calls it.
-            unsafe { handler(signal, info, context) };
+        }
+    }
+
+    /// It was for once.
+    fn reset(&self, signal: c_int) {
+        self.handler.store(SIG_DFL, Ordering::Relaxed);
+        if !FAULTS.contains(&signal) {
+            let _ = raw::signal_disposition(signal, SIG_DFL);
         }
     }
 }
@@ -175,7 +235,8 @@ unsafe fn change(signal: c_int, setting: &Setting, new: *const Action, old: *mut
     let wanted = if new.is_null() { Ok(None) } else { unsafe { get(new) }.map(Some).ok_or(()) };
     let Ok(wanted) = wanted else { return fail(Errno::FAULT) };
     let (_blocked, _guard) = (Blocked::all(), LOCK.lock());
-    let before = setting.action();
+    let Some(now) = installed(signal) else { return fail(Errno::INVAL) };
+    let before = setting.action(now);
     if let Some(wanted) = wanted {
         setting.keep(&wanted);
         let result = install(signal, &wanted);
@@ -198,32 +259,38 @@ pub unsafe extern "C-unwind" fn __sigaction(signal: c_int, new: *const Action, o
 /// signal(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn signal(number: c_int, handler: usize) -> usize {
-    if Setting::of(number).is_none() {
-        signals::may_handle(number);
-        // SAFETY: see `sigaction`.
-        let before = unsafe { real::signal()(number, handler) };
-        note_set(number);
-        return before;
-    }
-    // SAFETY: all-zero is an empty set.
-    let mut mask: libc::sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: memory of our own.
-    unsafe { libc::sigaddset(&raw mut mask, number) };
-    set(number, handler, SA_RESTART, mask)
+    // SAFETY: see `sigaction`.
+    old_way(number, || unsafe { real::signal()(number, handler) })
 }
 
 /// signal(2) as in System V: once, and not blocked meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sysv_signal(number: c_int, handler: usize) -> usize {
-    if Setting::of(number).is_none() {
-        signals::may_handle(number);
-        // SAFETY: see `sigaction`.
-        let before = unsafe { real::sysv_signal()(number, handler) };
-        note_set(number);
-        return before;
-    }
-    // SAFETY: all-zero is an empty set.
-    set(number, handler, SA_RESETHAND | SA_NODEFER, unsafe { core::mem::zeroed() })
+    // SAFETY: see `sigaction`.
+    old_way(number, || unsafe { real::sysv_signal()(number, handler) })
+}
+
+/// sigset(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sigset(number: c_int, handler: usize) -> usize {
+    // SAFETY: see `sigaction`.
+    old_way(number, || unsafe { real::sigset()(number, handler) })
+}
+
+/// The C library's `call` sets something, with flags that it knows, and ours goes in front of that; returns what the program had.
+fn old_way(number: c_int, call: impl Fn() -> usize) -> usize {
+    signals::may_handle(number);
+    let known = Setting::of(number).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain());
+    let taken_over = |setting: &Setting| {
+        let _guard = LOCK.lock();
+        let handler = setting.handler.load(Ordering::Relaxed);
+        let before = call();
+        take_over(number);
+        if is_ours(before) { handler } else { before }
+    };
+    let before = known.and_then(|setting| guarded_or(None, || Some(taken_over(setting)))).unwrap_or_else(call);
+    note_set(number);
+    before
 }
 
 /// sysv_signal(3) by its other name.
@@ -245,12 +312,4 @@ pub unsafe extern "C-unwind" fn bsd_signal(number: c_int, handler: usize) -> usi
 pub unsafe extern "C-unwind" fn ssignal(number: c_int, handler: usize) -> usize {
     // SAFETY: see `sigaction`.
     unsafe { signal(number, handler) }
-}
-
-fn set(number: c_int, handler: usize, flags: c_int, mask: libc::sigset_t) -> usize {
-    let new = Action { sa_sigaction: handler, sa_mask: mask, sa_flags: flags, sa_restorer: None };
-    // SAFETY: all-zero is a valid sigaction.
-    let mut old: Action = unsafe { core::mem::zeroed() };
-    // SAFETY: memory of our own.
-    if unsafe { sigaction(number, &raw const new, &raw mut old) } == 0 { old.sa_sigaction } else { SIG_ERR }
 }

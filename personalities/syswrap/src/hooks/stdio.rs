@@ -7,6 +7,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use madrigal_report::Reason;
+use madrigal_sys::critical;
 
 use super::{await_gate, data, forgetting, get, guarded_or, is_known, kernel_only, leaves_rest, sends_by_kernel};
 use crate::io::recv;
@@ -122,8 +123,8 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut c_void) -> c_int {
         // SAFETY: the program's open FILE.
         let fd = unsafe { real::fileno()(file) };
         if is_known(fd) {
-            // SAFETY: see `fdopen`.
-            return forgetting(fd, || unsafe { real::fclose()(file) });
+            // What it has in memory it sends first, and may wait. SAFETY: see `fdopen`.
+            return forgetting(fd, || critical::outside(|| unsafe { real::fclose()(file) }));
         }
     }
     // SAFETY: see `fdopen`.

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::os::fd::BorrowedFd;
 
 use madrigal_report::Reason;
+use madrigal_sys::critical::{self, Critical};
 use madrigal_sys::fd;
 use madrigal_sys::{process as proc, raw};
 
@@ -39,15 +40,20 @@ pub(crate) fn watch() {
     }
 }
 
+/// From here to the end of the fork no handler runs.
 extern "C" fn before_c() {
+    core::mem::forget(Critical::enter());
     before();
 }
 
 extern "C" fn after_in_parent_c() {
+    let _critical = Critical::resume();
     after_in_parent();
 }
 
 extern "C" fn after_in_child_c() {
+    let _critical = Critical::resume();
+    critical::leave_to_parent();
     after_in_child();
 }
 

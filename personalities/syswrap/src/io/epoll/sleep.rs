@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLLET, epoll_event};
 use madrigal_drivers::shm::arena::SLEEP_WORDS;
 use madrigal_drivers::shm::ring::Sleeper;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, critical, raw, time};
 
 use super::{READABLE, ready};
 use crate::io::send;
@@ -150,15 +150,18 @@ pub(super) unsafe fn kernel_wait(
     let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
     let Some(ns) = timeout.filter(|&ns| ns > 0) else {
         // SAFETY: `out` has room for `max` events; the mask is the caller's.
-        return unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, if timeout.is_none() { -1 } else { 0 }, mask) };
+        let mut wait = |ms| unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) };
+        return if timeout.is_none() { critical::outside(|| wait(-1)) } else { wait(0) };
     };
     // SAFETY: as above.
-    match unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) } {
+    let asked =
+        critical::outside(|| unsafe { raw::epoll_pwait2(epfd, out.as_mut_ptr(), max, Some(time::timespec(ns)), mask) });
+    match asked {
         // Before Linux 5.11: milliseconds, rounded up.
         Err(Errno::NOSYS) => {
             let ms = c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX);
             // SAFETY: as above.
-            unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) }
+            critical::outside(|| unsafe { raw::epoll_pwait(epfd, out.as_mut_ptr(), max, ms, mask) })
         }
         done => done,
     }

@@ -14,7 +14,7 @@ use core::ffi::c_int;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 use madrigal_base::sync::Ordering;
 use madrigal_netaccess::wait::{Peer, Waiter};
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, critical, raw, time};
 
 pub(crate) use fds::Fds;
 pub(crate) use plainly::{Asleep, after_sleep};
@@ -243,7 +243,8 @@ impl Poll<'_> {
         let dozes = || places.iter().flatten().filter(|_| timeout != Some(0));
         dozes().for_each(Place::doze);
         // SAFETY: the mask is the program's.
-        let asked = unsafe { raw::ppoll(self.fds, timeout.map(time::timespec), mask) };
+        let mut ask = || unsafe { raw::ppoll(self.fds, timeout.map(time::timespec), mask) };
+        let asked = if timeout == Some(0) { ask() } else { critical::outside(ask) };
         dozes().for_each(Place::wake);
         self.memory.kernel_asked();
         let mut ready = 0;

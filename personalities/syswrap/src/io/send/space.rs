@@ -2,7 +2,7 @@
 
 use madrigal_base::sync::Ordering;
 use madrigal_sys::signals::as_set;
-use madrigal_sys::{Errno, raw, time};
+use madrigal_sys::{Errno, critical, raw, time};
 
 use crate::io::handlers;
 use crate::io::progress::Progress;
@@ -91,12 +91,14 @@ fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> R
     let (left, mask) = (Some(time::timespec(patience.min(end - now))), progress.signals.mask());
     let told = if progress.done() == 0 && end == u64::MAX {
         // SAFETY: a mask of `sleep`'s own.
-        handlers::sleep((v.wire.fd, events), left, mask, |poll, left, mask| unsafe { raw::ppoll(poll, left, mask) })?
+        let sleep = |poll: &mut [libc::pollfd; 2], left, mask| unsafe { raw::ppoll(poll, left, mask) };
+        critical::outside(|| handlers::sleep((v.wire.fd, events), left, mask, sleep))?
     } else {
         let mut poll = [libc::pollfd { fd: v.wire.fd, events, revents: 0 }];
         let mask = mask.map(as_set);
+        let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: a mask of our own.
-        unsafe { raw::ppoll(&mut poll, left, mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref)) }?;
+        critical::outside(|| unsafe { raw::ppoll(&mut poll, left, mask) })?;
         poll[0].revents as u16 as usize
     };
     if told & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as usize != 0 {
