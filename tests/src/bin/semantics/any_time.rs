@@ -118,10 +118,10 @@ const ENDS: &[(&str, Act)] = &[
 type Deed = fn(&OwnedFd, usize) -> Did;
 
 /// A connection, and what is unread of it.
-type Start = fn() -> (Pair, Vec<u8>);
+pub(crate) type Start = fn() -> (Pair, Vec<u8>);
 
 /// All of it in a ring; most of it in front of doorbells; and in the kernel, where connections may move at once.
-const STARTS: [(&str, Start); 3] =
+pub(crate) const STARTS: [(&str, Start); 3] =
     [("a ring", unread_in_a_ring), ("a mixture", mixed), ("its beginning", unread_in_the_kernel)];
 
 fn unread_in_a_ring() -> (Pair, Vec<u8>) {

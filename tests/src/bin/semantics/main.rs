@@ -2,6 +2,7 @@
 //! wrapped. With `EXPECT_RING=1` every connection under test must really be in rings before the check begins.
 
 mod addresses;
+mod any_instruction;
 mod any_time;
 mod between;
 mod bulk;
@@ -80,6 +81,7 @@ const ALL: &[(&str, &[Check])] = &[
     ("sleepers", sleepers::CHECKS),
     ("bulk", bulk::CHECKS),
     ("any_time", any_time::CHECKS),
+    ("any_instruction", any_instruction::CHECKS),
 ];
 
 fn main() {

@@ -60,7 +60,10 @@ impl Traced {
 
     /// It goes on, up to its next system call if `seen`.
     fn go_on(&self, seen: bool, signal: i32) {
-        let how = if seen { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+        self.go(if seen { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT }, signal);
+    }
+
+    fn go(&self, how: libc::c_uint, signal: i32) {
         // SAFETY: it is stopped.
         assert_eq!(unsafe { libc::ptrace(how, self.0, 0, signal) }, 0);
     }
@@ -111,5 +114,26 @@ pub(crate) fn at_stop(at: u32, act: impl FnOnce(), check: impl FnOnce(&dyn Fn())
             act();
         }
         traced.go_on(marks == 1, signal);
+    }
+}
+
+/// The same; it gets a signal before its instruction number `at`. How many it made: of fewer than `at` it got none.
+pub(crate) fn at_instruction(at: u32, signal: i32, check: impl FnOnce(&dyn Fn())) -> u32 {
+    let (traced, mut steps, mut marks) = (Traced::start(check), 0, 0);
+    loop {
+        let mut pending = 0;
+        match traced.wait(false).unwrap() {
+            Stop::Mark => marks += 1,
+            Stop::Call => steps += 1,
+            Stop::Signal(other) => pending = other,
+            Stop::Ended(status) => {
+                assert_eq!((status, marks), (0, 2), "{signal} before instruction {at} of {steps}");
+                return steps;
+            }
+        }
+        if steps == at && marks == 1 && pending == 0 {
+            net::kill(traced.0, signal).unwrap();
+        }
+        traced.go(if marks == 1 && steps < at { libc::PTRACE_SINGLESTEP } else { libc::PTRACE_CONT }, pending);
     }
 }
