@@ -183,8 +183,10 @@ fn as_another_process_changes() {
 
 /// What a process changed that is gone holds where the connection goes back to its ring.
 fn as_a_process_has_changed_that_is_gone() {
+    type Change = fn(&Set, &Pair);
+    type Told = &'static [(u64, i32)];
     const OUT: i32 = libc::EPOLLOUT;
-    let changes: [(fn(&Set, &Pair), &[(u64, i32)]); 4] = [
+    let changes: [(Change, Told); 4] = [
         (|set, p| set.modify(&p.s, EPOLLIN | OUT, 2), &[(2, OUT)]),
         (|set, p| set.modify(&p.s, OUT | libc::EPOLLET, 3), &[(3, OUT)]),
         (|set, p| set.delete(&p.s), &[]),
