@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use libtest_mimic::{Arguments, Failed, Trial};
 use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::LinkError;
-use madrigal_proto::talk::{Talk, Turn};
+use madrigal_proto::talk::{Next, Talk};
 use madrigal_testkit::hosts::Hosts;
 use madrigal_testkit::noise::Noise;
 use madrigal_testkit::watchdog::Watchdog;
@@ -242,14 +242,14 @@ fn corrupt() {
         let mut peer = TcpStream::connect(std::net::SocketAddr::new(at.addresses[0], at.port)).expect("connects");
         let (mut talk, hello) = Talk::call(me, at.id, noise.next_u64());
         peer.write_all(&hello).expect("is sent");
-        let mut turn = Turn::Wait;
+        let mut next = Next::Wait;
         peer.set_nonblocking(true).expect("can");
-        while turn != Turn::Chosen {
+        while next != Next::Chosen {
             node.poll();
             let mut bytes = vec![0; talk.wants()];
             if let Ok(n) = peer.read(&mut bytes) {
                 let mut out = Vec::new();
-                turn = talk.take(&bytes[..n], &mut out).expect("an honest node");
+                next = talk.take(&bytes[..n], &mut out).expect("an honest node");
                 peer.write_all(&out).expect("is sent");
             }
         }

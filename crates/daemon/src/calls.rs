@@ -69,7 +69,7 @@ pub(crate) struct Call {
 struct Ask {
     stream: (Token, StreamId),
     way: String,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     deadline: u64,
 }
 
@@ -155,7 +155,7 @@ impl Daemon {
         }
         let origin = call.ask.filter(|_| !is_question).map(|ask| Origin {
             id: call.id,
-            turn: 0,
+            epoch: 0,
             role: Role::Caller { host: call.host, port: call.target.port, way: ask.way },
         });
         if let Kind::Program(route) = kind {
@@ -260,7 +260,7 @@ impl Daemon {
         match mux.map(|mux| mux.open(Class::Data, &about)) {
             Some(Ok(stream)) => {
                 let stream = (link, stream);
-                call.ask = Some(Ask { stream, way, heard: Vec::new(), deadline: now + PATIENCE });
+                call.ask = Some(Ask { stream, way, received: Vec::new(), deadline: now + PATIENCE });
                 self.streams.insert(stream, Holder::Call(token));
                 self.dirty.insert(link);
             }
@@ -285,11 +285,11 @@ impl Daemon {
                 Ok(Got::Nothing) => return,
                 Ok(Got::End) | Err(_) => return self.ask_failed(token, Verdict::NotNow, "it ended without a word"),
             };
-            ask.heard.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            match Verdict::read(&ask.heard) {
+            ask.received.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            match Verdict::read(&ask.received) {
                 Ok(None) => {}
                 Ok(Some((Verdict::Connected, _, len))) => {
-                    let rest = ask.heard.split_off(len);
+                    let rest = ask.received.split_off(len);
                     return self.connected(token, End::Stream((link, stream)), rest);
                 }
                 Ok(Some((verdict, why, _))) => return self.ask_failed(token, verdict, &why),

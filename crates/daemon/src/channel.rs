@@ -46,7 +46,7 @@ enum Cipher {
 struct Tls {
     connection: Connection,
     /// Bytes that came before the handshake was done.
-    heard: usize,
+    received: usize,
     /// Whoever has the channel knows that the handshake is done.
     told: bool,
     /// The other end said that nothing more comes.
@@ -235,7 +235,7 @@ impl AsFd for Channel {
 impl Tls {
     fn new(mut connection: Connection) -> Box<Self> {
         connection.set_buffer_limit(Some(MOST));
-        Box::new(Self { connection, heard: 0, told: false, ended: false })
+        Box::new(Self { connection, received: 0, told: false, ended: false })
     }
 
     /// Reads and deciphers. A third of the buffer is for what comes, so that all of it, and the record that it ends, fit in the rest.
@@ -260,8 +260,8 @@ impl Tls {
                 filled += self.take(clear.get_mut(filled..).unwrap_or_default())?;
             }
             if self.connection.is_handshaking() {
-                self.heard += count;
-                if self.heard > LONGEST_HANDSHAKE {
+                self.received += count;
+                if self.received > LONGEST_HANDSHAKE {
                     return Err(Broken::Long);
                 }
             }

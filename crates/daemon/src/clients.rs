@@ -118,11 +118,11 @@ impl Daemon {
             Ok(body) => wire::frame(wire::DONE, body),
             Err(why) => wire::frame(wire::FAILED, why.as_bytes()),
         };
-        let heard = socket::send(&client.socket, &frame) == Ok(frame.len());
-        if client.forward.is_none() || !heard {
+        let received = socket::send(&client.socket, &frame) == Ok(frame.len());
+        if client.forward.is_none() || !received {
             self.drop_client(token);
         }
-        heard
+        received
     }
 
     /// A client leads to another daemon: its connection becomes a link.

@@ -1,4 +1,4 @@
-//! The daemon: what it holds, and the loop that turns it. One thread; everything is told by one epoll or by the clock.
+//! The daemon: what it holds, and the loop that runs it. One thread; everything is told by one epoll or by the clock.
 //!
 //! ```text
 //!  a socket of a client ---+                                   +--- a socket to a port of this host
@@ -94,7 +94,7 @@ pub(crate) enum Holder {
     /// What comes means nothing.
     Probe,
     /// A relay tells where it leads.
-    News,
+    RouteUpdate,
     /// The link: its peer proves that it has another certificate.
     Renewal,
 }
@@ -145,7 +145,7 @@ pub struct Daemon {
     pub(crate) streams: HashMap<(Token, StreamId), Holder>,
     /// Links that may have something to send or to tell.
     pub(crate) dirty: BTreeSet<Token>,
-    /// What has more to do than was done in its turn.
+    /// What has more to do than was done in one pass.
     pub(crate) again: VecDeque<Token>,
     /// For what comes on links, and for what goes through pipes.
     pub(crate) scratch: Vec<u8>,
@@ -310,7 +310,7 @@ impl Daemon {
             Some(Thing::Check(check)) => self.poll_check(check),
             Some(Thing::Errors(link)) => self.handle_errors(link),
             Some(Thing::Parked) => self.poll_parked(token),
-            // It was closed by what happened before it in this turn.
+            // It was closed by what happened before it in this pass.
             None => {}
         }
     }

@@ -55,7 +55,7 @@ impl Daemon {
         let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
         let order = match serde_json::from_slice(about) {
             Ok(About::Order(order)) => order,
-            Ok(About::News) => return self.take_news(link, stream),
+            Ok(About::RouteUpdate) => return self.accept_update(link, stream),
             Ok(About::Discard) => {
                 self.streams.insert(from, Holder::Probe);
                 return;
@@ -95,7 +95,7 @@ impl Daemon {
         let via = if order.from == sender { String::new() } else { format!(" by {sender}") };
         let whose = format!("{}{via}", order.from);
         let hops = [std::slice::from_ref(&order.from), order.through.as_slice()].concat();
-        let origin = order.id.map(|id| Origin { id, turn: 0, role: Role::Target { from: order.from } });
+        let origin = order.id.map(|id| Origin { id, epoch: 0, role: Role::Target { from: order.from } });
         self.land(order.port, Answer::Stream(from), &whose, origin, hops);
     }
 

@@ -25,7 +25,7 @@ const DOUBTED: u64 = 500 * MILLISECOND;
 const LOGGING_IN: u64 = 20 * SECOND;
 /// Connections that have not yet; of more one goes.
 const MOST_UNAUTHENTICATED: usize = 128;
-/// Connections that are taken in one turn.
+/// Connections that are taken in one pass.
 const ACCEPTS: usize = 64;
 /// How long a link that is not needed may be without a stream.
 const GRACE: u64 = 5 * SECOND;
@@ -36,11 +36,11 @@ const NO_GREETING: &str = "no greeting in time";
 /// Why a link ends whose peer ended it, or is no more.
 const CLOSED: &str = "the other end closed it";
 const RESTARTED: &str = "its daemon was started again";
-/// Reads in one turn.
+/// Reads in one pass.
 const READS: usize = 8;
 /// Less than this may be all there is: it is brought on before there is another look.
 const FEW: usize = 16 << 10;
-/// What is written at once needs room for a whole turn of a stream.
+/// What is written at once needs room for a whole quantum of a stream.
 const LEAST_ROOM: usize = 16 << 10;
 
 /// Which of several links between the same two is used: whether it is by a command, who dialled it, and that one's count. The same at
@@ -85,7 +85,7 @@ pub(crate) struct Up {
     /// What was measured of it.
     pub(crate) measured: Measured,
     /// The stream on which the other end tells where it leads, and what came of that.
-    pub(crate) hears: Option<(StreamId, Vec<u8>)>,
+    pub(crate) update: Option<(StreamId, Vec<u8>)>,
     /// When the peer's certificate is judged again; never on a plain link.
     pub(crate) judge: u64,
     /// The peer has sent nothing since it greeted.
@@ -324,8 +324,8 @@ impl Daemon {
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.spoken_address();
         let (measured, instance, fresh) = (Measured::default(), hello.instance, link.dialled.is_none());
-        let (spare, hears, proof, renewed) = (None, None, Vec::new(), None);
-        let up = Up { peer, instance, rank, mux, spare, measured, hears, judge, fresh, proof, renewed };
+        let (spare, update, proof, renewed) = (None, None, Vec::new(), None);
+        let up = Up { peer, instance, rank, mux, spare, measured, update, judge, fresh, proof, renewed };
         link.stage = Stage::Up(Box::new(up));
         let how = shown.map_or_else(
             || "plain".to_owned(),
@@ -378,7 +378,7 @@ impl Daemon {
                         Some(Holder::Call(call)) => self.handle_verdict(call, token, stream),
                         Some(Holder::Move(pipe)) => self.handle_move(pipe, (token, stream)),
                         Some(Holder::Probe) => self.go_on_probing(token, stream),
-                        Some(Holder::News) => self.handle_news(token, stream),
+                        Some(Holder::RouteUpdate) => self.handle_update(token, stream),
                         Some(Holder::Renewal) => self.handle_renewal(token, stream),
                         Some(Holder::Egress(_) | Holder::Check(_)) | None => {}
                     }

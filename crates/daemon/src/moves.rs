@@ -37,7 +37,7 @@ struct Ask {
     way: String,
     /// How far we said that we are.
     got: u64,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl FailingOver {
@@ -140,9 +140,9 @@ impl Daemon {
         let Some(got) = pipe.far().and_then(|far| far.resumable.as_ref()).map(|resumable| resumable.got()) else {
             return;
         };
-        let Some(Origin { id, turn, role: Role::Caller { host, port, .. } }) = &mut pipe.origin else { return };
-        *turn += 1;
-        let (id, turn, host, port) = (id.clone(), *turn, *host, *port);
+        let Some(Origin { id, epoch, role: Role::Caller { host, port, .. } }) = &mut pipe.origin else { return };
+        *epoch += 1;
+        let (id, epoch, host, port) = (id.clone(), *epoch, *host, *port);
         let order = Order {
             host: self.name(host).to_owned(),
             port,
@@ -152,7 +152,7 @@ impl Daemon {
             through: Vec::new(),
             question: None,
             id: Some(id),
-            resume: Some(Resume { turn, got }),
+            resume: Some(Resume { epoch, got }),
         };
         let about = About::Order(order).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
@@ -161,7 +161,7 @@ impl Daemon {
         failing_over.failover.ask(now, way.clone());
         let Some(stream) = opened else { return self.way_failed(token, "its link takes no further stream") };
         let stream = (link, stream);
-        failing_over.ask = Some(Ask { stream, way, got, heard: Vec::new() });
+        failing_over.ask = Some(Ask { stream, way, got, received: Vec::new() });
         self.streams.insert(stream, Holder::Move(token));
         self.dirty.insert(link);
     }
@@ -203,12 +203,12 @@ impl Daemon {
             let Some(ask) = self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut()) else {
                 return;
             };
-            let verdict = Verdict::read(&ask.heard);
+            let verdict = Verdict::read(&ask.received);
             let Ok(None) = verdict else { break verdict };
             // Not a byte more than the verdict: what follows is counted.
-            let wanted = match ask.heard[..] {
-                [_, low, high, ..] => 3 + usize::from(u16::from_le_bytes([low, high])) - ask.heard.len(),
-                _ => 3 - ask.heard.len(),
+            let wanted = match ask.received[..] {
+                [_, low, high, ..] => 3 + usize::from(u16::from_le_bytes([low, high])) - ask.received.len(),
+                _ => 3 - ask.received.len(),
             };
             let mut bytes = vec![0; wanted];
             match self.read_stream(new, &mut bytes) {
@@ -218,7 +218,7 @@ impl Daemon {
                     else {
                         return;
                     };
-                    ask.heard.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                    ask.received.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 }
                 Ok(Got::Nothing) => return,
                 Ok(Got::End) | Err(_) => return self.way_failed(token, "it ended without a word"),
@@ -268,7 +268,7 @@ impl Daemon {
         // Only for whom it began, and not by a word that comes late.
         let is_theirs = |origin: &Origin| {
             let same = matches!(&origin.role, Role::Target { from } if *from == order.from);
-            same && (sender == order.from || by_relay) && resume.turn > origin.turn
+            same && (sender == order.from || by_relay) && resume.epoch > origin.epoch
         };
         let pipe = token.and_then(|token| self.pipes.get_mut(&token));
         let pipe = pipe.filter(|pipe| pipe.origin.as_ref().is_some_and(is_theirs));
@@ -276,7 +276,7 @@ impl Daemon {
             return self.tell(from, Verdict::Never, "there is no such stream");
         };
         if let Some(origin) = &mut pipe.origin {
-            origin.turn = resume.turn;
+            origin.epoch = resume.epoch;
         }
         let Some(far) = pipe.far() else { return };
         let (got, acked) = far.resumable.as_ref().map_or((0, 0), |resumable| (resumable.got(), resumable.acked()));

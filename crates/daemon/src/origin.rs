@@ -5,7 +5,7 @@
 pub(crate) struct Origin {
     pub(crate) id: String,
     /// How often it was to go on by another way.
-    pub(crate) turn: u32,
+    pub(crate) epoch: u32,
     pub(crate) role: Role,
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use madrigal_proto::mux::{Mux, StreamId};
-use madrigal_proto::resumable::{Heard, LONGEST, Nonsense, Resumable};
+use madrigal_proto::resumable::{LONGEST, Nonsense, Received, Resumable};
 use rustix::io::Errno;
 
 use crate::daemon::{Daemon, Holder, Thing};
@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::socket::Got;
 use crate::wire::Gone;
 
-/// Reads of one direction in one turn.
+/// Reads of one direction in one pass.
 const READS: usize = 16;
 /// Bytes of one read.
 pub(crate) const PIECE: usize = 32 << 10;
@@ -186,11 +186,11 @@ impl Side {
     fn take_in(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         while !bytes.is_empty() {
-            let (heard, taken) = resumable.handle(bytes).map_err(|Nonsense| Errno::PROTO)?;
-            match heard {
-                Heard::Bytes(new) => batch.extend_from_slice(new),
-                Heard::End => self.ended = true,
-                Heard::Nothing => {}
+            let (received, taken) = resumable.handle(bytes).map_err(|Nonsense| Errno::PROTO)?;
+            match received {
+                Received::Bytes(new) => batch.extend_from_slice(new),
+                Received::End => self.ended = true,
+                Received::Nothing => {}
             }
             bytes = bytes.get(taken..).unwrap_or_default();
         }
@@ -214,18 +214,18 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
 fn read_counted(resumable: &mut Resumable, buffer: &mut [u8], ended: &mut bool) -> Result<Range<usize>, Errno> {
     let (mut at, mut new) = (0, 0..0);
     while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
-        let (heard, taken) = resumable.handle(rest).map_err(|Nonsense| Errno::PROTO)?;
+        let (received, taken) = resumable.handle(rest).map_err(|Nonsense| Errno::PROTO)?;
         at += taken;
-        match heard {
+        match received {
             // They are the last of what was taken.
-            Heard::Bytes(bytes) if new.is_empty() => new = at - bytes.len()..at,
-            Heard::Bytes(bytes) => {
+            Received::Bytes(bytes) if new.is_empty() => new = at - bytes.len()..at,
+            Received::Bytes(bytes) => {
                 let count = bytes.len();
                 buffer.copy_within(at - count..at, new.end);
                 new.end += count;
             }
-            Heard::End => *ended = true,
-            Heard::Nothing => {}
+            Received::End => *ended = true,
+            Received::Nothing => {}
         }
     }
     Ok(new)

@@ -64,7 +64,7 @@ impl Daemon {
             Some(Holder::Egress(egress)) => self.drop_egress(egress),
             Some(Holder::Move(pipe)) => self.way_failed(pipe, "the link broke"),
             Some(Holder::Check(check)) => drop(self.forget_check(check)),
-            Some(Holder::Probe | Holder::News | Holder::Renewal) | None => {}
+            Some(Holder::Probe | Holder::RouteUpdate | Holder::Renewal) | None => {}
         }
     }
 

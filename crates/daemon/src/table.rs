@@ -7,7 +7,7 @@
 use madrigal_selector::route::{Figures, Route, Way, order};
 
 use crate::grid::Grid;
-use crate::wire::{News, Reach};
+use crate::wire::{Reach, RouteUpdate};
 
 /// Relays that may carry a stream, one after another.
 pub(crate) const HOPS: u8 = 4;
@@ -21,7 +21,7 @@ pub(crate) struct Told {
 }
 
 /// What the host `me` believes of what another one says; `None`: nothing, for that is no relay.
-pub(crate) fn believed(grid: &Grid, me: usize, relay: usize, news: News) -> Option<Vec<Told>> {
+pub(crate) fn believed(grid: &Grid, me: usize, relay: usize, update: RouteUpdate) -> Option<Vec<Told>> {
     grid.hosts.get(relay).filter(|host| host.relay)?;
     let is_relay = |name: &String| grid.host(name).is_some_and(|(at, host)| host.relay && at != me && at != relay);
     let believed = |reach: Reach| {
@@ -29,7 +29,7 @@ pub(crate) fn believed(grid: &Grid, me: usize, relay: usize, news: News) -> Opti
         let good = reach.through.len() < usize::from(HOPS) && reach.through.iter().all(is_relay);
         good.then_some(Told { to, through: reach.through, figures: reach.figures })
     };
-    Some(news.reach.into_iter().filter_map(believed).take(grid.hosts.len()).collect())
+    Some(update.reach.into_iter().filter_map(believed).take(grid.hosts.len()).collect())
 }
 
 /// The ways to a host by a relay, with which there is a link of these figures.
@@ -66,7 +66,7 @@ pub(crate) fn reach(to: &str, routes: Vec<Route>) -> Option<Reach> {
 }
 
 /// What a neighbour is told of all that there is.
-pub(crate) fn news_for(neighbour: &str, all: &[Reach]) -> News {
+pub(crate) fn update_for(neighbour: &str, all: &[Reach]) -> RouteUpdate {
     let is_for = |reach: &&Reach| reach.to != neighbour && reach.through.iter().all(|one| one != neighbour);
-    News { reach: all.iter().filter(is_for).cloned().collect() }
+    RouteUpdate { reach: all.iter().filter(is_for).cloned().collect() }
 }

@@ -13,13 +13,13 @@ use crate::poll::Token;
 use crate::socket::Got;
 use crate::status::{Explanation, WayStatus};
 use crate::table::{self, Told};
-use crate::wire::{About, News, Reach};
+use crate::wire::{About, Reach, RouteUpdate};
 
 pub(crate) use crate::table::HOPS;
 
 /// What changed is told after this time, and all of it again after that.
 const PACE: (u64, u64) = (150 * MILLISECOND, 30 * SECOND);
-/// The longest news; what does not fit is not told.
+/// The longest update; what does not fit is not told.
 const LONGEST: usize = 48 << 10;
 
 /// What all relays say, and when to tell others.
@@ -194,8 +194,8 @@ impl Daemon {
             (0..self.grid.hosts.len()).filter_map(|host| Some((host, self.link_to(host)?))).collect();
         let all: Vec<Reach> = (0..self.grid.hosts.len()).filter_map(|host| self.reach(host)).collect();
         for (neighbour, link) in neighbours {
-            let news = table::news_for(self.name(neighbour), &all);
-            self.send_news(link, news);
+            let update = table::update_for(self.name(neighbour), &all);
+            self.send_update(link, update);
         }
     }
 
@@ -205,14 +205,14 @@ impl Daemon {
         if host == self.me { None } else { table::reach(self.name(host), routes) }
     }
 
-    fn send_news(&mut self, link: Token, mut news: News) {
-        let mut body = serde_json::to_vec(&news).unwrap_or_default();
+    fn send_update(&mut self, link: Token, mut update: RouteUpdate) {
+        let mut body = serde_json::to_vec(&update).unwrap_or_default();
         while body.len() > LONGEST {
-            news.reach.truncate(news.reach.len() / 2);
-            body = serde_json::to_vec(&news).unwrap_or_default();
+            update.reach.truncate(update.reach.len() / 2);
+            body = serde_json::to_vec(&update).unwrap_or_default();
         }
         let Some(mux) = self.links.get_mut(&link).and_then(Link::mux) else { return };
-        if let Ok(stream) = mux.open(Class::Urgent, &About::News.bytes()) {
+        if let Ok(stream) = mux.open(Class::Urgent, &About::RouteUpdate.bytes()) {
             let _ = mux.write(stream, &body);
             let _ = mux.finish(stream);
             self.streams.insert((link, stream), Holder::Probe);
@@ -221,36 +221,36 @@ impl Daemon {
     }
 
     /// A neighbour opened a stream to tell where it leads.
-    pub(crate) fn take_news(&mut self, link: Token, stream: StreamId) {
+    pub(crate) fn accept_update(&mut self, link: Token, stream: StreamId) {
         if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&link)
-            && let Some((old, _)) = up.hears.replace((stream, Vec::new()))
+            && let Some((old, _)) = up.update.replace((stream, Vec::new()))
         {
             self.reset_stream((link, old));
         }
-        self.streams.insert((link, stream), Holder::News);
+        self.streams.insert((link, stream), Holder::RouteUpdate);
     }
 
-    /// Something of the news came.
-    pub(crate) fn handle_news(&mut self, link: Token, stream: StreamId) {
+    /// A part of an update came.
+    pub(crate) fn handle_update(&mut self, link: Token, stream: StreamId) {
         let mut buffer = [0; 4096];
         loop {
             let got = self.read_stream((link, stream), &mut buffer);
             let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&link) else { return };
-            let Some((_, heard)) = up.hears.as_mut().filter(|(hears, _)| *hears == stream) else { return };
+            let Some((_, received)) = up.update.as_mut().filter(|(of, _)| *of == stream) else { return };
             match got {
                 Ok(Got::Nothing) => return,
-                Ok(Got::Bytes(count)) if heard.len() + count <= LONGEST => {
-                    heard.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                Ok(Got::Bytes(count)) if received.len() + count <= LONGEST => {
+                    received.extend_from_slice(buffer.get(..count).unwrap_or_default());
                 }
                 Ok(Got::End) => {
-                    let (peer, heard) = (up.peer, std::mem::take(heard));
-                    up.hears = None;
+                    let (peer, received) = (up.peer, std::mem::take(received));
+                    up.update = None;
                     self.streams.remove(&(link, stream));
                     self.finish_stream((link, stream));
-                    return self.believe(peer, &heard);
+                    return self.believe(peer, &received);
                 }
                 Ok(Got::Bytes(_)) | Err(_) => {
-                    up.hears = None;
+                    up.update = None;
                     return self.reset_stream((link, stream));
                 }
             }
@@ -258,9 +258,9 @@ impl Daemon {
     }
 
     /// What a relay says replaces what it said before.
-    fn believe(&mut self, relay: usize, heard: &[u8]) {
-        let Ok(news) = serde_json::from_slice::<News>(heard) else { return };
-        let Some(told) = table::believed(&self.grid, self.me, relay, news) else { return };
+    fn believe(&mut self, relay: usize, received: &[u8]) {
+        let Ok(update) = serde_json::from_slice::<RouteUpdate>(received) else { return };
+        let Some(told) = table::believed(&self.grid, self.me, relay, update) else { return };
         let ways = |told: &[Told]| told.iter().map(|one| (one.to, one.through.clone())).collect::<Vec<_>>();
         let new = ways(&told);
         let old = self.ways.told.insert(relay, told);

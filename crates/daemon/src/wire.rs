@@ -137,7 +137,7 @@ pub(crate) struct Order {
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resume {
     /// How often it was to go on so: what comes late is known by that.
-    pub(crate) turn: u32,
+    pub(crate) epoch: u32,
     /// The position that came at this end.
     pub(crate) got: u64,
 }
@@ -177,8 +177,8 @@ impl Gone {
 pub(crate) enum About {
     /// To be connected to a port of a host.
     Order(Order),
-    /// A [`News`] comes.
-    News,
+    /// A [`RouteUpdate`] comes.
+    RouteUpdate,
     /// Bytes come that nobody needs.
     Discard,
     /// Nothing: the link ends, and this is why.
@@ -197,7 +197,7 @@ impl About {
 
 /// Where a relay leads.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct RouteUpdate {
     /// Each host it leads to.
     pub(crate) reach: Vec<Reach>,
 }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn what_a_stream_is_for_is_told_apart() {
         let read = |bytes: &[u8]| serde_json::from_slice::<About>(bytes);
-        assert_eq!(read(&About::News.bytes()).unwrap(), About::News);
+        assert_eq!(read(&About::RouteUpdate.bytes()).unwrap(), About::RouteUpdate);
         let order = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
         assert!(matches!(&order, About::Order(order) if order.through.is_empty() && order.question.is_none()));
         assert_eq!(read(&order.bytes()).unwrap(), order);

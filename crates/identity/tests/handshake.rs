@@ -19,9 +19,9 @@ fn meet(client: &Credentials, server: &Credentials) -> Option<[String; 2]> {
     let seen = |end: &rustls::Connection| peer(end.peer_certificates().unwrap_or_default()).unwrap().to_string();
     pair.client.writer().write_all(b"hello").unwrap();
     assert_eq!(pair.shake(), [None, None]);
-    let mut heard = [0; 5];
-    pair.server.reader().read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"hello");
+    let mut received = [0; 5];
+    pair.server.reader().read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
     Some([seen(&pair.client), seen(&pair.server)])
 }
 

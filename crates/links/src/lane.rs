@@ -11,16 +11,16 @@ use std::sync::Arc;
 use madrigal_netaccess::driver::Watched;
 use madrigal_netaccess::engine::{Engine, Registration};
 use madrigal_netaccess::wait::{Peer, Waiter};
+use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
-use madrigal_sys::turn::{Taken, Turn};
 
 use crate::op::Handler;
 use crate::vlink::VLink;
 
 /// A waiting thread turns the engine after this many looks at its own link, so that nobody else starves meanwhile.
-const LOOKS_PER_TURN: u32 = 64;
-/// The same for waits that end soon: one turn for this many of them.
-const WAITS_PER_TURN: u32 = 256;
+const LOOKS_PER_PASS: u32 = 64;
+/// The same for waits that end soon: one pass for this many of them.
+const WAITS_PER_PASS: u32 = 256;
 
 /// A posted read or write.
 pub(crate) struct Posted<B, T> {
@@ -150,7 +150,7 @@ pub(crate) trait Half: Send + Sized {
 
 /// One direction of a link.
 pub(crate) struct Lane<H> {
-    half: Turn<H>,
+    half: SpinLock<H>,
     /// A waiting thread looks after the operation in front, holding the lock nearly all the time.
     attended: AtomicBool,
     waiter: Waiter,
@@ -171,12 +171,12 @@ pub(crate) enum Rest {
 
 impl<H: Half> Lane<H> {
     pub(crate) fn new(half: H) -> Self {
-        Self { half: Turn::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
+        Self { half: SpinLock::new(half), attended: AtomicBool::new(false), waiter: Waiter::default() }
     }
 
     #[inline]
-    pub(crate) fn lock(&self) -> Taken<'_, H> {
-        self.half.take()
+    pub(crate) fn lock(&self) -> SpinGuard<'_, H> {
+        self.half.lock()
     }
 
     /// Completes operations for the engine, at most as many as `budget` is left.
@@ -213,7 +213,7 @@ impl<H: Half> Lane<H> {
         !half.queue().is_empty() && half.end().is_none_or(|end| end.arm())
     }
 
-    /// Looks whether operation `id` completed, trying it if it is in front; else turns the engine.
+    /// Looks whether operation `id` completed, trying it if it is in front; else runs the engine.
     pub(crate) fn poll(&self, id: u64, engine: &Engine) -> Option<H::Outcome> {
         let mut half = self.lock();
         let queue = half.queue();
@@ -221,13 +221,13 @@ impl<H: Half> Lane<H> {
             return Some(outcome);
         }
         queue.waits = queue.waits.wrapping_add(1);
-        let turn = queue.waits.is_multiple_of(LOOKS_PER_TURN);
+        let due = queue.waits.is_multiple_of(LOOKS_PER_PASS);
         if queue.is_front(id) {
             if let Some(Completed { outcome, .. }) = half.step() {
                 self.leave(half);
                 return Some(outcome);
             }
-            if !turn {
+            if !due {
                 return None;
             }
         }
@@ -267,7 +267,7 @@ impl<H: Half> Lane<H> {
         }
         if !half.queue().is_front(id) {
             drop(half);
-            return self.turn(id, engine);
+            return self.run_engine(id, engine);
         }
         self.attended.store(true, Ordering::Relaxed);
         let cheap = half.end().is_some_and(|end| end.cheap());
@@ -287,7 +287,7 @@ impl<H: Half> Lane<H> {
                 return Ok(outcome);
             }
             looks += 1;
-            if looks.is_multiple_of(LOOKS_PER_TURN) {
+            if looks.is_multiple_of(LOOKS_PER_PASS) {
                 drop(half);
                 engine.do_work();
                 half = self.lock();
@@ -305,7 +305,7 @@ impl<H: Half> Lane<H> {
     }
 
     /// As `spin` where the operation is not in front: the engine does it.
-    fn turn(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
+    fn run_engine(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
         let mut wait = engine.policy().begin(&self.waiter, false);
         loop {
             let worked = engine.do_work() > 0;
@@ -320,21 +320,21 @@ impl<H: Half> Lane<H> {
     }
 
     #[inline]
-    fn unattend(&self, mut half: Taken<'_, H>, engine: &Engine) {
+    fn unattend(&self, mut half: SpinGuard<'_, H>, engine: &Engine) {
         // SYNC: Release pairs with the Acquire in `work` and `arm`; whoever saw it set relies on `leave`.
         self.attended.store(false, Ordering::Release);
         let queue = half.queue();
         queue.waits = queue.waits.wrapping_add(1);
-        let turn = queue.waits.is_multiple_of(WAITS_PER_TURN);
+        let due = queue.waits.is_multiple_of(WAITS_PER_PASS);
         self.leave(half);
-        if turn {
+        if due {
             engine.do_work();
         }
     }
 
     /// What is still posted is the engine's.
     #[inline]
-    fn leave(&self, mut half: Taken<'_, H>) {
+    fn leave(&self, mut half: SpinGuard<'_, H>) {
         if half.queue().is_empty() {
             return;
         }
@@ -347,7 +347,7 @@ impl<H: Half> Lane<H> {
 }
 
 /// Hands an outcome to whom it may concern, with the half unlocked.
-fn deliver<H: Half>(mut half: Taken<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
+fn deliver<H: Half>(mut half: SpinGuard<'_, H>, completed: Completed<H::Body, H::Outcome>, engine: &Engine) {
     let Completed { op, outcome } = completed;
     match op.then {
         Then::Keep { sleeping } => {

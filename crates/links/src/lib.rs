@@ -5,7 +5,7 @@
 //!
 //! * by **descriptor**: the post returns an object to poll or to wait on;
 //! * by **handler** (`..._with`): a function is called on a thread that turns the engine or waits, never inside the post. It may post
-//!   again, wait, and turn the engine.
+//!   again, wait, and run the engine.
 //!
 //! ```text
 //!   user --post--> VLink (queues of posted reads, writes) --adapter--> driver's endpoint

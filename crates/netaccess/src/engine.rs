@@ -1,14 +1,14 @@
 //! The progress engine: the one loop that looks at everything a process waits for.
 //!
-//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] turns the engine once: it visits runnable sources,
+//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] runs the engine once: it visits runnable sources,
 //! class by class, each class up to its weight, and looks at the kernel through one epoll. A source is
 //!
 //! * *parked* while only its descriptor can make it runnable: it costs nothing, however many there are;
-//! * *watched* while a look at memory may find something: it is visited every turn, until it stayed idle for long;
+//! * *watched* while a look at memory may find something: it is visited every pass, until it stayed idle for long;
 //! * *runnable* when it was reported, woken, or had more to do than its share.
 //!
-//! The engine has no thread: it turns on the threads that wait or call it. No lock is held while a source works, so its callbacks
-//! may register, wake, wait and turn the engine again. One source is never worked on by two threads, nor below itself.
+//! The engine has no thread: it runs on the threads that wait or call it. No lock is held while a source works, so its callbacks
+//! may register, wake, wait and run the engine again. One source is never worked on by two threads, nor below itself.
 //!
 //! When nobody finds anything, one thread sleeps in the epoll and the others behind it ([`Sleep`]).
 
@@ -36,7 +36,7 @@ pub use sleep::Sleep;
 const EVENTS: usize = 64;
 /// The data of the engine's own doorbell; entries' keys begin at 0 and never get here.
 const BELL: u64 = u64::MAX;
-/// How many turns apart the kernel is looked at while sources in memory are watched, unless configured.
+/// How many passes apart the kernel is looked at while sources in memory are watched, unless configured.
 const KERNEL_EVERY: u32 = 32;
 
 /// The engine of a process or runtime.
@@ -47,7 +47,7 @@ pub struct Engine {
     table: Mutex<Table>,
     timers: Timers,
     sleepers: Sleepers,
-    turns: AtomicU32,
+    passes: AtomicU32,
     kernel_every: AtomicU32,
     policy: WaitPolicy,
 }
@@ -65,7 +65,7 @@ impl Engine {
             table: Mutex::default(),
             timers: Timers::default(),
             sleepers: Sleepers::default(),
-            turns: AtomicU32::new(0),
+            passes: AtomicU32::new(0),
             kernel_every: AtomicU32::new(KERNEL_EVERY),
             policy: WaitPolicy::new(),
         }))
@@ -81,7 +81,7 @@ impl Engine {
         self.classes.named(name)
     }
 
-    /// How much work a class may do per turn (at least 1); takes effect at once.
+    /// How much work a class may do per pass (at least 1); takes effect at once.
     pub fn set_weight(&self, class: Class, weight: u32) {
         self.classes.of(class).set_weight(weight);
     }
@@ -91,9 +91,9 @@ impl Engine {
         self.classes.of(class).work_done()
     }
 
-    /// Looks at the kernel only every `turns` turns while sources in memory are watched; takes effect at once.
-    pub fn set_kernel_every(&self, turns: u32) {
-        self.kernel_every.store(turns.max(1), Ordering::Relaxed);
+    /// Looks at the kernel only every `passes` passes while sources in memory are watched; takes effect at once.
+    pub fn set_kernel_every(&self, passes: u32) {
+        self.kernel_every.store(passes.max(1), Ordering::Relaxed);
     }
 
     /// Adds a source, parked. From now on its signal makes it runnable. `ENOSPC`, `ENOMEM`: the kernel watches no more descriptors.
@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// Turns the engine until `done` says so or the deadline (in nanoseconds of [`time::now_ns`]) passes; returns what `done` last
-    /// said. Spins as the policy allows, then sleeps. `done` is asked again after every turn that did something, by whatever thread.
+    /// said. Spins as the policy allows, then sleeps. `done` is asked again after every pass that did something, by whatever thread.
     pub fn wait_until(&self, waiter: &Waiter, deadline: Option<u64>, mut done: impl FnMut() -> bool) -> bool {
         let mut sleep = self.sleeper();
         loop {
@@ -163,10 +163,10 @@ impl Engine {
     }
 
     fn kernel_is_due(&self) -> bool {
-        // Two threads may count one turn as one: then the kernel is looked at a turn later.
-        let turn = self.turns.load(Ordering::Relaxed).wrapping_add(1);
-        self.turns.store(turn, Ordering::Relaxed);
-        turn.is_multiple_of(self.kernel_every.load(Ordering::Relaxed)) || !self.classes.any_waiting()
+        // Two threads may count two passes as one: then the kernel is looked at a pass later.
+        let pass = self.passes.load(Ordering::Relaxed).wrapping_add(1);
+        self.passes.store(pass, Ordering::Relaxed);
+        pass.is_multiple_of(self.kernel_every.load(Ordering::Relaxed)) || !self.classes.any_waiting()
     }
 
     /// Takes events from the kernel, waiting for them up to `timeout` nanoseconds (`None`: for ever), and makes sources runnable.
@@ -229,7 +229,7 @@ impl Registration {
         self.drop_signal(self.entry.take_signal());
     }
 
-    /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if somebody turns the engine.
+    /// Makes the source runnable once that time has come (nanoseconds of [`time::now_ns`]), if somebody runs the engine.
     pub fn wake_at(&self, at: u64) {
         self.engine.timers.add(at, self.entry.key());
         self.engine.ring();

@@ -2,7 +2,7 @@
 //!
 //! * [`driver`]: the contracts a driver keeps;
 //! * [`message`]: the contract of drivers that carry messages among many nodes;
-//! * [`engine`]: turns all sources of a process, whichever layer or personality they belong to;
+//! * [`engine`]: runs all sources of a process, whichever layer or personality they belong to;
 //! * [`wait`]: spin or sleep.
 
 pub mod driver;

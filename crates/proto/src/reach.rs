@@ -13,7 +13,7 @@ use madrigal_base::error::Os;
 use madrigal_base::node::NodeId;
 
 use crate::race::{Act, Race, Way, Why, Wish};
-use crate::talk::{Talk, Turn};
+use crate::talk::{Next, Talk};
 
 /// A connection that is not up yet.
 pub type Key = u64;
@@ -155,7 +155,7 @@ impl Reach {
         }
         peer.race = Some(Race::new(ways, self.limits.patience, now));
         self.sought.push(node);
-        self.turn(node, now);
+        self.advance(node, now);
     }
 
     /// Begins to look for a node whose connection was lost. Where a daemon says that there is no way this is over soon: the process has
@@ -181,7 +181,7 @@ impl Reach {
         if peer.race.is_none() {
             peer.race = Some(Race::new(ways, patience, now));
             self.sought.push(node);
-            self.turn(node, now);
+            self.advance(node, now);
         }
     }
 
@@ -195,7 +195,7 @@ impl Reach {
     /// Somebody connected; `direct`: by himself.
     pub fn accepted(&mut self, direct: bool, now: u64) -> Key {
         while self.unauthenticated.len() >= self.limits.unauthenticated.max(1) {
-            self.turn_away();
+            self.refuse_oldest();
         }
         let talk = Some(Talk::listen(self.me, (self.random)()));
         let key = self.add(Connection { talk, role: Role::Unauthenticated, direct });
@@ -240,16 +240,16 @@ impl Reach {
         let Some(connection) = self.talks.get_mut(&key) else { return };
         let (role, Some(talk)) = (connection.role, connection.talk.as_mut()) else { return };
         let mut out = Vec::new();
-        let turn = talk.take(bytes, &mut out);
-        match (turn, role) {
-            (Ok(Turn::Wait), _) => {}
-            (Ok(Turn::Caller(node)), Role::Unauthenticated) => return self.introduced(key, node),
-            (Ok(Turn::Answered), _) => {}
-            (Ok(Turn::Choose), Role::Dialed(node, _) | Role::Caller(node)) => return self.choose(key, node, true),
-            (Ok(Turn::Chosen), Role::Dialed(node, _) | Role::Caller(node)) => {
+        let next = talk.take(bytes, &mut out);
+        match (next, role) {
+            (Ok(Next::Wait), _) => {}
+            (Ok(Next::Caller(node)), Role::Unauthenticated) => return self.introduced(key, node),
+            (Ok(Next::Answered), _) => {}
+            (Ok(Next::Choose), Role::Dialed(node, _) | Role::Caller(node)) => return self.choose(key, node, true),
+            (Ok(Next::Chosen), Role::Dialed(node, _) | Role::Caller(node)) => {
                 return self.choose(key, node, false);
             }
-            (Ok(Turn::Taken), Role::Dialed(node, i)) => {
+            (Ok(Next::Taken), Role::Dialed(node, i)) => {
                 self.close(key);
                 self.missed(node, i, Why::Lost, now);
             }
@@ -269,11 +269,11 @@ impl Reach {
         let introduction = self.limits.introduction;
         let late = |since: u64| since + introduction <= now;
         while self.unauthenticated.front().is_some_and(|&(_, since)| late(since)) {
-            self.turn_away();
+            self.refuse_oldest();
         }
         for i in (0..self.sought.len()).rev() {
             if let Some(&node) = self.sought.get(i) {
-                self.turn(node, now);
+                self.advance(node, now);
             }
         }
     }
@@ -349,7 +349,7 @@ impl Reach {
     }
 
     /// The unauthenticated peer that came first has to go.
-    fn turn_away(&mut self) {
+    fn refuse_oldest(&mut self) {
         if let Some((key, _)) = self.unauthenticated.pop_front() {
             self.close(key);
         }
@@ -358,7 +358,7 @@ impl Reach {
     fn missed(&mut self, node: NodeId, i: usize, why: Why, now: u64) {
         if let Some(race) = self.peers.get_mut(&node).and_then(|peer| peer.race.as_mut()) {
             race.failed(i, why, now);
-            self.turn(node, now);
+            self.advance(node, now);
         }
     }
 
@@ -411,7 +411,7 @@ impl Reach {
     }
 
     /// Does what is due for a node that is sought.
-    fn turn(&mut self, node: NodeId, now: u64) {
+    fn advance(&mut self, node: NodeId, now: u64) {
         loop {
             let Some(peer) = self.peers.get_mut(&node) else { return };
             let Some(race) = peer.race.as_mut() else { return };

@@ -12,10 +12,10 @@ mod kept;
 
 use kept::Kept;
 
-use crate::mux::TURN;
+use crate::mux::QUANTUM;
 
-/// The most bytes of one record: with its head they fill two turns of a stream.
-pub const LONGEST: usize = 2 * TURN - 3;
+/// The most bytes of one record: with its head they fill two quanta of a stream.
+pub const LONGEST: usize = 2 * QUANTUM - 3;
 /// So many bytes are taken before the other end is told, unless there is something else to tell it; and on a stream that has carried more
 /// than a hundred times the latter.
 const EVERY: (u64, u64) = (16 << 10, 256 << 10);
@@ -34,7 +34,7 @@ pub struct Nonsense;
 
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Heard<'a> {
+pub enum Received<'a> {
     /// Bytes that were not here before.
     Bytes(&'a [u8]),
     /// Nothing more will come.
@@ -151,7 +151,7 @@ impl Resumable {
     }
 
     /// Takes the front of what came by the stream: what it says, and how many bytes it was.
-    pub fn handle<'a>(&mut self, bytes: &'a [u8]) -> Result<(Heard<'a>, usize), Nonsense> {
+    pub fn handle<'a>(&mut self, bytes: &'a [u8]) -> Result<(Received<'a>, usize), Nonsense> {
         if self.left > 0 {
             let count = self.left.min(bytes.len());
             self.left -= count;
@@ -161,10 +161,10 @@ impl Resumable {
                 return Err(Nonsense);
             }
             self.got += (count - again) as u64;
-            return Ok((Heard::Bytes(bytes.get(again..count).unwrap_or_default()), count));
+            return Ok((Received::Bytes(bytes.get(again..count).unwrap_or_default()), count));
         }
         let Some(kind) = self.front.first().copied().filter(|_| self.filled > 0).or(bytes.first().copied()) else {
-            return Ok((Heard::Nothing, 0));
+            return Ok((Received::Nothing, 0));
         };
         let wanted = match kind {
             DATA => 3,
@@ -178,10 +178,10 @@ impl Resumable {
         }
         self.filled += count;
         if self.filled < wanted {
-            return Ok((Heard::Nothing, count));
+            return Ok((Received::Nothing, count));
         }
         self.filled = 0;
-        self.handle_head().map(|heard| (heard, count))
+        self.handle_head().map(|received| (received, count))
     }
 
     /// The connection goes on by another stream, from its beginning: the other end has `theirs`, and was told that `ours` is here. Whether
@@ -234,12 +234,12 @@ impl Resumable {
         }
     }
 
-    fn handle_head(&mut self) -> Result<Heard<'static>, Nonsense> {
+    fn handle_head(&mut self) -> Result<Received<'static>, Nonsense> {
         let [kind, rest @ ..] = self.front;
         match kind {
             DATA => {
                 self.left = usize::from(u16::from_le_bytes([rest[0], rest[1]]));
-                if self.left == 0 || (self.over && self.skip == 0) { Err(Nonsense) } else { Ok(Heard::Nothing) }
+                if self.left == 0 || (self.over && self.skip == 0) { Err(Nonsense) } else { Ok(Received::Nothing) }
             }
             ACK => {
                 let position = u64::from_le_bytes(rest);
@@ -247,16 +247,16 @@ impl Resumable {
                     return Err(Nonsense);
                 }
                 self.ack(position);
-                Ok(Heard::Nothing)
+                Ok(Received::Nothing)
             }
             _ if self.skip > 0 => {
                 self.skip -= 1;
-                Ok(Heard::Nothing)
+                Ok(Received::Nothing)
             }
             _ if self.over => Err(Nonsense),
             _ => {
                 (self.over, self.got) = (true, self.got + 1);
-                Ok(Heard::End)
+                Ok(Received::End)
             }
         }
     }

@@ -41,7 +41,7 @@ pub struct Stranger;
 
 /// What the bytes taken so far come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum Next {
     /// Nothing yet.
     Wait,
     /// A callee knows who calls: [`Talk::welcome`] it or not.
@@ -151,13 +151,13 @@ impl Talk {
     }
 
     /// Takes bytes, at most [`Talk::wants`]; what is to be sent goes to `out`.
-    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Turn, Stranger> {
+    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Next, Stranger> {
         let end = self.len + bytes.len();
         let fits = bytes.len() <= self.wants();
         self.got.get_mut(self.len..end).filter(|_| fits).ok_or(Stranger)?.copy_from_slice(bytes);
         self.len = end;
         if self.wants() > 0 {
-            return Ok(Turn::Wait);
+            return Ok(Next::Wait);
         }
         self.len = 0;
         let word = |i: usize| self.got.get(i * 8..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_le_bytes(*b));
@@ -165,19 +165,19 @@ impl Talk {
         match self.stage {
             Stage::Hello => self.handle_hello(said),
             Stage::Answer => self.handle_answer(said, out),
-            Stage::Ready => self.handle_step(said, READY).map(|()| Turn::Choose),
-            Stage::Go => self.handle_step(said, GO).map(|()| Turn::Chosen),
+            Stage::Ready => self.handle_step(said, READY).map(|()| Next::Choose),
+            Stage::Go => self.handle_step(said, GO).map(|()| Next::Chosen),
             Stage::Over => Err(Stranger),
         }
     }
 
-    fn handle_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Turn, Stranger> {
+    fn handle_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Next, Stranger> {
         let id = hidden ^ mask(self.me, nonce);
         let right = same(proof, hello_proof(self.me, nonce, id)) && what == HELLO;
         let caller = NodeId::new(id).filter(|node| right && node.number() == id && *node != self.me).ok_or(Stranger)?;
         self.bond = Some(Bond { caller, callee: self.me, asked: nonce, answered: self.nonce });
         self.stage = Stage::Over;
-        Ok(Turn::Caller(caller))
+        Ok(Next::Caller(caller))
     }
 
     /// The callee's answer to who calls: welcome, or `taken` because there is a connection already. Then the caller closes.
@@ -193,7 +193,7 @@ impl Talk {
         };
     }
 
-    fn handle_answer(&mut self, [what, nonce, hidden, proof]: [u64; 4], out: &mut Vec<u8>) -> Result<Turn, Stranger> {
+    fn handle_answer(&mut self, [what, nonce, hidden, proof]: [u64; 4], out: &mut Vec<u8>) -> Result<Next, Stranger> {
         let Some(bond) = self.bond.as_mut() else { return Err(Stranger) };
         bond.answered = nonce;
         let verdict = hidden ^ mask(bond.callee, nonce);
@@ -204,16 +204,16 @@ impl Talk {
         match (verdict, leads) {
             (WELCOME, true) => {
                 self.stage = Stage::Over;
-                Ok(Turn::Choose)
+                Ok(Next::Choose)
             }
             (WELCOME, false) => {
                 out.extend(bond.step(READY));
                 self.stage = Stage::Go;
-                Ok(Turn::Answered)
+                Ok(Next::Answered)
             }
             (TAKEN, _) => {
                 self.stage = Stage::Over;
-                Ok(Turn::Taken)
+                Ok(Next::Taken)
             }
             _ => Err(Stranger),
         }

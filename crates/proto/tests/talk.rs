@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use madrigal_base::node::NodeId;
-use madrigal_proto::talk::{LONG, STEP, Stranger, Talk, Turn};
+use madrigal_proto::talk::{LONG, Next, STEP, Stranger, Talk};
 use proptest::prelude::*;
 
 fn node(number: u64) -> NodeId {
@@ -10,10 +10,10 @@ fn node(number: u64) -> NodeId {
 }
 
 /// Gives bytes in two pieces.
-fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Turn, Stranger> {
+fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Next, Stranger> {
     assert_eq!(talk.wants(), bytes.len());
     let (first, rest) = bytes.split_at(cut.min(bytes.len() - 1));
-    assert_eq!(talk.take(first, out), Ok(Turn::Wait));
+    assert_eq!(talk.take(first, out), Ok(Next::Wait));
     talk.take(rest, out)
 }
 
@@ -21,7 +21,7 @@ fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Resul
 fn introduced(caller: u64, callee: u64) -> (Talk, Talk) {
     let (call, hello) = Talk::call(node(caller), node(callee), 11);
     let mut listen = Talk::listen(node(callee), 22);
-    assert_eq!(handle(&mut listen, &hello, 5, &mut Vec::new()), Ok(Turn::Caller(node(caller))));
+    assert_eq!(handle(&mut listen, &hello, 5, &mut Vec::new()), Ok(Next::Caller(node(caller))));
     (call, listen)
 }
 
@@ -30,10 +30,10 @@ fn a_leading_caller_says_go_to_the_answer() {
     let (mut call, mut listen) = introduced(9, 5);
     let (mut answer, mut out, mut go) = (vec![], vec![], vec![]);
     listen.welcome(false, &mut answer);
-    assert_eq!(handle(&mut call, &answer, 31, &mut out), Ok(Turn::Choose));
+    assert_eq!(handle(&mut call, &answer, 31, &mut out), Ok(Next::Choose));
     call.go(&mut go);
     assert_eq!((go.len(), out.len()), (STEP, 0));
-    assert_eq!(handle(&mut listen, &go, 1, &mut out), Ok(Turn::Chosen));
+    assert_eq!(handle(&mut listen, &go, 1, &mut out), Ok(Next::Chosen));
     assert_eq!((listen.wants(), call.wants()), (0, 0));
 }
 
@@ -42,10 +42,10 @@ fn a_leading_callee_waits_for_proof_that_the_caller_lives() {
     let (mut call, mut listen) = introduced(5, 9);
     let (mut answer, mut ready, mut go) = (vec![], vec![], vec![]);
     listen.welcome(false, &mut answer);
-    assert_eq!(handle(&mut call, &answer, 0, &mut ready), Ok(Turn::Answered));
-    assert_eq!(handle(&mut listen, &ready, 8, &mut vec![]), Ok(Turn::Choose));
+    assert_eq!(handle(&mut call, &answer, 0, &mut ready), Ok(Next::Answered));
+    assert_eq!(handle(&mut listen, &ready, 8, &mut vec![]), Ok(Next::Choose));
     listen.go(&mut go);
-    assert_eq!(handle(&mut call, &go, 8, &mut vec![]), Ok(Turn::Chosen));
+    assert_eq!(handle(&mut call, &go, 8, &mut vec![]), Ok(Next::Chosen));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_callee_that_has_a_connection_says_so() {
     let (mut call, mut listen) = introduced(5, 9);
     let mut answer = vec![];
     listen.welcome(true, &mut answer);
-    assert_eq!(handle(&mut call, &answer, 3, &mut vec![]), Ok(Turn::Taken));
+    assert_eq!(handle(&mut call, &answer, 3, &mut vec![]), Ok(Next::Taken));
     assert_eq!((listen.wants(), call.wants()), (0, 0));
 }
 
@@ -84,7 +84,7 @@ fn what_was_heard_before_proves_nothing() {
     // All of the caller's words once more, to the same callee with another nonce.
     let (_, hello) = Talk::call(node(9), node(5), 11);
     let mut again = Talk::listen(node(5), 23);
-    assert_eq!(handle(&mut again, &hello, 1, &mut vec![]), Ok(Turn::Caller(node(9))));
+    assert_eq!(handle(&mut again, &hello, 1, &mut vec![]), Ok(Next::Caller(node(9))));
     again.welcome(false, &mut vec![]);
     assert_eq!(handle(&mut again, &go, 1, &mut vec![]), Err(Stranger));
 }

@@ -1,6 +1,6 @@
 //! The table itself: which ports wrapped programs listen on, and the offers.
 //!
-//! The life of a place where an offer stands; the word that says so counts how often the place was used (`turn`), and every step is a
+//! The life of a place where an offer stands; the word that says so counts how often the place was used (`generation`), and every step is a
 //! compare-exchange of the whole word, so that whoever comes late to a place that has become another's changes nothing:
 //!
 //! ```text
@@ -25,8 +25,8 @@ const ENTRIES: usize = 1024;
 const PROBES: usize = 8;
 /// An offer older than this is nobody's.
 const STALE_NS: u64 = 10_000_000_000;
-/// Where the turn begins in the word of a place.
-const TURN_AT: u32 = 8;
+/// Where the generation begins in the word of a place.
+const GENERATION_AT: u32 = 8;
 
 /// Stages of an offer, the low byte of its word.
 mod stage {
@@ -66,18 +66,18 @@ pub enum Standing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     index: u32,
-    turn: u64,
+    generation: u64,
 }
 
 impl Place {
     /// Both numbers, for a caller that keeps them in words of its own.
     pub fn to_parts(self) -> (u32, u64) {
-        (self.index, self.turn)
+        (self.index, self.generation)
     }
 
     /// What [`Place::to_parts`] gave.
-    pub fn from_parts(index: u32, turn: u64) -> Self {
-        Self { index, turn }
+    pub fn from_parts(index: u32, generation: u64) -> Self {
+        Self { index, generation }
     }
 }
 
@@ -151,7 +151,7 @@ impl Table {
     /// Posts an offer for `tuple`; `fill` writes what it says. `None`: no free place near its hash.
     pub fn post(&self, tuple: &Tuple, fill: impl FnOnce(&Offer)) -> Option<Place> {
         let now = time::now_ns();
-        let (index, offer, turn) = places(tuple).find_map(|index| {
+        let (index, offer, generation) = places(tuple).find_map(|index| {
             let offer = self.offers.get(index)?;
             Some((index, offer, claim(offer, now)?))
         })?;
@@ -161,9 +161,9 @@ impl Table {
         fill(offer);
         // SYNC: Release pairs with the Acquire exchange in `find`: what was filled in is seen by who takes the offer. It fails where we
         // were so slow that the place was taken for a dead one's.
-        step(offer, turn, stage::WRITING, stage::POSTED).then_some(())?;
+        step(offer, generation, stage::WRITING, stage::POSTED).then_some(())?;
         self.posts.fetch_add(1, Release);
-        Some(Place { index: index as u32, turn })
+        Some(Place { index: index as u32, generation })
     }
 
     /// Takes the offer posted for `tuple`, if there is one. The caller answers it.
@@ -171,10 +171,10 @@ impl Table {
         places(tuple).find_map(|index| {
             let offer = self.offers.get(index)?;
             let word = offer.word.load(Acquire);
-            let turn = word >> TURN_AT;
+            let generation = word >> GENERATION_AT;
             let ours = word & stage::MASK == stage::POSTED && offer.tuple.same(tuple);
-            (ours && step(offer, turn, stage::POSTED, stage::TAKEN))
-                .then_some((Place { index: index as u32, turn }, offer))
+            (ours && step(offer, generation, stage::POSTED, stage::TAKEN))
+                .then_some((Place { index: index as u32, generation }, offer))
         })
     }
 
@@ -187,13 +187,13 @@ impl Table {
             Answer::Refused => stage::REFUSED,
             Answer::No => stage::FREE,
         };
-        step(offer, place.turn, stage::TAKEN, said);
+        step(offer, place.generation, stage::TAKEN, said);
     }
 
     /// How far an offer is, and what it says; for who posted it.
     pub fn standing(&self, place: Place) -> Standing {
         let word = self.offers.get(place.index as usize).map_or(0, |offer| offer.word.load(Acquire));
-        if word >> TURN_AT != place.turn {
+        if word >> GENERATION_AT != place.generation {
             return Standing::Answered(Answer::No);
         }
         match word & stage::MASK {
@@ -214,13 +214,13 @@ impl Table {
     pub fn free(&self, place: Place) {
         let Some(offer) = self.offers.get(place.index as usize) else { return };
         for from in [stage::POSTED, stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
-            if step(offer, place.turn, from, stage::FREE) {
+            if step(offer, place.generation, from, stage::FREE) {
                 return;
             }
         }
         // Taken between two looks.
         for from in [stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
-            step(offer, place.turn, from, stage::FREE);
+            step(offer, place.generation, from, stage::FREE);
         }
     }
 }
@@ -230,23 +230,23 @@ fn places(tuple: &Tuple) -> impl Iterator<Item = usize> {
     (0..PROBES).map(move |i| (first + i) % ENTRIES)
 }
 
-/// Claims a place that is free, or whose owner is dead; its turn.
+/// Claims a place that is free, or whose owner is dead; its generation.
 fn claim(offer: &Offer, now: u64) -> Option<u64> {
     let seen = offer.word.load(Acquire);
     let stale = || now.saturating_sub(offer.posted_at.load(Relaxed)) > STALE_NS;
-    let turn = (seen >> TURN_AT).wrapping_add(1) & (u64::MAX >> TURN_AT);
+    let generation = (seen >> GENERATION_AT).wrapping_add(1) & (u64::MAX >> GENERATION_AT);
     let free = match seen & stage::MASK {
         stage::FREE => true,
         // Whoever writes may go on at any time.
         stage::WRITING => false,
         _ => stale(),
     };
-    let mine = turn << TURN_AT | stage::WRITING;
-    (free && offer.word.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok()).then_some(turn)
+    let mine = generation << GENERATION_AT | stage::WRITING;
+    (free && offer.word.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok()).then_some(generation)
 }
 
-fn step(offer: &Offer, turn: u64, from: u64, to: u64) -> bool {
-    let word = turn << TURN_AT;
+fn step(offer: &Offer, generation: u64, from: u64, to: u64) -> bool {
+    let word = generation << GENERATION_AT;
     // SYNC: Acquire: what the other side wrote before its step is seen. Release: what we wrote before ours will be.
     offer.word.compare_exchange(word | from, word | to, AcqRel, Relaxed).is_ok()
 }

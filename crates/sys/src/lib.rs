@@ -20,9 +20,9 @@ pub mod process;
 pub mod raw;
 pub mod recent;
 pub mod signals;
+pub mod spin_lock;
 pub mod tcp;
 pub mod time;
-pub mod turn;
 
 pub use rustix::io::Errno;
 

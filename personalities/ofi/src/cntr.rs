@@ -76,7 +76,7 @@ impl Cntr {
     /// Looks at the peers, then at the counter: values, and whether anything was found at the peers.
     fn look(&self) -> (u64, u64, bool) {
         let mut state = self.domain.lock();
-        let worked = state.turn() > 0;
+        let worked = state.progress() > 0;
         match state.queues.cntrs.get_mut(self.at) {
             Some(cntr) => {
                 cntr.seen = cntr.value;

@@ -99,7 +99,7 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     // SAFETY: by the caller.
     let cq = unsafe { CqObject::of(cq) };
     let mut state = cq.domain.lock();
-    let found = state.turn() > 0;
+    let found = state.progress() > 0;
     // Doors and questions are looked at by the clock.
     let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.server.is_some());
     let end = if looks { time::now_ns() + LOOK_NS } else { u64::MAX };
@@ -206,7 +206,7 @@ impl Cq {
         if first != -(EAGAIN as isize) {
             return first;
         }
-        let worked = state.turn();
+        let worked = state.progress();
         // SAFETY: by the caller.
         let second = unsafe { self.take(&mut state, to) };
         drop(state);
@@ -225,7 +225,7 @@ impl Cq {
         if let Some(mut looks) = self.domain.worker().and_then(|worker| worker.expects()) {
             while looks.more() {
                 let mut state = self.domain.lock();
-                let worked = state.turn();
+                let worked = state.progress();
                 // SAFETY: by the caller.
                 let found = unsafe { self.take(&mut state, to) };
                 if worked > 0 || found != -(EAGAIN as isize) {

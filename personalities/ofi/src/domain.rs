@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use madrigal_links::worker::{Space, Worker};
+use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
-use madrigal_sys::turn::{Taken, Turn};
 
 use crate::abi::endpoint::EpFid;
 use crate::abi::errno::{EBUSY, EINVAL, EIO, ENOSYS};
@@ -22,7 +22,7 @@ pub(crate) type DomainObject = Object<DomainFid, Arc<Domain>>;
 
 /// A domain.
 pub(crate) struct Domain {
-    state: Turn<State>,
+    state: SpinLock<State>,
     worker: OnceLock<(Arc<Worker>, Space)>,
     /// How long addresses are.
     pub(crate) addr_len: usize,
@@ -34,8 +34,8 @@ pub(crate) struct Domain {
 
 impl Domain {
     #[inline]
-    pub(crate) fn lock(&self) -> Taken<'_, State> {
-        self.state.take()
+    pub(crate) fn lock(&self) -> SpinGuard<'_, State> {
+        self.state.lock()
     }
 
     /// The worker, opened when first needed, and the regions of this domain there.
@@ -111,7 +111,7 @@ pub(crate) unsafe fn open(fabric: Arc<()>, info: &Info, domain: *mut *mut Fid, c
     // SAFETY: by the caller.
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -EINVAL };
     let inner = Domain {
-        state: Turn::default(),
+        state: SpinLock::default(),
         worker: OnceLock::new(),
         addr_len: names::length(info.addr_format, crate::worker::settings().address_len),
         by_address: attr.mr_mode == MR_BASIC,

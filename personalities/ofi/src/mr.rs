@@ -80,7 +80,7 @@ impl Domain {
             };
             match (done, self.worker()) {
                 (Err(PostError::Again), Some(worker)) if Instant::now() < end => {
-                    self.lock().turn();
+                    self.lock().progress();
                     worker.idle();
                 }
                 _ => return,

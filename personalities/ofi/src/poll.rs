@@ -122,7 +122,7 @@ unsafe extern "C" fn poll(set: *mut PollFid, contexts: *mut *mut c_void, count: 
         // SAFETY: a live poll set of ours.
         let inner = unsafe { PollObject::of(set) };
         let mut state = inner.domain.lock();
-        let worked = state.turn();
+        let worked = state.progress();
         let mut told = 0;
         for (member, context) in lock(&inner.members).iter() {
             if told < count && member.has_news(&state) {

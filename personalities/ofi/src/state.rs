@@ -103,9 +103,9 @@ pub(crate) struct Request {
 pub(crate) const NO_REQUEST: u64 = u64::MAX;
 
 impl State {
-    /// Turns every endpoint and files what they tell; how much there was.
+    /// Polls every endpoint and files what they tell; how much there was.
     #[inline]
-    pub(crate) fn turn(&mut self) -> usize {
+    pub(crate) fn progress(&mut self) -> usize {
         let Self { avs, queues, eps, asking, armed, .. } = self;
         if *asking {
             *asking = avs.iter_mut().fold(false, |more, av| av.handle() | more);

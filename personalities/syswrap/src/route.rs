@@ -145,7 +145,7 @@ pub(crate) unsafe fn port_of(addr: *const sockaddr, len: socklen_t) -> Option<u1
 }
 
 /// What connect(2) does instead of what the program says.
-pub(crate) enum Turn {
+pub(crate) enum Redirect {
     /// It goes there; then [`after`].
     To(Name),
     /// It fails.
@@ -157,7 +157,7 @@ pub(crate) enum Turn {
 /// # Safety
 /// `addr` is readable for `len` bytes, as for connect(2).
 #[cold]
-pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<Turn> {
+pub(crate) unsafe fn redirect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> Option<Redirect> {
     if process::is_plain() {
         return None;
     }
@@ -173,11 +173,11 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             && let Some(verdict) = ask::verdict(fd, blocks(&s))
         {
             let _ = failed(&s, fd, libc::ECONNREFUSED);
-            return Some(Turn::Fail(verdict));
+            return Some(Redirect::Fail(verdict));
         }
         // The kernel tells what became of the first connect, whatever it is asked for now; and if that was told already, no.
         let refusing = REFUSING.load(Ordering::Relaxed);
-        return Some(Turn::To(loopback(to.family, is_four(&s), refusing as u16, (refusing >> 16) as u16)));
+        return Some(Redirect::To(loopback(to.family, is_four(&s), refusing as u16, (refusing >> 16) as u16)));
     }
     if s.role() != role::FRESH || (to.at.ip().is_loopback() && !madrigal_proto::hosts::is_alias(to.at.ip())) {
         return None;
@@ -188,7 +188,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
         return None;
     }
     if !process::port_wanted(to.at.port()) {
-        return alias.then_some(Turn::Fail(Errno::HOSTUNREACH));
+        return alias.then_some(Redirect::Fail(Errno::HOSTUNREACH));
     }
     // An alias leads nowhere by itself: or rather to this host, which nobody meant. And what has to be enciphered does not go plainly.
     let strict = host.how == How::Enciphered;
@@ -199,7 +199,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
             let Target { family, scope, raw, at } = to;
             s.routed.begin(Asked { family, port: at.port(), scope, address: words(raw) });
             s.set_way(Reason::Daemon);
-            Some(Turn::To(loopback(to.family, to.at.is_ipv4(), ports.decoys[0], ports.decoys[1])))
+            Some(Redirect::To(loopback(to.family, to.at.is_ipv4(), ports.decoys[0], ports.decoys[1])))
         }
         Err(why) => {
             let hangs = why == Errno::TIMEDOUT;
@@ -216,7 +216,7 @@ pub(crate) unsafe fn turn(fd: c_int, addr: *const sockaddr, len: socklen_t) -> O
                 if let Some(report) = process::report() {
                     report.refuse(to.raw, to.at.port(), reason, madrigal_sys::time::now_ns());
                 }
-                Turn::Fail(if hangs { Errno::TIMEDOUT } else { Errno::HOSTUNREACH })
+                Redirect::Fail(if hangs { Errno::TIMEDOUT } else { Errno::HOSTUNREACH })
             })
         }
     }

@@ -44,7 +44,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 }
 
 /// Everything goes on until nothing more comes; what came.
-fn turn(ends: &mut [Channel; 2], sent: &[Vec<u8>; 2]) -> [Vec<u8>; 2] {
+fn exchange(ends: &mut [Channel; 2], sent: &[Vec<u8>; 2]) -> [Vec<u8>; 2] {
     let mut buffer = vec![0; 96 << 10];
     let (mut given, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
     while got[0].len() < sent[1].len() || got[1].len() < sent[0].len() {
@@ -68,7 +68,7 @@ fn all_bytes_arrive_and_both_know_who_is_there() {
     let mut ends = [Channel::tls(one, &grid.1[0]).unwrap(), Channel::accepted(other, Some(&grid.1[1]))];
     let sent = [1, 3].map(|step| (0..1_000_000_u32).map(|n| ((n * step) >> 3) as u8).collect::<Vec<_>>());
     assert!(!ends[0].is_newly_proven());
-    let got = turn(&mut ends, &sent);
+    let got = exchange(&mut ends, &sent);
     assert!(got[0] == sent[1] && got[1] == sent[0]);
     for (n, name) in ["b1", "a1"].into_iter().enumerate() {
         assert!(ends[n].is_newly_proven() && !ends[n].is_newly_proven());

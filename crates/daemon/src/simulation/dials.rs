@@ -70,13 +70,13 @@ impl World {
                 break;
             }
             self.now = self.now.max(next);
-            (0..2).for_each(|host| self.turn(host));
+            (0..2).for_each(|host| self.advance(host));
             self.check();
         }
         self.check();
     }
 
-    fn turn(&mut self, at: usize) {
+    fn advance(&mut self, at: usize) {
         let (now, chance) = (self.now, self.chance.next());
         let host = &mut self.hosts[at];
         if let Some((_, well)) = host.trying.take_if(|(end, _)| *end <= now) {

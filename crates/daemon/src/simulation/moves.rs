@@ -55,7 +55,7 @@ struct End {
     at: Option<(u64, Place)>,
     asked: Option<(u64, Place)>,
     failover: Option<Failover>,
-    turn: u32,
+    epoch: u32,
     over: Option<u64>,
 }
 
@@ -187,11 +187,11 @@ impl World {
         self.count += 1;
         let (id, now) = (self.count, self.now);
         let end = &mut self.ends[0];
-        end.turn += 1;
-        let turn = end.turn;
+        end.epoch += 1;
+        let epoch = end.epoch;
         end.failover.as_mut().unwrap().ask(now, way);
         end.asked = Some((id, place));
-        self.say(place, id, Word::Ask(turn));
+        self.say(place, id, Word::Ask(epoch));
     }
 
     fn handle(&mut self, place: Place, id: u64, word: Word) {
@@ -222,9 +222,9 @@ impl World {
         let end = &mut self.ends[host];
         match word {
             Word::Ask(_) if end.over.is_some() => self.say(place, id, Word::Never),
-            Word::Ask(turn) if turn <= end.turn => self.say(place, id, Word::Never),
-            Word::Ask(turn) => {
-                end.turn = turn;
+            Word::Ask(epoch) if epoch <= end.epoch => self.say(place, id, Word::Never),
+            Word::Ask(epoch) => {
+                end.epoch = epoch;
                 // It is further by now, if it has a way.
                 if end.at.is_some() && self.chance.once_in(3) {
                     return self.say(place, id, Word::Refused);

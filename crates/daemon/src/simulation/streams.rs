@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use madrigal_proto::mux::{Class, Event, Limits, Mux, Read, StreamId};
-use madrigal_proto::resumable::{Heard, Resumable};
+use madrigal_proto::resumable::{Received, Resumable};
 
 use super::{Chance, play};
 use crate::daemon::MILLISECOND;
@@ -31,7 +31,7 @@ struct Stream {
     at: [Option<Place>; 2],
     /// What the calling end asked for: where, how far it was then, since when, and what came back.
     asked: Option<(Place, u64, u64, Vec<u8>)>,
-    turns: [u32; 2],
+    epochs: [u32; 2],
     sent: [Vec<u8>; 2],
     len: [usize; 2],
     came: [Vec<u8>; 2],
@@ -63,7 +63,7 @@ impl World {
             resumable: [Resumable::new(), Resumable::new()],
             at: [None; 2],
             asked: None,
-            turns: [0; 2],
+            epochs: [0; 2],
             sent: Default::default(),
             len: [0; 2].map(|_| chance.below(40_000) as usize),
             came: Default::default(),
@@ -147,15 +147,15 @@ impl World {
 
     /// As `take_move`: how far the called end is, if it is so.
     fn asked_for(&mut self, place: Place, about: &[u8]) {
-        let (id, turn) = (usize::from(about[0]), u32::from_le_bytes(about[1..5].try_into().unwrap()));
+        let (id, epoch) = (usize::from(about[0]), u32::from_le_bytes(about[1..5].try_into().unwrap()));
         let got = u64::from_le_bytes(about[5..13].try_into().unwrap());
         let stream = &mut self.streams[id];
-        if turn <= stream.turns[1] {
+        if epoch <= stream.epochs[1] {
             let mux = self.mux(1, place).unwrap();
             let _ = mux.reset(place.2, 0);
             return;
         }
-        stream.turns[1] = turn;
+        stream.epochs[1] = epoch;
         if got < stream.resumable[1].acked() {
             let mux = self.mux(1, place).unwrap();
             let _ = mux.reset(place.2, 0);
@@ -176,19 +176,19 @@ impl World {
     /// As `look_for_way` and `hear_move`: the calling end asks where it can, now and then even where it need not.
     fn look_for_ways(&mut self, id: usize) {
         let now = self.now;
-        if let Some((place, got, since, mut heard)) = self.streams[id].asked.take() {
+        if let Some((place, got, since, mut received)) = self.streams[id].asked.take() {
             let late = since + 300 * MILLISECOND < now;
             let Some(mux) = self.mux(0, place).filter(|mux| mux.contains(place.2)) else { return };
             if late {
                 let _ = mux.reset(place.2, 2);
                 return;
             }
-            let mut rest = vec![0; 8 - heard.len()];
+            let mut rest = vec![0; 8 - received.len()];
             if let Ok(Read::Bytes(count)) = mux.read(place.2, &mut rest) {
-                heard.extend_from_slice(&rest[..count]);
+                received.extend_from_slice(&rest[..count]);
             }
-            let Ok(theirs) = <[u8; 8]>::try_from(&heard[..]) else {
-                self.streams[id].asked = Some((place, got, since, heard));
+            let Ok(theirs) = <[u8; 8]>::try_from(&received[..]) else {
+                self.streams[id].asked = Some((place, got, since, received));
                 return;
             };
             let stream = &mut self.streams[id];
@@ -208,13 +208,13 @@ impl World {
             return;
         }
         let at = self.chance.below(self.ways.len() as u64) as usize;
-        let (count, got, turn) =
-            (self.ways[at].count, self.streams[id].resumable[0].got(), self.streams[id].turns[0] + 1);
+        let (count, got, epoch) =
+            (self.ways[at].count, self.streams[id].resumable[0].got(), self.streams[id].epochs[0] + 1);
         let Some(mux) = self.ways[at].ends[0].as_mut() else { return };
-        let about = [&[id as u8][..], &turn.to_le_bytes(), &got.to_le_bytes()].concat();
+        let about = [&[id as u8][..], &epoch.to_le_bytes(), &got.to_le_bytes()].concat();
         let opened = mux.open(Class::Data, &about).unwrap();
         let stream = &mut self.streams[id];
-        (stream.turns[0], stream.asked) = (turn, Some(((at, count, opened), got, now, Vec::new())));
+        (stream.epochs[0], stream.asked) = (epoch, Some(((at, count, opened), got, now, Vec::new())));
     }
 
     /// As `pump`.
@@ -242,11 +242,11 @@ impl World {
         while let Ok(Read::Bytes(count)) = mux.read(place.2, &mut buffer) {
             let mut rest = &buffer[..count];
             while !rest.is_empty() {
-                let (heard, taken) = resumable.handle(rest).unwrap();
-                match heard {
-                    Heard::Bytes(bytes) => came.extend_from_slice(bytes),
-                    Heard::End => over = true,
-                    Heard::Nothing => {}
+                let (received, taken) = resumable.handle(rest).unwrap();
+                match received {
+                    Received::Bytes(bytes) => came.extend_from_slice(bytes),
+                    Received::End => over = true,
+                    Received::Nothing => {}
                 }
                 rest = &rest[taken..];
             }

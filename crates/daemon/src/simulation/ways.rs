@@ -9,7 +9,7 @@ use super::{Chance, play};
 use crate::daemon::{MILLISECOND, SECOND};
 use crate::grid::{Grid, Host as Place};
 use crate::table::{self, HOPS, Told};
-use crate::wire::News;
+use crate::wire::RouteUpdate;
 
 /// What one host knows.
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Host {
 
 /// Something that happens at a host at a time.
 enum Event {
-    News { from: usize, link: u64, news: News },
+    RouteUpdate { from: usize, link: u64, update: RouteUpdate },
     Lost { peer: usize, link: u64 },
 }
 
@@ -150,12 +150,12 @@ impl World {
         let all: Vec<_> = (0..self.hosts.len()).filter(|to| *to != host).filter_map(to).collect();
         let links = self.hosts[host].links.clone();
         for (peer, link) in links {
-            let news = table::news_for(&self.grid.hosts[peer].name, &all);
+            let update = table::update_for(&self.grid.hosts[peer].name, &all);
             let soonest = self.last.get(&(host, peer)).copied().unwrap_or(0);
             let at = soonest.max(self.now + self.chance.below(200 * MILLISECOND)) + 1;
             self.last.insert((host, peer), at);
             if self.real.get(&pair(host, peer)) == Some(&link) {
-                self.add(at, peer, Event::News { from: host, link, news });
+                self.add(at, peer, Event::RouteUpdate { from: host, link, update });
             }
         }
     }
@@ -167,8 +167,8 @@ impl World {
                 self.hosts[host].told.remove(&peer);
                 self.tell_soon(host);
             }
-            Event::News { from, link, news } if self.real.get(&pair(host, from)) == Some(&link) => {
-                let Some(told) = table::believed(&self.grid, host, from, news) else { return };
+            Event::RouteUpdate { from, link, update } if self.real.get(&pair(host, from)) == Some(&link) => {
+                let Some(told) = table::believed(&self.grid, host, from, update) else { return };
                 if self.hosts[host].told.insert(from, told.clone()).is_none_or(|before| before != told) {
                     self.tell_soon(host);
                 }

@@ -24,15 +24,15 @@ fn figures() -> impl Strategy<Value = Figures> {
         .prop_map(|(round_trip_us, rate, again_ppm, mtu)| Figures { round_trip_us, rate, again_ppm, mtu })
 }
 
-fn news() -> impl Strategy<Value = News> {
+fn update() -> impl Strategy<Value = RouteUpdate> {
     let reach = (text(), prop::collection::vec(text(), 0..6), figures());
     let reach = reach.prop_map(|(to, through, figures)| Reach { to, through, figures });
-    prop::collection::vec(reach, 0..20).prop_map(|reach| News { reach })
+    prop::collection::vec(reach, 0..20).prop_map(|reach| RouteUpdate { reach })
 }
 
 fn order() -> impl Strategy<Value = Order> {
     let first = (text(), any::<u16>(), any::<u8>(), text(), prop::option::of(text()));
-    let resume = any::<Option<(u32, u64)>>().prop_map(|some| some.map(|(turn, got)| Resume { turn, got }));
+    let resume = any::<Option<(u32, u64)>>().prop_map(|some| some.map(|(epoch, got)| Resume { epoch, got }));
     let second = (prop::collection::vec(text(), 0..5), prop::option::of(question()), prop::option::of(text()), resume);
     (first, second).prop_map(|((host, port, hops, from, source), (through, question, id, resume))| Order {
         host,
@@ -50,7 +50,7 @@ fn order() -> impl Strategy<Value = Order> {
 fn about() -> impl Strategy<Value = About> {
     prop_oneof![
         4 => order().prop_map(About::Order),
-        1 => Just(About::News),
+        1 => Just(About::RouteUpdate),
         1 => Just(About::Discard),
         1 => text().prop_map(About::Bye),
         1 => Just(About::Renewed),
@@ -131,9 +131,9 @@ fn reads_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(byt
 proptest! {
     /// What this daemon says is understood by another one of its kind.
     #[test]
-    fn everything_reads_back(about in about(), news in news(), hello in hello(), question in question()) {
+    fn everything_reads_back(about in about(), update in update(), hello in hello(), question in question()) {
         prop_assert_eq!(reads_back(&about.bytes()), Some(about));
-        prop_assert_eq!(reads_back(&serde_json::to_vec(&news).unwrap()), Some(news));
+        prop_assert_eq!(reads_back(&serde_json::to_vec(&update).unwrap()), Some(update));
         prop_assert_eq!(reads_back(&serde_json::to_vec(&question).unwrap()), Some(question));
         let bytes = json(HELLO, &hello);
         let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
@@ -141,9 +141,9 @@ proptest! {
     }
 
     #[test]
-    fn spoilt_news_are_read_or_refused(news in news(), how in spoil()) {
-        let bytes = spoilt(serde_json::to_vec(&news).unwrap(), how);
-        if let Some(News { reach }) = reads_back::<News>(&bytes) {
+    fn spoilt_updates_are_read_or_refused(update in update(), how in spoil()) {
+        let bytes = spoilt(serde_json::to_vec(&update).unwrap(), how);
+        if let Some(RouteUpdate { reach }) = reads_back::<RouteUpdate>(&bytes) {
             let names: usize = reach.iter().map(|one| one.to.len() + one.through.iter().map(String::len).sum::<usize>()).sum();
             prop_assert!(reach.len() * 9 <= bytes.len() && names <= bytes.len());
         }

@@ -183,9 +183,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>);
+    struct Received(Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>);
 
-    impl Sink for Heard {
+    impl Sink for Received {
         fn up(&mut self, _link: Link, _node: NodeId) {}
         fn down(&mut self, _link: Link, _why: LinkError) {}
         fn frame(&mut self, _link: Link, head: &[u8], body: &[u8]) {
@@ -203,8 +203,8 @@ mod tests {
         peer
     }
 
-    fn handle(peer: &mut Peer, heard: &mut Heard, head: Head, rest: &[u8]) -> bool {
-        peer.handle(Link(0), &head, rest, heard).is_ok()
+    fn handle(peer: &mut Peer, received: &mut Received, head: Head, rest: &[u8]) -> bool {
+        peer.handle(Link(0), &head, rest, received).is_ok()
     }
 
     fn head(kind: Kind) -> Head {
@@ -213,35 +213,35 @@ mod tests {
 
     #[test]
     fn frames_come_whole_or_piece_by_piece() {
-        let (mut peer, mut heard) = (peer(), Heard::default());
-        assert!(handle(&mut peer, &mut heard, head(Kind::Frame), b"hdbody"));
-        assert_eq!(heard.0, [(b"hd".to_vec(), b"body".to_vec())]);
-        assert!(handle(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
-        assert!(heard.1.is_empty());
-        assert!(handle(&mut peer, &mut heard, head(Kind::More), b"56789"));
-        assert_eq!(heard.1, b"HD");
+        let (mut peer, mut received) = (peer(), Received::default());
+        assert!(handle(&mut peer, &mut received, head(Kind::Frame), b"hdbody"));
+        assert_eq!(received.0, [(b"hd".to_vec(), b"body".to_vec())]);
+        assert!(handle(&mut peer, &mut received, head(Kind::Begin), b"HD01234"));
+        assert!(received.1.is_empty());
+        assert!(handle(&mut peer, &mut received, head(Kind::More), b"56789"));
+        assert_eq!(received.1, b"HD");
         assert_eq!(peer.owed, 3);
     }
 
     #[test]
     fn nonsense_is_refused() {
         let begun = |then: Head, rest: &[u8]| {
-            let (mut peer, mut heard) = (peer(), Heard::default());
-            assert!(handle(&mut peer, &mut heard, head(Kind::Begin), b"HD01234"));
-            handle(&mut peer, &mut heard, then, rest)
+            let (mut peer, mut received) = (peer(), Received::default());
+            assert!(handle(&mut peer, &mut received, head(Kind::Begin), b"HD01234"));
+            handle(&mut peer, &mut received, then, rest)
         };
         assert!(!begun(head(Kind::Begin), b"HD0"), "a frame in another");
         assert!(!begun(head(Kind::Frame), b"HD0"), "a frame in another");
         assert!(!begun(head(Kind::More), b"567890"), "too long");
-        let fresh = |head: Head, rest: &[u8]| handle(&mut peer(), &mut Heard::default(), head, rest);
+        let fresh = |head: Head, rest: &[u8]| handle(&mut peer(), &mut Received::default(), head, rest);
         assert!(!fresh(head(Kind::More), b"0"), "nothing began");
         assert!(!fresh(head(Kind::Frame), b"H"), "half a head");
         assert!(!fresh(Head { head: 65, ..head(Kind::Frame) }, &[0; 100]), "a long head");
         assert!(!fresh(Head { head: 0, ..head(Kind::Frame) }, &vec![0; SHORT + 1]), "a long body");
         assert!(!fresh(Head { len: u64::MAX, ..head(Kind::Begin) }, b"HD0"), "no such length");
         assert!(!fresh(Head { credit: 1, ..head(Kind::Credit) }, b""), "nothing was sent");
-        let (mut peer, mut heard) = (peer(), Heard::default());
-        let taken = (0..100).take_while(|_| handle(&mut peer, &mut heard, head(Kind::Frame), b"HD")).count();
+        let (mut peer, mut received) = (peer(), Received::default());
+        let taken = (0..100).take_while(|_| handle(&mut peer, &mut received, head(Kind::Frame), b"HD")).count();
         assert_eq!(taken, usize::from(WINDOW), "more than it may send");
     }
 }

@@ -19,7 +19,7 @@ use rustix::net::SocketFlags;
 
 use super::directory::{self, BindError, Bound};
 use super::ends::ends;
-use super::hello::{self, Heard, Hello};
+use super::hello::{self, Hello, Received};
 use super::link::{Shared, Side};
 
 /// The driver.
@@ -165,9 +165,9 @@ impl ShmListener {
     /// Hears the hello of a connection; without one it waits among the halfway ones.
     fn greet(&mut self, socket: Fd) -> Option<Endpoint> {
         match hello::receive(&socket) {
-            Heard::Whole(hello, arena) => accepted(socket, hello, arena, &self.at),
-            Heard::Bad => None,
-            Heard::NotYet => {
+            Received::Whole(hello, arena) => accepted(socket, hello, arena, &self.at),
+            Received::Bad => None,
+            Received::NotYet => {
                 if self.halfway.len() >= HALFWAY {
                     self.halfway.remove(0);
                 }

@@ -19,7 +19,7 @@ pub(super) struct Hello {
 }
 
 /// What came of reading a hello.
-pub(super) enum Heard {
+pub(super) enum Received {
     /// It is complete.
     Whole(Hello, Fd),
     /// Nothing yet.
@@ -60,15 +60,15 @@ pub(super) fn send(socket: impl AsFd, hello: Hello, arena: impl AsFd) -> Result<
 }
 
 /// Hears what came. Doorbells that came behind it stay.
-pub(super) fn receive(socket: impl AsFd) -> Heard {
+pub(super) fn receive(socket: impl AsFd) -> Received {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-        Err(Errno::AGAIN | Errno::INTR) => return Heard::NotYet,
+        Err(Errno::AGAIN | Errno::INTR) => return Received::NotYet,
         Ok(received) if received.bytes == LEN => {}
-        _ => return Heard::Bad,
+        _ => return Received::Bad,
     }
     let mut fd = None;
     for message in control.drain() {
@@ -77,8 +77,8 @@ pub(super) fn receive(socket: impl AsFd) -> Heard {
         }
     }
     match (Hello::from_bytes(&bytes), fd) {
-        (Some(hello), Some(fd)) => Heard::Whole(hello, fd),
-        _ => Heard::Bad,
+        (Some(hello), Some(fd)) => Received::Whole(hello, fd),
+        _ => Received::Bad,
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use super::arena::{ARENA_BYTES, Arena};
 use super::ends::ends;
-use super::hello::{self, Heard, Hello};
+use super::hello::{self, Hello, Received};
 use super::layout::SLOT_BYTES;
 use super::link::{Shared, Side};
 
@@ -133,17 +133,17 @@ proptest! {
     fn no_bytes_are_mistaken_for_a_hello(bytes in prop::collection::vec(any::<u8>(), 1..60)) {
         let (near, far) = sockets();
         rustix::net::send(&near, &bytes, SendFlags::NOSIGNAL).unwrap();
-        prop_assert!(matches!(hello::receive(&far), Heard::Bad));
+        prop_assert!(matches!(hello::receive(&far), Received::Bad));
     }
 
     #[test]
     fn a_hello_is_heard_as_it_was_said(arena: u64, slot: u32) {
         let (near, far) = sockets();
-        prop_assert!(matches!(hello::receive(&far), Heard::NotYet));
+        prop_assert!(matches!(hello::receive(&far), Received::NotYet));
         let said = Hello { arena, slot };
         hello::send(&near, said, &near).unwrap();
-        let Heard::Whole(heard, _fd) = hello::receive(&far) else { panic!("not heard") };
-        prop_assert_eq!(heard, said);
+        let Received::Whole(received, _fd) = hello::receive(&far) else { panic!("not heard") };
+        prop_assert_eq!(received, said);
     }
 }
 

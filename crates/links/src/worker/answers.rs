@@ -16,7 +16,7 @@ const VAIN: u32 = 4;
 /// ... and where none are left, it is tried once in so many.
 const TRIED: u32 = 256;
 
-/// What is remembered of answers. As in `Idle`, nobody needs a turn to note something here.
+/// What is remembered of answers. As in `Idle`, nobody needs the lock to note something here.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Something was sent, and since then nobody looked and nothing came.

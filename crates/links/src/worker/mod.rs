@@ -27,8 +27,8 @@ use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::driver::Place;
 use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Port};
 use madrigal_netaccess::wait::WaitPolicy;
+use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
-use madrigal_sys::turn::{Taken, Turn};
 
 use crate::endpoint::Endpoint;
 use crate::endpoint::arrive::MAX_KEPT;
@@ -74,7 +74,7 @@ pub enum OpenError {
 
 /// The ports of a process and all that goes over them.
 pub struct Worker {
-    core: Turn<Core>,
+    core: SpinLock<Core>,
     idle: Arc<Idle>,
     policy: WaitPolicy,
     address: NodeAddress,
@@ -87,7 +87,8 @@ pub(crate) struct Core {
     pub(crate) state: State,
     /// Drivers that were not opened, and why.
     refused: Vec<(String, String)>,
-    turn: u32,
+    /// How often it has progressed.
+    passes: u32,
     next_channel: u16,
 }
 
@@ -154,10 +155,10 @@ impl Worker {
         let mut state = State { links, near, idle: Arc::clone(&idle), ..State::default() };
         let names: Vec<_> = ports.iter().map(|slot| slot.name).collect();
         state.tell_own(&address, &names, &refused);
-        let core = Core { id, ports, state, refused, turn: 0, next_channel: 0 };
+        let core = Core { id, ports, state, refused, passes: 0, next_channel: 0 };
         let policy = WaitPolicy::new();
         policy.set_max_spin_ns(options.max_spin_ns);
-        Ok(Arc::new(Self { core: Turn::new(core), idle, policy, address }))
+        Ok(Arc::new(Self { core: SpinLock::new(core), idle, policy, address }))
     }
 
     /// Who we are, and where we can be reached.
@@ -206,8 +207,8 @@ impl Worker {
     }
 
     #[inline]
-    pub(crate) fn core(&self) -> Taken<'_, Core> {
-        self.core.take()
+    pub(crate) fn core(&self) -> SpinGuard<'_, Core> {
+        self.core.lock()
     }
 }
 
@@ -294,13 +295,13 @@ impl Core {
     /// See [`Worker::progress`].
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
-        self.turn = self.turn.wrapping_add(1);
+        self.passes = self.passes.wrapping_add(1);
         let mut count = 0;
         let mut busy = false;
         for port in 0..self.ports.len() {
             let slot = &mut self.ports[port];
             // A nearer port is in use: what comes from farther away can wait a little.
-            if slot.quiet >= QUIET && busy && !self.turn.is_multiple_of(SELDOM) {
+            if slot.quiet >= QUIET && busy && !self.passes.is_multiple_of(SELDOM) {
                 continue;
             }
             let found = slot.port.poll(&mut EventSink { state: &mut self.state, port });

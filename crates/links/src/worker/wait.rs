@@ -41,7 +41,7 @@ const MOST_LOOKS: u64 = 512;
 /// Of so many yields one is timed.
 const TIMED: u32 = 4;
 
-/// What is remembered between looks that found nothing. Who notes something there needs no turn: of threads that wait at the same
+/// What is remembered between looks that found nothing. Who notes something there needs no lock: of threads that wait at the same
 /// time one may overwrite what another noted, and then waits a little longer or shorter.
 #[derive(Default)]
 pub(crate) struct Idle {

@@ -15,7 +15,7 @@ const LONG_NS: u64 = 50_000_000;
 const SURE: u32 = 8;
 const BELIEVED: u32 = 4;
 
-/// What is remembered of the caller. As in `Idle`, nobody needs a turn to note something here.
+/// What is remembered of the caller. As in `Idle`, nobody needs the lock to note something here.
 #[derive(Default)]
 pub(super) struct YieldDetector {
     looks: AtomicU32,

@@ -8,14 +8,14 @@ use crate::driver::Signal;
 
 /// Classes an engine can tell apart; further names share the last.
 const CLASSES: usize = 16;
-/// Work a class may do per turn unless configured.
+/// Work a class may do per pass unless configured.
 const WEIGHT: u32 = 16;
 /// How many sources may be watched in memory per class: more would cost the busy ones too much.
 const WATCHED: usize = 64;
 /// Idle visits after which a watched source is parked.
 const IDLE_VISITS: u32 = 2_000;
 
-/// Something the engine works on. Its callbacks run inside [`Source::work`], on the thread that turns the engine.
+/// Something the engine works on. Its callbacks run inside [`Source::work`], on the thread that runs the engine.
 pub trait Source: Send + Sync {
     /// Does at most `budget` units of work (at least 1 is allowed). Must not block. Never called again before it returned.
     fn work(&self, budget: u32) -> Work;
@@ -39,7 +39,7 @@ pub struct Work {
 pub enum Next {
     /// There is more to do: visit it again.
     Again,
-    /// Nothing now, but a look at memory is worth it: visit it every turn for a while.
+    /// Nothing now, but a look at memory is worth it: visit it every pass for a while.
     Watch,
     /// Nothing, until its signal is reported or it is woken.
     Park,

@@ -112,7 +112,7 @@ impl Engine {
         s.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After a turn: those who wait for any work look again, and a sleeping leader takes care of what is left in the queues.
+    /// After a pass: those who wait for any work look again, and a sleeping leader takes care of what is left in the queues.
     pub(super) fn turned(&self, worked: bool) {
         if worked && self.sleepers.for_any.fetch_add(0, Ordering::AcqRel) != 0 {
             self.call_all();

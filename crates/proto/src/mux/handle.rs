@@ -17,7 +17,7 @@ impl Mux {
     /// Takes bytes of the connection, cut anywhere. What comes to a stream that has nothing to read is shown to `taker` first, which says how
     /// much of it it takes at once; the rest waits to be read. [`Event::Readable`] follows either way.
     pub fn receive_with(&mut self, now: u64, mut bytes: &[u8], taker: Taker<'_>) -> Result<(), Broken> {
-        self.heard = self.heard.max(now);
+        self.received_at = self.received_at.max(now);
         while !self.partial.is_empty() && !bytes.is_empty() {
             let wanted = match frame::front(&self.partial, MAX_BODY)? {
                 Front::More(wanted) => wanted.saturating_sub(self.partial.len()).max(1),
@@ -112,7 +112,7 @@ impl Mux {
             return Ok(());
         }
         self.peers += 1;
-        self.streams.insert(id, Stream::new(class, self.limits.window.into(), self.heard));
+        self.streams.insert(id, Stream::new(class, self.limits.window.into(), self.received_at));
         self.events.push_back(Event::Opened { stream: id, class, about: about.to_vec() });
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! goes first, and all streams of a class get equal shares.
 //!
 //! ```text
-//!   open write finish reset --> [ Mux ] --> transmit: bytes for the connection     control > urgent > data, in turns
+//!   open write finish reset --> [ Mux ] --> transmit: bytes for the connection     control > urgent > data, by quanta
 //!   events, read            <-- [     ] <-- receive:  bytes of the connection
 //! ```
 //! * Bytes and the time go in, bytes and a deadline come out: no I/O, no clock. Times are nanoseconds of any one clock.
@@ -115,8 +115,9 @@ pub enum Broken {
     Silent,
 }
 
-/// Bytes of a stream in one turn: with what goes before them in one frame they fill a record of TLS, so that whole records are whole frames.
-pub const TURN: usize = (16 << 10) - frame::PREFIX - 5;
+/// Bytes of a stream before the next one is served, the quantum of round robin: with what goes before them in one frame they fill a record
+/// of TLS, so that whole records are whole frames.
+pub const QUANTUM: usize = (16 << 10) - frame::PREFIX - 5;
 
 /// What is read within this time is read at once, however short the round trip: one that is measured while nothing goes on tells nothing of
 /// how long ends that have much to do take to wake.
@@ -143,14 +144,14 @@ pub struct Mux {
     control: VecDeque<Vec<u8>>,
     /// Streams with credit to give.
     givers: VecDeque<StreamId>,
-    /// Streams that can send, urgent ones and others, in turns.
+    /// Streams that can send, urgent ones and others, by round robin.
     ready: [VecDeque<StreamId>; 2],
     /// The last ping, to be answered.
     pong: Option<u64>,
     events: VecDeque<Event>,
     /// The front of a frame whose rest has not come.
     partial: Vec<u8>,
-    heard: u64,
+    received_at: u64,
     asked: Option<u64>,
     round_trip: Option<u64>,
     shortest: Option<u64>,
@@ -172,7 +173,7 @@ impl Mux {
             pong: None,
             events: VecDeque::new(),
             partial: Vec::new(),
-            heard: now,
+            received_at: now,
             asked: None,
             round_trip: None,
             shortest: None,
@@ -186,7 +187,7 @@ impl Mux {
         }
         let stream = self.next;
         self.next = stream.checked_add(2).ok_or(OpenError::Numbers)?;
-        self.streams.insert(stream, Stream::new(class, self.limits.window.into(), self.heard));
+        self.streams.insert(stream, Stream::new(class, self.limits.window.into(), self.received_at));
         self.say(&Frame::Open { stream, class, about });
         Ok(stream)
     }
@@ -215,7 +216,7 @@ impl Mux {
         let mut taken = 0;
         loop {
             let credit = usize::try_from(stream.credit).unwrap_or(usize::MAX);
-            let fits = end.saturating_sub(out.len() + OVERHEAD).min(credit).min(TURN);
+            let fits = end.saturating_sub(out.len() + OVERHEAD).min(credit).min(QUANTUM);
             let count = fits.min(first.len() + second.len());
             if count == 0 {
                 return taken;
@@ -274,7 +275,7 @@ impl Mux {
     /// So many bytes were read: the peer may be given credit for them.
     fn was_read(&mut self, id: StreamId, count: usize) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if let Some(took) = stream.pace(self.heard, count as u64) {
+        if let Some(took) = stream.pace(self.received_at, count as u64) {
             self.widen(id, took);
         }
         if let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.should_give() && !stream.gives) {
@@ -319,7 +320,7 @@ impl Mux {
     pub fn deadline(&self) -> u64 {
         match self.unanswered() {
             Some(at) => at.saturating_add(self.limits.patience),
-            None => self.heard.saturating_add(self.limits.idle),
+            None => self.received_at.saturating_add(self.limits.idle),
         }
     }
 
@@ -337,7 +338,7 @@ impl Mux {
 
     /// When the peer was asked, if it has said nothing at all since.
     fn unanswered(&self) -> Option<u64> {
-        self.asked.filter(|at| self.heard <= *at)
+        self.asked.filter(|at| self.received_at <= *at)
     }
 
     /// Asks the peer for an answer, which measures the round trip and shows that it lives.
@@ -382,7 +383,7 @@ impl Mux {
         self.control.push_back(bytes);
     }
 
-    /// Lets a stream have its turn if it can send.
+    /// Puts a stream in the queue if it can send.
     fn list(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.listed && stream.can_send()) {
             stream.listed = true;
@@ -406,7 +407,7 @@ impl Mux {
     fn widen(&mut self, id: StreamId, took: u64) {
         let (Some(stream), Some(trip)) = (self.streams.get_mut(&id), self.shortest) else {
             if self.asked.is_none() {
-                self.ping(self.heard);
+                self.ping(self.received_at);
             }
             return;
         };
@@ -428,13 +429,13 @@ impl Mux {
         }
     }
 
-    /// A stream's turn: up to [`TURN`] bytes, in several frames where there is little room, and then it stands at the end of the line.
+    /// Serves a stream: up to [`QUANTUM`] bytes, in several frames where there is little room, and then it stands at the end of the line.
     fn send(&mut self, id: StreamId, room: usize, out: &mut Vec<u8>) {
         let backlog = self.limits.backlog;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.listed = false;
         let credit = usize::try_from(stream.credit).unwrap_or(usize::MAX);
-        let count = stream.out.len().min(credit).min(room).min(TURN - stream.turn);
+        let count = stream.out.len().min(credit).min(room).min(QUANTUM - stream.used);
         if count > 0 {
             if stream.out.as_slices().0.len() < count {
                 stream.out.make_contiguous();
@@ -453,12 +454,12 @@ impl Mux {
             stream.write_waits = false;
             self.events.push_back(Event::Writable(id));
         }
-        stream.turn += count;
-        if stream.turn < TURN && stream.can_send() {
+        stream.used += count;
+        if stream.used < QUANTUM && stream.can_send() {
             stream.listed = true;
             return self.ready[stream.class as usize].push_front(id);
         }
-        stream.turn = 0;
+        stream.used = 0;
         if stream.is_over() {
             self.remove(id);
         }

@@ -39,8 +39,8 @@ pub(super) struct Stream {
     pub(super) window: u64,
     /// It stands in the list of those that have credit to give.
     pub(super) gives: bool,
-    /// Bytes sent in the turn that it has now.
-    pub(super) turn: usize,
+    /// Bytes of its quantum that it has used.
+    pub(super) used: usize,
     /// Bytes read since this time.
     read: u64,
     since: u64,
@@ -61,7 +61,7 @@ impl Stream {
             granted: window,
             window,
             gives: false,
-            turn: 0,
+            used: 0,
             read: 0,
             since: now,
         }

@@ -18,11 +18,11 @@ fn drain(resumable: &mut Resumable, piece: usize) -> Vec<u8> {
 fn feed(resumable: &mut Resumable, mut bytes: &[u8]) -> Result<(Vec<u8>, bool), Nonsense> {
     let (mut new, mut end) = (Vec::new(), false);
     while !bytes.is_empty() {
-        let (heard, count) = resumable.handle(bytes)?;
-        match heard {
-            Heard::Bytes(more) => new.extend_from_slice(more),
-            Heard::End => end = true,
-            Heard::Nothing => {}
+        let (received, count) = resumable.handle(bytes)?;
+        match received {
+            Received::Bytes(more) => new.extend_from_slice(more),
+            Received::End => end = true,
+            Received::Nothing => {}
         }
         bytes = &bytes[count..];
     }
@@ -190,9 +190,9 @@ proptest! {
         end.push(&vec![1; said]);
         drain(&mut end, 50);
         let (first, second) = bytes.split_at(cut.index(bytes.len() + 1));
-        let heard = feed(&mut end, first).and_then(|(one, _)| feed(&mut end, second).map(|(two, _)| one.len() + two.len()));
-        if let Ok(heard) = heard {
-            prop_assert!(heard <= bytes.len() && end.got() >= heard as u64);
+        let received = feed(&mut end, first).and_then(|(one, _)| feed(&mut end, second).map(|(two, _)| one.len() + two.len()));
+        if let Ok(received) = received {
+            prop_assert!(received <= bytes.len() && end.got() >= received as u64);
         }
         prop_assert!(end.kept.len() <= said);
         prop_assert!(drain(&mut end, 50).len() <= 12);

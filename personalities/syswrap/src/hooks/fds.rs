@@ -114,10 +114,10 @@ fn mark(s: &Sock, fd: c_int) {
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     if route::is_on() && is_known(fd) {
         // SAFETY: see `socket`.
-        match guarded_or(None, || unsafe { route::turn(fd, addr, len) }) {
+        match guarded_or(None, || unsafe { route::redirect(fd, addr, len) }) {
             None => {}
-            Some(route::Turn::Fail(e)) => return fail(e),
-            Some(route::Turn::To(name)) => {
+            Some(route::Redirect::Fail(e)) => return fail(e),
+            Some(route::Redirect::To(name)) => {
                 let (addr, len) = name.pointer();
                 // SAFETY: an address of our own, alive through the call.
                 let result = unsafe { real::connect()(fd, addr, len) };

@@ -132,7 +132,7 @@ fn several_relays_carry_a_stream_and_rules_forbid_them() {
     let why = grid.takes("a1", "a1", "b1", "through r1, r2");
     assert!(why["ways"].as_array().unwrap().iter().any(|way| way["way"] == "through r2"), "{why:#}");
     grid.works("a1", "b1");
-    // And back: news go both ways.
+    // And back: updates go both ways.
     grid.takes("b1", "b1", "a1", "through r2, r1");
     // What a rule forbids is not done, and the rule is named.
     let (status, answer) = grid.json("a1", &["why", "a1", "b1", "--port", "7001"]);

@@ -17,7 +17,7 @@ const SHARE: usize = 128 << 10;
 const MOST_MEMORY: u64 = 2 * ((STREAMS as u64) * (16 << 10) + (64 << 20) + (128 << 20));
 
 /// Everything is read, or written, that can be.
-fn turn(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
+fn each_ready(epoll: &rustix::fd::OwnedFd, mut each: impl FnMut(usize)) {
     let mut events = [const { std::mem::MaybeUninit::uninit() }; 512];
     let soon = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let (events, _) = epoll::wait(epoll, &mut events, Some(&soon)).unwrap();
@@ -39,7 +39,7 @@ fn source(stop: Arc<AtomicBool>) -> u16 {
         }
         let bytes = [7; 16 << 10];
         while !stop.load(Ordering::Relaxed) {
-            turn(&epoll, |n| drop((&all[n]).write(&bytes)));
+            each_ready(&epoll, |n| drop((&all[n]).write(&bytes)));
         }
     });
     port
@@ -69,7 +69,7 @@ fn two_thousand_streams_have_equal_shares_and_bounded_memory() {
     let mut read = |until: usize| {
         got.fill(0);
         while got.iter().sum::<usize>() < until {
-            turn(&epoll, |n| match (&all[n]).read(&mut buffer) {
+            each_ready(&epoll, |n| match (&all[n]).read(&mut buffer) {
                 Ok(count) => {
                     assert!(count > 0, "stream {n} ended");
                     got[n] += count;

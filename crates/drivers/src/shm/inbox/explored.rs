@@ -38,7 +38,7 @@ struct Side {
     peers: Sender<()>,
     writer: Writer,
     reader: Reader,
-    turn: bool,
+    has_line: bool,
     told: Told,
 }
 
@@ -103,7 +103,7 @@ impl Side {
         }
         let body = vec![*sent as u8; SIZES[*sent % SIZES.len()]];
         let pieces = [IoSlice::new(&body)];
-        let result = self.writer.send(&self.pair, &mut self.turn, &[*sent as u8], &pieces, *skip).unwrap();
+        let result = self.writer.send(&self.pair, &mut self.has_line, &[*sent as u8], &pieces, *skip).unwrap();
         self.tell(owes(&self.pair.direction(self.side).wake.notice));
         match result {
             Sent::All => (*sent, *skip) = (*sent + 1, 0),
@@ -113,8 +113,8 @@ impl Side {
     }
 
     fn visit(&mut self) {
-        while let Some(found) = self.reader.look(&self.pair, self.turn) {
-            self.reader.take(&self.pair, &found, &mut self.turn, Link(0), &mut self.told).unwrap();
+        while let Some(found) = self.reader.look(&self.pair, self.has_line) {
+            self.reader.take(&self.pair, &found, &mut self.has_line, Link(0), &mut self.told).unwrap();
         }
         if core::mem::take(&mut self.reader.gave_room) {
             self.tell(owes(&self.pair.direction(1 - self.side).want.want));
@@ -124,8 +124,8 @@ impl Side {
     /// Sleeps until something may be there; whether that is known.
     fn sleep(&mut self, blocked: bool) -> bool {
         let (mine, theirs) = (self.side, 1 - self.side);
-        let (pair, reader, turn) = (&self.pair, &self.reader, self.turn);
-        if listen(&pair.direction(theirs).wake.notice, || reader.look(pair, turn).is_some()) {
+        let (pair, reader, has_line) = (&self.pair, &self.reader, self.has_line);
+        if listen(&pair.direction(theirs).wake.notice, || reader.look(pair, has_line).is_some()) {
             return true;
         }
         if blocked && listen(&pair.direction(mine).want.want, || self.writer.has_room(pair)) {
@@ -154,7 +154,7 @@ fn sides() -> [Side; 2] {
         peers,
         writer: Writer::new(side),
         reader: Reader::new(1 - side),
-        turn: side == 0,
+        has_line: side == 0,
         told: Told::default(),
     };
     [side(0, a, ring_b), side(1, b, ring_a)]

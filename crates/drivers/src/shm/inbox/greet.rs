@@ -31,7 +31,7 @@ pub(super) const DIALER: usize = 2;
 pub(super) const ANSWERER: usize = 1;
 
 /// What came of hearing a greeting.
-pub(super) enum Heard {
+pub(super) enum Received {
     /// It is complete.
     Whole(Greeting, Vec<Fd>),
     /// Nothing yet.
@@ -83,7 +83,7 @@ pub(super) fn send(socket: impl AsFd, greeting: Greeting, fds: &[BorrowedFd<'_>]
 }
 
 /// Hears a greeting that comes with `count` descriptors. Doorbells behind it stay.
-pub(super) fn receive(socket: impl AsFd, count: usize) -> Heard {
+pub(super) fn receive(socket: impl AsFd, count: usize) -> Received {
     let mut bytes = [0; LEN];
     let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DIALER))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -96,13 +96,13 @@ pub(super) fn receive(socket: impl AsFd, count: usize) -> Heard {
         }
     }
     match received {
-        Err(Errno::AGAIN | Errno::INTR) => Heard::NotYet,
-        Ok(received) if received.bytes == 0 => Heard::End,
+        Err(Errno::AGAIN | Errno::INTR) => Received::NotYet,
+        Ok(received) if received.bytes == 0 => Received::End,
         Ok(received) if received.bytes == LEN && fds.len() == count => {
-            Greeting::from_bytes(&bytes).map_or(Heard::Bad, |greeting| Heard::Whole(greeting, fds))
+            Greeting::from_bytes(&bytes).map_or(Received::Bad, |greeting| Received::Whole(greeting, fds))
         }
-        Err(_) => Heard::End,
-        Ok(_) => Heard::Bad,
+        Err(_) => Received::End,
+        Ok(_) => Received::Bad,
     }
 }
 

@@ -213,7 +213,7 @@ fn who_is_not_meant_is_not_answered() {
     for (greeting, pair, page) in cases {
         let socket = name::connect(me).unwrap();
         greet::send(&socket, greeting, &[pair, page]).unwrap();
-        while !matches!(greet::receive(&socket, DIALER), greet::Heard::End) {
+        while !matches!(greet::receive(&socket, DIALER), greet::Received::End) {
             port.poll(&mut told);
         }
     }

@@ -173,7 +173,7 @@ pub(super) struct Direction {
 #[derive(Default)]
 pub(super) struct Lines {
     /// A cell both sides write in turn.
-    pub(super) turn: Cell,
+    pub(super) alternate: Cell,
     _apart: Cell,
     /// From the side that made the pair, and back.
     pub(super) directions: [Direction; 2],

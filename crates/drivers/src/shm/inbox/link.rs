@@ -50,7 +50,7 @@ pub(super) struct Up {
     writer: Writer,
     reader: Reader,
     /// The common line is ours to write.
-    turn: bool,
+    has_line: bool,
     patience: Patience,
     /// The port looks here by itself, ...
     pub(super) watched: bool,
@@ -153,7 +153,7 @@ impl Up {
             side,
             writer: Writer::new(side),
             reader: Reader::new(1 - side),
-            turn: side == 0,
+            has_line: side == 0,
             patience: Patience::default(),
             watched: false,
             active: false,
@@ -166,9 +166,9 @@ impl Up {
     /// Sends as `Port::send` says.
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[std::io::IoSlice<'_>], skip: usize) -> Result<Sent, Broken> {
-        let ours = self.turn;
-        let sent = self.writer.send(&self.pair, &mut self.turn, head, body, skip);
-        if ours && !self.turn {
+        let ours = self.has_line;
+        let sent = self.writer.send(&self.pair, &mut self.has_line, head, body, skip);
+        if ours && !self.has_line {
             self.patience.begin();
         }
         if owes(&self.pair.direction(self.side).wake.notice) {
@@ -183,12 +183,12 @@ impl Up {
         let mut visit = Visit::default();
         while visit.frames < most && !self.broken {
             // Patience counts looks of who does nothing else; where others run in between, one look may be all there is for long.
-            let turn = self.turn || self.patience.holds_back() && !sink.crowded();
-            let Some(found) = self.reader.look(&self.pair, turn) else { break };
-            if !self.turn {
+            let has_line = self.has_line || self.patience.holds_back() && !sink.crowded();
+            let Some(found) = self.reader.look(&self.pair, has_line) else { break };
+            if !self.has_line {
                 self.patience.learn(&found);
             }
-            if let Err(what) = self.reader.take(&self.pair, &found, &mut self.turn, link, sink) {
+            if let Err(what) = self.reader.take(&self.pair, &found, &mut self.has_line, link, sink) {
                 self.broken = true;
                 visit.nonsense = Some(what);
             }
@@ -213,7 +213,7 @@ impl Up {
     /// Asks the peer for a notice of the next frame; true: there is one.
     pub(super) fn listen(&mut self) -> bool {
         let notice = &self.pair.direction(1 - self.side).wake.notice;
-        listen(notice, || self.reader.look(&self.pair, self.turn).is_some() && !self.broken)
+        listen(notice, || self.reader.look(&self.pair, self.has_line).is_some() && !self.broken)
     }
 
     /// Asks the peer for a notice of room; true: there is some.

@@ -14,7 +14,7 @@ use madrigal_sys::{Errno, raw, time};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 
-use super::greet::{self, ANSWERER, DIALER, Greeting, Heard};
+use super::greet::{self, ANSWERER, DIALER, Greeting, Received};
 use super::link::{Peer, Phase, Up};
 use super::name;
 use super::pair::{PageMap, Pair};
@@ -124,12 +124,12 @@ impl Inbox {
                 }
             }
             Phase::Dialing { socket, .. } => match greet::receive(socket, ANSWERER) {
-                Heard::NotYet => {}
-                Heard::Whole(greeting, fds) if greeting.from == node && greeting.to == self.me => {
+                Received::NotYet => {}
+                Received::Whole(greeting, fds) if greeting.from == node && greeting.to == self.me => {
                     self.answered(index, &greeting, &fds);
                 }
-                Heard::End => self.refused(index),
-                Heard::Whole(..) | Heard::Bad => self.give_up(index, "another node answered"),
+                Received::End => self.refused(index),
+                Received::Whole(..) | Received::Bad => self.give_up(index, "another node answered"),
             },
             Phase::Later | Phase::Down(_) => {}
         }
@@ -182,9 +182,9 @@ impl Inbox {
     /// Hears the greeting of who dialled; without one it waits among those halfway.
     fn handle_socket(&mut self, socket: Fd) {
         match greet::receive(&socket, DIALER) {
-            Heard::Whole(greeting, fds) => self.answer(socket, &greeting, &fds),
-            Heard::End | Heard::Bad => {}
-            Heard::NotYet => {
+            Received::Whole(greeting, fds) => self.answer(socket, &greeting, &fds),
+            Received::End | Received::Bad => {}
+            Received::NotYet => {
                 if self.halfway.len() >= MOST_HALFWAY {
                     self.halfway.remove(0);
                 }

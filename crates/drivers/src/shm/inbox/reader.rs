@@ -62,12 +62,12 @@ impl Reader {
         Self { direction, key, cells: 0, told: 0, ring, long: None, spare: Placed::default(), gave_room: false }
     }
 
-    /// The next frame, if it is there. `turn`: the common line is not looked at; if it is ours,
+    /// The next frame, if it is there. `has_line`: the common line is not looked at; if it is ours,
     /// there is nothing of the peer in it.
     #[inline]
-    pub(super) fn look<'a>(&self, pair: &'a Pair, turn: bool) -> Option<Found<'a>> {
-        if !turn {
-            let cell = &pair.lines().turn;
+    pub(super) fn look<'a>(&self, pair: &'a Pair, has_line: bool) -> Option<Found<'a>> {
+        if !has_line {
+            let cell = &pair.lines().alternate;
             // SYNC: Acquire pairs with `Writer::publish`; SeqCst for `listen`, which costs nothing more for a load.
             let word = Word::read(cell.word.load(Ordering::SeqCst));
             if word.is(self.key) {
@@ -85,14 +85,14 @@ impl Reader {
         &mut self,
         pair: &Pair,
         found: &Found<'_>,
-        turn: &mut bool,
+        has_line: &mut bool,
         link: Link,
         sink: &mut dyn Sink,
     ) -> Result<(), Nonsense> {
         let (kind, head, len) = found.word.parts().ok_or("a frame of no kind")?;
         if kind == Kind::Whole && len <= ONE {
             let bytes = bytes_of(found.cell);
-            self.passed(pair, found, turn, 1);
+            self.passed(pair, found, has_line, 1);
             let (head, body) = bytes[..len].split_at(head);
             if head.len() > MAX_HEAD || self.long.is_some() {
                 return Err("a frame in the middle of another");
@@ -100,14 +100,14 @@ impl Reader {
             sink.frame(link, head, body);
             return Ok(());
         }
-        self.take_more(pair, found, turn, (kind, head, len), (link, sink))
+        self.take_more(pair, found, has_line, (kind, head, len), (link, sink))
     }
 
     fn take_more(
         &mut self,
         pair: &Pair,
         found: &Found<'_>,
-        turn: &mut bool,
+        has_line: &mut bool,
         (kind, head, len): (Kind, usize, usize),
         (link, sink): (Link, &mut dyn Sink),
     ) -> Result<(), Nonsense> {
@@ -119,7 +119,7 @@ impl Reader {
         for (i, part) in bytes[..len].chunks_mut(ONE).enumerate() {
             part.copy_from_slice(&bytes_of(&cells[(self.cells as usize + i) % CELLS])[..part.len()]);
         }
-        self.passed(pair, found, turn, len.div_ceil(ONE).max(1));
+        self.passed(pair, found, has_line, len.div_ceil(ONE).max(1));
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
         let bytes = &bytes[..len];
         match kind {
@@ -140,10 +140,10 @@ impl Reader {
 
     /// The cells of a frame were copied.
     #[inline]
-    fn passed(&mut self, pair: &Pair, found: &Found<'_>, turn: &mut bool, cells: usize) {
+    fn passed(&mut self, pair: &Pair, found: &Found<'_>, has_line: &mut bool, cells: usize) {
         self.key = self.key.next();
         if found.in_turn {
-            *turn = true;
+            *has_line = true;
             return;
         }
         self.cells += cells as u64;

@@ -53,14 +53,14 @@ impl Writer {
         Self { direction, key, cells: 0, taken: 0, ring, read: 0, full: 0, largest: false, pace: Pace::default() }
     }
 
-    /// Sends as [`Port::send`] says. `turn`: whether the common line is ours to write; it is the peer's afterwards if it was used.
+    /// Sends as [`Port::send`] says. `has_line`: whether the common line is ours to write; it is the peer's afterwards if it was used.
     ///
     /// [`Port::send`]: madrigal_netaccess::message::Port::send
     #[inline]
     pub(super) fn send(
         &mut self,
         pair: &Pair,
-        turn: &mut bool,
+        has_line: &mut bool,
         head: &[u8],
         body: &[IoSlice<'_>],
         skip: usize,
@@ -68,7 +68,7 @@ impl Writer {
         let len: usize = body.iter().map(|piece| piece.len()).sum();
         let head = head.get(..MAX_HEAD).unwrap_or(head);
         if skip == 0 && head.len() + len <= ONE {
-            return self.send_one(pair, turn, head, body, len);
+            return self.send_one(pair, has_line, head, body, len);
         }
         if skip == 0 && head.len() + len <= INLINE {
             return self.send_inline(pair, head, body, len);
@@ -81,14 +81,14 @@ impl Writer {
     fn send_one(
         &mut self,
         pair: &Pair,
-        turn: &mut bool,
+        has_line: &mut bool,
         head: &[u8],
         body: &[IoSlice<'_>],
         len: usize,
     ) -> Result<Sent, Broken> {
-        let cell = if *turn {
-            *turn = false;
-            &pair.lines().turn
+        let cell = if *has_line {
+            *has_line = false;
+            &pair.lines().alternate
         } else {
             if !self.has_cells(pair, 1)? {
                 return Ok(Sent::Part(0));

@@ -160,24 +160,24 @@ fn is_believed(stat: &Stat) -> bool {
 /// What the daemon has answered so far.
 #[derive(Default)]
 pub(super) struct Ask {
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Ask {
     /// Hears what has come, and not a byte behind the answer: how the connection goes. `None`: not all of it is here.
     pub(super) fn handle(&mut self, socket: &Fd) -> Result<Option<String>, End> {
         loop {
-            let needs = match frame::front(&self.heard, LONGEST_ANSWER) {
+            let needs = match frame::front(&self.received, LONGEST_ANSWER) {
                 Ok(Front::More(needs)) => needs,
                 Ok(Front::Whole { head: &[DONE], body }) => return Ok(Some(text(body))),
                 Ok(Front::Whole { head: &[FAILED], body }) => return Err(End::Refused(text(body))),
                 _ => return Err(End::Refused("it answers nonsense".to_owned())),
             };
-            let len = self.heard.len();
-            self.heard.resize(needs.max(len), 0);
-            let room = self.heard.get_mut(len..).unwrap_or_default();
+            let len = self.received.len();
+            self.received.resize(needs.max(len), 0);
+            let room = self.received.get_mut(len..).unwrap_or_default();
             let got = rustix::net::recv(socket, room, RecvFlags::DONTWAIT).map(|(count, _)| count);
-            self.heard.truncate(len + got.unwrap_or(0));
+            self.received.truncate(len + got.unwrap_or(0));
             match got {
                 Ok(0) => return Err(End::Refused("it went away".to_owned())),
                 Ok(_) | Err(Errno::INTR) => {}

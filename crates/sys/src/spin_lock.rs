@@ -6,11 +6,11 @@
 //! Only who took it can look at the data, and a guard gives other threads no more than a borrow of the data would:
 //!
 //! ```compile_fail
-//! # use madrigal_sys::turn::Turn;
-//! let turn = Turn::new(core::cell::Cell::new(0));
-//! let taken = turn.take();
+//! # use madrigal_sys::spin_lock::SpinLock;
+//! let lock = SpinLock::new(core::cell::Cell::new(0));
+//! let guard = lock.lock();
 //! // A `Cell` must not be shared, however it is reached.
-//! std::thread::scope(|scope| drop(scope.spawn(|| taken.set(1))));
+//! std::thread::scope(|scope| drop(scope.spawn(|| guard.set(1))));
 //! ```
 
 use core::cell::UnsafeCell;
@@ -23,48 +23,48 @@ use shuttle::sync::atomic::{AtomicBool, Ordering};
 
 /// Something only one thread uses at a time.
 #[derive(Default)]
-pub struct Turn<T> {
+pub struct SpinLock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached through a `Taken`, of which there is one at a time, ordered by `taken`; it moves between threads, so
+// SAFETY: the value is only reached through a `SpinGuard`, of which there is one at a time, ordered by `taken`; it moves between threads, so
 // it must be `Send`.
-unsafe impl<T: Send> Sync for Turn<T> {}
+unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-/// Whose turn it is; over when this is dropped. Threads may share it as far as they may share the value.
-pub struct Taken<'a, T> {
-    turn: &'a Turn<T>,
+/// The lock is held; opened when this is dropped. Threads may share it as far as they may share the value.
+pub struct SpinGuard<'a, T> {
+    lock: &'a SpinLock<T>,
     _value: PhantomData<&'a mut T>,
 }
 
-impl<T> Turn<T> {
+impl<T> SpinLock<T> {
     /// Nobody has it.
     pub const fn new(value: T) -> Self {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the turn. A thread that has it already would wait for ever.
+    /// Waits for the lock. A thread that holds it already would wait for ever.
     #[inline]
-    pub fn take(&self) -> Taken<'_, T> {
-        self.try_take().unwrap_or_else(|| self.wait())
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
     }
 
     /// Takes it if nobody has it.
     #[inline]
-    pub fn try_take(&self) -> Option<Taken<'_, T>> {
-        // SYNC: Acquire pairs with the Release in `Taken::drop`.
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        // SYNC: Acquire pairs with the Release in `SpinGuard::drop`.
         let ours = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Made only then: dropping one ends a turn.
-        ours.then(|| Taken { turn: self, _value: PhantomData })
+        // Made only then: dropping one opens the lock.
+        ours.then(|| SpinGuard { lock: self, _value: PhantomData })
     }
 
     #[cold]
-    fn wait(&self) -> Taken<'_, T> {
+    fn wait(&self) -> SpinGuard<'_, T> {
         let mut looks = 0u32;
         loop {
             if !self.taken.load(Ordering::Relaxed)
-                && let Some(taken) = self.try_take()
+                && let Some(taken) = self.try_lock()
             {
                 return taken;
             }
@@ -98,29 +98,29 @@ fn pause(_: u32) {
     shuttle::thread::yield_now();
 }
 
-impl<T> Deref for Taken<'_, T> {
+impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the only `Taken`, so nobody writes meanwhile.
-        unsafe { &*self.turn.value.get() }
+        // SAFETY: this is the only `SpinGuard`, so nobody writes meanwhile.
+        unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Taken<'_, T> {
+impl<T> DerefMut for SpinGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only `Taken`, borrowed exclusively.
-        unsafe { &mut *self.turn.value.get() }
+        // SAFETY: this is the only `SpinGuard`, borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SYNC: Release pairs with the Acquire in `try_take`.
-        self.turn.taken.store(false, Ordering::Release);
+        // SYNC: Release pairs with the Acquire in `try_lock`.
+        self.lock.taken.store(false, Ordering::Release);
     }
 }
 
@@ -130,65 +130,65 @@ mod tests {
 
     #[test]
     fn one_at_a_time() {
-        let turn = Turn::new(0u64);
+        let lock = SpinLock::new(0u64);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..20_000).for_each(|_| *turn.take() += 1));
+                scope.spawn(|| (0..20_000).for_each(|_| *lock.lock() += 1));
             }
         });
-        assert_eq!(*turn.take(), 80_000);
+        assert_eq!(*lock.lock(), 80_000);
     }
 
     #[test]
     fn excludes_others_however_long_it_is_held() {
-        let turn = Turn::new(0u64);
+        let lock = SpinLock::new(0u64);
         std::thread::scope(|scope| {
             for i in 0..4 {
-                let turn = &turn;
+                let lock = &lock;
                 scope.spawn(move || {
                     for round in 0..20_000u32 {
-                        let mut taken = turn.take();
-                        let seen = *taken;
+                        let mut guard = lock.lock();
+                        let seen = *guard;
                         if round.is_multiple_of(5_000 + i) {
                             std::thread::yield_now();
                         }
-                        *taken = seen + 1;
+                        *guard = seen + 1;
                     }
                 });
             }
         });
-        assert_eq!(*turn.take(), 80_000);
+        assert_eq!(*lock.lock(), 80_000);
     }
 
     #[test]
     fn a_try_that_fails_leaves_it_taken() {
-        let turn = Turn::new(());
-        let taken = turn.take();
-        assert!(turn.try_take().is_none());
-        assert!(turn.try_take().is_none());
-        drop(taken);
-        assert!(turn.try_take().is_some());
+        let lock = SpinLock::new(());
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]
     fn a_panic_leaves_it_open() {
-        let turn = Turn::new(std::panic::AssertUnwindSafe(1));
+        let lock = SpinLock::new(std::panic::AssertUnwindSafe(1));
         let inside = std::panic::AssertUnwindSafe(|| {
-            let _taken = turn.take();
+            let _guard = lock.lock();
             panic!("on purpose");
         });
         assert!(std::panic::catch_unwind(inside).is_err());
-        assert!(turn.try_take().is_some());
+        assert!(lock.try_lock().is_some());
     }
 }
 
-/// Under a scheduler that tries interleavings: `cargo test -p madrigal-sys --features shuttle turn`.
+/// Under a scheduler that tries interleavings: `cargo test -p madrigal-sys --features shuttle lock`.
 #[cfg(all(test, feature = "shuttle"))]
 mod explored {
     use shuttle::sync::Arc;
     use shuttle::thread;
 
-    use super::Turn;
+    use super::SpinLock;
 
     /// Adds one in two steps between which others may run.
     fn add(taken: &mut u32) {
@@ -197,9 +197,9 @@ mod explored {
         *taken = seen + 1;
     }
 
-    /// Adds one if it is our turn; how often it was.
-    fn try_add(turn: &Turn<u32>) -> u32 {
-        turn.try_take().map_or(0, |mut taken| {
+    /// Adds one if nobody holds the lock; how often it did.
+    fn try_add(lock: &SpinLock<u32>) -> u32 {
+        lock.try_lock().map_or(0, |mut taken| {
             add(&mut taken);
             1
         })
@@ -209,34 +209,34 @@ mod explored {
     #[test]
     fn tries_of_three_threads_exhaustively() {
         let run = || {
-            let turn = Arc::new(Turn::new(0));
+            let lock = Arc::new(SpinLock::new(0));
             let others: Vec<_> = (0..2)
                 .map(|_| {
-                    let turn = Arc::clone(&turn);
-                    thread::spawn(move || try_add(&turn))
+                    let lock = Arc::clone(&lock);
+                    thread::spawn(move || try_add(&lock))
                 })
                 .collect();
-            let mine = try_add(&turn);
+            let mine = try_add(&lock);
             let counted = others.into_iter().map(|other| other.join().unwrap()).sum::<u32>() + mine;
-            let there = *turn.try_take().expect("everybody left");
+            let there = *lock.try_lock().expect("everybody left");
             assert!(counted >= 1 && there == counted);
         };
         shuttle::check_dfs(run, None);
     }
 
     #[test]
-    fn turns_of_four_threads() {
+    fn four_threads() {
         let run = || {
-            let turn = Arc::new(Turn::new(0));
+            let lock = Arc::new(SpinLock::new(0));
             let others: Vec<_> = (0..3)
                 .map(|_| {
-                    let turn = Arc::clone(&turn);
-                    thread::spawn(move || (0..3).for_each(|_| add(&mut turn.take())))
+                    let lock = Arc::clone(&lock);
+                    thread::spawn(move || (0..3).for_each(|_| add(&mut lock.lock())))
                 })
                 .collect();
-            (0..3).for_each(|_| add(&mut turn.take()));
+            (0..3).for_each(|_| add(&mut lock.lock()));
             others.into_iter().for_each(|other| other.join().unwrap());
-            assert_eq!(*turn.take(), 12);
+            assert_eq!(*lock.lock(), 12);
         };
         shuttle::check_random(run, 2_000);
         shuttle::check_pct(run, 1_000, 3);
