@@ -39,7 +39,7 @@ test: setup build ## run every test; what cannot run here says `skipped` and why
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib
-	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-rendezvous --features shuttle table
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-offers --features shuttle table
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-syswrap --features shuttle
 
 fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=..

@@ -143,7 +143,7 @@ MUTANTS = [
         ("test madrigal-tests ports the_accepting_side_keeps_to_only",),
     ),
     Mutant(
-        "directory-of-another-user", "crates/rendezvous/src/directory.rs",
+        "directory-of-another-user", "crates/offers/src/directory.rs",
         "if private && own { Ok(()) }",
         "if private { Ok(()) }",
         "processes meet in a directory that belongs to somebody else",

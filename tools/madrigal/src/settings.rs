@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use madrigal::config::{ConfigError, KEYS, Settings, lookup};
-use madrigal_rendezvous::Directory;
+use madrigal_offers::Directory;
 
 /// What a host of a lab has in its environment: no settings.
 const OF_LABS: [&str; 2] = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST"];

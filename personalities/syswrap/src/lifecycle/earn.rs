@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use madrigal_drivers::shm::arena::Tag;
 use madrigal_drivers::shm::layout::{SideLine, Slot};
 use madrigal_drivers::shm::slot::Lent;
-use madrigal_rendezvous::{Answer, Offer, Place, Standing};
+use madrigal_offers::{Answer, Offer, Place, Standing};
 use madrigal_report::{Path, Reason};
 use madrigal_sys::{process as proc, raw, tcp, time};
 

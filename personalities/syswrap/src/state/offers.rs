@@ -1,10 +1,10 @@
-//! Where connections find each other ([`madrigal_rendezvous`]): this process's table, and when it is opened, tried again and left.
+//! Where connections find each other ([`madrigal_offers`]): this process's table, and when it is opened, tried again and left.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsRawFd;
 
-use madrigal_rendezvous::{Directory, Opened, Table, port_of};
+use madrigal_offers::{Directory, Opened, Table, port_of};
 use madrigal_report::Reason;
 use madrigal_sys::{tcp, time};
 

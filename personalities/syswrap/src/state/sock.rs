@@ -17,7 +17,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use madrigal_netaccess::wait::Waiter;
-use madrigal_rendezvous::Tuple;
+use madrigal_offers::Tuple;
 use madrigal_report::{Path, Reason};
 use madrigal_sys::fd::Fd;
 

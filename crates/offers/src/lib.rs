@@ -1,4 +1,4 @@
-//! The rendezvous: where connecting ends leave offers and accepting ends find them.
+//! The table of offers: where connecting ends leave offers and accepting ends find them.
 //!
 //! ```text
 //!  Directory --open--> Register (a small file: who has the table) --> Table { ports, users, offers by Tuple } (a sealed memfd)

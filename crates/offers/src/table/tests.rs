@@ -1,5 +1,5 @@
 //! Offers: who posts, takes, answers and frees a place, one step after the other, and as a scheduler interleaves them
-//! (`cargo test -p madrigal-rendezvous --features shuttle`).
+//! (`cargo test -p madrigal-offers --features shuttle`).
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
