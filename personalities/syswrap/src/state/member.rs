@@ -17,11 +17,11 @@
 //! is decided by the bits, which everybody may read. Of one that is OURS what is asked for, and DETACHED, change under the lock of its set,
 //! which is enough for that: so a step from or to OURS, and the end of a member, are made under both.
 
-mod news;
+mod edge;
 
 use madrigal_base::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use news::{ENDED, READABLE, URGENT, WRITABLE};
+pub(crate) use edge::{ENDED, READABLE, URGENT, WRITABLE};
 
 /// A member. All-zero: unused.
 #[derive(Default)]
@@ -73,7 +73,7 @@ pub(crate) mod bit {
     /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
     /// and what it is we know better, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).
     pub(crate) const LENT: u32 = 512;
-    /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no news.
+    /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no edge.
     pub(crate) const TOLD: u32 = 1024;
     /// Its set was shared by a fork: what is known of it another process may have changed.
     pub(crate) const SHARED: u32 = 2048;

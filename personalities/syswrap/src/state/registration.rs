@@ -312,8 +312,8 @@ pub(crate) fn drop_members<S: Subject>(s: &S) {
     }
 }
 
-/// The kernel has told something of a member whose registration is ours: it is looked at.
-pub(crate) fn heard<S: Subject>(set: &S::Set, s: &S, m: usize) {
+/// The kernel has an event of a member whose registration is ours: it is looked at.
+pub(crate) fn notified<S: Subject>(set: &S::Set, s: &S, m: usize) {
     let member = &s.members()[m];
     // SYNC: SeqCst with `Member::ask_once`.
     member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);

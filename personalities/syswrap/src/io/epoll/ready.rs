@@ -1,4 +1,4 @@
-//! What epoll(7) and poll(2) would say of a socket, and what of it is news.
+//! What epoll(7) and poll(2) would say of a socket, and what of it is an edge.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};

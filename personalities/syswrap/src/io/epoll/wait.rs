@@ -302,18 +302,18 @@ impl<'a> Waiting<'a> {
             return;
         }
         // What made it ours the kernel tells once more.
-        let news = if member.has(bit::TOLD) { 0 } else { events };
+        let edges = if member.has(bit::TOLD) { 0 } else { events };
         member.set_bit(bit::TOLD, false);
-        if news & (EPOLLIN | EPOLLPRI) as u32 != 0 {
+        if edges & (EPOLLIN | EPOLLPRI) as u32 != 0 {
             s.kernel_moves.fetch_add(1, Ordering::Relaxed);
         }
-        if news & EPOLLOUT as u32 != 0 {
+        if edges & EPOLLOUT as u32 != 0 {
             s.kernel_room.fetch_add(1, Ordering::Relaxed);
         }
         if events & ENDED != 0 {
             s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
         }
-        registration::heard(&*self.set, &**s, m);
+        registration::notified(&*self.set, &**s, m);
         let fd = member.fd.load(Ordering::Relaxed);
         let in_ring = s.mode() == mode::SESSION && matches!(s.session.rx(), phase::READY | phase::RING);
         let Some(v) = view(s, fd).filter(|_| in_ring) else { return };

@@ -1,11 +1,11 @@
 //! Registrations under a scheduler: two sockets in two event sets, over a model of the kernel's, with the code that runs under programs
 //! (`cargo test -p madrigal-syswrap --features shuttle`).
 //!
-//! Real are the steps of a registration and of epoll_ctl(2), a member, the active list, the looks at it, and what of a member is news.
+//! Real are the steps of a registration and of epoll_ctl(2), a member, the active list, the looks at it, and what of a member is an edge.
 //! The waits of the program make these steps in the order of `io::epoll`. A session is a ring of counted bytes and a doorbell here.
 //!
 //! A wake-up that is lost leaves somebody asleep for ever, which the scheduler reports as a deadlock. Everything that the program asks for
-//! has data of its own, by which [`books`] finds what is told twice, too late, or without news.
+//! has data of its own, by which [`books`] finds what is told twice, too late, or without an edge.
 
 mod books;
 mod kernel;

@@ -296,7 +296,7 @@ impl<W: Wire> View<'_, W> {
         Ok(())
     }
 
-    /// A busy machine delivers later, also to itself, and each piece that comes later is news to whoever waits for edges. What has no room in
+    /// A busy machine delivers later, also to itself, and each piece that comes later is an edge. What has no room in
     /// the window comes when there is some.
     fn await_arrival(&self, peer: &impl PeerEnd) {
         let end = self.wire.now() + ARRIVAL_NS;

@@ -19,7 +19,7 @@ struct Asked {
     set: usize,
     events: u32,
     /// News of the socket before it.
-    news: u64,
+    edges: u64,
     returned: Option<u64>,
     refused: bool,
     /// From when on nothing is to be told of it any more.
@@ -77,12 +77,12 @@ impl Books {
     // --- registrations ----------------------------------------------------------------------------------------------------------
 
     /// The program is about to ask for something.
-    pub(super) fn ask(&self, sock: usize, set: usize, events: u32, news: u64) -> Change {
+    pub(super) fn ask(&self, sock: usize, set: usize, events: u32, edges: u64) -> Change {
         self.with(|books| {
             let since = books.tick();
             let data = FIRST + books.asked.len() as u64;
             let (returned, refused, retired, told) = (None, false, None, 0);
-            books.asked.push(Asked { sock, set, events, news, returned, refused, retired, told });
+            books.asked.push(Asked { sock, set, events, edges, returned, refused, retired, told });
             Change { data, since }
         })
     }
@@ -107,8 +107,8 @@ impl Books {
         self.with(|books| books.retire((sock, set), since));
     }
 
-    /// A wait that began at `since` tells of it: socket, set and events that were asked for. `news`: of the sockets, by now.
-    pub(super) fn tell(&self, data: u64, since: u64, news: [u64; SOCKS]) -> (usize, usize, u32) {
+    /// A wait that began at `since` tells of it: socket, set and events that were asked for. `edges`: of the sockets, by now.
+    pub(super) fn tell(&self, data: u64, since: u64, edges: [u64; SOCKS]) -> (usize, usize, u32) {
         self.with(|books| {
             let place = data.checked_sub(FIRST).map(|at| at as usize);
             let Some(asked) = place.and_then(|at| books.asked.get_mut(at)) else {
@@ -120,8 +120,8 @@ impl Books {
             if asked.events & EPOLLONESHOT as u32 != 0 {
                 assert_eq!(asked.told, 1, "told of once armed: {asked:?}");
             } else if asked.events & EPOLLET as u32 != 0 {
-                let news = 1 + LATE + news[asked.sock] - asked.news;
-                assert!(asked.told <= news, "told without any news: {asked:?}, {news}");
+                let edges = 1 + LATE + edges[asked.sock] - asked.edges;
+                assert!(asked.told <= edges, "told without any edge: {asked:?}, {edges}");
             }
             (asked.sock, asked.set, asked.events)
         })

@@ -28,7 +28,7 @@ struct File {
     bells: u64,
     bytes: u64,
     /// How often something happened that an edge-triggered entry may tell of.
-    news: u64,
+    edges: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,14 +116,14 @@ impl Kernel {
     pub(super) fn bell(&self, fd: c_int) {
         self.arrive(fd, |state| {
             state.file(fd).bells += 1;
-            state.file(fd).news += 1;
+            state.file(fd).edges += 1;
         });
     }
 
     pub(super) fn send(&self, fd: c_int, n: u64) {
         self.arrive(fd, |state| {
             state.file(fd).bytes += n;
-            state.file(fd).news += 1;
+            state.file(fd).edges += 1;
         });
     }
 
@@ -161,11 +161,11 @@ impl Kernel {
 
     /// Something else happened that may be told of as an edge.
     pub(super) fn note_news(&self, fd: c_int) {
-        self.with(|state| state.file(fd).news += 1);
+        self.with(|state| state.file(fd).edges += 1);
     }
 
-    pub(super) fn news(&self, fd: c_int) -> u64 {
-        self.with(|state| state.file(fd).news)
+    pub(super) fn edges(&self, fd: c_int) -> u64 {
+        self.with(|state| state.file(fd).edges)
     }
 
     /// The descriptor is closed: entries and queue are gone.
@@ -177,7 +177,7 @@ impl Kernel {
             }
             let file = state.file(fd);
             let lost = file.bytes;
-            *file = File { news: file.news, ..File::default() };
+            *file = File { edges: file.edges, ..File::default() };
             lost
         })
     }
@@ -213,7 +213,7 @@ impl Kernel {
             }
         }
         if fd != OVER {
-            state.file(fd).news += 1;
+            state.file(fd).edges += 1;
         }
         let shown = state.poll(fd);
         if state.queue(set, fd, shown) {

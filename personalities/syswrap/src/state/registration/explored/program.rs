@@ -266,8 +266,8 @@ pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
 
 /// The program is told of something, and does what is to be done.
 fn hear(world: &World, event: &epoll_event, since: u64) {
-    let news = [0, 1].map(|sock| world.kernel.news(world.sock(sock).fd()));
-    let (index, set, events) = world.books.tell(event.u64, since, news);
+    let edges = [0, 1].map(|sock| world.kernel.edges(world.sock(sock).fd()));
+    let (index, set, events) = world.books.tell(event.u64, since, edges);
     if event.events & EPOLLIN as u32 != 0 {
         // Who is told once reads until there is nothing; anybody else some, or nothing.
         let once = events & (ET | ONESHOT) != 0;
@@ -294,7 +294,7 @@ pub(super) fn settle_books(world: &World) {
 /// As `epoll::control`; true: it was done.
 pub(super) fn change(world: &World, index: usize, set: usize, op: i32, events: u32) -> bool {
     let Some(s) = world.enter(index) else { return false };
-    let change = (op != EPOLL_CTL_DEL).then(|| world.books.ask(index, set, events, world.kernel.news(s.fd())));
+    let change = (op != EPOLL_CTL_DEL).then(|| world.books.ask(index, set, events, world.kernel.edges(s.fd())));
     let since = world.books.now();
     let event = change.map(|change| epoll_event { events, u64: change.data });
     let call = || {

@@ -24,7 +24,7 @@ pub(super) fn check(world: &World) {
         }
     }
     (0..LATE).for_each(|_| _ = look(world));
-    assert_eq!(look(world), [], "told without news");
+    assert_eq!(look(world), [], "told without an edge");
     (0..SOCKS).for_each(|index| check_tells(world, index));
 }
 

@@ -425,7 +425,7 @@ impl SockOf<'_> {
         if events & WRITABLE != 0 {
             state.kernel_room.fetch_add(1, Ordering::SeqCst);
         }
-        heard(set, *self, m);
+        notified(set, *self, m);
         if !self.in_ring() {
             return;
         }
@@ -437,8 +437,8 @@ impl SockOf<'_> {
 }
 
 /// The set lives as long as the socket here.
-fn heard<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
-    super::super::heard(&set, &s, m);
+fn notified<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
+    super::super::notified(&set, &s, m);
 }
 
 impl Looked for SockOf<'_> {

@@ -1,4 +1,4 @@
-//! What the program is told of a member, by its trigger mode, and what of it is news.
+//! What the program is told of a member, by its trigger mode, and what of it is an edge.
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLRDHUP, epoll_event};
 use madrigal_base::sync::Ordering;
@@ -19,12 +19,12 @@ impl Member {
         look: impl FnOnce(u32) -> u32,
     ) -> Option<epoll_event> {
         let wanted = self.events.load(Ordering::Relaxed);
-        // Taken before the look: what comes in between is reported now and counts as news once more, but never gets lost.
+        // Taken before the look: what comes in between is reported now and counts as an edge once more, but never gets lost.
         let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps()) } else { None };
         let seen = look(wanted);
         let ready = seen & (wanted | (EPOLLERR | EPOLLHUP) as u32);
-        let news = stamps.is_none_or(|stamps| self.is_news(wanted, seen, stamps));
-        if ready == 0 || !news {
+        let edge = stamps.is_none_or(|stamps| self.is_edge(wanted, seen, stamps));
+        if ready == 0 || !edge {
             return None;
         }
         if wanted & EPOLLONESHOT as u32 != 0 {
@@ -57,15 +57,15 @@ impl Member {
 
     /// Whether the kernel would have it on its list: something happened that it asks for. Whatever is ready then is told, though it may be
     /// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
-    fn is_news(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
+    fn is_edge(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
         // The end is an edge once it is seen; that an error has been told is none.
         let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
         let was_in = self.seen_in.swap(into, Ordering::Relaxed);
-        // An end is news to everybody; bytes are to who asks for them.
+        // An end is an edge to everybody; bytes are to who asks for them.
         let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
         // Room is an edge only once it is there.
-        let news_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
-        was_in >> part != into >> part || news_out
+        let edge_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
+        was_in >> part != into >> part || edge_out
     }
 
     /// A `look` at it where its registration is ours. Who is told of one thing is told of everything: what has come to the kernel since it
@@ -85,7 +85,7 @@ impl Member {
         if self.has(quiet) {
             return 0;
         }
-        // SYNC: SeqCst, before the look: an event in between finds the bit set and clears it (`registration::heard`).
+        // SYNC: SeqCst, before the look: an event in between finds the bit set and clears it (`registration::notified`).
         self.set_bit(quiet, true);
         let ready = ask();
         if ready != 0 {
