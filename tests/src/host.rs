@@ -98,7 +98,7 @@ impl Scratch {
         let end = Instant::now() + Duration::from_secs(10);
         while !self.left_over().is_empty() {
             assert!(Instant::now() < end, "left in the shared directory: {:?}", self.left_over());
-            net::nap(10);
+            net::sleep_ms(10);
         }
     }
 }
@@ -235,7 +235,7 @@ impl Running {
                 break status;
             }
             assert!(Instant::now() < end, "process {} hangs", self.pid());
-            net::nap(3);
+            net::sleep_ms(3);
         };
         // What it started and left behind must not keep the pipes open.
         self.kill_group();
@@ -288,7 +288,7 @@ pub fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
             return value;
         }
         assert!(Instant::now() < end, "{what}: nothing after {WATCHDOG:?}");
-        net::nap(1);
+        net::sleep_ms(1);
     }
 }
 

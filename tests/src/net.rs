@@ -392,7 +392,7 @@ pub fn poll_many(fds: &mut [libc::pollfd], ms: c_int) -> Count {
 pub fn await_events(fd: impl Fd, events: c_short) {
     let fd = fd.raw();
     while poll(fd, events, 1000) & events != events {
-        nap(1);
+        sleep_ms(1);
     }
 }
 
@@ -434,7 +434,7 @@ pub fn unix_pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// Lets the other side get somewhere. Never part of an assertion.
-pub fn nap(ms: u64) {
+pub fn sleep_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 

@@ -64,7 +64,7 @@ fn fuzz(noise: &mut Running, choices: &mut Choices, words: u64) {
     while done < words && noise.is_running() {
         let memory = File::options().write(true).open(format!("/proc/{}/mem", noise.pid()));
         let (Ok(memory), Some(&arena)) = (memory, arenas(noise.pid()).first()) else {
-            net::nap(1);
+            net::sleep_ms(1);
             done += 1;
             continue;
         };
@@ -120,7 +120,7 @@ fn survives(server: &str, to_the_end: bool) {
 fn comes_to_rest(pid: i32) {
     host::until("rest", || {
         let before = ticks(pid);
-        net::nap(500);
+        net::sleep_ms(500);
         (ticks(pid) - before <= 2).then_some(())
     });
 }
@@ -138,7 +138,7 @@ fn rests_behind_a_stray_byte(server: &str, killed: bool) {
         report.records().any(|record| record.shm_in.load(Relaxed) > 0).then_some(())
     });
     // Its last bytes of ping-pong are answered.
-    net::nap(100);
+    net::sleep_ms(100);
     let arena = host::until("an arena", || arenas(peer.pid()).first().copied());
     let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", peer.pid())).unwrap();
     let line = arena + SLOTS_AT + offset_of!(Slot, dir) as u64;
@@ -148,7 +148,7 @@ fn rests_behind_a_stray_byte(server: &str, killed: bool) {
     let sealed = u64::from_ne_bytes(tail) | SEALED;
     memory.write_all_at(&sealed.to_ne_bytes(), line + offset_of!(WriterLine, tail) as u64).unwrap();
     std::fs::remove_file(&going).unwrap();
-    net::nap(100);
+    net::sleep_ms(100);
     if killed {
         peer.kill();
     }
@@ -198,7 +198,7 @@ impl Unread {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).unwrap();
             stat.rsplit(')').next().unwrap().trim_start().starts_with('T').then_some(())
         });
-        net::nap(20);
+        net::sleep_ms(20);
         let tail = self.word(offset_of!(Direction, w) + offset_of!(WriterLine, tail));
         let head = self.word(offset_of!(Direction, r) + offset_of!(ReaderLine, head));
         if tail == head + MESSAGE {

@@ -146,7 +146,7 @@ fn what_two_killed_processes_leave_goes_with_the_next_start() {
     let scratch = Scratch::new();
     for _ in 0..10 {
         let (mut server, mut client) = couple(&scratch, "duplex", "duplex");
-        net::nap(10 + choices.below(30));
+        net::sleep_ms(10 + choices.below(30));
         server.kill();
         client.kill();
         next_start(&scratch);

@@ -51,10 +51,10 @@ fn a_thousand_idle_connections_cost_no_time() {
     let scratch = Scratch::new();
     let (server, client, idle) = crowd(&scratch, 1000);
     // Whatever is still under way comes to rest.
-    net::nap(300);
+    net::sleep_ms(300);
     let pids = [server.pid(), client.pid()];
     let before = pids.map(ticks);
-    net::nap(10_000);
+    net::sleep_ms(10_000);
     for (pid, before) in pids.iter().zip(before) {
         // 0.5 % of one processor: 5 of 1000 ticks. (The client naps 100 times and looks for a file.)
         let used = ticks(*pid) - before;

@@ -275,12 +275,12 @@ impl Daemon {
     }
 
     pub(crate) fn note(&mut self, text: &str) {
-        self.log.say(self.now, false, text);
+        self.log.write(self.now, false, text);
     }
 
     /// Says something about somebody who has not proved to be of the grid.
     pub(crate) fn note_unauthenticated(&mut self, text: &str) {
-        self.log.say(self.now, true, text);
+        self.log.write(self.now, true, text);
     }
 
     fn register(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {

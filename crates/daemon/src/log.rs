@@ -28,7 +28,7 @@ impl Log {
     }
 
     /// Says a line about those of the grid, or about unauthenticated peers.
-    pub(crate) fn say(&mut self, now: u64, unauthenticated: bool, text: &str) {
+    pub(crate) fn write(&mut self, now: u64, unauthenticated: bool, text: &str) {
         let budget = if unauthenticated { &mut self.unauthenticated } else { &mut self.known };
         let Some(dropped) = budget.spend(now) else { return };
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);

@@ -106,7 +106,7 @@ impl Held {
     }
 
     /// Sleeps, and lets handlers run; false when one did.
-    pub fn nap(&self, ns: u64) -> bool {
+    pub fn sleep(&self, ns: u64) -> bool {
         let mask = self.mask().map(as_set);
         let mask = mask.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: no descriptors, and a mask of our own.

@@ -1,7 +1,7 @@
 //! A lock around data that threads rarely want at the same time: taking it is one compare-exchange, opening it one store.
 //!
 //! The price is paid by whoever finds it taken: nobody wakes it, it looks again, at first at once, then whenever the others let it run,
-//! then between ever longer naps. It is not re-entrant, and a thread that panics inside leaves it open.
+//! then between ever longer sleeps. It is not re-entrant, and a thread that panics inside leaves it open.
 //!
 //! Only who took it can look at the data, and a guard gives other threads no more than a borrow of the data would:
 //!
@@ -77,19 +77,19 @@ impl<T> SpinLock<T> {
 /// What is done between two looks.
 #[cfg(not(feature = "shuttle"))]
 fn pause(looks: u32) {
-    /// Looks before the processor is given away for the first time, and how often it is before the first nap.
+    /// Looks before the processor is given away for the first time, and how often it is before the first sleep.
     const SPINS: u32 = 100;
     const YIELDS: u32 = 32;
-    /// The first nap and the longest, in nanoseconds.
-    const NAPS: (u64, u64) = (1_000, 100_000);
+    /// The first ns and the longest, in nanoseconds.
+    const SLEEPS: (u64, u64) = (1_000, 100_000);
     if looks < SPINS {
         core::hint::spin_loop();
     } else if looks < SPINS + YIELDS {
         rustix::thread::sched_yield();
     } else {
-        let nap = (NAPS.0 << (looks - SPINS - YIELDS).min(16)).min(NAPS.1);
+        let ns = (SLEEPS.0 << (looks - SPINS - YIELDS).min(16)).min(SLEEPS.1);
         // Interrupted early is as good.
-        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: nap as i64 });
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: ns as i64 });
     }
 }
 

@@ -86,7 +86,7 @@ pub fn now() -> u64 {
 }
 
 /// Sleeps for so many microseconds.
-pub fn nap(us: u64) {
+pub fn sleep_us(us: u64) {
     let time = libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
     // SAFETY: a time of our own.
     unsafe { call(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };

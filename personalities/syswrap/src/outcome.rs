@@ -19,14 +19,14 @@ pub(crate) enum Outcome {
     Sleep(Ticket),
     /// Sleep in the C library, where a thread can be cancelled, until the socket has something to tell; then
     /// [`crate::io::recv::woken`] or [`crate::io::send::woken`], and the logic again.
-    Await(Nap),
+    Await(CSleep),
     /// A point where a thread can be cancelled; then the logic again.
     Again,
 }
 
 /// A call about to sleep until the kernel socket has something to tell.
 #[derive(Clone, Copy)]
-pub(crate) struct Nap {
+pub(crate) struct CSleep {
     /// The socket.
     pub(crate) sock: Parked,
     /// When the wait began.

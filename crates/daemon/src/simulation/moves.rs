@@ -119,7 +119,7 @@ impl World {
         self.events.insert((at, self.count), event(there));
     }
 
-    fn say(&mut self, from: Place, id: u64, word: Word) {
+    fn send(&mut self, from: Place, id: u64, word: Word) {
         if self.is_there(from) {
             self.add(from, |place| Event::Word(place, id, word));
         }
@@ -140,7 +140,7 @@ impl World {
             for id in gone {
                 let ends = self.joined.remove(&id).unwrap();
                 let other = if ends[0] == place { ends[1] } else { ends[0] };
-                self.say(other, id, Word::Reset(Some(silent)));
+                self.send(other, id, Word::Reset(Some(silent)));
             }
             return;
         }
@@ -163,7 +163,7 @@ impl World {
     fn way_failed(&mut self, host: usize) {
         if let Some((id, place)) = self.ends[host].asked.take() {
             self.ends[host].failover.as_mut().unwrap().fail(self.now, "no");
-            self.say(place, id, Word::Reset(Some(false)));
+            self.send(place, id, Word::Reset(Some(false)));
         }
     }
 
@@ -172,7 +172,7 @@ impl World {
         end.over = end.over.or(Some(self.now));
         end.failover = None;
         for (id, place) in [end.at.take(), end.asked.take()].into_iter().flatten() {
-            self.say(place, id, Word::Reset(None));
+            self.send(place, id, Word::Reset(None));
         }
     }
 
@@ -191,7 +191,7 @@ impl World {
         let epoch = end.epoch;
         end.failover.as_mut().unwrap().ask(now, way);
         end.asked = Some((id, place));
-        self.say(place, id, Word::Ask(epoch));
+        self.send(place, id, Word::Ask(epoch));
     }
 
     fn handle(&mut self, place: Place, id: u64, word: Word) {
@@ -204,16 +204,16 @@ impl World {
             if let Word::Reset(_) = word {
                 self.joined.remove(&id);
             }
-            return self.say(other, id, word);
+            return self.send(other, id, word);
         }
         if let Word::Ask(_) = word {
             let next = link + 1;
             let on = (next, 1, self.links[next].count);
             if self.is_there(on) {
                 self.joined.insert(id, [place, on]);
-                self.say(on, id, word);
+                self.send(on, id, word);
             } else {
-                self.say(place, id, Word::Refused);
+                self.send(place, id, Word::Refused);
             }
         }
     }
@@ -221,26 +221,26 @@ impl World {
     fn handle_at_end(&mut self, host: usize, place: Place, id: u64, word: Word) {
         let end = &mut self.ends[host];
         match word {
-            Word::Ask(_) if end.over.is_some() => self.say(place, id, Word::Never),
-            Word::Ask(epoch) if epoch <= end.epoch => self.say(place, id, Word::Never),
+            Word::Ask(_) if end.over.is_some() => self.send(place, id, Word::Never),
+            Word::Ask(epoch) if epoch <= end.epoch => self.send(place, id, Word::Never),
             Word::Ask(epoch) => {
                 end.epoch = epoch;
                 // It is further by now, if it has a way.
                 if end.at.is_some() && self.chance.once_in(3) {
-                    return self.say(place, id, Word::Refused);
+                    return self.send(place, id, Word::Refused);
                 }
                 let old = self.ends[host].at.replace((id, place));
                 self.ends[host].failover = None;
                 if let Some((old, at)) = old {
-                    self.say(at, old, Word::Reset(Some(false)));
+                    self.send(at, old, Word::Reset(Some(false)));
                 }
-                self.say(place, id, Word::Agreed);
+                self.send(place, id, Word::Agreed);
             }
             Word::Agreed if end.asked.is_some_and(|(asked, _)| asked == id) => {
                 let old = std::mem::replace(&mut end.at, end.asked.take());
                 end.failover = None;
                 if let Some((old, at)) = old {
-                    self.say(at, old, Word::Reset(Some(false)));
+                    self.send(at, old, Word::Reset(Some(false)));
                 }
             }
             Word::Never if end.asked.is_some_and(|(asked, _)| asked == id) => {

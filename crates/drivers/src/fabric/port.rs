@@ -38,8 +38,8 @@ const STRIDE: u32 = 16;
 /// How often links are looked after (nanoseconds).
 const TICK_NS: u64 = 100_000_000;
 /// How often who sleeps looks: seldom where the provider rings, often where it cannot.
-const NAP_NS: i64 = 20_000_000;
-const SHORT_NAP_NS: i64 = 500_000;
+const SLEEP_NS: i64 = 20_000_000;
+const SHORT_SLEEP_NS: i64 = 500_000;
 /// How long the end of a port may take to get rid of what was taken.
 const LEAVE_NS: u64 = 5_000_000_000;
 
@@ -361,10 +361,10 @@ impl Port for FabricPort {
             self.stir();
             return true;
         }
-        let nap = if self.wire.descriptor().is_some() { NAP_NS } else { SHORT_NAP_NS };
+        let ns = if self.wire.descriptor().is_some() { SLEEP_NS } else { SHORT_SLEEP_NS };
         let time = Itimerspec {
             it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec { tv_sec: 0, tv_nsec: nap },
+            it_value: Timespec { tv_sec: 0, tv_nsec: ns },
         };
         // Without a timer nobody may sleep.
         let failed = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time).is_err();

@@ -108,7 +108,7 @@ impl Mux {
         }
         self.peer_next = id.checked_add(2).ok_or(Broken::Unknown(id))?;
         if self.peers >= self.limits.streams {
-            self.say(&Frame::Reset { stream: id, code: TOO_MANY });
+            self.enqueue(&Frame::Reset { stream: id, code: TOO_MANY });
             return Ok(());
         }
         self.peers += 1;

@@ -188,7 +188,7 @@ impl Mux {
         let stream = self.next;
         self.next = stream.checked_add(2).ok_or(OpenError::Numbers)?;
         self.streams.insert(stream, Stream::new(class, self.limits.window.into(), self.received_at));
-        self.say(&Frame::Open { stream, class, about });
+        self.enqueue(&Frame::Open { stream, class, about });
         Ok(stream)
     }
 
@@ -250,7 +250,7 @@ impl Mux {
     /// Ends a stream both ways, at once: what was not sent or read is dropped.
     pub fn reset(&mut self, id: StreamId, code: u32) -> Result<(), Gone> {
         self.remove(id).ok_or(Gone(id))?;
-        self.say(&Frame::Reset { stream: id, code });
+        self.enqueue(&Frame::Reset { stream: id, code });
         Ok(())
     }
 
@@ -344,7 +344,7 @@ impl Mux {
     /// Asks the peer for an answer, which measures the round trip and shows that it lives.
     pub fn ping(&mut self, now: u64) {
         self.asked = Some(now);
-        self.say(&Frame::Ping { token: now });
+        self.enqueue(&Frame::Ping { token: now });
     }
 
     /// The last round trip measured, in nanoseconds; with what waits in between.
@@ -377,7 +377,7 @@ impl Mux {
         self.streams.is_empty()
     }
 
-    fn say(&mut self, frame: &Frame<'_>) {
+    fn enqueue(&mut self, frame: &Frame<'_>) {
         let mut bytes = Vec::new();
         frame.write(&mut bytes);
         self.control.push_back(bytes);

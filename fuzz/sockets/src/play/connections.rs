@@ -79,7 +79,7 @@ pub(crate) fn target(to: Slot) -> (Family, u16) {
     let mut told = state.region.ports[to as usize].load(Ordering::SeqCst);
     while told == 0 && state.program.free && state.region.killed.load(Ordering::SeqCst) == 0 {
         // Who listens runs beside us.
-        raw::nap(100);
+        raw::sleep_us(100);
         told = state.region.ports[to as usize].load(Ordering::SeqCst);
     }
     let family = match told >> 16 {

@@ -330,7 +330,7 @@ impl Crew {
             if !tasks::group_lives(self.group) {
                 break;
             }
-            raw::nap(50);
+            raw::sleep_us(50);
         }
         if !hangs.is_empty() {
             transcript.trouble = Some(Trouble::Unruly(hangs));

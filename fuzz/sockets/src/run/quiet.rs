@@ -93,7 +93,7 @@ impl Quiet {
             if raw::now() - since > patience {
                 return enough;
             }
-            raw::nap(20);
+            raw::sleep_us(20);
             let now = look();
             if now != seen {
                 (seen, since) = (now, raw::now());

@@ -348,7 +348,7 @@ impl Sequence<'_, '_> {
             if raw::now() - begin > self.patience() || tasks::stopped() {
                 return Err(self.stuck(step));
             }
-            raw::nap(10);
+            raw::sleep_us(10);
         }
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Sequence<'_, '_> {
             if raw::now() - begin > SOON_NS || !tasks::lives(process) {
                 return Err(Trouble::Unruly("a process does not stop".to_owned()));
             }
-            raw::nap(30);
+            raw::sleep_us(30);
         }
         self.stopped[self.program.actors[actor as usize].process as usize] = stop;
         Ok(())

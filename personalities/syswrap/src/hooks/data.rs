@@ -16,7 +16,7 @@ use crate::io::buffers::{Buffers, message};
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
 use crate::io::{handlers, quick};
-use crate::outcome::{Nap, Outcome};
+use crate::outcome::{CSleep, Outcome};
 use crate::real;
 use crate::state::table;
 
@@ -33,9 +33,9 @@ fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errn
     loop {
         match guarded(|| recv::receive(op, &call)) {
             Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
-            Outcome::Await(nap) => {
-                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), nap));
-                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, nap, result)) {
+            Outcome::Await(asleep) => {
+                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), asleep));
+                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, asleep, result)) {
                     return outcome;
                 }
             }
@@ -45,15 +45,15 @@ fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errn
 }
 
 /// Sleeps in the C library until `fd` has something to tell.
-pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
+pub(super) fn sleep(fd: c_int, asleep: CSleep) -> Result<usize, Errno> {
     let mut byte = 0u8;
-    let mask = nap.mask.map(as_set);
+    let mask = asleep.mask.map(as_set);
     let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let got = match nap.poll {
+    let got = match asleep.poll {
         // SAFETY: one byte of our own.
         None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
-        Some(events) if nap.restarts => {
-            return handlers::sleep((fd, events), nap.left.map(time::timespec), nap.mask, |poll, left, mask| {
+        Some(events) if asleep.restarts => {
+            return handlers::sleep((fd, events), asleep.left.map(time::timespec), asleep.mask, |poll, left, mask| {
                 let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
                 closing(poll[1].fd, || {
                     // SAFETY: entries, a time and a mask of our own.
@@ -63,7 +63,7 @@ pub(super) fn sleep(fd: c_int, nap: Nap) -> Result<usize, Errno> {
         }
         Some(events) => {
             let mut poll = libc::pollfd { fd, events, revents: 0 };
-            let left = nap.left.map(time::timespec);
+            let left = asleep.left.map(time::timespec);
             let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
             // SAFETY: one entry, a time and a mask of our own.
             unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t }
@@ -85,9 +85,9 @@ fn sent_held(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome
     loop {
         match guarded(|| send::send(op, &call)) {
             Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
-            Outcome::Await(nap) => {
-                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), nap));
-                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, nap, result)) {
+            Outcome::Await(asleep) => {
+                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), asleep));
+                if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, asleep, result)) {
                     return outcome;
                 }
             }

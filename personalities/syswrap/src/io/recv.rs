@@ -146,7 +146,7 @@ impl Receive {
 /// Flags that ask the kernel for something no ring has.
 const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// Between looks where no doorbell can tell.
-const PEEK_NAP_NS: u64 = 100_000;
+const PEEK_SLEEP_NS: u64 = 100_000;
 
 /// Receives; `call(fd, extra_flags)` makes the program's own call on the kernel socket.
 pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
@@ -169,7 +169,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
         {
             return match outcome {
                 Step::Ends(outcome) => outcome,
-                Step::Sleeps(nap) => nap.of(s, op),
+                Step::Sleeps(asleep) => asleep.of(s, op),
             };
         }
         if op.is_woken_for_nothing() && has_come(&s, op.fd()) {

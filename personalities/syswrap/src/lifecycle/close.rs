@@ -13,7 +13,7 @@ use crate::state::guests::{self, Guests};
 use crate::state::lock::Guard;
 use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, sleep_ns, view};
 use crate::state::table::{self, Kind, Word};
 pub(crate) use crate::state::table::{end, end_range};
 use crate::state::{arenas, registration, sets, settle};
@@ -96,7 +96,7 @@ fn has_guests(s: &Sock) -> bool {
             Guests::Nobody => return false,
             Guests::Asleep => return true,
             Guests::Awake if time::now_ns() > end => return guests::of(s.index()) != Guests::Nobody,
-            Guests::Awake => _ = nap(PAUSE_NS),
+            Guests::Awake => _ = sleep_ns(PAUSE_NS),
         }
     }
 }

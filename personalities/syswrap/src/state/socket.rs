@@ -218,7 +218,7 @@ impl Wire for Socket<'_> {
     }
 
     fn pause(self) {
-        nap(20_000);
+        sleep_ns(20_000);
     }
 
     fn cpu(self) -> u32 {
@@ -242,7 +242,7 @@ impl Wire for Socket<'_> {
 }
 
 /// Sleeps; false when a signal handler ran.
-pub(crate) fn nap(ns: u64) -> bool {
+pub(crate) fn sleep_ns(ns: u64) -> bool {
     // SAFETY: no descriptors and no mask: only a sleep.
     unsafe { raw::ppoll(&mut [], Some(time::timespec(ns)), core::ptr::null()) }.is_ok()
 }

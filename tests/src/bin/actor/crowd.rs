@@ -49,7 +49,7 @@ fn answer(fd: i32, mut bytes: &[u8]) -> bool {
             Ok(n) => bytes = &bytes[n..],
             Err(libc::EAGAIN) => {
                 naps += 1;
-                net::nap(1);
+                net::sleep_ms(1);
             }
             Err(_) => return false,
         }
@@ -81,7 +81,7 @@ pub(crate) fn many(addr: SocketAddr, count: usize, file: &str) {
     }
     std::fs::write(file, moved().to_string()).expect("the report's file");
     while std::path::Path::new(file).exists() {
-        net::nap(100);
+        net::sleep_ms(100);
     }
     for c in connections.iter().rev() {
         net::send_all(c, b"still there");

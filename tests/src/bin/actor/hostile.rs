@@ -66,7 +66,7 @@ fn warm(addr: SocketAddr) -> OwnedFd {
 pub(crate) fn stray(addr: SocketAddr, file: &str) {
     let c = warm(addr);
     while std::path::Path::new(file).exists() {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     // By its number and by hand: of syscall(2) the library would hear.
     let (mut sent, byte) = (libc::SYS_sendto, b'a');
@@ -77,7 +77,7 @@ pub(crate) fn stray(addr: SocketAddr, file: &str) {
     }
     assert_eq!(sent, 1, "one byte");
     loop {
-        net::nap(1000);
+        net::sleep_ms(1000);
     }
 }
 

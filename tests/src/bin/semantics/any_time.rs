@@ -226,7 +226,7 @@ fn at_a_kill(at: u32, deed: Deed) -> bool {
         net::write(&goes, b"g").unwrap();
         poll(&done, POLLIN, 20);
         // It is dead in a moment.
-        net::nap(2);
+        net::sleep_ms(2);
     };
     at_stop(at, tell, |mark| {
         let (unread, tail) = (letters(UNREAD), letters(TAIL));
@@ -239,7 +239,7 @@ fn at_a_kill(at: u32, deed: Deed) -> bool {
         let mut did = Did::default();
         let here = |s: &OwnedFd| {
             while net::readable(s) < UNREAD {
-                net::nap(1);
+                net::sleep_ms(1);
             }
             mark();
             did = deed(s, UNREAD + TAIL);

@@ -101,7 +101,7 @@ fn sleeps_on_behind_a_signal(p: &Pair, (call, reads): (Call<'_>, bool), later: u
         let got = call();
         ended.fetch_add(1, Ordering::SeqCst);
         while ended.load(Ordering::SeqCst) < 2 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         got
     };
@@ -120,7 +120,7 @@ fn sleeps_on_behind_a_signal(p: &Pair, (call, reads): (Call<'_>, bool), later: u
         signal();
         let since = Instant::now();
         while ended.load(Ordering::SeqCst) < 2 && since.elapsed() < Duration::from_millis(300) {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         let hung = ended.load(Ordering::SeqCst) < 2;
         if hung {
@@ -198,7 +198,7 @@ fn peek_interrupted_sees_all() {
                 // The first one may run just before the kernel is asked.
                 while !over.load(Ordering::SeqCst) {
                     net::signal_thread(me, SIGUSR1);
-                    net::nap(50);
+                    net::sleep_ms(50);
                 }
             });
             assert_eq!(net::recv(&p.s, &mut [0; 16], libc::MSG_PEEK | libc::MSG_WAITALL), Ok(6));

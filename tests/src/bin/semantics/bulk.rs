@@ -128,7 +128,7 @@ fn reader_stalls_and_returns() {
             let mut at = 0;
             while at < 24 * MIB {
                 if at / (4 * MIB) != (at + 400_000) / (4 * MIB) {
-                    net::nap(150);
+                    net::sleep_ms(150);
                 }
                 let n = read(&p.s, &mut buf).unwrap();
                 assert!(buf[..n].iter().enumerate().all(|(k, b)| *b == stream_byte(9, at + k)));
@@ -202,7 +202,7 @@ fn echo_under_back_pressure() {
 
 /// The same with both leaving the rings at about the same time, again and again.
 fn echo_to_a_client_that_stalls() {
-    echo(&Pair::fresh(), 24 * MIB, || net::nap(4));
+    echo(&Pair::fresh(), 24 * MIB, || net::sleep_ms(4));
 }
 
 /// `total` bytes there and back; the client calls `pause` after each piece it has read.

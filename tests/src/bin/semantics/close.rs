@@ -121,7 +121,7 @@ fn shutdown_read() {
     assert_eq!(recv_exact(&p.c, 13), b"the other way");
     // Linux goes on taking what the peer sends, and shows it.
     assert_eq!(send(&p.c, b"late", 0), Ok(4));
-    net::nap(5);
+    net::sleep_ms(5);
     assert_eq!(read(&p.s, &mut b), Ok(4));
     assert_eq!(read(&p.s, &mut b), Ok(0));
 }
@@ -209,7 +209,7 @@ fn close_with_data_on_its_way() {
             drop(c);
         },
         || {
-            net::nap(30);
+            net::sleep_ms(30);
             assert!(recv_up_to(&s, bytes.len() + 1) == bytes);
         },
     );
@@ -227,14 +227,14 @@ fn close_before_the_last_doorbell() {
         both(
             || _ = poll(&p.s, POLLOUT, 10),
             || {
-                net::nap(5);
+                net::sleep_ms(5);
                 while read(&p.c, &mut [0; 10_000]).is_ok() {}
             },
         );
     }
     drop(p.s);
     await_events(&p.c, POLLRDHUP);
-    net::nap(200);
+    net::sleep_ms(200);
     assert_eq!(poll(&p.c, ALL, 0), ALL);
     assert_eq!(read(&p.c, &mut [0; 4]), Ok(0));
 }
@@ -301,7 +301,7 @@ fn blocked_reader_sees_end() {
                 assert_eq!(read(&s, &mut [0; 4]), want);
             },
             || {
-                net::nap(20);
+                net::sleep_ms(20);
                 if reset {
                     net::linger(&c, 0);
                 }
@@ -323,7 +323,7 @@ fn blocked_writer_sees_end() {
             assert!(matches!(send(&c, b"x", 0), Err(EPIPE)));
         },
         || {
-            net::nap(50);
+            net::sleep_ms(50);
             drop(s);
         },
     );

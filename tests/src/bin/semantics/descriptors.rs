@@ -131,7 +131,7 @@ fn least_number_beside_waits() {
             net::shutdown(&c, libc::SHUT_WR).unwrap();
         });
         // The first wait of all may open something that is kept.
-        net::nap(50);
+        net::sleep_ms(50);
         // SAFETY: opens a file of the system's, and closes it.
         let opened = || unsafe { OwnedFd::from_raw_fd(libc::open(c"/dev/null".as_ptr(), libc::O_CLOEXEC)) };
         let least = opened().as_raw_fd();

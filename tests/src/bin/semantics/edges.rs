@@ -89,7 +89,7 @@ fn edge_after_drain() {
         both(
             || {
                 if i % 50 == 0 {
-                    net::nap(5);
+                    net::sleep_ms(5);
                 }
                 send_all(&p.c, b"abc");
             },
@@ -125,7 +125,7 @@ fn edge_out_after_full() {
         let sent = net::fill(&p.c, &[1; 20_000]);
         both(
             || {
-                net::nap(10);
+                net::sleep_ms(10);
                 recv_exact(&p.s, sent);
             },
             || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)], "space is an edge"),
@@ -148,7 +148,7 @@ fn edge_out_by_option() {
         assert_eq!(reading.wait(4, 0), []);
         both(
             || {
-                net::nap(10);
+                net::sleep_ms(10);
                 net::set(&p.c, level, name, 2 * value).unwrap();
             },
             || assert_eq!(set.wait(4, -1), [(1, EPOLLOUT)]),
@@ -218,7 +218,7 @@ fn oneshot_once() {
     assert_eq!(set.wait(4, 20), []);
     both(
         || {
-            net::nap(20);
+            net::sleep_ms(20);
             send_all(&p.c, b"z");
         },
         || assert_eq!(set.wait(4, -1), [(3, EPOLLIN)]),
@@ -362,12 +362,12 @@ fn edge_reported_to_one_thread() {
         std::thread::scope(|scope| {
             scope.spawn(count);
             scope.spawn(count);
-            net::nap(5);
+            net::sleep_ms(5);
             send_all(&p.c, b"x");
             while seen.load(Ordering::SeqCst) == 0 {
-                net::nap(1);
+                net::sleep_ms(1);
             }
-            net::nap(10);
+            net::sleep_ms(10);
             net::write(&input, b"q").unwrap();
         });
         assert_eq!(seen.into_inner(), 1, "one edge, one thread");

@@ -149,7 +149,7 @@ fn exec_beside_a_set(events: i32) {
             assert_eq!(read(&asked, &mut [0; 1]), Ok(1));
             send_all(&fd, letter);
         }
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
@@ -171,7 +171,7 @@ fn exec_beside_a_set(events: i32) {
     assert_eq!(recv_exact(&s, 1), b"x");
     set.modify(&s, events, 8);
     net::write(&go, b"!").unwrap();
-    net::nap(100);
+    net::sleep_ms(100);
     for (data, letter) in [(8, b"y"), (9, b"z")] {
         net::write(&ask, b"?").unwrap();
         assert_eq!(set.wait(4, -1), [(data, libc::EPOLLIN)]);

@@ -85,7 +85,7 @@ impl Family {
         pair::warm_server(&s);
         drop(recv_exact(&s, BULK));
         while net::readable(&s) < unread {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         let set = Set::new();
         set.add(&s, events, 1);
@@ -218,7 +218,7 @@ fn changed_by_the_child() {
     Family::with_each(EPOLLIN | EPOLLONESHOT, |family| {
         assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]);
         let pid = net::fork(|| {
-            net::nap(20);
+            net::sleep_ms(20);
             family.set.modify(&family.s, EPOLLOUT | EPOLLONESHOT, 5);
             0
         });

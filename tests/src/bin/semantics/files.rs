@@ -140,7 +140,7 @@ fn splice_out_of_socket() {
     let (out, input) = net::pipe();
     both(
         || {
-            net::nap(20);
+            net::sleep_ms(20);
             send_all(&p.c, b"hello");
         },
         || assert_eq!(net::splice(&p.s, &input, 100), Ok(5)),

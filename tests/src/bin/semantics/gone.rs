@@ -49,7 +49,7 @@ pub(crate) fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
         pair::warm_client(&fd);
         work(&fd);
         net::write(&done, b"d").unwrap();
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
@@ -64,7 +64,7 @@ pub(crate) fn end(pid: i32) {
     net::kill(pid, SIGKILL).unwrap();
     net::wait(pid);
     // More than a tick of the kernel's clock, for which a peer is believed to live (docs/limits.md).
-    net::nap(20);
+    net::sleep_ms(20);
 }
 
 /// One more send is taken, and only the next one breaks: nothing of it is a byte that the peer left unread.
@@ -80,7 +80,7 @@ fn killed_then_two_sends() {
 fn killed_behind_a_pause() {
     let (fd, pid) = victim(|_| {});
     end(pid);
-    net::nap(20);
+    net::sleep_ms(20);
     assert_eq!(recv(&fd, &mut [0; 1], MSG_DONTWAIT), Ok(0));
     assert_eq!(send(&fd, b"", 0), Ok(0));
     assert_eq!(poll(&fd, ALL, 0), END);
@@ -141,7 +141,7 @@ fn rung_then(then: fn()) -> (OwnedFd, i32) {
     pair::tell_port(&tell, addr);
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
-    net::nap(50);
+    net::sleep_ms(50);
     send_all(&fd, b"?");
     (fd, pid)
 }
@@ -155,8 +155,8 @@ pub(crate) fn rung() -> (OwnedFd, i32) {
 
 /// The same to one that lives on.
 pub(crate) fn rung_and_alive() -> (OwnedFd, i32) {
-    let (fd, pid) = rung_then(|| net::nap(60_000));
-    net::nap(50);
+    let (fd, pid) = rung_then(|| net::sleep_ms(60_000));
+    net::sleep_ms(50);
     (fd, pid)
 }
 
@@ -165,7 +165,7 @@ fn killed_then_held_back() {
     let go_on: [fn(&OwnedFd); 4] = [
         |fd| assert_eq!(send(fd, b"not held", 0), Ok(8)),
         |fd| net::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap(),
-        |_| net::nap(300),
+        |_| net::sleep_ms(300),
         |fd| assert_eq!(poll(fd, POLLPRI, 2_000), POLLHUP | POLLERR),
     ];
     for go_on in go_on {
@@ -248,7 +248,7 @@ fn killed_while_it_moves() {
                     assert_eq!(recv(&fd, &mut [0; 1], MSG_DONTWAIT), Err(libc::EAGAIN));
                 }
                 net::write(&done, b"d").unwrap();
-                net::nap(60_000);
+                net::sleep_ms(60_000);
                 0
             });
             let (listener, addr) = net::listener(pair::loopback());
@@ -319,7 +319,7 @@ fn part_of_a_send_takes_no_error() {
     });
     let full = || {
         let before = net::readable(&c);
-        net::nap(50);
+        net::sleep_ms(50);
         before > 1 && net::readable(&c) == before
     };
     while !full() {}

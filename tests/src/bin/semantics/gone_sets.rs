@@ -206,7 +206,7 @@ fn killed_behind_a_fork_with_a_set() {
 fn error_stays_for_a_set_of_two() {
     let p = Pair::warm();
     drop(p.s);
-    net::nap(20);
+    net::sleep_ms(20);
     assert_eq!(send(&p.c, b"taken", 0), Ok(5));
     let set = Set::new();
     let (out, input) = net::pipe();

@@ -70,7 +70,7 @@ fn more_behind_unread_bytes() {
     set.add(&p.s, EPOLLIN | EPOLLET, 1);
     send_all(&p.c, b"one");
     assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
-    net::nap(60);
+    net::sleep_ms(60);
     assert_eq!(send(&p.c, b"two", MSG_MORE), Ok(3));
     assert_eq!((set.wait(4, 0), net::readable(&p.s)), (vec![], 3));
     send_all(&p.c, b"three");
@@ -88,15 +88,15 @@ fn asleep_until_all_is_there() {
     for (i, wait) in waits.into_iter().cycle().take(24).enumerate() {
         both(
             || {
-                net::nap(10);
+                net::sleep_ms(10);
                 if i % 2 == 0 {
                     assert_eq!(send(&p.c, b"head", MSG_MORE), Ok(4));
-                    net::nap(10);
+                    net::sleep_ms(10);
                     send_all(&p.c, b"body");
                 } else {
                     cork(&p.c, 1);
                     send_all(&p.c, b"head");
-                    net::nap(10);
+                    net::sleep_ms(10);
                     send_all(&p.c, b"body");
                     cork(&p.c, 0);
                 }
@@ -179,7 +179,7 @@ fn asleep_until_it_is_late() {
     for wait in waits {
         both(
             || {
-                net::nap(20);
+                net::sleep_ms(20);
                 assert_eq!(send(&p.c, b"late", MSG_MORE), Ok(4));
             },
             || {
@@ -202,7 +202,7 @@ fn restarted_until_it_is_late() {
     both(
         || {
             for _ in 0..5 {
-                net::nap(10);
+                net::sleep_ms(10);
                 net::signal_thread(reader, libc::SIGUSR1);
             }
         },

@@ -77,9 +77,9 @@ fn recv_restarts() {
     net::on_signal(SIGUSR1, net::count_signal, true);
     let then = || {
         while net::signals() == 0 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
-        net::nap(20);
+        net::sleep_ms(20);
         send_all(&p.c, b"x");
     };
     assert_eq!(interrupting(|| read(&p.s, &mut [0; 4]), then), Ok(1));
@@ -142,9 +142,9 @@ fn send_restarts() {
     net::on_signal(SIGUSR1, net::count_signal, true);
     let then = || {
         while net::signals() == 0 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
-        net::nap(20);
+        net::sleep_ms(20);
         assert_eq!(net::recv_exact(&p.s, filled).len(), filled);
     };
     assert_eq!(interrupting(|| net::send(&p.c, b"x", 0), then), Ok(1));
@@ -340,7 +340,7 @@ fn ignored_signals_wake_nobody() {
         scope.spawn(|| {
             // The C library has all signals blocked in a thread that makes another.
             while !begun.load(Ordering::Relaxed) {
-                net::nap(1);
+                net::sleep_ms(1);
             }
             while !over.load(Ordering::Relaxed) {
                 for signal in [libc::SIGWINCH, libc::SIGCHLD, libc::SIGURG] {
@@ -352,7 +352,7 @@ fn ignored_signals_wake_nobody() {
             for _ in 0..3000 {
                 for half in [b"ab", b"cd"] {
                     send_all(&p.c, half);
-                    net::nap(0);
+                    net::sleep_ms(0);
                 }
             }
         });

@@ -56,7 +56,7 @@ fn child_killed() {
         net::close_in_child(&c);
         send_all(&s, b"last words");
         net::write(&input, b"r").unwrap();
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     drop(s);
@@ -74,7 +74,7 @@ fn asynchronously() {
     net::on_signal(libc::SIGUSR1, net::count_signal, true);
     assert_eq!(aio_read(&fd, 100, libc::SIGEV_SIGNAL), Ok(100));
     while net::signals() == 0 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     assert_eq!(listed_read(&fd, 100), Ok(100));
     assert_eq!(aio_read(&fd, 100, libc::SIGEV_NONE), Ok(0));
@@ -98,7 +98,7 @@ fn result(at: *mut libc::aiocb) -> Result<usize, i32> {
     loop {
         // SAFETY: the caller's request, which lives until it is done.
         match unsafe { libc::aio_error(at) } {
-            libc::EINPROGRESS => net::nap(1),
+            libc::EINPROGRESS => net::sleep_ms(1),
             // SAFETY: as above.
             0 => return Ok(unsafe { libc::aio_return(at) } as usize),
             e => return Err(e),
@@ -148,7 +148,7 @@ pub(crate) fn accepted_behind_a_doorbell() -> (OwnedFd, OwnedFd) {
     let fd = net::accept(&listener, 0).unwrap();
     pair::warm_server(&fd);
     // By now it sleeps, and has to be woken.
-    net::nap(50);
+    net::sleep_ms(50);
     send_all(&fd, b"?");
     net::wait(child);
     assert_eq!(recv_exact(&fd, 4), b"last");
@@ -226,7 +226,7 @@ fn peer_killed_beside_a_message() {
     let child = net::fork(|| {
         let fd = pair::client_told_by(&out);
         pair::warm_client(&fd);
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
@@ -237,7 +237,7 @@ fn peer_killed_beside_a_message() {
     let fioasync = 0x5452;
     net::ioctl(&fd, fioasync, 0).unwrap();
     let killer = std::thread::spawn(move || {
-        net::nap(100);
+        net::sleep_ms(100);
         net::kill(child, libc::SIGKILL).unwrap();
     });
     let (mut name, mut control, mut byte) = ([0u64; 16], [0u64; 16], [0u8; 1]);
@@ -344,7 +344,7 @@ fn peer_killed_that_resets() {
         pair::warm_server(&fd);
         assert_eq!(recv_exact(&fd, 4), b"last");
         if asleep {
-            net::nap(50);
+            net::sleep_ms(50);
         }
         send_all(&fd, b"?");
         net::wait(child);
@@ -361,7 +361,7 @@ fn known_by_another_connection() {
         let second = pair::client_told_by(&out);
         pair::warm_client(&second);
         net::write(&tells, b"w").unwrap();
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     let (listener, addr) = net::listener(pair::loopback());
@@ -390,7 +390,7 @@ fn wakes_who_polls_for_nothing() {
             pair::warm_client(&fd);
             assert_eq!(net::recv(&fd, &mut [0], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
             net::write(&looks, b"l").unwrap();
-            net::nap(60_000);
+            net::sleep_ms(60_000);
             0
         });
         let (listener, addr) = net::listener(pair::loopback());
@@ -401,7 +401,7 @@ fn wakes_who_polls_for_nothing() {
         net::send_all(&fd, b"never read");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                net::nap(300);
+                net::sleep_ms(300);
                 net::kill(child, libc::SIGKILL).unwrap();
             });
             assert_eq!(net::poll(&fd, events, -1), libc::POLLERR | libc::POLLHUP);

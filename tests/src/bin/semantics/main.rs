@@ -125,7 +125,7 @@ pub(crate) fn await_asleep(tid: i32) {
     let mut sleeps = 0;
     while sleeps < 5 {
         sleeps = if is_asleep(tid) { sleeps + 1 } else { 0 };
-        net::nap(2);
+        net::sleep_ms(2);
     }
 }
 

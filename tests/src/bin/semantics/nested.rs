@@ -38,7 +38,7 @@ crate::checks![
 
 /// Makes it readable for who sleeps by then.
 fn late(p: &Pair) {
-    net::nap(20);
+    net::sleep_ms(20);
     send_all(&p.c, b"x");
 }
 
@@ -171,14 +171,14 @@ fn one_shot_inside() {
     assert_eq!(chain.outer().wait(4, -1), chain.told());
     assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
     send_all(&p.c, b"x");
-    net::nap(20);
+    net::sleep_ms(20);
     assert_eq!(chain.outer().wait(4, 0), []);
     chain.assert_ready(false);
     chain.inner().modify(&p.s, EPOLLIN | EPOLLONESHOT, 2);
     assert_eq!(chain.outer().wait(4, 0), chain.told());
     assert_eq!(chain.inner().wait(4, 0), [(2, EPOLLIN)]);
     drop(p.c);
-    net::nap(20);
+    net::sleep_ms(20);
     chain.assert_ready(false);
     assert_eq!(chain.outer().wait(4, 0), []);
 }
@@ -221,7 +221,7 @@ fn only_room_is_asked_for() {
     chain.assert_ready(false);
     for _ in 0..5 {
         send_all(&p.c, b"x");
-        net::nap(10);
+        net::sleep_ms(10);
         chain.assert_ready(false);
         assert_eq!(chain.outer().wait(4, 0), []);
     }
@@ -313,7 +313,7 @@ fn added_while_polled() {
             });
             crate::await_asleep(told.recv().unwrap());
             set.add(&p.s, EPOLLIN, 1);
-            net::nap(20);
+            net::sleep_ms(20);
             send_all(&p.c, b"x");
             assert_eq!(poller.join().unwrap(), (Ok(1), vec![(1, EPOLLIN)]));
         });
@@ -328,7 +328,7 @@ fn asleep_outside() {
         for _ in 0..10 {
             both(
                 || {
-                    net::nap(5);
+                    net::sleep_ms(5);
                     send_all(&p.c, b"x");
                 },
                 || assert_eq!(chain.outer().wait(4, -1), chain.told()),

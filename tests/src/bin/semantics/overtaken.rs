@@ -104,7 +104,7 @@ fn readers_go_on() {
         for _ in 0..readers.len() {
             assert_eq!(net::poll(&c, POLLIN, 20), 0);
             send_all(&c, b"x");
-            net::nap(10);
+            net::sleep_ms(10);
         }
         for reader in readers {
             assert_eq!(reader.join().unwrap(), Ok(b"x".to_vec()));
@@ -220,7 +220,7 @@ fn sender_goes_on() {
     std::thread::scope(|scope| {
         let (sender, _) = asleep(scope, || net::send(number, &bytes, 0));
         close(number);
-        net::nap(20);
+        net::sleep_ms(20);
         assert!(recv_exact(&c, MUCH) == bytes);
         assert_eq!(sender.join().unwrap(), Ok(MUCH));
     });
@@ -234,7 +234,7 @@ fn sender_finds_reset() {
     std::thread::scope(|scope| {
         let (sender, _) = asleep(scope, || net::send(number, &bytes, 0));
         close(number);
-        net::nap(20);
+        net::sleep_ms(20);
         drop(c);
         assert!(sender.join().unwrap().is_ok_and(|n| n < MUCH));
     });
@@ -263,7 +263,7 @@ fn file_goes_on() {
         let (sender, _) = asleep(scope, send);
         // SAFETY: numbers of our own.
         assert_eq!(unsafe { libc::dup2(other.s.as_raw_fd(), number) }, number);
-        net::nap(20);
+        net::sleep_ms(20);
         assert!(recv_exact(&c, MUCH) == bytes);
         assert_eq!(sender.join().unwrap(), Ok(MUCH));
     });
@@ -289,7 +289,7 @@ fn messages_leave_the_next_alone() {
         let (sender, _) = asleep(scope, send);
         // SAFETY: numbers of our own.
         assert_eq!(unsafe { libc::dup2(other.s.as_raw_fd(), number) }, number);
-        net::nap(20);
+        net::sleep_ms(20);
         let got = recv_up_to(&c, MUCH + 100).len();
         let sent = sender.join().unwrap().unwrap();
         assert_eq!(got, [MUCH, MUCH + 6][sent - 1]);
@@ -331,7 +331,7 @@ fn call_beside_a_close() {
                     }
                 }
             });
-            net::nap(1);
+            net::sleep_ms(1);
             send_all(&c, b"x");
             told.recv().unwrap();
             for _ in 0..round {

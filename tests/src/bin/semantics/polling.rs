@@ -107,7 +107,7 @@ fn poll_wakes() {
     for pause in [0, 1, 20, 0, 60] {
         both(
             || {
-                net::nap(pause);
+                net::sleep_ms(pause);
                 send_all(&p.c, b"x");
             },
             || assert_eq!(poll(&p.s, POLLIN, -1), POLLIN),
@@ -150,7 +150,7 @@ fn poll_mixed_kinds() {
 }
 
 fn late(f: impl FnOnce()) {
-    net::nap(25);
+    net::sleep_ms(25);
     f();
 }
 
@@ -247,9 +247,9 @@ fn select_beside_a_close() {
         (result, unsafe { libc::FD_ISSET(number, &raw const set) })
     };
     let asleep = std::thread::spawn(ask);
-    net::nap(100);
+    net::sleep_ms(100);
     drop(copy);
-    net::nap(100);
+    net::sleep_ms(100);
     send_all(&p.c, b"x");
     assert_eq!(asleep.join().unwrap(), (Ok(1), true));
     assert_eq!(ask().0, Err(libc::EBADF));
@@ -270,7 +270,7 @@ fn select_beside(gone: OwnedFd, other: &OwnedFd, wake: impl FnOnce() + Send) -> 
     let late = move || {
         crate::await_asleep(tid);
         // Behind its first look away.
-        net::nap(5);
+        net::sleep_ms(5);
         drop(gone);
         wake();
     };
@@ -376,7 +376,7 @@ fn poll_for_space() {
     let sent = net::fill(&p.c, &[1; 30_000]);
     both(
         || {
-            net::nap(20);
+            net::sleep_ms(20);
             recv_exact(&p.s, sent);
         },
         || assert_eq!(poll(&p.c, POLLOUT, -1), POLLOUT),
@@ -391,7 +391,7 @@ fn poll_in_two_threads() {
             for _ in 0..2 {
                 scope.spawn(|| assert_eq!(poll(&p.s, POLLIN, -1), POLLIN));
             }
-            net::nap(3);
+            net::sleep_ms(3);
             send_all(&p.c, b"x");
         });
         recv_exact(&p.s, 1);
@@ -422,12 +422,12 @@ fn poll_of_nothing_sleeps_on() {
     let p = Pair::warm();
     both(
         || {
-            net::nap(50);
+            net::sleep_ms(50);
             net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2).unwrap();
             send_all(&p.s, b"x");
-            net::nap(50);
+            net::sleep_ms(50);
             send_all(&p.c, b"y");
-            net::nap(50);
+            net::sleep_ms(50);
             net::shutdown(&p.s, libc::SHUT_WR).unwrap();
         },
         || assert_eq!(poll(&p.c, 0, 400), 0),

@@ -173,12 +173,12 @@ fn fork_end_only_when_last_closes() {
     let Pair { c, s } = Pair::warm();
     let second = net::fork(|| {
         net::close_in_child(&s);
-        net::nap(50);
+        net::sleep_ms(50);
         send_all(&c, b"by the child");
         0
     });
     drop(c);
-    net::nap(10);
+    net::sleep_ms(10);
     assert_eq!(net::recv(&s, &mut [0; 4], libc::MSG_DONTWAIT), Err(libc::EAGAIN), "the child still holds it");
     assert_eq!(recv_up_to(&s, 100), b"by the child");
     assert_eq!(net::wait(second), 0);
@@ -202,9 +202,9 @@ fn fork_then_earned_again() {
 fn fork_of_the_peer_wakes_nobody() {
     split(
         |c| {
-            net::nap(50);
+            net::sleep_ms(50);
             assert_eq!(net::wait(net::fork(|| 0)), 0);
-            net::nap(50);
+            net::sleep_ms(50);
             send_all(&c, b"x");
             assert_eq!(read(&c, &mut [0; 1]), Ok(0));
         },
@@ -280,7 +280,7 @@ fn reset_in_a_sleep_from_before() {
     let (p, (out, input)) = (Pair::warm(), net::pipe());
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(&p.c, &mut [0; 16]));
-        net::nap(50);
+        net::sleep_ms(50);
         let child = net::fork(|| {
             net::close_in_child(&p.s);
             net::close_in_child(&input);

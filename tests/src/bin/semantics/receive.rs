@@ -62,7 +62,7 @@ fn peek_then_more() {
     assert_eq!(recv(&p.s, &mut b, MSG_PEEK), Ok(2));
     send_all(&p.c, b"34");
     while readable(&p.s) < 4 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     assert_eq!(recv(&p.s, &mut b, MSG_PEEK), Ok(4));
     assert_eq!(&b[..4], b"1234");
@@ -75,7 +75,7 @@ fn peek_waitall() {
     both(
         || {
             send_all(&p.c, b"12345");
-            net::nap(30);
+            net::sleep_ms(30);
             send_all(&p.c, b"67890");
         },
         || assert_eq!(recv(&p.s, &mut b, MSG_PEEK | MSG_WAITALL), Ok(10)),
@@ -96,11 +96,11 @@ fn peek_waitall_made_nonblocking() {
             crate::await_asleep(tid);
             net::set_nonblocking(&p.s, true);
             send_all(&p.c, b"x");
-            net::nap(30);
+            net::sleep_ms(30);
             // None of it is carried by a ring, and no byte comes.
             assert_eq!(net::send(&p.c, b"", libc::MSG_OOB), Ok(0));
             for _ in 0..3 {
-                net::nap(30);
+                net::sleep_ms(30);
                 send_all(&p.c, b"567");
             }
         };
@@ -115,7 +115,7 @@ fn waitall_over_parts() {
     both(
         || {
             for _ in 0..4 {
-                net::nap(10);
+                net::sleep_ms(10);
                 send_all(&p.c, b"12345");
             }
         },
@@ -218,7 +218,7 @@ fn fionread_counts() {
     for n in 1..=40usize {
         send_all(&p.c, b"0123456789");
         while readable(&p.s) != n * 10 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
     }
     net::recv_exact(&p.s, 150);
@@ -227,7 +227,7 @@ fn fionread_counts() {
     assert_eq!(readable(&p.s), 0);
     // Bytes nobody has acknowledged yet: none in the end.
     while net::ioctl(&p.c, libc::TIOCOUTQ, -1).unwrap() != 0 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
 }
 
@@ -290,7 +290,7 @@ fn recvmmsg_some() {
     assert_eq!(unsafe { libc::sendmmsg(p.c.as_raw_fd(), headers.as_mut_ptr(), 2, 0) }, 2);
     assert_eq!((headers[0].msg_len, headers[1].msg_len), (2, 3));
     while readable(&p.s) < 5 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     let (mut x, mut y, mut z) = ([0; 2], [0; 2], [0; 8]);
     let mut iov = net::pieces(&mut [&mut x, &mut y, &mut z]);
@@ -311,7 +311,7 @@ fn recvmmsg_blocks_for_all() {
     send_all(&p.c, b"ab");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            net::nap(20);
+            net::sleep_ms(20);
             send_all(&p.c, b"cd");
         });
         // SAFETY: two headers over our own buffers.
@@ -333,7 +333,7 @@ fn receive_timeout() {
     net::set(&p.s, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(0)).unwrap();
     both(
         || {
-            net::nap(120);
+            net::sleep_ms(120);
             send_all(&p.c, b"y");
         },
         || assert_eq!(read(&p.s, &mut b), Ok(1)),
@@ -348,7 +348,7 @@ fn timeout_restarts() {
     for _ in 0..20 {
         both(
             || {
-                net::nap(2);
+                net::sleep_ms(2);
                 send_all(&p.c, b"x");
             },
             || assert_eq!(read(&p.s, &mut b), Ok(1)),
@@ -380,7 +380,7 @@ fn low_water() {
     both(
         || {
             for part in [b"56", b"78"] {
-                net::nap(50);
+                net::sleep_ms(50);
                 send_all(&p.c, part);
             }
         },
@@ -414,7 +414,7 @@ fn as_many_pieces_as_there_are() {
         // It may begin to move here.
         send_all(&p.s, b"x");
         while net::readable(&p.s) < bytes.len() {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         let mut parts = vec![[0u8; 100]; 200];
         for flags in [libc::MSG_PEEK, 0] {
@@ -450,7 +450,7 @@ fn both_parts_behind_an_end_of_reading() {
     net::shutdown(&p.s, libc::SHUT_RD).unwrap();
     send_all(&p.c, b"by the kernel");
     while readable(&p.s) < 26 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     let mut b = [0; 64];
     assert_eq!(recv(&p.s, &mut b, 0), Ok(26));

@@ -406,7 +406,7 @@ fn left_when_exec_fails() {
     let fd = pair::left_by_a_killed_peer(|fd| send_all(fd, &[7; 300]));
     net::fcntl(&fd, libc::F_SETFD, 0).unwrap();
     let child = net::fork(|| {
-        net::nap(300);
+        net::sleep_ms(300);
         0
     });
     let _ = Command::new("/nonexistent").exec();

@@ -25,7 +25,7 @@ fn restarts_behind((to, from): (OwnedFd, OwnedFd), meanwhile: impl FnOnce(&Owned
         crate::await_asleep(tid);
         net::signal_thread(thread, SIGUSR1);
         while net::signals() == before {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         crate::await_asleep(tid);
         send_all(&from, b"byte");

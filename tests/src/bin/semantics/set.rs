@@ -60,7 +60,7 @@ impl Set {
     /// Waits until exactly this is reported; other answers on the way are let pass (level-triggered sets only).
     pub(crate) fn await_exactly(&self, want: &[(u64, i32)]) {
         while self.wait(16, 1000) != want {
-            net::nap(1);
+            net::sleep_ms(1);
         }
     }
 }

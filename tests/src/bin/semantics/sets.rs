@@ -45,7 +45,7 @@ crate::checks![
 ];
 
 fn late(f: impl FnOnce()) {
-    net::nap(20);
+    net::sleep_ms(20);
     f();
 }
 
@@ -425,7 +425,7 @@ fn woken_by_any() {
         both(
             || {
                 if round % 3 == 0 {
-                    net::nap(5);
+                    net::sleep_ms(5);
                 }
                 send_all(&p.c, b"x");
             },

@@ -38,7 +38,7 @@ impl Tid {
 
     fn await_asleep(&self) {
         while self.0.load(Ordering::SeqCst) == 0 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         await_asleep(self.0.load(Ordering::SeqCst));
     }
@@ -50,7 +50,7 @@ fn another_takes_what_woke_it() {
     let (tid, count) = (Tid::default(), AtomicU32::new(0));
     let await_count = |n: u32| {
         while count.load(Ordering::SeqCst) < n {
-            net::nap(1);
+            net::sleep_ms(1);
         }
     };
     std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn another_on_the_set_has_gone() {
             tids.iter().for_each(Tid::await_asleep);
             send_all(&p.c, b"a");
             while heard.load(Ordering::SeqCst) == 0 {
-                net::nap(1);
+                net::sleep_ms(1);
             }
             send_all(&p.c, b"b");
         });
@@ -192,7 +192,7 @@ fn set_asleep_as_a_doorbell_is_added() {
             });
             tid.await_asleep();
             set.add(&p.s, EPOLLIN, 1);
-            net::nap(5);
+            net::sleep_ms(5);
             net::write(&input, b"q").unwrap();
         });
     }
@@ -254,7 +254,7 @@ fn workers_asleep_as_all_move() {
         order.iter().for_each(|fd| send_all(fd, b"x"));
         order.iter().for_each(|fd| assert_eq!(recv_exact(fd, 1), b"x"));
         if round % 4 == 0 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
     }
     drop(fds);

@@ -48,7 +48,7 @@ fn many_readers() {
         for (i, part) in bytes.chunks(97).enumerate() {
             send_all(&p.c, part);
             if i % 500 == 0 {
-                net::nap(2);
+                net::sleep_ms(2);
             }
         }
         net::shutdown(&p.c, libc::SHUT_WR).unwrap();
@@ -189,7 +189,7 @@ fn cancelled(mut what: Blocking, first: impl FnOnce()) {
     // SAFETY: room for the thread's name; its argument lives until it is joined.
     assert_eq!(unsafe { libc::pthread_create(&raw mut thread, ptr::null(), start, (&raw mut what).cast()) }, 0);
     while CANCEL_TID.load(Ordering::SeqCst) == 0 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     crate::await_asleep(CANCEL_TID.load(Ordering::SeqCst));
     first();
@@ -274,7 +274,7 @@ fn readers_end_together() {
         for _ in 0..4 {
             scope.spawn(|| assert_eq!(read(&s, &mut [0; 4]), Ok(0)));
         }
-        net::nap(30);
+        net::sleep_ms(30);
         drop(c);
     });
 }
@@ -355,14 +355,14 @@ fn spin_and_sleep_mixed() {
             for i in 0..3000u32 {
                 let message = recv_exact(&p.s, 4);
                 if i % 100 == 7 {
-                    net::nap(3);
+                    net::sleep_ms(3);
                 }
                 send_all(&p.s, &message);
             }
         });
         for i in 0..3000u32 {
             if i % 130 == 11 {
-                net::nap(4);
+                net::sleep_ms(4);
             }
             send_all(&p.c, &i.to_ne_bytes());
             assert_eq!(recv_exact(&p.c, 4), i.to_ne_bytes());

@@ -43,7 +43,7 @@ impl Traced {
             match sleeps {
                 0 => std::thread::yield_now(),
                 LOOKS => return None,
-                _ => net::nap(1),
+                _ => net::sleep_ms(1),
             }
         }
         Some(match libc::WSTOPSIG(status) {

@@ -144,13 +144,13 @@ fn blocking_write_waits_for_reader() {
     both(
         || assert_eq!(send(&p.c, &bytes, 0), Ok(bytes.len())),
         || {
-            net::nap(100);
+            net::sleep_ms(100);
             let mut got = 0;
             while got < bytes.len() {
                 let part = recv_exact(&p.s, (bytes.len() - got).min(333_333));
                 assert!(part == bytes[got..got + part.len()]);
                 got += part.len();
-                net::nap(1);
+                net::sleep_ms(1);
             }
         },
     );
@@ -267,7 +267,7 @@ fn writable_at_half() {
     while poll(&p.c, POLLOUT, 0) == 0 {
         assert!(waiting > 0, "drained {all} bytes and still not writable");
         waiting -= recv_exact(&p.s, waiting.min(20_000)).len();
-        net::nap(1);
+        net::sleep_ms(1);
     }
     assert!(send(&p.c, b"x", 0) == Ok(1));
 }

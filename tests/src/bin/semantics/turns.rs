@@ -169,7 +169,7 @@ fn room_for_one_beside_a_ring() {
     net::write(&pipe_in, b"z").unwrap();
     set.add(&ring.s, EPOLLOUT, 1);
     set.add(&pipe_out, EPOLLIN, 2);
-    net::nap(1);
+    net::sleep_ms(1);
     assert_eq!(set.wait(2, 0), [(1, EPOLLOUT), (2, EPOLLIN)]);
     ring.assert_in_rings();
 }
@@ -183,7 +183,7 @@ fn a_ring_leaves_room_for_others() {
         set.add(out, EPOLLIN | EPOLLET, *i);
         net::write(input, b"z").unwrap();
     }
-    net::nap(1);
+    net::sleep_ms(1);
     let mut told: Vec<u64> = (0..8).flat_map(|_| wait(&set, 1)).collect();
     told.sort_unstable();
     told.dedup();

@@ -95,9 +95,9 @@ fn receive_that_waits_ends_at_the_mark() {
     let p = Pair::warm();
     send_all(&p.c, b"xy");
     let sends = || {
-        net::nap(30);
+        net::sleep_ms(30);
         assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
-        net::nap(30);
+        net::sleep_ms(30);
         send_all(&p.c, b"behind");
     };
     let takes = || {
@@ -120,7 +120,7 @@ fn receive_that_waits_ends_at_a_mark_at_any_time() {
             let p = Pair::warm();
             send_all(&p.c, b"x");
             let sends = || {
-                net::nap(20);
+                net::sleep_ms(20);
                 // By the kernel, which is what the next byte waits behind.
                 assert_eq!(net::print(&p.c, c"y"), Ok(1));
                 net::read(&go, &mut [0]).unwrap();
@@ -146,12 +146,12 @@ fn receive_that_waits_ends_at_a_mark_at_any_time() {
 fn receive_that_waits_passes_over_it() {
     let p = Pair::fresh();
     let sends = || {
-        net::nap(30);
+        net::sleep_ms(30);
         send_all(&p.s, b"x");
-        net::nap(30);
+        net::sleep_ms(30);
         assert_eq!(send(&p.s, b"Z", MSG_OOB), Ok(1));
         while poll(&p.c, POLLPRI, 0) & POLLPRI != 0 {
-            net::nap(1);
+            net::sleep_ms(1);
         }
         send_all(&p.s, b"behind");
     };
@@ -171,7 +171,7 @@ fn look_at_all_ends_at_the_mark() {
         net::set(&p.c, libc::SOL_SOCKET, libc::SO_SNDBUF, 1).unwrap();
         vec![b'x'; first].chunks(500).for_each(|piece| send_all(&p.c, piece));
         let sends = || {
-            net::nap(30);
+            net::sleep_ms(30);
             assert_eq!(send(&p.c, b"zZ", MSG_OOB), Ok(2));
             send_all(&p.c, b"behind");
         };
@@ -197,7 +197,7 @@ fn look_at_a_ring_ends_at_the_mark() {
     assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
     send_all(&p.c, b"behind");
     assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
-    net::nap(10);
+    net::sleep_ms(10);
     assert_eq!(recv(&p.s, &mut [0; 5000], MSG_PEEK), Ok(4000));
     assert_eq!(recv(&p.s, &mut [0; 5000], 0), Ok(4000));
     assert_eq!(recv_exact(&p.s, 6), b"behind");
@@ -218,7 +218,7 @@ fn urgent_signal() {
     net::fcntl(&p.s, libc::F_SETOWN, std::process::id() as i32).unwrap();
     assert_eq!(send(&p.c, b"!", MSG_OOB), Ok(1));
     while net::signals() == 0 {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     net::on_signal(libc::SIGIO, net::count_signal, true);
     let before = net::signals();
@@ -226,7 +226,7 @@ fn urgent_signal() {
     net::fcntl(&p.s, libc::F_SETFL, flags | libc::O_ASYNC).unwrap();
     send_all(&p.c, b"q");
     while net::signals() == before {
-        net::nap(1);
+        net::sleep_ms(1);
     }
     assert_eq!(recv_exact(&p.s, 1), b"q");
 }

@@ -32,7 +32,7 @@ fn by_a_child() {
     assert_eq!(net::read(&p.s, &mut [0; 1]), Err(ECONNRESET));
     let child = net::fork(|| {
         set.add(&p.s, 0, 2);
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     assert_eq!(set.wait(4, 5000), [(2, EPOLLHUP)]);
@@ -144,7 +144,7 @@ fn as_another_process_asks() {
     set.add(&fd, libc::EPOLLPRI, 7);
     let child = net::fork(|| {
         set.modify(&fd, EPOLLIN, 7);
-        net::nap(60_000);
+        net::sleep_ms(60_000);
         0
     });
     assert_eq!(set.wait(4, 5000), [(7, EPOLLIN)]);

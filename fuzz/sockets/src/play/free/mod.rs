@@ -22,7 +22,7 @@ use crate::{c, processes, state};
 /// Makes one of them.
 pub(crate) fn play(turn: &Turn, op: &Op) {
     match *op {
-        Op::Sleep { us } => raw::nap(u64::from(us)),
+        Op::Sleep { us } => raw::sleep_us(u64::from(us)),
         Op::Join { actor } => join(actor),
         Op::Server { from, conns, serve, send, recv } => server::serve(turn, from, conns, serve, (send, recv)),
         Op::Churn { .. } => churn::churn(turn, op),
@@ -30,7 +30,7 @@ pub(crate) fn play(turn: &Turn, op: &Op) {
             for _ in 0..times {
                 let status = processes::child(via);
                 turn.keep(Answer { ret: i64::from(status), errno: 0 });
-                raw::nap(u64::from(gap_us));
+                raw::sleep_us(u64::from(gap_us));
             }
         }
         Op::Events { from, conns, wait } => events::serve(turn, from, conns, wait),
@@ -46,7 +46,7 @@ pub(crate) fn play(turn: &Turn, op: &Op) {
 
 fn join(actor: ActorId) {
     while state::state().region.cells[actor as usize].done.load(Ordering::SeqCst) != FREE {
-        raw::nap(200);
+        raw::sleep_us(200);
     }
 }
 

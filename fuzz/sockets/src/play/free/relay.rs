@@ -115,7 +115,7 @@ pub(super) fn share(turn: &Turn, slot: Slot, chunk: usize, sharers: u8) {
     region.shared_bytes.fetch_add(got as u64, Ordering::SeqCst);
     region.sharers.fetch_add(1, Ordering::SeqCst);
     while region.sharers.load(Ordering::SeqCst) < u32::from(sharers) {
-        raw::nap(200);
+        raw::sleep_us(200);
     }
     turn.keep(Answer { ret: region.shared_bytes.load(Ordering::SeqCst) as i64, errno: 0 });
     turn.record.add(region.shared_sum.load(Ordering::SeqCst));

@@ -45,7 +45,7 @@ pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, serve: Serve, via: Via)
         }
     }
     while BUSY.load(Ordering::SeqCst) > 0 {
-        raw::nap(200);
+        raw::sleep_us(200);
     }
     drop(worker);
     children.into_iter().for_each(wait);

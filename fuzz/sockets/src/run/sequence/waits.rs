@@ -63,8 +63,8 @@ impl Sequence<'_, '_> {
                     return Err(self.stuck(step));
                 }
             }
-            let nap = if sleepy { LOOK_NS } else { 5_000_000 };
-            raw::futex_wait(&self.bench.map.bell, bell, nap);
+            let ns = if sleepy { LOOK_NS } else { 5_000_000 };
+            raw::futex_wait(&self.bench.map.bell, bell, ns);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::state::registration;
 use crate::state::session::{Me, View, deaths, phase};
 use crate::state::sets::{self, ParkedSet, SetRef};
 use crate::state::sock::{Ref, Sock, mode};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, sleep_ns, view};
 
 /// The kernel is asked at least this often while rings keep answering, so that pipes and timers in the set are not starved.
 const KERNEL_NS: u64 = 50_000;
@@ -423,6 +423,6 @@ impl<'a> Waiting<'a> {
 
     /// Whether the doorbell of what was found after a sleep that ended by itself is on its way.
     fn bell_comes(&self) -> bool {
-        (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !nap(100_000))
+        (0..20).any(|_| kernel_readiness(self.epfd, READABLE) != 0 || !sleep_ns(100_000))
     }
 }

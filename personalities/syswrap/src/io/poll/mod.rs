@@ -27,7 +27,7 @@ use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
 use crate::state::session::{Me, Session, View, phase};
 use crate::state::sock::{self, Ref, Sock, mode};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, sleep_ns, view};
 use crate::state::table::{self, Kind};
 use fds::{SMALL, Scratch};
 
@@ -36,7 +36,7 @@ const CUT_NS: u64 = 1_000_000_000;
 /// The kernel is asked this often while spinning on rings.
 const KERNEL_NS: u64 = 10_000;
 /// Between looks where no doorbell can tell.
-const NAP_NS: u64 = 100_000;
+const SLEEP_NS: u64 = 100_000;
 /// The same where only our own sends can make anything new.
 const GONE_NS: u64 = 10_000_000;
 
@@ -406,7 +406,7 @@ fn arm(v: &View<'_, Socket<'_>>, events: i16) -> bool {
         && !v.swallow(me)
     {
         // The doorbell is for another thread, which is about to run.
-        nap(NAP_NS);
+        sleep_ns(SLEEP_NS);
         return true;
     }
     let stirred = View::<Socket<'_>>::CONSUMER.arm(v.inn) && View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0;

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_sys::{Errno, raw, tcp, time};
 
-use super::{Hands, PEEK_NAP_NS, PIECES, Receive, filled, piecewise, readable};
+use super::{Hands, PEEK_SLEEP_NS, PIECES, Receive, filled, piecewise, readable};
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
 use crate::outcome::Outcome;
@@ -45,7 +45,7 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
 }
 
 /// Goes on from the bytes that were seen to all that the call asked for, or to what is there when a signal handler runs or no more can
-/// come; from nap to nap (`Again`). `None`: the kernel carries everything, and can do so itself.
+/// come; from sleep to sleep (`Again`). `None`: the kernel carries everything, and can do so itself.
 pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
     op.progress.note_wait();
     op.progress.signals.hold();
@@ -94,7 +94,7 @@ enum More {
     Never,
 }
 
-/// Whether there is more than was seen: `Later` behind a nap, `Never` when a signal handler ran, too.
+/// Whether there is more than was seen: `Later` behind a sleep, `Never` when a signal handler ran, too.
 fn await_more(s: &Ref, op: &Receive, there: Option<usize>) -> More {
     let end = op.progress.deadline(s, op.fd(), true, time::now_ns());
     if reaches_mark(s, op.fd()) {
@@ -104,7 +104,7 @@ fn await_more(s: &Ref, op: &Receive, there: Option<usize>) -> More {
         return More::Here;
     }
     let over = has_ended(s, op.fd()) || s.is_closed() || time::now_ns() > end;
-    if !over && op.progress.signals.nap(PEEK_NAP_NS) { More::Later } else { More::Never }
+    if !over && op.progress.signals.sleep(PEEK_SLEEP_NS) { More::Later } else { More::Never }
 }
 
 /// Whether no more will come.

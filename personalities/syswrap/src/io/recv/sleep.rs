@@ -4,14 +4,14 @@ use madrigal_base::sync::Ordering;
 use madrigal_drivers::shm::layout::state;
 use madrigal_sys::{Errno, tcp, time};
 
-use super::{PEEK_NAP_NS, Receive, Step};
+use super::{PEEK_SLEEP_NS, Receive, Step};
 use crate::io::epoll::kernel_readiness;
 use crate::io::near;
-use crate::outcome::{Nap, Outcome};
+use crate::outcome::{CSleep, Outcome};
 use crate::state::process::POLICY;
 use crate::state::session::{Me, View, Wire as _, phase};
 use crate::state::sock::{Ref, flag};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, sleep_ns, view};
 
 /// A sleep that is about to begin.
 pub(super) struct Sleep {
@@ -28,7 +28,7 @@ impl Sleep {
     pub(super) fn of(self, s: Ref, op: &Receive) -> Outcome {
         op.at.hold(&s);
         let Self { since, left, cut, restarts, mask, poll } = self;
-        Outcome::Await(Nap { sock: s.park(), since, left, cut, restarts, mask, poll })
+        Outcome::Await(CSleep { sock: s.park(), since, left, cut, restarts, mask, poll })
     }
 }
 
@@ -109,17 +109,17 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
 
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
 /// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
-pub(crate) fn woken(op: &Receive, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
-    let s = nap.sock.unpark()?;
+pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {
+    let s = asleep.sock.unpark()?;
     s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
-    POLICY.slept(&s.rx_wait, nap.since);
+    POLICY.slept(&s.rx_wait, asleep.since);
     op.at.find(&s);
     if op.buffers.total() == 0 && !matches!(result, Ok(1..)) {
         // Whatever ended the sleep but a byte, which may be a doorbell, there is nothing to take (tcp_recvmsg of no bytes).
         return Some(Outcome::Done(0));
     }
-    match (result, nap.poll) {
-        (Ok(0), Some(_)) if nap.cut => {}
+    match (result, asleep.poll) {
+        (Ok(0), Some(_)) if asleep.cut => {}
         // The kernel began its receive again, by a number that is closed.
         (Err(Errno::RESTART | Errno::BADF), _) => op.begin_again(),
         // The time is over.
@@ -190,7 +190,7 @@ fn prepare_sleep(v: &View<'_, Socket<'_>>) -> bool {
         && !v.swallow(Me::Reader)
     {
         // The doorbell is for another thread, which is about to run.
-        return nap(PEEK_NAP_NS);
+        return sleep_ns(PEEK_SLEEP_NS);
     }
     if View::<Socket<'_>>::CONSUMER.arm(v.inn) && !waits_for_last_bell(v) {
         return true;

@@ -8,11 +8,11 @@ use madrigal_sys::{Errno, raw, time};
 
 use super::space::PATIENCE_NS;
 use super::{Send, is_over};
-use crate::outcome::{Nap, Outcome};
+use crate::outcome::{CSleep, Outcome};
 use crate::state::session::{Passage, View, phase};
 use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
-use crate::state::socket::{Socket, nap, view};
+use crate::state::socket::{Socket, sleep_ns, view};
 
 /// What goes through the gate at once, behind a session: so long the peer may have to wait.
 const THROUGH_GATE: usize = 256 << 10;
@@ -85,7 +85,7 @@ pub(crate) fn in_order<T>(s: &Sock, fd: c_int, call: impl FnOnce() -> T) -> T {
             if let Passage::Open(_sender) = v.pass() {
                 return call();
             }
-            nap(PATIENCE_NS / 5);
+            sleep_ns(PATIENCE_NS / 5);
         }
     }
     call()
@@ -122,7 +122,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             }
             // What the peer does takes some microseconds; a program that is told to wait would not hear of its end.
             Err(Errno::BUSY) => {
-                nap(PATIENCE_NS / 5);
+                sleep_ns(PATIENCE_NS / 5);
                 if time::now_ns() < since + GATE_NS { continue } else { Some(op.end(Errno::AGAIN)) }
             }
             Err(Errno::AGAIN) if op.nonblocking(&s) => Some(op.end(Errno::AGAIN)),
@@ -152,7 +152,7 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
     }
     let restarts = left.is_none() && op.done() == 0;
     op.at.hold(&s);
-    Outcome::Await(Nap {
+    Outcome::Await(CSleep {
         sock: s.park(),
         since: now,
         left,
@@ -164,8 +164,8 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
 }
 
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
-pub(crate) fn woken(op: &Send, nap: Nap, result: Result<usize, Errno>) -> Option<Outcome> {
-    drop(nap.sock.unpark()?);
+pub(crate) fn woken(op: &Send, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {
+    drop(asleep.sock.unpark()?);
     match result {
         Ok(0) => Some(op.end(Errno::AGAIN)),
         Err(Errno::RESTART) => {

@@ -15,13 +15,13 @@ use crate::state::socket::{Socket, view};
 /// How long a full ring is left alone between looks when no doorbell can come.
 pub(super) const PATIENCE_NS: u64 = 100_000;
 /// The same for sleeps that cost a look at every member of an event set.
-const NAP_NS: u64 = 1_000_000;
+const SLEEP_NS: u64 = 1_000_000;
 
 /// How long a sleep may last on behalf of a sender that found the ring full; `None` for any other. While the peer's kernel bytes are
 /// not all read, the doorbell for space may be stuck behind them.
 pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
     let full = s.mode() == mode::SESSION && view(s, s.fd()).is_some_and(|v| v.was_full());
-    full.then(|| if s.session.rx() == phase::RING { STALL_NS } else { NAP_NS })
+    full.then(|| if s.session.rx() == phase::RING { STALL_NS } else { SLEEP_NS })
 }
 
 /// How a wait for space went.
