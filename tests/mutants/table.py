@@ -377,13 +377,26 @@ MUTANTS = [
         "the kernel tells parent and child nothing of what is unread in a ring over a fork",
         ("semantics families::data_changed_by_the_parent first", "semantics families::armed_by_the_parent first"),
     ),
+    # --- signal handlers ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "handlers-do-not-wait", "crates/sys/src/critical.rs",
+        "        if thread.depth.load(Relaxed) == 0 || thread.keeps.load(Relaxed) {",
+        "        if thread.depth.load(Relaxed) < u32::MAX {",
+        "a handler runs in the middle of a hook's logic",
+        ("semantics any_instruction::waits default", "semantics any_instruction::forks default"),
+    ),
+    Mutant(
+        "kept-signal-in-a-child", "crates/sys/src/critical.rs",
+        "        if thread.keeps.swap(false, Relaxed) {",
+        "        if thread.depth.load(Relaxed) == u32::MAX {",
+        "a signal that came in the parent is sent to the child of a fork, too",
+        ("semantics any_instruction::forks default",),
+    ),
     # --- registrations --------------------------------------------------------------------------------------------------------
     Mutant(
         "ask-not-listed", SYSWRAP + "state/registration/control.rs",
-        "        member.ask(event);\n"
-        "        true\n",
-        "        member.ask(event);\n"
-        "        false\n",
+        "    member.ask(event);\n    set.activate_locked(s.id(m), member);\n",
+        "    let _ = (set, s, m);\n    member.ask(event);\n",
         "what the program asks of a registration of ours is not looked at: a byte that is there is never told",
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),

@@ -60,6 +60,10 @@ class Tree:
         for path in [path for path in self.root.rglob("*") if path.is_file() or path.is_symlink()]:
             if str(path.relative_to(self.root)) not in wanted:
                 path.unlink()
+        # An empty folder of a crate would be a broken one. The innermost come first.
+        for folder in sorted((path for path in self.root.rglob("*") if path.is_dir()), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def _listed(self) -> list[str]:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
