@@ -10,7 +10,7 @@ use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{
     cancellable, cancellation_point, closing, fail, finish, finish_whole, forgetting, guarded, guarded_or, is_known,
-    is_socket, kernel_only, told,
+    is_socket, kernel_only, leaving, told,
 };
 use crate::io::buffers::{Buffers, message};
 use crate::io::recv::{self, Receive};
@@ -34,7 +34,8 @@ fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errn
         match guarded(|| recv::receive(op, &call)) {
             Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
             Outcome::Await(asleep) => {
-                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), asleep));
+                let sleep = || leaving(&asleep, recv::left, || sleep(op.fd(), asleep));
+                let result = cancellable(op.signals(), op.target(), sleep);
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || recv::woken(op, asleep, result)) {
                     return outcome;
                 }
@@ -86,7 +87,8 @@ fn sent_held(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome
         match guarded(|| send::send(op, &call)) {
             Outcome::Again => cancellable(op.signals(), op.target(), cancellation_point),
             Outcome::Await(asleep) => {
-                let result = cancellable(op.signals(), op.target(), || sleep(op.fd(), asleep));
+                let sleep = || leaving(&asleep, send::left, || sleep(op.fd(), asleep));
+                let result = cancellable(op.signals(), op.target(), sleep);
                 if let Some(outcome) = guarded_or(Some(Outcome::Pass), || send::woken(op, asleep, result)) {
                     return outcome;
                 }

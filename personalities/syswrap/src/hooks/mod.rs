@@ -95,7 +95,7 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
         Outcome::Pass if table::is_closing_here(fd) => fail(Errno::BADF) as ssize_t,
         Outcome::Pass | Outcome::Await(_) | Outcome::Again => real(),
         Outcome::Sleep(ticket) => {
-            let ret = real();
+            let ret = leaving(&ticket, plain::left, real);
             guarded_or((), || plain::after_sleep(ticket, ret));
             let reset = ret < 0 && errno() == libc::ECONNRESET;
             if ticket.receiving && (reset || ret == 0) { judged(fd, ret) } else { ret }
@@ -191,6 +191,18 @@ fn closing<T>(fd: c_int, call: impl FnOnce() -> T) -> T {
 
 extern "C-unwind" fn close_own(fd: *mut c_void) {
     handlers::close_own(fd.addr() as c_int);
+}
+
+/// Sleeps in the C library; a thread that leaves that for good, cancelled or by longjmp(3), passes by `left` with what it is counted by.
+fn leaving<A, T>(asleep: &A, left: fn(&A), sleep: impl FnOnce() -> T) -> T {
+    extern "C-unwind" fn pass<A>(at: *mut c_void) {
+        // SAFETY: what `leaving` was given, in a frame behind this one.
+        let (asleep, left) = unsafe { *at.cast::<(&A, fn(&A))>() };
+        guarded_or((), || left(asleep));
+    }
+    let held = (asleep, left);
+    // SAFETY: what the routine takes.
+    unsafe { unless_cancelled(pass::<A>, core::ptr::from_ref(&held).cast_mut().cast(), sleep) }
 }
 
 /// Runs what may end a thread that was cancelled: then by way of `routine`.

@@ -22,7 +22,6 @@ use super::{fail, get, guarded_or};
 use crate::io::handlers;
 use crate::real;
 use crate::state::lock::Lock;
-use crate::state::process;
 
 /// What a bad address ends in.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -30,16 +29,14 @@ const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 const NOT_OURS: [c_int; 6] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGKILL, libc::SIGSTOP];
 const COUNT: usize = 65;
 
-/// What the program has set for a signal.
+/// What the program has set for a signal; the rest of it the kernel knows.
 struct Setting {
     handler: AtomicUsize,
     flags: AtomicI32,
-    mask: AtomicUsize,
 }
 
 static SETTINGS: [Setting; COUNT] =
-    [const { Setting { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0), mask: AtomicUsize::new(0) } };
-        COUNT];
+    [const { Setting { handler: AtomicUsize::new(SIG_DFL), flags: AtomicI32::new(0) } }; COUNT];
 static ARMED: AtomicBool = AtomicBool::new(false);
 static LOCK: Lock = Lock::new();
 
@@ -50,10 +47,8 @@ impl Setting {
     }
 
     fn keep(&self, action: &Action) {
-        self.handler.store(action.sa_sigaction, Ordering::Relaxed);
         self.flags.store(action.sa_flags, Ordering::Relaxed);
-        // SAFETY: a signal set is an array of words, of which the kernel uses the first.
-        self.mask.store(unsafe { (&raw const action.sa_mask).cast::<usize>().read() }, Ordering::Release);
+        self.handler.store(action.sa_sigaction, Ordering::Release);
     }
 
     /// The program's setting: `now` is what the kernel has.
@@ -211,7 +206,7 @@ pub unsafe extern "C-unwind" fn sigaction(signal: c_int, new: *const Action, old
     if !new.is_null() {
         signals::may_handle(signal);
     }
-    let result = match Setting::of(signal).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain()) {
+    let result = match Setting::of(signal).filter(|_| ARMED.load(Ordering::Acquire)) {
         // SAFETY: see above.
         Some(setting) => guarded_or(None, || Some(unsafe { change(signal, setting, new, old) })).unwrap_or_else(real),
         None => real(),
@@ -280,7 +275,7 @@ pub unsafe extern "C-unwind" fn sigset(number: c_int, handler: usize) -> usize {
 /// The C library's `call` sets something, with flags that it knows, and ours goes in front of that; returns what the program had.
 fn old_way(number: c_int, call: impl Fn() -> usize) -> usize {
     signals::may_handle(number);
-    let known = Setting::of(number).filter(|_| ARMED.load(Ordering::Acquire) && !process::is_plain());
+    let known = Setting::of(number).filter(|_| ARMED.load(Ordering::Acquire));
     let taken_over = |setting: &Setting| {
         let _guard = LOCK.lock();
         let handler = setting.handler.load(Ordering::Relaxed);

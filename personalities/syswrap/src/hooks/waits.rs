@@ -6,7 +6,7 @@ use core::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
 use madrigal_sys::{Errno, fault, time};
 
-use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, releasing, told};
+use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, leaving, releasing, told};
 use crate::io::epoll::{self, Waited};
 use crate::io::limits::{Limits, Signals};
 use crate::io::poll::{self, Fds, Polled, Sets, select};
@@ -72,7 +72,7 @@ fn run(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>> {
             Polled::Done(result) => return Some(result),
             Polled::Again => cancellation_point(),
             Polled::Sleep(asleep) => {
-                let got = sleep(fds.of(), limits);
+                let got = leaving(&asleep, poll::left, || sleep(fds.of(), limits));
                 let moved = guarded_or(false, || poll::after_sleep(asleep, fds.of()));
                 if !moved || got.is_err() {
                     return Some(got);
@@ -382,7 +382,7 @@ fn wait(
                 Waited::Done(result) => return Some(result),
                 Waited::Again => cancellation_point(),
                 Waited::Sleep(asleep) => {
-                    let got = sleep(limits);
+                    let got = leaving(&asleep, epoll::left, || sleep(limits));
                     if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
                         return Some(told(n as ssize_t));
                     }

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use madrigal_base::sync::Ordering;
+use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_netaccess::wait::Peer;
 use madrigal_sys::{Errno, cpu, tcp, time};
 
@@ -130,8 +130,7 @@ pub(crate) fn after_sleep(ticket: Ticket, ret: isize) {
     if ret < 0 {
         s.session.note_error(madrigal_sys::errno_from(saved));
     }
-    let busy = if ticket.receiving { &s.session.in_recv } else { &s.session.in_send };
-    busy.fetch_sub(1, Ordering::SeqCst);
+    busy(&s, &ticket).fetch_sub(1, Ordering::SeqCst);
     if ticket.receiving && ticket.since != 0 {
         POLICY.slept(&s.rx_wait, ticket.since);
     }
@@ -140,6 +139,17 @@ pub(crate) fn after_sleep(ticket: Ticket, ret: isize) {
     }
     drop(s);
     crate::outcome::restore_errno(saved);
+}
+
+/// The thread is in that call no longer.
+pub(crate) fn left(ticket: &Ticket) {
+    if let Some(s) = ticket.sock.unpark() {
+        busy(&s, ticket).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn busy<'a>(s: &'a Sock, ticket: &Ticket) -> &'a AtomicU32 {
+    if ticket.receiving { &s.session.in_recv } else { &s.session.in_send }
 }
 
 /// Whether a call on this socket returns at once instead of waiting.

@@ -25,7 +25,7 @@ use crate::state::{process, registration, settle};
 
 mod peek;
 mod sleep;
-pub(crate) use sleep::woken;
+pub(crate) use sleep::{left, woken};
 
 /// One receive, whichever function the program called.
 pub(crate) struct Receive {

@@ -25,7 +25,7 @@ use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 use behind::{Behind, await_kernel, behind_session};
 
-pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, unless_moved, woken};
+pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, left, unless_moved, woken};
 pub(crate) use space::longest_sleep;
 pub(super) use space::{Waited, await_space};
 

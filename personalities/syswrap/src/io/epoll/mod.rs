@@ -25,4 +25,4 @@ pub(crate) use control::control;
 pub(crate) use nested::{Polled, polled};
 pub(crate) use ready::{kernel_readiness, readiness};
 pub(crate) use sleep::note_missed;
-pub(crate) use wait::{Waited, after_sleep, wait};
+pub(crate) use wait::{Waited, after_sleep, left, wait};

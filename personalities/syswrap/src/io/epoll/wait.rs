@@ -98,6 +98,15 @@ pub(crate) fn after_sleep(asleep: Asleep, events: *mut epoll_event, got: c_int) 
     result
 }
 
+/// The thread waits no longer.
+pub(crate) fn left(asleep: &Asleep) {
+    if let Some(set) = asleep.set.unpark()
+        && asleep.counted
+    {
+        set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> {
     let Some(set) = asleep.set.unpark() else { return Some(got) };
     if asleep.counted {

@@ -17,7 +17,7 @@ use madrigal_netaccess::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, critical, raw, time};
 
 pub(crate) use fds::Fds;
-pub(crate) use plainly::{Asleep, after_sleep};
+pub(crate) use plainly::{Asleep, after_sleep, left};
 pub(crate) use select::Sets;
 
 use super::epoll;

@@ -69,7 +69,13 @@ pub(crate) fn after_sleep(asleep: Asleep, fds: &[pollfd]) -> bool {
     moved
 }
 
-/// A thread in the C library's poll(2). Plain memory: a thread that is cancelled leaves it behind.
+/// The thread polls no longer. Its memory is lost.
+pub(crate) fn left(asleep: &Asleep) {
+    let Asleep { since, small, large, n } = *asleep;
+    Asleep { since, small, large, n }.uncount();
+}
+
+/// A thread in the C library's poll(2). Plain memory: a thread that is cancelled leaves that behind.
 pub(crate) struct Asleep {
     since: u64,
     small: [Counted; SMALL],
@@ -97,11 +103,15 @@ impl Asleep {
     }
 
     fn end(mut self) {
+        self.uncount();
+        fds::free(self.large, self.n);
+    }
+
+    fn uncount(&mut self) {
         for &mut Counted { sock, events } in self.counted() {
             if let Some(s) = sock.and_then(Parked::unpark) {
                 s.session.uncount_sleeper(events);
             }
         }
-        fds::free(self.large, self.n);
     }
 }

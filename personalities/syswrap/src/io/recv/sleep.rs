@@ -107,6 +107,13 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s, op)
 }
 
+/// The thread is asleep no longer.
+pub(crate) fn left(asleep: &CSleep) {
+    if let Some(s) = asleep.sock.unpark() {
+        s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The thread is back from its sleep: a receive that looks at one byte and leaves it, or, where a time-out is set, a poll(2).
 /// Unlike poll(2) the kernel restarts or ends the former as the interrupted handler's `SA_RESTART` says. `Some`: the call ends.
 pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {

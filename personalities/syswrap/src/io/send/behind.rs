@@ -163,6 +163,11 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
     })
 }
 
+/// The thread is asleep no longer.
+pub(crate) fn left(asleep: &CSleep) {
+    drop(asleep.sock.unpark());
+}
+
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
 pub(crate) fn woken(op: &Send, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {
     drop(asleep.sock.unpark()?);
