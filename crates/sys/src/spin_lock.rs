@@ -80,7 +80,7 @@ fn pause(looks: u32) {
     /// Looks before the processor is given away for the first time, and how often it is before the first sleep.
     const SPINS: u32 = 100;
     const YIELDS: u32 = 32;
-    /// The first ns and the longest, in nanoseconds.
+    /// The first sleep and the longest, in nanoseconds.
     const SLEEPS: (u64, u64) = (1_000, 100_000);
     if looks < SPINS {
         core::hint::spin_loop();
