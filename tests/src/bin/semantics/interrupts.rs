@@ -25,6 +25,7 @@ crate::checks![
     mask_of_ppoll,
     mask_of_epoll_pwait,
     pending_signal_ends_ppoll,
+    pending_signal_ends_ppoll_of_no_time,
     handler_uses_the_socket,
     interrupted_with_timeout,
     begun_again_without_waiting,
@@ -206,6 +207,15 @@ fn mask_of_ppoll() {
 }
 
 fn pending_signal_ends_ppoll() {
+    pending_ends_ppoll(ptr::null());
+}
+
+/// The handler has run by then.
+fn pending_signal_ends_ppoll_of_no_time() {
+    pending_ends_ppoll(&libc::timespec { tv_sec: 0, tv_nsec: 0 });
+}
+
+fn pending_ends_ppoll(time: *const libc::timespec) {
     let p = Pair::warm();
     net::on_signal(SIGUSR1, net::count_signal, true);
     net::mask(SIGUSR1, true);
@@ -214,8 +224,8 @@ fn pending_signal_ends_ppoll() {
     // SAFETY: our own set: now empty.
     unsafe { libc::sigemptyset(&raw mut open) };
     let mut set = [pollfd { fd: p.s.as_raw_fd(), events: POLLIN, revents: 0 }];
-    // SAFETY: our own entry and mask.
-    let n = net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, ptr::null(), &raw const open) } as isize);
+    // SAFETY: our own entry, time and mask.
+    let n = net::count(unsafe { libc::ppoll(set.as_mut_ptr(), 1, time, &raw const open) } as isize);
     assert_eq!((n, net::signals()), (Err(EINTR), 1));
 }
 
