@@ -8,7 +8,7 @@
 //!   depth 0 --enter--> 1, 2 .. --leave--> 0
 //!   kept: none --(a signal at depth > 0)--> one, all blocked --(depth 0)--> none, sent again, the thread's mask as it is to be
 //! ```
-//! While one is kept the thread's mask stands here, and is changed here ([`block`], [`set_mask`]).
+//! While one is kept the thread's mask stands here, and is changed here (`block`, `set_mask`).
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
