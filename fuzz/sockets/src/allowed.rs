@@ -48,6 +48,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_left_registered(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_mark_behind_fault(program, number, was, is) => Some((Rule::FaultSplit, true)),
+        () if is_urgent_alone(program, number, was, is) => Some((Rule::UrgentAlone, false)),
         () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
@@ -266,16 +267,32 @@ fn is_mark_behind_fault(program: &Program, number: usize, plain: &Seen, wrapped:
         Op::Recv(data) => data.memory != Memory::Good && program.incoming(data.slot) == incoming,
         _ => false,
     };
-    let marked = |op: &Op| match op {
-        Op::Send(data) => data.flags & libc::MSG_OOB != 0 && program.out(data.slot) == incoming,
-        _ => false,
-    };
     let shown = |seen: &Seen| seen.aux.first().copied().unwrap_or(0) & !(libc::POLLPRI as u64);
     let before = &program.steps[..number];
-    let mark = before.iter().position(|step| marked(&step.op));
-    mark.is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op)))
+    urgent_at(program, number, slot).is_some_and(|mark| before[mark..].iter().any(|step| passed(&step.op)))
         && shown(plain) == shown(wrapped)
         && (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
+}
+
+/// Where the first urgent byte was sent that comes by a socket.
+fn urgent_at(program: &Program, number: usize, slot: Slot) -> Option<usize> {
+    let sends = |op: &Op| match op {
+        Op::Send(data) => data.flags & libc::MSG_OOB != 0 && program.out(data.slot) == program.incoming(slot),
+        _ => false,
+    };
+    program.steps[..number].iter().position(|step| sends(&step.op))
+}
+
+/// Whether all that differs is whether sockets with an urgent byte are readable: what can be read of them the next receive says.
+fn is_urgent_alone(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let readable = (libc::POLLIN | libc::POLLRDNORM) as u64;
+    let fits = |((plain, wrapped), (slot, _)): ((&u64, &u64), &(Slot, i16))| {
+        plain == wrapped || plain & !readable == wrapped & !readable && urgent_at(program, number, *slot).is_some()
+    };
+    (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals)
+        && (plain.aux.len(), entries.len()) == (wrapped.aux.len(), plain.aux.len())
+        && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(fits)
 }
 
 /// Whether all that differs is whether SIGIO came, of a socket by which a thread has received while the other end sent.

@@ -37,6 +37,7 @@ rules! {
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
     Asleep: "the kernel sends no SIGIO for bytes that a receive is asleep for, as one may be or not while the other end sends";
     Tick: "the kernel rounds a socket's time-out to its ticks, so that a timer of about that time comes before or behind it";
+    UrgentAlone: "the kernel calls a lone urgent byte readable, though no receive returns it, while its window is below a segment";
     FaultSplit: "how much of a transfer precedes a bad page depends on how the kernel cut the stream into segments";
 }
 
