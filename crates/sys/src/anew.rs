@@ -1,9 +1,11 @@
 //! A connected socket whose peer is gone is connected anew, to an end of ours: what that sends is read as the peer's, and as it ends the
 //! peer has ended.
 
+use core::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType};
 
 use crate::fd::Fd;
@@ -15,11 +17,14 @@ const MOST_NS: u64 = 1_000_000_000;
 const PAUSE_NS: u64 = 20_000;
 /// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
 const SO_PEERNAME: i32 = 28;
+/// So many sockets of the program's may be at one port; those beyond are not asked to share it.
+const SHARERS: usize = 64;
 
 /// Where the peer was: an end of ours that waits for the socket.
 #[derive(Debug)]
 pub struct Place {
     own: SocketAddr,
+    peer: SocketAddr,
     listener: Fd,
 }
 
@@ -27,14 +32,9 @@ impl Place {
     /// The place of the peer of `fd`: its address, with another port if somebody has that.
     pub fn of(fd: RawFd) -> Result<Self, Errno> {
         let (own, peer) = (address(&raw::socket_name(fd, false)?)?, peer_of(fd)?);
-        let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = Fd::from(net::socket_with(family, SocketType::STREAM, flags, None)?);
-        net::sockopt::set_socket_reuseaddr(&listener, true)?;
-        net::bind(&listener, &peer).or_else(|_| net::bind(&listener, &any_port(peer)))?;
-        net::listen(&listener, 1)?;
-        let place = Self { own, listener };
-        place.try_out(family)?;
+        let listener = listen(&[peer, any_port(peer)])?;
+        let place = Self { own, peer, listener };
+        place.try_out(family(peer))?;
         Ok(place)
     }
 
@@ -42,7 +42,7 @@ impl Place {
     fn try_out(&self, family: AddressFamily) -> Result<(), Errno> {
         let socket = Fd::from(net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?);
         within(socket.as_raw_fd(), || net::connect(&socket, &net::getsockname(&self.listener)?))?;
-        let end = self.accept(&net::getsockname(&socket)?)?;
+        let end = accept(&self.listener, &net::getsockname(&socket)?)?;
         reset_at_close(socket.as_raw_fd());
         drop(socket);
         drop(end);
@@ -50,43 +50,118 @@ impl Place {
     }
 
     /// Resets the connection of `fd`, empties its queues, and connects it to this place; the end that is ours. Its descriptors,
-    /// registrations and options remain, and its port, unless somebody listens there. An error: it stays reset.
+    /// registrations and options remain, and its port, unless another process listens there. An error: it stays reset.
     pub fn connect(&self, fd: RawFd) -> Result<Fd, Errno> {
         raw::disconnect(fd);
+        // What was left of the peer's end is gone with the connection, and its port may be free now.
+        if let Ok(listener) = listen(&[self.peer])
+            && let Ok(end) = self.connect_to(fd, &listener)
+        {
+            return Ok(end);
+        }
+        raw::disconnect(fd);
+        self.connect_to(fd, &self.listener)
+    }
+
+    fn connect_to(&self, fd: RawFd, listener: &Fd) -> Result<Fd, Errno> {
         // SAFETY: open, as the caller has just named it.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         // That it was reset is nobody's error.
         let _ = net::sockopt::socket_error(socket);
-        let _ = net::bind(socket, &self.own).or_else(|_| net::bind(socket, &any_port(self.own)));
-        let place = net::getsockname(&self.listener)?;
+        let bind = |address: &SocketAddr| net::bind(socket, address);
+        let _ = bind(&self.own)
+            .or_else(|_| while_shared(fd, self.own.port(), || bind(&self.own)))
+            .or_else(|_| bind(&any_port(self.own)));
+        let place = net::getsockname(listener)?;
         within(fd, || connect(socket, &place))?;
-        let end = self.accept(&net::getsockname(socket)?)?;
+        let end = accept(listener, &net::getsockname(socket)?)?;
         // The kernel is told that it is connected.
         let _ = net::connect(socket, &place);
         Ok(end)
     }
+}
 
-    /// The end of the connection from that address.
-    fn accept(&self, from: &SocketAddrAny) -> Result<Fd, Errno> {
-        let end = time::now_ns() + MOST_NS;
-        loop {
-            match net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-                Ok(accepted) => {
-                    let accepted = Fd::from(accepted);
-                    if net::getpeername(&accepted)?.is_some_and(|peer| peer == *from) {
-                        return Ok(accepted);
-                    }
-                }
-                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {
-                    raw::wait_readable(&[self.listener.as_raw_fd()], MOST_NS / 100);
-                }
-                Err(e) => return Err(e),
-            }
-            if time::now_ns() > end {
-                return Err(Errno::TIMEDOUT);
-            }
+/// Listens at the first of the addresses that can be had.
+fn listen(at: &[SocketAddr]) -> Result<Fd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let mut bound = Err(Errno::ADDRNOTAVAIL);
+    for address in at {
+        let listener = Fd::from(net::socket_with(family(*address), SocketType::STREAM, flags, None)?);
+        net::sockopt::set_socket_reuseaddr(&listener, true)?;
+        bound = net::bind(&listener, address);
+        if bound.is_ok() {
+            net::listen(&listener, 1)?;
+            return Ok(listener);
         }
     }
+    Err(bound.err().unwrap_or(Errno::ADDRNOTAVAIL))
+}
+
+/// The end of the connection from that address.
+fn accept(listener: &Fd, from: &SocketAddrAny) -> Result<Fd, Errno> {
+    let end = time::now_ns() + MOST_NS;
+    loop {
+        match net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(accepted) => {
+                let accepted = Fd::from(accepted);
+                if net::getpeername(&accepted)?.is_some_and(|peer| peer == *from) {
+                    return Ok(accepted);
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {
+                raw::wait_readable(&[listener.as_raw_fd()], MOST_NS / 100);
+            }
+            Err(e) => return Err(e),
+        }
+        if time::now_ns() > end {
+            return Err(Errno::TIMEDOUT);
+        }
+    }
+}
+
+/// Runs a bind(2) of `fd` while the process's sockets at a port share it (`SO_REUSEPORT`, socket(7)): its listener has the port, and the
+/// connections that it accepted.
+fn while_shared(fd: RawFd, port: u16, bind: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut sharers = [-1; SHARERS];
+    let mut free = sharers.iter_mut();
+    let at_port =
+        |other| raw::socket_name(other, false).and_then(|name| address(&name)).is_ok_and(|at| at.port() == port);
+    let _ = each_descriptor(|other| {
+        let alone = raw::sockopt_int(other, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(0);
+        if alone
+            && (other == fd || at_port(other))
+            && let Some(sharer) = free.next()
+        {
+            *sharer = other;
+        }
+    });
+    let share = |on: i32| {
+        for &sharer in sharers.iter().filter(|&&sharer| sharer >= 0) {
+            let _ = raw::set_sockopt(sharer, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on);
+        }
+    };
+    share(1);
+    let result = bind();
+    share(0);
+    result
+}
+
+/// Each open descriptor of the process.
+fn each_descriptor(mut f: impl FnMut(RawFd)) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = Fd::from(rustix::fs::open(c"/proc/self/fd", flags, Mode::empty())?);
+    let mut buf = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&dir, &mut buf);
+    while let Some(entry) = entries.next() {
+        if let Some(fd) = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+            f(fd);
+        }
+    }
+    Ok(())
+}
+
+fn family(of: SocketAddr) -> AddressFamily {
+    if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 /// How an end of ours ends.
@@ -266,6 +341,35 @@ mod tests {
         let mut socket = anew(Ending::Fin);
         assert_eq!(socket.read(&mut [0]).unwrap(), 0);
         socket.write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn one_that_was_accepted_keeps_its_names_while_its_listener_listens() {
+        let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _other) = (connect(), connect());
+        let (socket, _) = listener.accept().unwrap();
+        let _other = (_other, listener.accept().unwrap());
+        let names = |socket: &TcpStream| (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+        let (before, fd) = (names(&socket), socket.as_raw_fd());
+        drop(peer);
+        let place = Place::of(fd).unwrap();
+        // Its end waits for ours, and has the port.
+        assert_ne!(address(&raw::socket_name(place.listener.as_raw_fd(), false).unwrap()), Ok(before.1));
+        let end = place.connect(fd).unwrap();
+        assert_eq!(names(&socket), before);
+        assert_eq!(raw::send_bytes(end.as_raw_fd(), b"x"), Ok(1));
+        let mut byte = [0];
+        (&socket).read_exact(&mut byte).unwrap();
+        // Nobody else may listen there.
+        for fd in [fd, listener.as_raw_fd()] {
+            assert_eq!(raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT), Ok(0));
+        }
+        let next = connect();
+        let (accepted, from) = listener.accept().unwrap();
+        assert_eq!(next.local_addr().unwrap(), from);
+        drop(accepted);
     }
 
     #[test]

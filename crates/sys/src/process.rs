@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::Errno;
+use crate::fd::Fd;
 
 /// A path built on the stack, such as `/proc/PID/...`; written through [`core::fmt::Write`], a nul byte last.
 pub struct StackPath {
@@ -92,7 +93,7 @@ pub fn has_living_child() -> bool {
     }
     // Some may only wait to be waited for.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(tasks) = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()) else { return true };
+    let Ok(tasks) = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).map(Fd::from) else { return true };
     let mut buf = [MaybeUninit::uninit(); 2048];
     let mut entries = RawDir::new(&tasks, &mut buf);
     while let Some(entry) = entries.next() {
