@@ -20,7 +20,7 @@ setup: ## install what building and testing need, where that can be done
 	@tools/setup
 
 build: ## build the command and the libraries it preloads or names, side by side in target/release
-	@command -v cargo >/dev/null || tools/setup
+	@tools/setup --build
 	cargo build --release
 	@# Links, so that whatever cargo builds next is what is used.
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
@@ -58,7 +58,7 @@ check: setup ## what must hold before a change is merged: format, lints, tests, 
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
 demo: build ## an unmodified redis plain and under Madrigal, and which path it took (half a minute)
-	@command -v redis-benchmark >/dev/null || tools/setup
+	@tools/setup --demo
 	@MADRIGAL=$(RELEASE)/madrigal demo/run.py
 
 bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
