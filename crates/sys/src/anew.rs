@@ -17,6 +17,8 @@ const MOST_NS: u64 = 1_000_000_000;
 const PAUSE_NS: u64 = 20_000;
 /// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
 const SO_PEERNAME: i32 = 28;
+/// From which ports connect(2) takes one (ip(7); Linux 6.3): the lowest in the low half, the highest in the high one.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
 /// So many sockets of the program's may be at one port; those beyond are not asked to share it.
 const SHARERS: usize = 64;
 
@@ -54,13 +56,11 @@ impl Place {
     pub fn connect(&self, fd: RawFd) -> Result<Fd, Errno> {
         raw::disconnect(fd);
         // What was left of the peer's end is gone with the connection, and its port may be free now.
-        if let Ok(listener) = listen(&[self.peer])
-            && let Ok(end) = self.connect_to(fd, &listener)
-        {
-            return Ok(end);
-        }
-        raw::disconnect(fd);
-        self.connect_to(fd, &self.listener)
+        let peers = listen(&[self.peer]).and_then(|listener| self.connect_to(fd, &listener));
+        peers.or_else(|_| {
+            raw::disconnect(fd);
+            self.connect_to(fd, &self.listener)
+        })
     }
 
     fn connect_to(&self, fd: RawFd, listener: &Fd) -> Result<Fd, Errno> {
@@ -68,17 +68,38 @@ impl Place {
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         // That it was reset is nobody's error.
         let _ = net::sockopt::socket_error(socket);
-        let bind = |address: &SocketAddr| net::bind(socket, address);
-        let _ = bind(&self.own)
-            .or_else(|_| while_shared(fd, self.own.port(), || bind(&self.own)))
-            .or_else(|_| bind(&any_port(self.own)));
         let place = net::getsockname(listener)?;
-        within(fd, || connect(socket, &place))?;
+        let bind = |address: &SocketAddr| net::bind(socket, address);
+        match bind(&self.own).or_else(|_| while_shared(fd, self.own.port(), || bind(&self.own))) {
+            Ok(()) => within(fd, || connect(socket, &place))?,
+            Err(_) => self.connect_from_range(socket, &place)?,
+        }
         let end = accept(listener, &net::getsockname(socket)?)?;
         // The kernel is told that it is connected.
         let _ = net::connect(socket, &place);
         Ok(end)
     }
+
+    /// Connects from a port that others have, too, to other places: a connect(2) finds it where a bind(2) may not have it. From another
+    /// port, if that is not to be had.
+    fn connect_from_range(&self, socket: BorrowedFd<'_>, place: &SocketAddrAny) -> Result<(), Errno> {
+        let fd = socket.as_raw_fd();
+        let set = |option, value: i32| raw::set_sockopt(fd, libc::IPPROTO_IP, option, &value);
+        let late = raw::sockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT).is_ok_and(|on| on != 0);
+        let _ = set(libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        let _ = net::bind(socket, &any_port(self.own));
+        let ranged =
+            set(IP_LOCAL_PORT_RANGE, only(self.own.port())).and_then(|()| within(fd, || connect(socket, place)));
+        let _ = set(IP_LOCAL_PORT_RANGE, 0);
+        let connected = ranged.or_else(|_| within(fd, || connect(socket, place)));
+        let _ = set(libc::IP_BIND_ADDRESS_NO_PORT, i32::from(late));
+        connected
+    }
+}
+
+/// The range of one port.
+fn only(port: u16) -> i32 {
+    (u32::from(port) << 16 | u32::from(port)).cast_signed()
 }
 
 /// Listens at the first of the addresses that can be had.
@@ -343,33 +364,60 @@ mod tests {
         socket.write_all(b"x").unwrap();
     }
 
-    #[test]
-    fn one_that_was_accepted_keeps_its_names_while_its_listener_listens() {
-        let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    /// A connection that was accepted, of a listener that has another one, connected anew. `None`: as for [`connected_anew`].
+    fn accepted_anew(listener: &TcpListener) -> Option<(TcpStream, Fd)> {
         let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _other) = (connect(), connect());
+        let (peer, other) = (connect(), connect());
         let (socket, _) = listener.accept().unwrap();
-        let _other = (_other, listener.accept().unwrap());
+        let _other = (other, listener.accept().unwrap());
         let names = |socket: &TcpStream| (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
         let (before, fd) = (names(&socket), socket.as_raw_fd());
         drop(peer);
         let place = Place::of(fd).unwrap();
-        // Its end waits for ours, and has the port.
-        assert_ne!(address(&raw::socket_name(place.listener.as_raw_fd(), false).unwrap()), Ok(before.1));
+        // The peer's end waits for ours, and has the port.
+        let waits = address(&raw::socket_name(place.listener.as_raw_fd(), false).unwrap()).unwrap();
+        assert_ne!(waits, before.1);
         let end = place.connect(fd).unwrap();
-        assert_eq!(names(&socket), before);
+        assert_eq!(names(&socket).0, before.0);
+        (names(&socket) == before).then_some((socket, end))
+    }
+
+    #[test]
+    fn one_that_was_accepted_keeps_its_names_while_its_listener_listens() {
+        let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (socket, end) = (0..10).find_map(|_| accepted_anew(&listener)).expect("it keeps its names");
         assert_eq!(raw::send_bytes(end.as_raw_fd(), b"x"), Ok(1));
         let mut byte = [0];
         (&socket).read_exact(&mut byte).unwrap();
         // Nobody else may listen there.
-        for fd in [fd, listener.as_raw_fd()] {
+        for fd in [socket.as_raw_fd(), listener.as_raw_fd()] {
             assert_eq!(raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT), Ok(0));
         }
-        let next = connect();
-        let (accepted, from) = listener.accept().unwrap();
+        let next = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_, from) = listener.accept().unwrap();
         assert_eq!(next.local_addr().unwrap(), from);
-        drop(accepted);
+    }
+
+    #[test]
+    fn a_client_keeps_its_port_though_others_have_it_for_other_places() {
+        let _ports = PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [socket, other] = &listeners;
+        let socket = TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let sharer = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let ranged = raw::set_sockopt(sharer.as_raw_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &only(port)).is_ok();
+        net::connect(&sharer, &other.local_addr().unwrap()).unwrap();
+        // It is the listener's own process that ends the connection, which keeps the listener: the peer has another port.
+        let (before, fd) = (socket.local_addr().unwrap(), socket.as_raw_fd());
+        drop(listeners.into_iter().map(|listener| listener.accept().unwrap()));
+        let end = Place::of(fd).unwrap().connect(fd).unwrap();
+        // An older kernel has no ranges.
+        assert_eq!(socket.local_addr().unwrap() == before, ranged);
+        assert_eq!(raw::send_bytes(end.as_raw_fd(), b"x"), Ok(1));
+        let mut byte = [0];
+        (&socket).read_exact(&mut byte).unwrap();
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &En
         () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
         () if is_for_nothing(program, number, plain, wrapped) => Some(Rule::ForNothing),
+        () if wakes_by_reset(program, number, wrapped) => Some(Rule::LastBell),
         () => None,
     }
 }
@@ -45,6 +46,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_told_elsewhere(program, number, was, is) => Some((Rule::ToldOnce, true)),
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
+        () if is_named_anew(program, number, was, is) => Some((Rule::PortTaken, false)),
         () if is_left_beside(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_left_registered(program, number, was, is) => Some((Rule::LeftBeside, true)),
         () if is_mark_behind_fault(program, number, was, is) => Some((Rule::FaultSplit, true)),
@@ -191,7 +193,7 @@ fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
 /// An error among the further results of a call: this and its errno (`play`'s `ending::ERROR`).
 const FAILED: u64 = 1000;
 
-/// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed.
+/// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed, or one send earlier.
 fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
     let is_end = |word: &u64| [libc::EPIPE, libc::ECONNRESET].iter().any(|&e| *word == FAILED + e as u64);
@@ -199,19 +201,57 @@ fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &S
     matches!(program.steps[number].op, Op::FileWrite { .. })
         && program.steps[..number].iter().any(|step| killed(&step.op))
         && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
-        && words.into_iter().all(|(plain, wrapped)| plain == wrapped || is_end(plain) && is_end(wrapped))
+        && words
+            .into_iter()
+            .all(|(plain, wrapped)| plain == wrapped || (*plain == 0 || is_end(plain)) && is_end(wrapped))
+}
+
+/// Whether a program that was executed with a connection whose peer was killed is told other ports, by `play`'s account of them: whether they
+/// are the connection's is the second word of either name.
+fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
+    let before = &program.steps[..number];
+    let executed = is_executed(program, number);
+    let fits =
+        |(at, (plain, wrapped)): (usize, (&u64, &u64))| plain == wrapped || at % 4 == 1 && (*plain, *wrapped) == (1, 0);
+    matches!(program.steps[number].op, Op::Names { .. })
+        && executed
+        && before.iter().any(|step| killed(&step.op))
+        && plain.aux.len() == wrapped.aux.len()
+        && plain.aux.iter().zip(&wrapped.aux).enumerate().all(fits)
+}
+
+/// Whether a poll of a program that was executed is woken by a reset, and nothing else, where its peer, which was killed, had read everything
+/// but doorbells: the end that is plain wakes nobody who asks neither for bytes nor for the end.
+fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) -> bool {
+    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
+    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
+    let asks_for_end = |asked: i16| asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
+    let broken = (libc::POLLHUP | libc::POLLERR) as u64;
+    let fits =
+        |((_, asked), told): (&(Slot, i16), &u64)| *told == 0 || !asks_for_end(*asked) && told & broken == broken;
+    is_executed(program, number)
+        && program.steps[..number].iter().any(|step| killed(&step.op))
+        && wrapped.seen.ret > 0
+        && entries.len() == wrapped.seen.aux.len()
+        && entries.iter().zip(&wrapped.seen.aux).all(fits)
+}
+
+/// Whether the process of a step was executed by another one, or executed another program.
+fn is_executed(program: &Program, number: usize) -> bool {
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    program.steps[..number].iter().any(|step| match step.op {
+        Op::Exec { .. } => process(step.actor) == own,
+        Op::Spawn { actor, .. } => process(actor) == own,
+        _ => false,
+    })
 }
 
 /// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
 fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
     let before = || program.steps[..number].iter();
-    let executed = before().any(|step| match step.op {
-        Op::Exec { .. } => process(step.actor) == own,
-        Op::Spawn { actor, .. } => process(actor) == own,
-        _ => false,
-    });
+    let executed = is_executed(program, number);
     let killed = before().any(|step| matches!(step.op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. }));
     let reset = is_reset(wrapped);
     // Its error another holder of the socket may have been told.

@@ -34,6 +34,7 @@ rules! {
     LeftBeside: "what a peer that is gone left in a ring, or in front of doorbells, is its holder's: a program executed beside it finds a reset, one that is spawned no descriptor";
     ForNothing: "a receive of no bytes ends with whatever wakes its thread, such as an acknowledgement, which comes as it happens to";
     LastBell: "the kernel resets a connection whose killed end had doorbells unread: a program executed by the other end's does not know of them, nor does a FILE";
+    PortTaken: "a connection that is made anew for a program that is executed may find its ports with others, also those of connections that are over";
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
     Asleep: "the kernel sends no SIGIO for bytes that a receive is asleep for, as one may be or not while the other end sends";
     Tick: "the kernel rounds a socket's time-out to its ticks, so that a timer of about that time comes before or behind it";
