@@ -1,13 +1,17 @@
 //! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
 
-use crate::op::{ActorId, Ctl, Data, ExitHow, Memory, Op, Opt, Request, Slot};
+use crate::op::{Ctl, Memory, Op, Opt, Request, Slot};
 use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
 use crate::share::Seen;
-use crate::via::{RecvVia, SendVia};
 
+mod killed;
 mod room;
+use killed::{
+    is_file_of_killed, is_left_beside, is_left_registered, is_named_anew, is_reset_by_bells, is_told_elsewhere,
+    is_unnoticed, wakes_by_reset,
+};
 #[cfg(test)]
 pub(crate) use room::MOST;
 use room::{
@@ -87,214 +91,6 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::GetOption { option: Opt::SndBuf | Opt::RcvBuf, .. } if wrapped.ret == 0 => Some((Rule::BufferSize, false)),
         _ => None,
     }
-}
-
-/// Whether a process was killed before, and a call tells of that what TCP would have told had it been killed a moment earlier or later.
-fn is_unnoticed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    if !program.steps[..number].iter().any(|step| killed(&step.op)) {
-        return false;
-    }
-    let error = u64::from(libc::POLLERR as u16);
-    match &program.steps[number].op {
-        Op::Send(data) => {
-            // Of several messages the error of one may have taken a SIGPIPE's place.
-            let told = data.via == SendVia::Sendmmsg || [plain, wrapped].into_iter().any(is_reset);
-            told && [plain, wrapped].into_iter().all(|seen| is_reset(seen) || seen.ret > 0)
-        }
-        Op::Recv(data) => [plain, wrapped]
-            .into_iter()
-            .all(|seen| is_reset(seen) || is_end(data, seen) || seen.ret == -1 && seen.errno == libc::EAGAIN),
-        Op::Drain { .. } => plain.ret == wrapped.ret && plain.hash == wrapped.hash,
-        Op::Poll { .. } => {
-            let pairs = || plain.aux.iter().zip(&wrapped.aux);
-            pairs().all(|(plain, wrapped)| (plain | error) & wrapped == *wrapped)
-        }
-        Op::GetOption { option: Opt::Error, .. } => plain.ret == 0 && wrapped.ret == 0,
-        _ => false,
-    }
-}
-
-/// Whether a program that was executed in a child finds a reset, or one that was spawned no descriptor, where another process still holds
-/// what the peer had left before, or may hold it.
-fn is_left_beside(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let ends = |op: &Op| matches!(op, Op::Exit { .. } | Op::Kill { .. } | Op::Close { .. } | Op::Shutdown { .. });
-    let left = |at: usize| program.steps[..at].iter().any(|step| ends(&step.op) && process(step.actor) != own);
-    let begun = |forked: bool| {
-        program.steps[..number].iter().enumerate().any(|(at, step)| match step.op {
-            Op::Spawn { actor, fork, .. } => fork == forked && process(actor) == own && left(at),
-            _ => false,
-        })
-    };
-    // Nobody knows whether a program that a child became has gone, or passed the socket on.
-    let steps = || program.steps[..number].iter().enumerate().filter(|(_, step)| process(step.actor) == own);
-    let child = steps().find(|(at, step)| matches!(step.op, Op::Child { .. }) && left(*at));
-    let executed =
-        child.is_some_and(|(child, _)| steps().any(|(at, step)| at > child && matches!(step.op, Op::Exec { .. })));
-    let reset = match &program.steps[number].op {
-        Op::Recv(_) | Op::Send(_) => plain.ret > 0 && is_reset(wrapped),
-        Op::Drain { .. } => plain.ret > 0 && wrapped.ret == 0,
-        Op::Poll { entries, .. } => entries.len() == 1 && shows_reset(plain, wrapped),
-        _ => false,
-    };
-    let missing = wrapped.ret == -1 && wrapped.errno == libc::EBADF;
-    (begun(true) || executed) && reset || begun(false) && missing
-}
-
-/// Whether an event set tells of the end, and not of the reset, of a socket whose peer was killed, by a registration that a child of this
-/// process holds, for the descriptor was closed here: of such a one the kernel tells what it knows itself.
-fn is_left_registered(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let Op::EpollWait { set, .. } = program.steps[number].op else { return false };
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let before = &program.steps[..number];
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    let left = |data: u64| {
-        let added = |op: &Op| match op {
-            Op::EpollCtl { set: to, what: Ctl::Add | Ctl::Mod, slot, data: of, .. } if *to == set && *of == data => {
-                Some(*slot)
-            }
-            _ => None,
-        };
-        let mut steps = before.iter().filter(|step| process(step.actor) == own);
-        let slot = steps.find_map(|step| added(&step.op));
-        let forked = steps.any(|step| matches!(step.op, Op::Fork { .. }));
-        forked && steps.any(|step| matches!(step.op, Op::Close { slot: closed, .. } if Some(closed) == slot))
-    };
-    let reset = (libc::POLLHUP | libc::POLLERR) as u64;
-    let fits = |(plain, wrapped): (&[u64], &[u64])| {
-        plain == wrapped || plain[0] == wrapped[0] && plain[1] == wrapped[1] | reset && left(plain[0])
-    };
-    before.iter().any(|step| killed(&step.op))
-        && (plain.ret, plain.errno, plain.signals) == (wrapped.ret, wrapped.errno, wrapped.signals)
-        && plain.aux.len() == wrapped.aux.len()
-        && plain.aux.chunks_exact(2).zip(wrapped.aux.chunks_exact(2)).all(fits)
-}
-
-/// Whether a call is told that the connection is gone.
-fn is_reset(seen: &Seen) -> bool {
-    seen.ret == -1 && matches!(seen.errno, libc::EPIPE | libc::ECONNRESET)
-}
-
-/// Whether a receive is told of the end of the stream: by no bytes, or by a message of none.
-fn is_end(data: &Data<RecvVia>, seen: &Seen) -> bool {
-    seen.ret == 0 || data.via == RecvVia::Recvmmsg && seen.ret == 1 && seen.aux.first() == Some(&0)
-}
-
-/// Whether a poll shows a reset where bytes are plain.
-fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
-    let [plain, wrapped] = [plain, wrapped].map(|seen| seen.aux.first().copied().unwrap_or(0));
-    let reset = (libc::POLLHUP | libc::POLLERR) as u64;
-    plain & libc::POLLIN as u64 != 0 && plain & reset == 0 && wrapped & reset == reset
-}
-
-/// An error among the further results of a call: this and its errno (`play`'s `ending::ERROR`).
-const FAILED: u64 = 1000;
-
-/// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed, or one send earlier.
-fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    let is_end = |word: &u64| [libc::EPIPE, libc::ECONNRESET].iter().any(|&e| *word == FAILED + e as u64);
-    let words = plain.aux.iter().zip(&wrapped.aux);
-    matches!(program.steps[number].op, Op::FileWrite { .. })
-        && program.steps[..number].iter().any(|step| killed(&step.op))
-        && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
-        && words
-            .into_iter()
-            .all(|(plain, wrapped)| plain == wrapped || (*plain == 0 || is_end(plain)) && is_end(wrapped))
-}
-
-/// Whether a program that was executed with a connection whose peer was killed is told other ports, by `play`'s account of them: whether they
-/// are the connection's is the second word of either name.
-fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    let before = &program.steps[..number];
-    let executed = is_executed(program, number);
-    let fits =
-        |(at, (plain, wrapped)): (usize, (&u64, &u64))| plain == wrapped || at % 4 == 1 && (*plain, *wrapped) == (1, 0);
-    matches!(program.steps[number].op, Op::Names { .. })
-        && executed
-        && before.iter().any(|step| killed(&step.op))
-        && plain.aux.len() == wrapped.aux.len()
-        && plain.aux.iter().zip(&wrapped.aux).enumerate().all(fits)
-}
-
-/// Whether a poll of a program that was executed is woken by a reset, and nothing else, where its peer, which was killed, had read everything
-/// but doorbells: the end that is plain wakes nobody who asks neither for bytes nor for the end.
-fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let killed = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
-    let asks_for_end = |asked: i16| asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
-    let broken = (libc::POLLHUP | libc::POLLERR) as u64;
-    let fits =
-        |((_, asked), told): (&(Slot, i16), &u64)| *told == 0 || !asks_for_end(*asked) && told & broken == broken;
-    is_executed(program, number)
-        && program.steps[..number].iter().any(|step| killed(&step.op))
-        && wrapped.seen.ret > 0
-        && entries.len() == wrapped.seen.aux.len()
-        && entries.iter().zip(&wrapped.seen.aux).all(fits)
-}
-
-/// Whether the process of a step was executed by another one, or executed another program.
-fn is_executed(program: &Program, number: usize) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    program.steps[..number].iter().any(|step| match step.op {
-        Op::Exec { .. } => process(step.actor) == own,
-        Op::Spawn { actor, .. } => process(actor) == own,
-        _ => false,
-    })
-}
-
-/// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
-fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let before = || program.steps[..number].iter();
-    let executed = is_executed(program, number);
-    let killed = before().any(|step| matches!(step.op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. }));
-    let reset = is_reset(wrapped);
-    // Its error another holder of the socket may have been told.
-    let (error, broken) = (libc::POLLERR as u64, (libc::POLLHUP | libc::POLLERR) as u64);
-    // By one name or the other: who did not ask for the end by its own finds it readable.
-    let end = |asked: i16| if asked & libc::POLLRDHUP != 0 { libc::POLLRDHUP } else { libc::POLLIN };
-    let shows = |((plain, wrapped), (_, asked)): ((&u64, &u64), &(Slot, i16))| {
-        let end = end(*asked) as u64;
-        // Who asked for neither is told of no end, but of a reset.
-        let ended = plain & end != 0 || asked & (libc::POLLIN | libc::POLLRDHUP) == 0;
-        plain == wrapped || ended && plain | broken == wrapped | error && wrapped & libc::POLLHUP as u64 != 0
-    };
-    executed
-        && killed
-        && match &program.steps[number].op {
-            Op::Recv(data) => reset && is_end(data, plain),
-            Op::Send(_) => reset && plain.ret > 0,
-            Op::Poll { entries, .. } => {
-                plain.ret > 0
-                    && (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
-                    && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
-                    && entries.len() == plain.aux.len()
-                    && plain.aux.iter().zip(&wrapped.aux).zip(entries).all(shows)
-            }
-            _ => false,
-        }
-}
-
-/// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
-fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let process = |actor: ActorId| program.actors[actor as usize].process;
-    let own = process(program.steps[number].actor);
-    let unwrapped = program.steps[..number].iter().any(|step| match step.op {
-        Op::Exec { plain } => plain && process(step.actor) == own,
-        Op::Spawn { actor, plain, .. } => plain && process(actor) == own,
-        _ => false,
-    });
-    unwrapped
-        && match &program.steps[number].op {
-            Op::Send(_) => is_reset(plain) && is_reset(wrapped),
-            Op::Recv(data) => is_reset(plain) && (is_reset(wrapped) || is_end(data, wrapped)),
-            _ => false,
-        }
 }
 
 /// Whether all that differs is whether an urgent byte is told of that a receive into a bad page has passed: the kernel forgets it there only
