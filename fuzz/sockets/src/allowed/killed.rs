@@ -1,6 +1,6 @@
 //! What a peer that is gone leaves: what its kernel tells of its end depends on the doorbells it had not read, and on who looks first.
 
-use crate::op::{ActorId, Ctl, Data, ExitHow, Op, Opt, Slot};
+use crate::op::{ActorId, Ctl, Data, ExitHow, Op, Opt};
 use crate::program::Program;
 use crate::run::Entry;
 use crate::share::Seen;
@@ -123,7 +123,6 @@ pub(super) fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, 
 /// Whether a program that was executed with a connection whose peer was killed is told other ports, by `play`'s account of them: whether they
 /// are the connection's is the second word of either name.
 pub(super) fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let before = &program.steps[..number];
     let executed = is_executed(program, number);
     let fits =
         |(at, (plain, wrapped)): (usize, (&u64, &u64))| plain == wrapped || at % 4 == 1 && (*plain, *wrapped) == (1, 0);
@@ -140,17 +139,11 @@ const BROKEN: u64 = (libc::POLLHUP | libc::POLLERR) as u64;
 /// Whether a program that was executed finds a reset where its peer, which was killed, had read everything but doorbells.
 pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let reset = is_reset(wrapped);
-    let error = |seen: &Seen| seen.aux.get(1).copied().unwrap_or(0);
     is_executed(program, number)
         && is_killed(program, number)
         && match &program.steps[number].op {
             Op::Recv(data) => reset && is_end(data, plain),
             Op::Send(_) => reset && plain.ret > 0,
-            Op::GetOption { option: Opt::Error, .. } => {
-                plain.ret == 0
-                    && error(plain) == 0
-                    && [libc::EPIPE, libc::ECONNRESET].contains(&(error(wrapped) as i32))
-            }
             Op::Poll { entries, .. } => {
                 goes_well(plain, wrapped)
                     && entries.len() == plain.aux.len()
