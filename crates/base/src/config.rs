@@ -2,7 +2,7 @@
 //!
 //! Nothing here looks at the environment: callers pass the pairs they found.
 
-use crate::network::{Nets, Network};
+use crate::network::{Nets, Network, Ports};
 
 /// Every key's name begins with this.
 pub const PREFIX: &str = "MADRIGAL_";
@@ -263,35 +263,6 @@ fn absolute(text: &str) -> Option<String> {
     text.starts_with('/').then(|| text.to_owned())
 }
 
-/// A set of ports; the empty set means all.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Ports(Vec<(u16, u16)>);
-
-impl Ports {
-    /// Reads a list such as `80,8000-8010`. `None`: something in it is no port or no rising range.
-    pub fn parse(text: &str) -> Option<Self> {
-        let range = |part: &str| {
-            let (low, high) = part.split_once('-').unwrap_or((part, part));
-            let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
-            (low <= high).then_some((low, high))
-        };
-        if text.trim().is_empty() {
-            return Some(Self::default());
-        }
-        text.split(',').map(range).collect::<Option<_>>().map(Self)
-    }
-
-    /// The ranges, as they were given; none where all are meant.
-    pub fn ranges(&self) -> &[(u16, u16)] {
-        &self.0
-    }
-
-    /// Whether the port is meant.
-    pub fn contains(&self, port: u16) -> bool {
-        self.0.is_empty() || self.0.iter().any(|&(low, high)| (low..=high).contains(&port))
-    }
-}
-
 /// Which methods may be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -395,9 +366,6 @@ mod tests {
 
     #[test]
     fn lists_read_as_documented() {
-        let ports = Ports::parse("80,8000-8010").unwrap();
-        assert!(ports.contains(80) && ports.contains(8010) && !ports.contains(81) && !ports.contains(7999));
-        assert!(Ports::parse("").unwrap().contains(1) && Ports::parse("80,").is_none());
         let only = Methods::parse("tcp,shm").unwrap();
         assert!(only.allows("shm") && !only.allows("udp") && only.rank("tcp") < only.rank("shm"));
         assert_eq!(Methods::parse("shm,fabric:tcp;ofi_rxm").unwrap().listed(), ["shm", "fabric:tcp;ofi_rxm"]);

@@ -2,8 +2,6 @@
 
 use std::net::IpAddr;
 
-use crate::config::Ports;
-
 /// The values of `MADRIGAL_PORTS`, `MADRIGAL_NET` and `MADRIGAL_CONNECT_TIMEOUT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Network {
@@ -18,6 +16,35 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         Self { ports: Ports::default(), nets: Nets::default(), connect_timeout: 12 }
+    }
+}
+
+/// A set of ports; the empty set means all.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Ports(Vec<(u16, u16)>);
+
+impl Ports {
+    /// Reads a list such as `80,8000-8010`. `None`: something in it is no port or no rising range.
+    pub fn parse(text: &str) -> Option<Self> {
+        let range = |part: &str| {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
+            (low <= high).then_some((low, high))
+        };
+        if text.trim().is_empty() {
+            return Some(Self::default());
+        }
+        text.split(',').map(range).collect::<Option<_>>().map(Self)
+    }
+
+    /// The ranges, as they were given; none where all are meant.
+    pub fn ranges(&self) -> &[(u16, u16)] {
+        &self.0
+    }
+
+    /// Whether the port is meant.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.is_empty() || self.0.iter().any(|&(low, high)| (low..=high).contains(&port))
     }
 }
 
@@ -104,6 +131,13 @@ mod tests {
 
     fn allows(list: &str, address: &str, interface: &str) -> bool {
         Nets::parse(list).unwrap().allows(address.parse().unwrap(), interface)
+    }
+
+    #[test]
+    fn ports_are_ranges_or_all() {
+        let ports = Ports::parse("80,8000-8010").unwrap();
+        assert!(ports.contains(80) && ports.contains(8010) && !ports.contains(81) && !ports.contains(7999));
+        assert!(Ports::parse("").unwrap().contains(1) && Ports::parse("80,").is_none());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use madrigal_base::config::Ports;
+use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 use madrigal_selector::route;
 

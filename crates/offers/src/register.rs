@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use madrigal_report::Reason;
 use madrigal_sys::Errno;
-use madrigal_sys::fd::Fd;
+use madrigal_sys::fd::{self, Fd};
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::process::{self, StackPath};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -69,7 +69,7 @@ impl Holder {
             return None;
         }
         let fd = mem::open_peer_memfd(self.pid, self.fd as i32, BYTES, true).ok()?;
-        Shared::attach(mem::move_high(fd).into(), netns)
+        Shared::attach(fd::move_high(fd).into(), netns)
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn create(netns: u64) -> Result<Self, Reason> {
-        let fd = Fd::from(mem::move_high(mem::sealed_memfd(NAME, BYTES).map_err(|_| Reason::NoMemory)?));
+        let fd = Fd::from(fd::move_high(mem::sealed_memfd(NAME, BYTES).map_err(|_| Reason::NoMemory)?));
         let map = SharedMap::map(&fd, BYTES, true).map_err(|_| Reason::NoMemory)?;
         // Every page is made real now: a machine without memory is an error here, and can never be a SIGBUS later.
         map.reserve(0, BYTES).map_err(|e| if e == Errno::NOSYS { Reason::Kernel } else { Reason::NoMemory })?;

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::OwnedFd;
 
 use madrigal_sys::mem::{self, SharedMap};
-use madrigal_sys::{Errno, process};
+use madrigal_sys::{Errno, fd, process};
 
 pub use reason::Reason;
 
@@ -127,7 +127,7 @@ pub struct Report {
 impl Report {
     /// A new, empty table, at a high descriptor number.
     pub fn create() -> Result<Self, Errno> {
-        let fd = mem::move_high(mem::sealed_memfd(NAME, BYTES)?);
+        let fd = fd::move_high(mem::sealed_memfd(NAME, BYTES)?);
         let report = Self { map: SharedMap::map(&fd, BYTES, true)?, fd };
         report.header().pid.store(process::own_pid(), Ordering::Relaxed);
         report.header().magic.store(MAGIC, Ordering::Release);

@@ -8,8 +8,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::os::fd::OwnedFd;
 
-use madrigal_sys::Errno;
 use madrigal_sys::mem::{self, SharedMap};
+use madrigal_sys::{Errno, fd};
 
 /// Name of the memfd.
 pub const NAME: &CStr = c"madrigal-ranks";
@@ -147,7 +147,7 @@ impl Ranks {
     /// A new table, with nothing in it, at a high descriptor number. Its memory is kept for the life of the process, so that counters
     /// stay where they are.
     pub fn create() -> Result<Self, Errno> {
-        let fd = mem::move_high(mem::sealed_memfd(NAME, BYTES)?);
+        let fd = fd::move_high(mem::sealed_memfd(NAME, BYTES)?);
         let map = SharedMap::map(&fd, BYTES, true)?;
         reserve(&map, 0, size_of::<Header>())?;
         let map = map.leak();

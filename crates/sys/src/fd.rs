@@ -75,5 +75,16 @@ pub fn replace(fd: RawFd, by: impl AsFd) -> Result<(), Errno> {
 pub fn copy_high(fd: RawFd) -> Result<Fd, Errno> {
     let copy = crate::raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3)?;
     // SAFETY: fcntl just made this descriptor for us.
-    Ok(Fd::from(crate::mem::move_high(unsafe { OwnedFd::from_raw_fd(copy) })))
+    Ok(Fd::from(move_high(unsafe { OwnedFd::from_raw_fd(copy) })))
+}
+
+/// Moves a descriptor of ours to a high number, out of the way of programs that count on small ones; keeps close-on-exec.
+pub fn move_high(fd: OwnedFd) -> OwnedFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
+    let from = limit.saturating_sub(64).clamp(3, 960) as usize;
+    match crate::raw::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) {
+        // SAFETY: fcntl just made this descriptor for us.
+        Ok(high) => unsafe { OwnedFd::from_raw_fd(high) },
+        Err(_) => fd,
+    }
 }

@@ -7,7 +7,7 @@
 
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -145,15 +145,4 @@ pub fn check_sealed(fd: impl AsFd, len: usize) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&fd)?;
     let sealed = rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::GROW);
     if stat.st_size as u64 == len as u64 && sealed { Ok(()) } else { Err(Errno::INVAL) }
-}
-
-/// Moves a descriptor of ours to a high number, out of the way of programs that count on small ones; keeps close-on-exec.
-pub fn move_high(fd: OwnedFd) -> OwnedFd {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
-    let from = limit.saturating_sub(64).clamp(3, 960) as usize;
-    match crate::raw::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) {
-        // SAFETY: fcntl just made this descriptor for us.
-        Ok(high) => unsafe { OwnedFd::from_raw_fd(high) },
-        Err(_) => fd,
-    }
 }

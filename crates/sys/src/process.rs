@@ -167,8 +167,9 @@ mod tests {
     fn a_process_whose_first_thread_ended_lives() {
         let script = "import threading,ctypes,sys,time\nt=threading.Thread(target=lambda: (time.sleep(0.2), \
                       print('up', flush=True), sys.stdin.read()))\nt.start()\nctypes.CDLL(None).pthread_exit(None)";
-        let spawned = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let Ok(mut child) = spawned else { return eprintln!("skipped: no python3") };
+        let mut python = Command::new("python3");
+        let python = python.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = python.spawn().expect("python3, which `make setup` installs");
         let start = start_time(child.id()).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
         assert!(alive(child.id(), start));

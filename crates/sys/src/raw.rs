@@ -315,8 +315,6 @@ unsafe impl Plain for libc::timeval {}
 unsafe impl Plain for libc::ucred {}
 // SAFETY: as above.
 unsafe impl Plain for libc::sockaddr_storage {}
-// SAFETY: as above.
-unsafe impl Plain for crate::tcp::Info {}
 
 /// getsockname(2) (`peer` false) or getpeername(2).
 pub fn socket_name(fd: c_int, peer: bool) -> Result<libc::sockaddr_storage, Errno> {

@@ -44,6 +44,9 @@ pub struct Info {
     pub bytes_retrans: u64,
 }
 
+// SAFETY: a C struct of integers, without padding that anybody reads.
+unsafe impl raw::Plain for Info {}
+
 const _: () = assert!(size_of::<Info>() == 216);
 
 impl Info {

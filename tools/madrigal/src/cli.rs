@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use madrigal::config::{Methods, Ports};
+use madrigal::config::Methods;
+use madrigal::network::Ports;
 
 use crate::out;
 use crate::remote::Caller;

@@ -11,7 +11,7 @@ use std::os::fd::IntoRawFd;
 
 use libc::{pollfd, sigset_t, timespec};
 use madrigal_sys::signals::as_set;
-use madrigal_sys::{Errno, mem, raw, time};
+use madrigal_sys::{Errno, fd, raw, time};
 
 use crate::state::table;
 
@@ -113,7 +113,7 @@ pub(crate) fn sleep(
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
     let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
-    let told = told.map(|fd| mem::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
+    let told = told.map(|fd| fd::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
     let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
     let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;

@@ -18,7 +18,7 @@ use std::os::fd::IntoRawFd;
 
 use madrigal_drivers::shm::arena::Arena;
 use madrigal_report::Reason;
-use madrigal_sys::{Errno, mem, process as proc, raw};
+use madrigal_sys::{Errno, fd, process as proc, raw};
 
 use super::lock::Lock;
 use super::slab::{Object, Slab};
@@ -202,7 +202,7 @@ fn make(port: u16) -> Result<&'static Lease, Reason> {
     })?;
     let lease = open(arena, state::MADE).ok_or(Reason::NoMemory)?;
     lease.port.store(u32::from(port), Ordering::Relaxed);
-    let fd = mem::move_high(fd).into_raw_fd();
+    let fd = fd::move_high(fd).into_raw_fd();
     lease.inode.store(inode(fd), Ordering::Relaxed);
     lease.fd.store(fd, Ordering::Relaxed);
     table::hide(fd);

@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
-use madrigal_sys::{cpu, mem};
+use madrigal_sys::{cpu, fd};
 
 use super::table;
 
@@ -13,7 +13,7 @@ pub(crate) fn keep() {
     if cpu::load_fd() >= 0 {
         return;
     }
-    let Ok(file) = cpu::open_load().map(mem::move_high) else { return };
+    let Ok(file) = cpu::open_load().map(fd::move_high) else { return };
     table::hide(file.as_raw_fd());
     cpu::read_load_from(file.into_raw_fd());
 }
