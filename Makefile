@@ -26,16 +26,8 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
 	@ln -sf libmadrigal_ofi.so $(RELEASE)/libmadrigal-fi.so
 
-test: setup build ## run every test; what cannot run here says `skipped` and why
-	@# The times are for what hangs, not for what is slow.
-	tools/within 2700 cargo test --workspace --no-fail-fast
-	tools/within 1800 $(MAKE) models
-	tools/within 900 $(MAKE) fuzz-briefly
-	@if command -v python3 >/dev/null; then python3 -m unittest discover -q bench && python3 -m unittest discover -q tests/mpi && \
-		python3 -m unittest discover -q tests/churn && python3 -m unittest discover -q tests/suites && \
-		python3 -m unittest discover -q tests/mutants; \
-	else echo 'skipped: no python3 for the tests of bench, MPI, churn, suites and mutants'; fi
-	@if [ -e $(RELEASE)/libmadrigal_ofi.so ]; then tests/mpi/setup --light && for part in run stress together; do tools/within 1200 tests/mpi/$$part.py || exit; done; else echo 'skipped: MPI programs: no libfabric provider is built'; fi
+test: setup build ## run every test; at the end: passed, failed, skipped, and why
+	tests/all
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib

@@ -19,7 +19,7 @@ pub mod ports;
 pub mod vlinks;
 pub mod watchdog;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use madrigal_base::network::Network;
 use madrigal_netaccess::driver::{Driver, Place};
 use madrigal_netaccess::message::MessageDriver;
@@ -38,26 +38,37 @@ pub fn trials<C: 'static>(
     cases: &'static [Case<C>],
     context: fn(&'static dyn Driver) -> C,
 ) -> Vec<Trial> {
-    let trial = |driver, case: &'static Case<C>| trial(Driver::name(driver), case, move || context(driver));
+    let trial = |driver, case: &'static Case<C>| trial(Driver::name(driver), case, None, move || context(driver));
     drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
 }
 
-/// The same for drivers of messages.
+/// The same for drivers of messages; those of one that cannot be used here are ignored, and say why.
 pub fn message_trials<C: 'static>(
     drivers: &[&'static dyn MessageDriver],
     cases: &'static [Case<C>],
     context: fn(&'static dyn MessageDriver) -> C,
 ) -> Vec<Trial> {
-    let trial = |driver, case: &'static Case<C>| trial(MessageDriver::name(driver), case, move || context(driver));
-    drivers.iter().flat_map(|driver| cases.iter().map(move |case| trial(*driver, case))).collect()
+    let of = |driver: &'static dyn MessageDriver| {
+        let lacks = driver.usable(&place()).err().map(|why| why.to_string());
+        cases.iter().map(move |case| trial(MessageDriver::name(driver), case, lacks.clone(), move || context(driver)))
+    };
+    drivers.iter().flat_map(|driver| of(*driver)).collect()
 }
 
-fn trial<C: 'static>(driver: &str, case: &'static Case<C>, context: impl FnOnce() -> C + Send + 'static) -> Trial {
+fn trial<C: 'static>(
+    driver: &str,
+    case: &'static Case<C>,
+    lacks: Option<String>,
+    context: impl FnOnce() -> C + Send + 'static,
+) -> Trial {
     let name = format!("{driver}::{}", case.name);
-    Trial::test(name.clone(), move || {
+    Trial::ignorable_test(name.clone(), move || {
+        if let Some(lacks) = lacks {
+            return Ok(Completion::ignored_with(lacks));
+        }
         let _dog = watchdog::Watchdog::set(&name);
         (case.run)(&context());
-        Ok::<(), Failed>(())
+        Ok::<_, Failed>(Completion::Completed)
     })
 }
 
@@ -70,23 +81,13 @@ pub fn own_message_drivers() -> Vec<&'static dyn MessageDriver> {
 /// Names one more way of the `fabric` driver to try.
 const FABRIC: &str = "MADRIGAL_TESTKIT_FABRIC";
 
-/// The same, and the `fabric` driver over what there is here: it is said what there is not. libfabric 1.17's own `shm` now and then
-/// crashes where one process opens and closes it many times, as suites do: it is tried when asked for, one case after the other.
+/// The same, and the `fabric` driver over the provider it chooses and over `tcp`. libfabric 1.17's own `shm` now and then crashes where one
+/// process opens and closes it many times, as suites do: it is tried when asked for, by `MADRIGAL_TESTKIT_FABRIC=fabric:shm` and one case
+/// after the other.
 pub fn message_drivers() -> Vec<&'static dyn MessageDriver> {
     let further = std::env::var(FABRIC).ok();
-    if further.is_none() {
-        eprintln!("skipped: fabric:shm: libfabric's own may crash; try it by {FABRIC}=fabric:shm and --test-threads=1");
-    }
     let names = ["fabric", "fabric:tcp"].into_iter().chain(further.as_deref());
-    let fabrics: Vec<_> = names.filter_map(madrigal::message_driver).collect();
-    let usable = |driver: &&'static dyn MessageDriver| match driver.usable(&place()) {
-        Ok(()) => true,
-        Err(why) => {
-            eprintln!("skipped: {}: {why}", driver.name());
-            false
-        }
-    };
-    own_message_drivers().into_iter().chain(fabrics.into_iter().filter(usable)).collect()
+    own_message_drivers().into_iter().chain(names.filter_map(madrigal::message_driver)).collect()
 }
 
 /// A place of this process's own, so that test runs do not meet.

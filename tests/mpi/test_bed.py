@@ -87,7 +87,7 @@ class Comparing(unittest.TestCase):
     STOCK = {"a": "pass", "b": "FAILED", "b: b.One.test": "FAILED", "c": "FAILED"}
 
     def test_what_is_worse_than_stock(self) -> None:
-        self.assertEqual(baseline.worse(self.STOCK, {"a": "FAILED", "a: a.One.test": "FAILED", "new": "FAILED"}), ["a"])
+        self.assertEqual(baseline.worse(self.STOCK, {"a": "FAILED", "a: a.One.test": "FAILED", "new": "FAILED"}), ["a", "new"])
         self.assertEqual(baseline.worse(self.STOCK, {"a": "pass", "b": "FAILED", "b: b.One.test": "FAILED", "c": "FAILED"}), [])
         self.assertEqual(baseline.worse(self.STOCK, {"b": "FAILED", "b: b.One.other": "FAILED"}), ["b: b.One.other"])
         # Stock did not get so far as to tell which.

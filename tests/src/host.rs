@@ -335,11 +335,6 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     dirs.map(|dir| Path::new(dir).join(name)).find(|p| p.is_file())
 }
 
-/// Says why a test did not run.
-pub fn skip(why: &str) {
-    println!("skipped: {why}");
-}
-
 /// Random choices that can be repeated: `SEED` in the environment is used if given; the seed in use is printed.
 pub struct Choices(u64);
 

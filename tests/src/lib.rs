@@ -3,6 +3,7 @@
 //! ```text
 //!  tests/*.rs        cargo's tests: start programs plain and wrapped, and compare
 //!    |
+//!  trials            tests that may find that they cannot run: ignored, with the reason
 //!  host              the library to preload, programs and their end, scratch folders, shared directories
 //!  bin/semantics     one socket check per run; must pass plain and wrapped
 //!  bin/actor         small socket programs for faults and hostile peers
@@ -15,3 +16,4 @@
 pub mod host;
 pub mod net;
 pub mod pair;
+pub mod trials;

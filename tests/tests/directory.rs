@@ -8,6 +8,22 @@ use std::process::Command;
 
 use madrigal_report::{Reason, Report};
 use madrigal_tests::host::{self, How, Running, Scratch};
+use madrigal_tests::trials::{need, skip};
+
+madrigal_tests::trials![
+    it_moves_when_all_is_well,
+    a_directory_that_cannot_be_made,
+    a_directory_others_may_enter,
+    a_link_instead_of_a_directory,
+    a_directory_of_another_user,
+    a_directory_that_cannot_be_written,
+    a_full_directory,
+    a_directory_with_room_for_little,
+    a_mark_of_a_dead_server,
+    a_server_that_gave_up_its_user,
+    a_plain_peer_on_either_side,
+    another_user_cannot_look_in,
+];
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
 /// A user that is not this one.
@@ -31,7 +47,6 @@ fn assert_reason(text: &str, reasons: &[Reason]) {
     assert!(named, "wanted {reasons:?}, got {text}");
 }
 
-#[test]
 fn it_moves_when_all_is_well() {
     let scratch = Scratch::new();
     let text = both(&scratch, |_| {});
@@ -39,7 +54,6 @@ fn it_moves_when_all_is_well() {
     scratch.assert_empty();
 }
 
-#[test]
 fn a_directory_that_cannot_be_made() {
     let scratch = Scratch::new();
     let text = both(&scratch, |c| {
@@ -57,7 +71,6 @@ fn a_directory_that_cannot_be_made() {
     assert_reason(&text, &[Reason::DirMissing, Reason::DirUnsafe]);
 }
 
-#[test]
 fn a_directory_others_may_enter() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.shared()).unwrap();
@@ -67,7 +80,6 @@ fn a_directory_others_may_enter() {
     assert!(both(&scratch, |_| {}).contains("path=shm"));
 }
 
-#[test]
 fn a_link_instead_of_a_directory() {
     let scratch = Scratch::new();
     let real = scratch.path().join("real");
@@ -76,10 +88,9 @@ fn a_link_instead_of_a_directory() {
     assert_reason(&both(&scratch, |_| {}), &[Reason::DirUnsafe]);
 }
 
-#[test]
 fn a_directory_of_another_user() {
     if !host::is_root() {
-        return host::skip("only root can make a directory of another user");
+        skip("only root can make a directory of another user");
     }
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.shared()).unwrap();
@@ -88,12 +99,11 @@ fn a_directory_of_another_user() {
     assert_reason(&both(&scratch, |_| {}), &[Reason::DirUnsafe]);
 }
 
-/// Runs `both` in a mount namespace of its own, after `script` has prepared the shared directory `$1`; `None`: not possible here.
-fn mounted(scratch: &Scratch, script: &str) -> Option<String> {
+/// Runs `both` in a mount namespace of its own, after `script` has prepared the shared directory `$1`. Skips the test where that cannot be done.
+fn mounted(scratch: &Scratch, script: &str) -> String {
     let possible = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|o| o.status.success());
     if !possible {
-        host::skip("mounting needs root and unshare");
-        return None;
+        skip("mounting needs root and unshare");
     }
     std::fs::create_dir(scratch.shared()).unwrap();
     let (shared, file) = (scratch.shared(), scratch.path().join("port"));
@@ -101,34 +111,28 @@ fn mounted(scratch: &Scratch, script: &str) -> Option<String> {
     let script = format!("set -e; {script}; export LD_PRELOAD=\"$LIBRARY\"; exec \"$2\" both \"$3\"");
     let mut command = host::command(How::Plain, "unshare", scratch);
     command.args(["-m", "sh", "-c", &script, "sh"]).arg(&shared).arg(ACTOR).arg(&file).env("LIBRARY", host::library());
-    Some(host::run(&mut command).expect_success().text())
+    host::run(&mut command).expect_success().text()
 }
 
-#[test]
 fn a_directory_that_cannot_be_written() {
     let scratch = Scratch::new();
-    if let Some(text) = mounted(&scratch, "mount -t tmpfs -o ro,mode=700 none \"$1\"") {
-        assert_reason(&text, &[Reason::DirReadOnly]);
-    }
+    let text = mounted(&scratch, "mount -t tmpfs -o ro,mode=700 none \"$1\"");
+    assert_reason(&text, &[Reason::DirReadOnly]);
 }
 
-#[test]
 fn a_full_directory() {
     let scratch = Scratch::new();
     let fill =
         "mount -t tmpfs -o size=2m,mode=700 none \"$1\"; dd if=/dev/zero of=\"$1/fill\" bs=4k 2>/dev/null || true";
-    if let Some(text) = mounted(&scratch, fill) {
-        assert_reason(&text, &[Reason::DirFull]);
-    }
+    let text = mounted(&scratch, fill);
+    assert_reason(&text, &[Reason::DirFull]);
 }
 
-#[test]
 fn a_directory_with_room_for_little() {
     let scratch = Scratch::new();
     let fill = "mount -t tmpfs -o size=2m,mode=700 none \"$1\"";
-    if let Some(text) = mounted(&scratch, fill) {
-        assert!(text.contains("client path=shm") && text.contains("server moved=true"), "2 MB are enough: {text}");
-    }
+    let text = mounted(&scratch, fill);
+    assert!(text.contains("client path=shm") && text.contains("server moved=true"), "2 MB are enough: {text}");
 }
 
 fn port_in(file: &std::path::Path) -> String {
@@ -139,7 +143,6 @@ fn ask(scratch: &Scratch, how: How, port: &str) -> String {
     host::run(host::command(how, ACTOR, scratch).args(["ask", port])).expect_success().text()
 }
 
-#[test]
 fn a_mark_of_a_dead_server() {
     let scratch = Scratch::new();
     let file = scratch.path().join("port");
@@ -160,7 +163,7 @@ fn a_mark_of_a_dead_server() {
         while True:\n c=l.accept()[0]\n \
         while True:\n  d=c.recv(99)\n  if not d: break\n  c.sendall(d)\n";
     let up = scratch.path().join("up");
-    let Some(python) = host::find_program("python3") else { return host::skip("no python3") };
+    let python = need("python3");
     let mut plain = host::command(How::Plain, python, &scratch);
     let mut plain = Running::start(plain.args(["-c", script, &port]).arg(&up));
     host::until("a plain server", || up.exists().then_some(()));
@@ -171,10 +174,9 @@ fn a_mark_of_a_dead_server() {
     scratch.assert_empty();
 }
 
-#[test]
 fn a_server_that_gave_up_its_user() {
     if !host::is_root() {
-        return host::skip("only root can change the user");
+        skip("only root can change the user");
     }
     let scratch = Scratch::new();
     let file = scratch.path().join("port");
@@ -186,7 +188,6 @@ fn a_server_that_gave_up_its_user() {
     drop(server);
 }
 
-#[test]
 fn a_plain_peer_on_either_side() {
     let scratch = Scratch::new();
     for (server, client) in [(How::Plain, How::Wrapped), (How::Wrapped, How::Plain)] {
@@ -201,10 +202,9 @@ fn a_plain_peer_on_either_side() {
     }
 }
 
-#[test]
 fn another_user_cannot_look_in() {
     if !host::is_root() {
-        return host::skip("only root can become another user");
+        skip("only root can become another user");
     }
     let scratch = Scratch::new();
     let (file, idle) = (scratch.path().join("port"), scratch.path().join("idle"));

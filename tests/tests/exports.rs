@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use madrigal_tests::host::{self, How, Scratch};
+use madrigal_tests::trials::{need, skip};
+
+madrigal_tests::trials![
+    only_hooks_are_exported_and_all_exist_in_the_c_library,
+    foreign_descriptors_cost_no_extra_system_call,
+];
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
 
@@ -60,10 +66,9 @@ fn c_library() -> Option<std::path::PathBuf> {
     line.split_whitespace().last().map(Into::into)
 }
 
-#[test]
 fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     let (Some(ours), Some(libc)) = (defined(host::library()), c_library().and_then(|p| defined(&p))) else {
-        return host::skip("no nm, or no libc.so.6");
+        skip("no nm, or no libc.so.6");
     };
     assert!(ours.len() > 60, "{ours:?}");
     assert_eq!(ours, hooks(), "exported against written as hooks");
@@ -91,11 +96,8 @@ fn calls(how: How, count: &str) -> BTreeMap<String, i64> {
     counts
 }
 
-#[test]
 fn foreign_descriptors_cost_no_extra_system_call() {
-    if host::find_program("strace").is_none() {
-        return host::skip("no strace");
-    }
+    need("strace");
     let more = |how| {
         let (few, many) = (calls(how, "10"), calls(how, "210"));
         let names: BTreeSet<&String> = few.keys().chain(many.keys()).collect();

@@ -7,19 +7,19 @@ use std::sync::atomic::Ordering;
 
 use madrigal_report::{Record, Report};
 use madrigal_tests::host::{self, How, Running, Scratch};
+use madrigal_tests::trials::need;
+
+madrigal_tests::trials![every_byte_is_there_behind_a_jump,];
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jumps/jumps.c");
 
 /// Four bytes each.
 const NUMBERS: &str = "30000";
 
-#[test]
 fn every_byte_is_there_behind_a_jump() {
     let scratch = Scratch::new();
     let program = scratch.path().join("jumps");
-    if host::find_program("cc").is_none() {
-        return host::skip("no cc");
-    }
+    need("cc");
     host::run(Command::new("cc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(SOURCE)).expect_success();
     for how in How::ALL {
         let mut running = Running::start(host::command(how, &program, &scratch).arg(NUMBERS));

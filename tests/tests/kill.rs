@@ -124,7 +124,6 @@ fn a_kill_in_both_directions_leaves_a_prefix() {
 fn a_sender_killed_after_it_moved_ends_the_stream_without_error() {
     let mut choices = Choices::new();
     let scratch = Scratch::new();
-    let mut moved = 0;
     for _ in 0..20 {
         let (server, mut client) = couple(&scratch, "receive", "send");
         let pid = client.pid() as u32;
@@ -135,9 +134,7 @@ fn a_sender_killed_after_it_moved_ends_the_stream_without_error() {
         client.kill();
         let ended = server.wait();
         survived(&scratch, Victim::Single, &ended, &["eof"]);
-        moved += 1;
     }
-    assert_eq!(moved, 20);
 }
 
 #[test]

@@ -10,6 +10,15 @@ use std::sync::atomic::Ordering;
 use madrigal_report::{Path as Way, Record, Report};
 use madrigal_tests::host::{self, How, Running, Scratch};
 use madrigal_tests::net;
+use madrigal_tests::trials::{need, skip};
+
+madrigal_tests::trials![
+    a_thousand_idle_connections_cost_no_time,
+    ten_thousand_connections_in_64_megabytes,
+    short_connections_by_the_thousand,
+    descriptors_run_out_as_in_a_plain_program,
+    large_receives_to_fresh_memory_are_whole_and_take_huge_pages,
+];
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
 
@@ -46,7 +55,6 @@ fn ticks(pid: i32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-#[test]
 fn a_thousand_idle_connections_cost_no_time() {
     let scratch = Scratch::new();
     let (server, client, idle) = crowd(&scratch, 1000);
@@ -81,11 +89,10 @@ fn shared_bytes(pids: &[i32], name: &str) -> u64 {
     seen.values().sum()
 }
 
-#[test]
 fn ten_thousand_connections_in_64_megabytes() {
     const COUNT: usize = 9_900;
     if !can_open(10_200) {
-        return host::skip("the limit of open files is below 10,200");
+        skip("the limit of open files is below 10,200");
     }
     let scratch = Scratch::new();
     let (server, client, idle) = crowd(&scratch, COUNT);
@@ -108,7 +115,6 @@ fn can_open(n: u64) -> bool {
     soft == "unlimited" || soft.parse::<u64>().is_ok_and(|limit| limit >= n)
 }
 
-#[test]
 fn short_connections_by_the_thousand() {
     let scratch = Scratch::new();
     let (server, port) = echo(&scratch);
@@ -131,7 +137,6 @@ fn open_files(pid: i32) -> usize {
     std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")).map_or(usize::MAX, Iterator::count)
 }
 
-#[test]
 fn descriptors_run_out_as_in_a_plain_program() {
     let scratch = Scratch::new();
     for limit in ["12", "13", "32", "33", "100"] {
@@ -159,9 +164,8 @@ while more := receiver.recv_into(target[got:]): got += more
 print(target == data, got, sum(map(int, re.findall(r'AnonHugePages: *([0-9]+)', open('/proc/self/smaps').read()))))
 ";
 
-#[test]
 fn large_receives_to_fresh_memory_are_whole_and_take_huge_pages() {
-    let Some(python) = host::find_program("python3") else { return host::skip("no python3") };
+    let python = need("python3");
     let scratch = Scratch::new();
     let told = |how| host::run(host::command(how, &python, &scratch).args(["-c", FRESH])).expect_success().text();
     let (plain, wrapped) = (told(How::Plain), told(How::Wrapped));
@@ -170,6 +174,6 @@ fn large_receives_to_fresh_memory_are_whole_and_take_huge_pages() {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     match setting.contains("[madvise]") {
         true => assert!(huge(&plain) == 0 && huge(&wrapped) >= 2048, "{plain}{wrapped}"),
-        false => host::skip(&format!("huge pages: transparent_hugepage/enabled is {}", setting.trim())),
+        false => skip(format!("huge pages: transparent_hugepage/enabled is {}", setting.trim())),
     }
 }

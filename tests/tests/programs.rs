@@ -9,6 +9,7 @@
 use std::path::Path;
 
 use madrigal_tests::host::{self, Ended, How, Scratch};
+use madrigal_tests::trials::skip;
 
 /// What every script begins with: `await PORT` waits for a listener.
 const PRELUDE: &str = "export LC_ALL=C
@@ -32,11 +33,11 @@ fn same(name: &str) {
     let script = std::fs::read_to_string(path).unwrap();
     let needs = script.lines().next().and_then(|l| l.strip_prefix("# needs: ")).expect("the first line names programs");
     if let Some(missing) = needs.split(' ').find(|p| host::find_program(p).is_none() && !Path::new(p).is_file()) {
-        return host::skip(&format!("{missing} is not installed"));
+        skip(format!("{missing} is not installed"));
     }
     let plain = run(How::Plain, &script);
     if plain.status == 77 {
-        return host::skip(plain.text().trim());
+        skip(plain.text().trim());
     }
     let plain_err = String::from_utf8_lossy(&plain.err).into_owned();
     assert!(plain.status == 0 && !plain.out.is_empty(), "plain: {} {} {plain_err}", plain.status, plain.text());
@@ -48,7 +49,9 @@ fn same(name: &str) {
 }
 
 macro_rules! programs {
-    ($($test:ident = $script:literal;)*) => { $(#[test] fn $test() { same($script); })* };
+    ($($test:ident = $script:literal;)*) => { madrigal_tests::trials![$($test),*];
+
+        $(fn $test() { same($script); })* };
 }
 
 programs! {

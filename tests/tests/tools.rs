@@ -1,13 +1,13 @@
 //! Tools that people use on programs (docs/tools.md), used on wrapped ones: a small server and client (`tools/transfer.c`) under each, their
 //! bytes checked and their sums those of a plain run, shared memory used where it is to be, and no finding of the tool's.
 //!
-//! A tool that is not installed, or that cannot be used here even on a plain program, is ignored, and its name says why.
+//! Without a tool, or where it cannot be used even on a plain program, a test is ignored, and says why.
 
 #[path = "tools/bed.rs"]
 mod bed;
 
 use bed::{Bed, Under, attached, library, usable};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use madrigal_tests::host;
 
 type Done = Result<(), Failed>;
@@ -32,8 +32,10 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let mut trials = Vec::new();
     let mut add = |name: &str, lacks: Option<String>, test: Box<dyn FnOnce() -> Done + Send>| {
-        let trial = Trial::test(name, test).with_ignored_flag(lacks.is_some());
-        trials.push(trial.with_kind(lacks.map_or(String::new(), |lacks| format!("skipped: {lacks}"))));
+        trials.push(Trial::ignorable_test(name, move || match lacks {
+            Some(lacks) => Ok(Completion::ignored_with(lacks)),
+            None => test().map(|()| Completion::Completed),
+        }));
     };
     for (name, programs, test) in PROGRAMS {
         let missing = programs.iter().find(|program| host::find_program(program).is_none());

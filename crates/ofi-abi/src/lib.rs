@@ -1,7 +1,7 @@
 //! libfabric's binary interface: its structures as they are in version 2.6, whose tails older versions never look at.
 //!
 //! What a provider of reliable datagrams needs, and who uses one: types and numbers, nothing that runs. Names follow libfabric's
-//! without the prefix (`fi_tx_attr` is `TxAttr`), so that its manual pages serve as documentation. `layout_tests.rs` compares sizes and
+//! without the prefix (`fi_tx_attr` is `TxAttr`), so that its manual pages serve as documentation. `tests/layout.rs` compares sizes and
 //! offsets with the installed headers.
 #![allow(missing_docs, reason = "members are libfabric's, and documented there")]
 
@@ -9,8 +9,6 @@ pub mod endpoint;
 pub mod errno;
 pub mod flags;
 pub mod info;
-#[cfg(test)]
-mod layout_tests;
 pub mod object;
 pub mod queue;
 

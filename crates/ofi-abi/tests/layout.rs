@@ -6,7 +6,10 @@ use std::io::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
 
-use super::{endpoint, info, object, queue};
+use madrigal_ofi_abi::{endpoint, info, object, queue};
+use madrigal_tests::trials::{need, skip};
+
+madrigal_tests::trials![structures_are_those_of_the_installed_headers];
 
 /// A structure: its name in C, its size here, whether older versions have exactly that size; its members.
 struct Layout {
@@ -295,30 +298,28 @@ fn program(layouts: &[Layout]) -> String {
     text + "return bad; }\n"
 }
 
-/// Compiles C into `to`; what the compiler said if it failed; `None`: no compiler.
-fn compile(source: &str, to: &std::path::Path) -> Option<Result<(), String>> {
+/// Compiles C into `to`; what the compiler said if it failed.
+fn compile(source: &str, to: &std::path::Path) -> Result<(), String> {
     let mut cc = Command::new("cc");
     if let Some(folder) = std::env::var_os("LIBFABRIC_INCLUDE") {
         cc.arg("-I").arg(folder);
     }
     let cc = cc.args(["-w", "-x", "c", "-", "-o"]).arg(to).stdin(std::process::Stdio::piped());
-    let mut child = cc.stderr(std::process::Stdio::piped()).spawn().ok()?;
-    child.stdin.take()?.write_all(source.as_bytes()).ok()?;
-    let out = child.wait_with_output().ok()?;
-    Some(if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into_owned()) })
+    let mut child = cc.stderr(std::process::Stdio::piped()).spawn().expect("the compiler starts");
+    child.stdin.take().expect("a pipe").write_all(source.as_bytes()).expect("it reads");
+    let out = child.wait_with_output().expect("it ends");
+    if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into_owned()) }
 }
 
-#[test]
 fn structures_are_those_of_the_installed_headers() {
     let to = std::env::temp_dir().join(format!("madrigal-layout-{}", std::process::id()));
-    match compile(&format!("{HEADERS}int main(void) {{ return 0; }}"), &to) {
-        Some(Ok(())) => {}
-        Some(Err(_)) => return println!("skipped: no headers of libfabric"),
-        None => return println!("skipped: no C compiler"),
+    need("cc");
+    if compile(&format!("{HEADERS}int main(void) {{ return 0; }}"), &to).is_err() {
+        skip("no headers of libfabric");
     }
     let layouts: Vec<_> = [descriptions(), objects(), queues(), endpoints(), fronts()].into_iter().flatten().collect();
     assert!(layouts.len() > 45);
-    compile(&program(&layouts), &to).expect("a compiler").expect("our names of structures and members are libfabric's");
+    compile(&program(&layouts), &to).expect("our names of structures and members are libfabric's");
     let out = Command::new(&to).output().expect("the program runs");
     let _ = std::fs::remove_file(&to);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));

@@ -1,11 +1,24 @@
 //! The library as libfabric and the loader see it: what it exports, what it links, and everything a program can do with it, through
-//! the installed libfabric. Skipped without that, or without a C compiler.
+//! the installed libfabric. Ignored without that, or without a C compiler.
 //!
 //! Features (docs/features.md): P7, G9.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use madrigal_tests::trials::{need, skip};
+
+madrigal_tests::trials![
+    exports_one_name_and_links_nothing_but_the_c_library,
+    fi_info_tells_what_is_offered,
+    tells_mpich_to_inject_no_more_than_its_eager_threshold,
+    does_everything_within_a_process,
+    does_everything_between_processes_over_shared_memory,
+    does_everything_between_processes_over_tcp,
+    sleeps_on_a_descriptor,
+    finds_peers_by_host_and_port,
+];
 
 /// The folder this test was built in: `target/debug/deps/this-test`.
 fn target() -> PathBuf {
@@ -47,11 +60,8 @@ impl Drop for Folder {
     }
 }
 
-#[test]
 fn exports_one_name_and_links_nothing_but_the_c_library() {
-    let Ok(out) = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output() else {
-        return println!("skipped: no nm");
-    };
+    let out = Command::new(need("nm")).args(["-D", "--defined-only"]).arg(library()).output().expect("nm runs");
     let text = String::from_utf8_lossy(&out.stdout);
     let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
     assert_eq!(names, ["fi_prov_ini"]);
@@ -62,26 +72,23 @@ fn exports_one_name_and_links_nothing_but_the_c_library() {
     assert!(strangers.is_empty(), "{strangers:?}");
 }
 
-/// Compiles the program that drives us; `None`: not here.
-fn driver(folder: &Path) -> Option<PathBuf> {
+/// Compiles the program that drives us.
+fn driver(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drive.c");
     let program = folder.join("drive");
-    let out =
-        Command::new("cc").args(["-Wall", "-O1", "-o"]).arg(&program).arg(source).arg("-lfabric").output().ok()?;
+    let mut cc = Command::new(need("cc"));
+    let out = cc.args(["-Wall", "-O1", "-o"]).arg(&program).arg(source).arg("-lfabric").output().expect("cc runs");
     let said = String::from_utf8_lossy(&out.stderr);
     if said.contains("rdma/fabric.h: No such file") || said.contains("-lfabric") {
-        return None;
+        skip("no libfabric to compile against");
     }
     assert!(out.status.success(), "{said}");
-    Some(program)
+    program
 }
 
 fn drive(how: &str, methods: &str) {
     let folder = Folder::new(&format!("{}-{methods}", how.replace(' ', "-")));
-    let Some(program) = driver(&folder.0) else {
-        return println!("skipped: no libfabric to compile against, or no C compiler");
-    };
-    let mut command = Command::new(program);
+    let mut command = Command::new(driver(&folder.0));
     command.args(how.split(' ')).env("FI_PROVIDER_PATH", &folder.0).env("MADRIGAL_METHODS", methods);
     command.env("MADRIGAL_DIR", folder.0.join("meet"));
     let out = command.output().expect("it runs");
@@ -89,67 +96,60 @@ fn drive(how: &str, methods: &str) {
     assert!(out.status.success() && said.contains("good"), "{:?}: {said}", out.status);
 }
 
-/// What `fi_info -p madrigal ARGUMENTS` ends with and says; `None`: there is none here.
-fn fi_info(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Option<(Option<i32>, String)> {
-    let mut command = Command::new("fi_info");
+/// What `fi_info -p madrigal ARGUMENTS` ends with and says.
+fn fi_info(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(need("fi_info"));
     command.args(["-p", "madrigal"]).args(arguments).env("FI_PROVIDER_PATH", folder);
-    let out = command.envs(variables.iter().copied()).output().ok()?;
-    Some((out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned()))
+    let out = command.envs(variables.iter().copied()).output().expect("fi_info runs");
+    (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-#[test]
 fn fi_info_tells_what_is_offered() {
     let folder = Folder::new("info");
-    let Some((code, brief)) = fi_info(&folder.0, &[], &[]) else { return println!("skipped: no fi_info") };
+    let (code, brief) = fi_info(&folder.0, &[], &[]);
     for line in ["provider: madrigal", "fabric: madrigal", "domain: madrigal", "type: FI_EP_RDM"] {
         assert!(code == Some(0) && brief.contains(line), "{line} is not in {brief}");
     }
-    let (code, full) = fi_info(&folder.0, &["-v"], &[]).expect("it ran before");
+    let (code, full) = fi_info(&folder.0, &["-v"], &[]);
     for word in ["FI_TAGGED", "FI_ATOMIC", "FI_MULTI_RECV", "FI_DIRECTED_RECV", "mr_mode: [  ]", "src_addrlen: 64"] {
         assert!(code == Some(0) && full.contains(word), "{word} is not in {full}");
     }
     for other in ["FI_EP_MSG", "FI_EP_DGRAM"] {
-        let (code, said) = fi_info(&folder.0, &["-t", other], &[]).expect("it ran before");
+        let (code, said) = fi_info(&folder.0, &["-t", other], &[]);
         assert!(code != Some(0) && said.is_empty(), "{other}: {said}");
     }
 }
 
 /// MPICH receives no more than this at once, but sends all that may be injected.
-#[test]
 fn tells_mpich_to_inject_no_more_than_its_eager_threshold() {
     let folder = Folder::new("eager");
     let inject = |variables: &[(&str, &str)]| {
-        let (code, full) = fi_info(&folder.0, &["-v"], variables)?;
+        let (code, full) = fi_info(&folder.0, &["-v"], variables);
         assert_eq!(code, Some(0), "{full}");
         full.lines().find_map(|line| line.trim().strip_prefix("inject_size: ")?.parse::<usize>().ok())
     };
-    let Some(most) = inject(&[]) else { return println!("skipped: no fi_info") };
+    let most = inject(&[]).expect("a size");
     assert_eq!(inject(&[("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "16384")]), Some(16384));
     assert_eq!(inject(&[("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD", "-1")]), Some(most));
 }
 
-#[test]
 fn does_everything_within_a_process() {
     drive("local", "shm");
 }
 
-#[test]
 fn does_everything_between_processes_over_shared_memory() {
     drive("pair", "shm");
 }
 
-#[test]
 fn does_everything_between_processes_over_tcp() {
     drive("pair", "tcp");
 }
 
-#[test]
 fn sleeps_on_a_descriptor() {
     drive("pair asleep", "shm");
     drive("pair asleep", "tcp");
 }
 
-#[test]
 fn finds_peers_by_host_and_port() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     drive(&format!("named {}", free.port()), "shm");

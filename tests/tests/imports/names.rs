@@ -120,8 +120,8 @@ impl Crate {
         let deep = deep.checked_sub(1)?;
         let mut at = place.clone();
         match first.as_str() {
-            "crate" => return self.find_in(&Vec::new(), rest, deep),
-            "self" => return self.find_in(place, rest, deep),
+            "crate" => self.find_in(&Vec::new(), rest, deep),
+            "self" => self.find_in(place, rest, deep),
             "super" => {
                 at.pop()?;
                 let mut rest = rest;
@@ -138,7 +138,7 @@ impl Crate {
     /// The same of a path below a module.
     fn find_in(&self, place: &Place, path: &[String], deep: usize) -> Option<(PathBuf, String)> {
         let module = self.modules.get(place)?;
-        let Some((first, rest)) = path.split_first() else { return None };
+        let (first, rest) = path.split_first()?;
         let deep = deep.checked_sub(1)?;
         let inner: Place = place.iter().cloned().chain([first.clone()]).collect();
         if self.modules.contains_key(&inner) {

@@ -4,8 +4,29 @@
 
 mod common;
 
-use common::{Folder, exe, exec, madrigal, need, run};
+use common::{Folder, exe, exec, madrigal, run};
+use madrigal_tests::trials::{need, skip};
 use std::process::Command;
+
+madrigal_tests::trials![
+    no_program_is_wrong_usage,
+    what_makes_no_sense_is_wrong_usage,
+    values_in_the_environment_are_read_as_strictly,
+    an_unknown_key_is_told_and_the_program_runs,
+    a_missing_program_is_127_and_one_that_cannot_be_executed_126,
+    a_script_without_a_first_line_runs_as_in_a_shell,
+    the_program_keeps_process_id_exit_status_and_death_by_signal,
+    the_program_inherits_what_it_would_without_us,
+    the_library_is_preloaded_once_and_before_the_users_own,
+    options_become_settings_and_verbose_tells_them,
+    verbose_names_the_fabric_that_ranks_may_use,
+    the_programs_options_are_left_alone,
+    a_static_program_runs_plain_and_is_told_so,
+    a_go_program_is_told_what_goes_past_the_library,
+    a_suid_program_is_told_and_runs,
+    without_the_library_nothing_runs,
+    an_unfit_directory_is_told_and_the_program_runs,
+];
 
 /// Runs it and wants this exit status and each of these texts on standard error.
 fn refused(args: &[&str], status: i32, texts: &[&str]) {
@@ -16,13 +37,11 @@ fn refused(args: &[&str], status: i32, texts: &[&str]) {
     }
 }
 
-#[test]
 fn no_program_is_wrong_usage() {
     refused(&[], 2, &["madrigal exec -- PROGRAM ARGUMENTS"]);
     refused(&["-v", "--"], 2, &["madrigal exec -- PROGRAM ARGUMENTS"]);
 }
 
-#[test]
 fn what_makes_no_sense_is_wrong_usage() {
     refused(&["--methods", "smh", "--", "true"], 2, &["no method `smh`", "shm, tcp"]);
     for ports in ["80-", "99999", "5-3", "http", ""] {
@@ -31,7 +50,6 @@ fn what_makes_no_sense_is_wrong_usage() {
     refused(&["--olny", "80", "--", "true"], 2, &["--only"]);
 }
 
-#[test]
 fn values_in_the_environment_are_read_as_strictly() {
     let (code, _, stderr) = run(exec(&["true"]).env("MADRIGAL_ONLY", "80-"));
     assert_eq!(code, Some(2));
@@ -41,7 +59,6 @@ fn values_in_the_environment_are_read_as_strictly() {
     );
 }
 
-#[test]
 fn an_unknown_key_is_told_and_the_program_runs() {
     let (code, stdout, stderr) =
         run(exec(&["--", "echo", "ran"]).env("MADRIGAL_FOO", "1").env("MADRIGAL_METHOD", "shm"));
@@ -50,7 +67,6 @@ fn an_unknown_key_is_told_and_the_program_runs() {
     assert!(stderr.contains("did you mean MADRIGAL_METHODS?"), "{stderr}");
 }
 
-#[test]
 fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
     let folder = Folder::new("refused");
     refused(&["--", "no-such-program-anywhere"], 127, &["no-such-program-anywhere: no such program in PATH="]);
@@ -64,14 +80,12 @@ fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
     refused(&["--", &noise], 126, &["neither a program nor a script"]);
 }
 
-#[test]
 fn a_script_without_a_first_line_runs_as_in_a_shell() {
     let folder = Folder::new("script");
     let script = folder.file("plain", 0o755, "echo \"$0 $1\"\n");
     assert_eq!(run(&mut exec(&["--", &script, "word"])).1, format!("{script} word\n"));
 }
 
-#[test]
 fn the_program_keeps_process_id_exit_status_and_death_by_signal() {
     let child = exec(&["--", "sh", "-c", "echo $$; exit 7"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
     let pid = child.id();
@@ -83,9 +97,8 @@ fn the_program_keeps_process_id_exit_status_and_death_by_signal() {
 }
 
 /// Signals that are blocked and ignored, and descriptors that are closed, are the program's as they would be without us.
-#[test]
 fn the_program_inherits_what_it_would_without_us() {
-    let Some(python) = need("python3") else { return };
+    let python = need("python3");
     let started = "import os, signal, sys\n\
                    signal.signal(signal.SIGPIPE, signal.SIG_IGN if 'ignore' in sys.argv else signal.SIG_DFL)\n\
                    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
@@ -99,7 +112,7 @@ fn the_program_inherits_what_it_would_without_us() {
             command.args(["-c", started, how, "--"]).args(words);
             run(&mut command)
         };
-        let grep = need("grep").unwrap();
+        let grep = need("grep");
         let plain = [&[grep.to_str().unwrap()], &shown[1..]].concat();
         let wrapped = [&[exe().to_str().unwrap(), "exec", "--"], &shown[..]].concat();
         let _ = madrigal();
@@ -114,7 +127,6 @@ fn the_program_inherits_what_it_would_without_us() {
     assert_eq!(run(&mut command).1, "closed\n");
 }
 
-#[test]
 fn the_library_is_preloaded_once_and_before_the_users_own() {
     let show = ["--", "sh", "-c", "echo $LD_PRELOAD"];
     let own = run(&mut exec(&show)).1;
@@ -126,7 +138,6 @@ fn the_library_is_preloaded_once_and_before_the_users_own() {
     assert_eq!(run(&mut exec(&again)).1, own);
 }
 
-#[test]
 fn options_become_settings_and_verbose_tells_them() {
     let show = "echo $MADRIGAL_ONLY/$MADRIGAL_METHODS";
     let args = ["-v", "--only", "80,90-99", "--methods", "^shm", "--", "sh", "-c", show];
@@ -139,7 +150,6 @@ fn options_become_settings_and_verbose_tells_them() {
     assert_eq!(stderr, "");
 }
 
-#[test]
 fn verbose_names_the_fabric_that_ranks_may_use() {
     let folder = Folder::new("fabric");
     for part in ["bin", "lib"] {
@@ -160,14 +170,12 @@ fn verbose_names_the_fabric_that_ranks_may_use() {
 }
 
 /// Without options of its own before it, a program's options are the program's.
-#[test]
 fn the_programs_options_are_left_alone() {
     assert_eq!(run(&mut exec(&["echo", "-v", "--only", "--", "--help"])).1, "-v --only -- --help\n");
 }
 
-#[test]
 fn a_static_program_runs_plain_and_is_told_so() {
-    let Some(cc) = need("cc") else { return };
+    let cc = need("cc");
     let folder = Folder::new("static");
     let source = folder.file(
         "p.c",
@@ -177,7 +185,7 @@ fn a_static_program_runs_plain_and_is_told_so() {
     );
     let built = Command::new(cc).args(["-static", "-o", &folder.path("p"), &source]).output().unwrap();
     if !built.status.success() {
-        return eprintln!("skipped: no static C library here");
+        skip("no static C library here");
     }
     let (code, stdout, stderr) = run(&mut exec(&["--", &folder.path("p")]));
     assert_eq!((code, stdout.as_str()), (Some(3), "none\n"));
@@ -188,9 +196,8 @@ fn a_static_program_runs_plain_and_is_told_so() {
     assert_eq!((by_script.0, by_script.2), (Some(3), stderr));
 }
 
-#[test]
 fn a_go_program_is_told_what_goes_past_the_library() {
-    let Some(go) = need("go") else { return };
+    let go = need("go");
     let folder = Folder::new("go");
     let source =
         "package main\nimport (\"fmt\"; \"os\")\nfunc main() { fmt.Println(os.Getenv(\"LD_PRELOAD\") != \"\") }\n";
@@ -203,7 +210,7 @@ fn a_go_program_is_told_what_goes_past_the_library() {
         built.status.success().then(|| run(&mut exec(&["--", &folder.path(name)])))
     };
     let Some((_, stdout, stderr)) = said("static", "0", &[]) else {
-        return eprintln!("skipped: go builds nothing here");
+        skip("go builds nothing here");
     };
     assert_eq!(stdout, "false\n");
     assert!(stderr.contains("is a Go program, is statically linked"), "{stderr}");
@@ -215,31 +222,29 @@ fn a_go_program_is_told_what_goes_past_the_library() {
     }
 }
 
-#[test]
 fn a_suid_program_is_told_and_runs() {
     use std::os::unix::fs::{PermissionsExt as _, chown};
     let folder = Folder::new("suid");
     let program = if rustix::process::geteuid().is_root() {
         let copy = folder.path("true");
-        std::fs::copy(need("true").unwrap(), &copy).unwrap();
+        std::fs::copy(need("true"), &copy).unwrap();
         chown(&copy, Some(65534), None).unwrap();
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755)).unwrap();
         copy
     } else {
-        let Some(su) = need("su") else { return };
+        let su = need("su");
         su.to_str().unwrap().to_owned()
     };
     if rustix::thread::no_new_privs().unwrap_or(false)
         || rustix::fs::statvfs(&*program).is_ok_and(|f| f.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID))
     {
-        return eprintln!("skipped: SUID means nothing here");
+        skip("SUID means nothing here");
     }
     let (code, _, stderr) = run(&mut exec(&["--", &program, "--help"]));
     assert_eq!(code, Some(0));
     assert!(stderr.contains("is SUID (it becomes user") && stderr.contains("stay with TCP"), "{stderr}");
 }
 
-#[test]
 fn without_the_library_nothing_runs() {
     let folder = Folder::new("alone");
     std::fs::copy(exe(), folder.path("madrigal")).unwrap();
@@ -248,7 +253,6 @@ fn without_the_library_nothing_runs() {
     assert!(stderr.contains("libmadrigal-syswrap.so") && stderr.contains("make install"), "{stderr}");
 }
 
-#[test]
 fn an_unfit_directory_is_told_and_the_program_runs() {
     let folder = Folder::new("unsafe");
     use std::os::unix::fs::PermissionsExt as _;

@@ -4,10 +4,18 @@
 
 mod common;
 
+use madrigal_tests::trials::skip;
 use std::process::{Child, Command, Stdio};
 
 use common::{madrigal, run};
 use serde_json::Value;
+
+madrigal_tests::trials![
+    a_rank_tells_its_peers_paths_and_counters,
+    a_rank_tells_addresses,
+    a_rank_over_a_provider_of_libfabric_tells_which,
+    what_the_parallel_side_can_do_here_is_told,
+];
 
 /// Two processes that send each other messages until this is dropped: the command measuring a Circuit.
 struct Job(Child);
@@ -52,7 +60,6 @@ fn peer(worker: &Value) -> &Value {
     &peers[0]
 }
 
-#[test]
 fn a_rank_tells_its_peers_paths_and_counters() {
     let mut job = Job::start("shm");
     let worker = job.worker();
@@ -78,7 +85,6 @@ fn a_rank_tells_its_peers_paths_and_counters() {
     assert!(all.contains(&format!("process {} (", job.0.id())), "{all}");
 }
 
-#[test]
 fn a_rank_tells_addresses() {
     let mut job = Job::start("tcp");
     let worker = job.worker();
@@ -91,14 +97,13 @@ fn a_rank_tells_addresses() {
     drop(job);
 }
 
-#[test]
 fn a_rank_over_a_provider_of_libfabric_tells_which() {
     let (_, stdout, _) = run(madrigal().args(["info", "-d", "--json"]).env("MADRIGAL_METHODS", "fabric:tcp"));
     let info: Value = serde_json::from_str(&stdout).unwrap();
     let driver =
         info["drivers"].as_array().unwrap().iter().find(|driver| driver["name"] == "fabric:tcp").unwrap().clone();
     if driver["ok"] == false {
-        return eprintln!("skipped: {driver}");
+        skip(format!("{driver}"));
     }
     let mut job = Job::start("fabric:tcp");
     let worker = job.worker();
@@ -107,7 +112,6 @@ fn a_rank_over_a_provider_of_libfabric_tells_which() {
     assert!(told["how"].as_str().unwrap().starts_with("tcp"), "{told}");
 }
 
-#[test]
 fn what_the_parallel_side_can_do_here_is_told() {
     let (code, stdout, _) = run(madrigal().args(["info", "-d", "--json"]));
     assert_eq!(code, Some(0));

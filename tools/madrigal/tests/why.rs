@@ -4,8 +4,22 @@
 
 mod common;
 
-use common::{Folder, Running, exec, madrigal, need, pair, run};
+use common::{Folder, Running, exec, madrigal, pair, run};
+use madrigal_tests::trials::{need, skip};
 use serde_json::Value;
+
+madrigal_tests::trials![
+    a_wrapped_pair_goes_by_shared_memory_and_leaves_nothing,
+    whoever_is_killed_nothing_is_left_at_the_next_start,
+    with_one_end_plain_the_reason_is_named,
+    a_wrapped_process_without_connections_has_none,
+    no_process_and_nonsense_are_told,
+    another_users_process_is_told,
+    info_tells_settings_with_where_they_are_from,
+    completions_and_manual_pages_come_out,
+    idle_peers_are_connected_while_what_they_cost_is_measured,
+    a_measurement_comes_with_its_yardstick,
+];
 
 fn why(args: &[&str]) -> (Option<i32>, String, String) {
     run(madrigal().arg("why").args(args))
@@ -27,13 +41,12 @@ fn connection(pid: u32) -> Value {
     connections[0].clone()
 }
 
-#[test]
 fn a_wrapped_pair_goes_by_shared_memory_and_leaves_nothing() {
-    let Some(python) = need("python3") else { return };
+    let python = need("python3");
     let info: Value = serde_json::from_str(&run(madrigal().args(["info", "--json"])).1).unwrap();
     let lacking = info["kernel"]["features"].as_array().unwrap().iter().find(|feature| feature["ok"] == false);
     if let Some(feature) = lacking {
-        return eprintln!("skipped: nothing moves here: {feature}");
+        skip(format!("nothing moves here: {feature}"));
     }
     let folder = Folder::new("shm");
     let dir = folder.path("rendezvous");
@@ -59,9 +72,8 @@ fn a_wrapped_pair_goes_by_shared_memory_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }
 
-#[test]
 fn whoever_is_killed_nothing_is_left_at_the_next_start() {
-    let Some(python) = need("python3") else { return };
+    let python = need("python3");
     let folder = Folder::new("killed");
     let dir = folder.path("rendezvous");
     let files = || std::fs::read_dir(&dir).unwrap().count();
@@ -77,9 +89,8 @@ fn whoever_is_killed_nothing_is_left_at_the_next_start() {
     assert_eq!(files(), 0);
 }
 
-#[test]
 fn with_one_end_plain_the_reason_is_named() {
-    let Some(python) = need("python3") else { return };
+    let python = need("python3");
     let folder = Folder::new("plain");
     let dir = folder.path("rendezvous");
     let (server, client) = pair(&python, (false, true), &dir, 100);
@@ -92,7 +103,6 @@ fn with_one_end_plain_the_reason_is_named() {
     assert!(stderr.contains("is not under madrigal") && stderr.contains("madrigal exec -- python"), "{stderr}");
 }
 
-#[test]
 fn a_wrapped_process_without_connections_has_none() {
     let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
     cat.tell("up");
@@ -101,7 +111,6 @@ fn a_wrapped_process_without_connections_has_none() {
     assert_eq!((code, stdout), (Some(0), format!("process {} (cat): 0 connections, missed_bells 0\n", cat.pid())));
 }
 
-#[test]
 fn no_process_and_nonsense_are_told() {
     // Beyond the largest id a kernel gives (proc(5), pid_max).
     let (code, _, stderr) = why(&["4194305"]);
@@ -110,11 +119,10 @@ fn no_process_and_nonsense_are_told() {
     assert_eq!(why(&["redis"]).0, Some(2));
 }
 
-#[test]
 fn another_users_process_is_told() {
     use std::os::unix::process::CommandExt as _;
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can be another user");
+        skip("only root can be another user");
     }
     let mut cat = Running::start(exec(&["--", "cat"]).stderr(std::process::Stdio::null()));
     cat.tell("up");
@@ -129,7 +137,6 @@ fn another_users_process_is_told() {
     assert!(stderr.contains("belongs to user 0, and you are user 65534"), "{stderr}");
 }
 
-#[test]
 fn info_tells_settings_with_where_they_are_from() {
     let folder = Folder::new("info");
     let dir = folder.path("rendezvous");
@@ -160,7 +167,6 @@ fn info_tells_settings_with_where_they_are_from() {
     assert!(text.contains("NOT") && text.contains("dir-missing") && text.contains("set MADRIGAL_DIR"), "{text}");
 }
 
-#[test]
 fn completions_and_manual_pages_come_out() {
     let (code, stdout, _) = run(madrigal().args(["completions", "bash"]));
     assert!(code == Some(0) && stdout.contains("_madrigal()"));
@@ -170,7 +176,6 @@ fn completions_and_manual_pages_come_out() {
     assert!(page.contains("\\-\\-only") && std::path::Path::new(&folder.path("madrigal.1")).exists());
 }
 
-#[test]
 fn idle_peers_are_connected_while_what_they_cost_is_measured() {
     let few = ["perf", "circuit", "--peers", "3", "--iterations", "50", "--json"];
     let (code, stdout, stderr) = run(madrigal().args(few));
@@ -192,7 +197,6 @@ fn idle_peers_are_connected_while_what_they_cost_is_measured() {
     assert!(stderr.contains(" of 200 idle peers are connected by tcp"), "{stderr}");
 }
 
-#[test]
 fn a_measurement_comes_with_its_yardstick() {
     let (code, stdout, stderr) = run(madrigal().args(["perf", "vlink", "--iterations", "50", "--json"]));
     assert_eq!(code, Some(0), "{stderr}");

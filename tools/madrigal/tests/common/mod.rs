@@ -66,18 +66,6 @@ pub(crate) fn run(command: &mut Command) -> (Option<i32>, String, String) {
     (status.code(), text(&stdout), text(&stderr))
 }
 
-/// The file of a program, looked for as a shell does; says that the test is skipped where there is none.
-pub(crate) fn need(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Servers may lie where users do not look.
-    let all = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
-    let found = all.map(|dir| dir.join(program)).find(|file| file.is_file());
-    if found.is_none() {
-        eprintln!("skipped: no {program} here");
-    }
-    found
-}
-
 /// A directory that ends with the test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 

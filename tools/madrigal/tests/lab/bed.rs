@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use madrigal_tests::trials::skip;
+
 use super::common::bed::{is_root, until};
 
 /// The examples.
@@ -115,14 +117,13 @@ pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
     (status.unwrap_or(-1), out, err)
 }
 
-/// Whether labs can be built here; if not, says that the test is skipped and why.
-pub(crate) fn possible(who: Who) -> bool {
+/// A test that builds labs.
+pub(crate) fn need_lab(who: Who) {
     static KNOWN: [OnceLock<Option<String>>; 2] = [const { OnceLock::new() }; 2];
     let obstacle = KNOWN[usize::from(who == Who::Nobody)].get_or_init(|| obstacle(who));
     if let Some(obstacle) = obstacle {
-        println!("skipped: {obstacle}");
+        skip(obstacle.as_str());
     }
-    obstacle.is_none()
 }
 
 /// Why labs cannot be built here.

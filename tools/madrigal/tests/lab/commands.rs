@@ -4,18 +4,15 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::bed::{Bed, Home, Who, example, possible, run};
+use super::bed::{Bed, Home, Who, example, need_lab, run};
 use super::common::bed::until;
 
 fn kill(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
 }
 
-#[test]
-fn a_command_keeps_its_status_and_its_signals() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_command_keeps_its_status_and_its_signals() {
+    need_lab(Who::Me);
     let bed = Bed::up("docker0-twins.toml");
     assert_eq!(bed.exec("a1", &["sh", "-c", "exit 7"]).0, 7);
     assert_eq!(bed.exec("a1", &["sh", "-c", "kill -9 $$"]).0, 137);
@@ -41,11 +38,8 @@ fn a_command_keeps_its_status_and_its_signals() {
     bed.down();
 }
 
-#[test]
-fn a_shell_has_the_terminal() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_shell_has_the_terminal() {
+    need_lab(Who::Me);
     // Types what follows into a terminal in which `lab exec` runs; the status is the command's.
     const TYPE: &str = "import os, pty, signal, sys\n\
         signal.signal(signal.SIGINT, signal.SIG_DFL)\n\
@@ -76,8 +70,7 @@ fn a_shell_has_the_terminal() {
     bed.down();
 }
 
-#[test]
-fn wrong_files_and_settings_are_told_by_line_and_key() {
+pub(crate) fn wrong_files_and_settings_are_told_by_line_and_key() {
     let home = Home::new(Who::Me);
     let file = std::env::temp_dir().join(format!("madrigal-lab-wrong-{}.toml", std::process::id()));
     std::fs::write(&file, "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[link.ab]\nbetween = ['a', 'b']\n")
@@ -94,11 +87,8 @@ fn wrong_files_and_settings_are_told_by_line_and_key() {
     assert_eq!(run(&mut home.lab(&["down", "--name", "../x"])).0, 2);
 }
 
-#[test]
-fn settings_are_refused_with_an_example() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn settings_are_refused_with_an_example() {
+    need_lab(Who::Me);
     let bed = Bed::up("nat-left.toml");
     let refused = |args: &[&str]| {
         let (status, _, err) = run(&mut bed.home.lab(&[&["set"], args].concat()));
@@ -113,11 +103,8 @@ fn settings_are_refused_with_an_example() {
     bed.down();
 }
 
-#[test]
-fn several_labs_have_names() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn several_labs_have_names() {
+    need_lab(Who::Me);
     let home = Home::new(Who::Me);
     let file = example("docker0-twins.toml");
     let lab = |args: &[&str]| run(&mut home.lab(args));
@@ -133,11 +120,8 @@ fn several_labs_have_names() {
     assert_eq!(lab(&["down"]).1, "lab `two` is down\n");
 }
 
-#[test]
-fn what_is_killed_is_told_and_leaves_nothing() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn what_is_killed_is_told_and_leaves_nothing() {
+    need_lab(Who::Me);
     let bed = Bed::up("two-sites.toml");
     let pid = |list: &str, n: usize| bed.status()[list][n]["pid"].to_string();
     kill("-KILL", &pid("hosts", 2));

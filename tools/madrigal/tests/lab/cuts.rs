@@ -6,9 +6,10 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use super::bed::{Bed, Who, example, possible};
+use madrigal_tests::trials::need_all;
+
+use super::bed::{Bed, Who, example, need_lab};
 use super::common::bed::until;
-use super::grid::has;
 
 /// Two ends that send to each other without rest, bytes that tell where they belong, until a file is there; each says what it has read,
 /// or how it ended. The server writes that to a file.
@@ -83,7 +84,7 @@ struct Soak {
     bed: Bed,
     folder: String,
     client: Program,
-    count: Option<Program>,
+    count: Program,
     others: Vec<Program>,
 }
 
@@ -95,18 +96,14 @@ impl Soak {
         let (forward, port) = Self::forward(&bed, "b1:7000");
         let mut client = Program::start(&bed, "a1", &["/usr/bin/python3", "-c", SOAK, "call", &folder, &port]);
         assert_eq!(client.line(), "ready");
-        let mut all = Self { bed, folder, client, count: None, others: vec![server, forward] };
-        if has("redis-server") && has("redis-cli") {
-            let redis = ["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"];
-            let redis = Program::start(&all.bed, "b1", &redis);
-            until("redis", || all.bed.exec("b1", &["redis-cli", "ping"]).1.contains("PONG").then_some(()));
-            let (forward, port) = Self::forward(&all.bed, "b1:6379");
-            let mut count = Program::start(&all.bed, "a1", &["/usr/bin/python3", "-c", COUNT, &all.folder, &port]);
-            assert_eq!(count.line(), "ready");
-            all.count = Some(count);
-            all.others.extend([redis, forward]);
-        }
-        all
+        need_all(&["redis-server", "redis-cli"]);
+        let redis = ["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"];
+        let redis = Program::start(&bed, "b1", &redis);
+        until("redis", || bed.exec("b1", &["redis-cli", "ping"]).1.contains("PONG").then_some(()));
+        let (forward_redis, port) = Self::forward(&bed, "b1:6379");
+        let mut count = Program::start(&bed, "a1", &["/usr/bin/python3", "-c", COUNT, &folder, &port]);
+        assert_eq!(count.line(), "ready");
+        Self { bed, folder, client, count, others: vec![server, forward, redis, forward_redis] }
     }
 
     fn forward(bed: &Bed, to: &str) -> (Program, String) {
@@ -125,9 +122,7 @@ impl Soak {
         let (one, other) = (numbers(&told), numbers(&served));
         assert!(one.len() == 2 && one[0] == other[1] && one[1] == other[0], "{told}; {served}");
         println!("the client {told} blocks of 32 KiB");
-        if let Some(count) = &mut self.count {
-            assert_eq!(count.line(), "counted");
-        }
+        assert_eq!(self.count.line(), "counted");
     }
 
     /// What became of everything where there is no way any more.
@@ -159,11 +154,8 @@ fn wait(seconds: &str) {
     assert!(Command::new("sleep").arg(seconds).status().unwrap().success());
 }
 
-#[test]
-fn streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one() {
+    need_lab(Who::Me);
     let mut soak = Soak::start(Bed::up_with(Who::Me, &example("two-sites.toml"), &["--with-daemons"]).0);
     let links = soak.log("a1").matches("no link with r").count();
     soak.bed.lab(&["cut", "ar"]);
@@ -196,11 +188,8 @@ pub(crate) const TWO_WAYS: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true
     [link.an]\nbetween = ['a', 'north']\nrate = '100M'\ndelay = '5ms'\n[link.bn]\nbetween = ['b', 'north']\nrate = '100M'\ndelay = '5ms'\n\
     [link.as]\nbetween = ['a', 'south']\nrate = '100M'\ndelay = '10ms'\n[link.bs]\nbetween = ['b', 'south']\nrate = '100M'\ndelay = '10ms'\n";
 
-#[test]
-fn streams_go_on_by_another_relay_when_one_is_killed_or_cut_off() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn streams_go_on_by_another_relay_when_one_is_killed_or_cut_off() {
+    need_lab(Who::Me);
     let bed = Bed::up_text_with(TWO_WAYS, &["--with-daemons"]).0;
     let exe = bed.home.exe();
     let mut soak = Soak::start(bed);

@@ -4,9 +4,11 @@
 
 use std::process::{Child, Command};
 
-use super::bed::{Who, possible};
+use madrigal_tests::trials::need_all;
+
+use super::bed::{Who, need_lab};
 use super::common::bed::until;
-use super::grid::{Grid, has};
+use super::grid::Grid;
 
 /// What the tests' programs listen at.
 pub(crate) const ALLOW: &str = "allow = '7000,2809,5201,6379,8080,8730'\n";
@@ -14,11 +16,8 @@ pub(crate) const ALLOW: &str = "allow = '7000,2809,5201,6379,8080,8730'\n";
 /// Every port: launchers and ranks of MPIs take any.
 pub(crate) const ALLOW_ALL: &str = "allow = '1-65535'\n";
 
-#[test]
-fn nat_left_works_both_ways() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn nat_left_works_both_ways() {
+    need_lab(Who::Me);
     let grid = format!("[site.a]\nhosts.a1 = []\n{ALLOW}[site.b]\nhosts.b1 = '198.51.100.2'\n{ALLOW}");
     let mut grid = Grid::up("nat-left.toml", &grid, &["a1", "b1"]);
     grid.echo("a1", "7000");
@@ -30,11 +29,8 @@ fn nat_left_works_both_ways() {
     grid.down();
 }
 
-#[test]
-fn one_way_firewall_works_both_ways() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn one_way_firewall_works_both_ways() {
+    need_lab(Who::Me);
     let grid = format!("[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}");
     let mut grid = Grid::up("one-way-firewall.toml", &grid, &["b1", "a1"]);
     grid.echo("a1", "7000");
@@ -52,11 +48,9 @@ pub(crate) fn two_sites() -> String {
     )
 }
 
-#[test]
-fn redis_between_two_sites_behind_nat() {
-    if !possible(Who::Me) || !has("redis-server") || !has("redis-cli") {
-        return;
-    }
+pub(crate) fn redis_between_two_sites_behind_nat() {
+    need_lab(Who::Me);
+    need_all(&["redis-server", "redis-cli"]);
     let mut grid = Grid::up("two-sites.toml", &two_sites(), &["r", "a1", "b1"]);
     grid.linked("a1", "r");
     grid.linked("b1", "r");
@@ -79,11 +73,8 @@ fn redis_between_two_sites_behind_nat() {
     grid.down();
 }
 
-#[test]
-fn a_short_cut_is_survived_and_a_long_one_is_a_clean_error() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_short_cut_is_survived_and_a_long_one_is_a_clean_error() {
+    need_lab(Who::Me);
     let mut grid = Grid::up("two-sites.toml", &two_sites(), &["r", "a1", "b1"]);
     grid.echo("b1", "7000");
     grid.linked("a1", "r");

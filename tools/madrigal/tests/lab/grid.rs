@@ -266,11 +266,6 @@ impl Grid {
     }
 }
 
-/// Whether a program is here; says that something is skipped where it is not.
-pub(crate) fn has(program: &str) -> bool {
-    common::need(program).is_some()
-}
-
 /// Keeps what passes a device; at SIGTERM says what the TCP connections there were: for each direction of each connection whose beginning
 /// was seen, its ports, and the types of its TLS records, or the bytes that are none; and whether plain text of the tests was found.
 const CAPTURE: &str = "import socket, struct, signal, sys\n\

@@ -8,7 +8,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use super::bed::{Bed, Who, example, possible};
+use madrigal_tests::trials::skip;
+
+use super::bed::{Bed, Who, example, need_lab};
 use super::common;
 use super::daemons::{ALLOW, two_sites};
 use super::grid::Grid;
@@ -66,7 +68,7 @@ impl Site {
         self.agents.push(child);
     }
 
-    /// The MPIs there are here.
+    /// The MPIs, which have to be here.
     pub(crate) fn mpis(&self) -> Vec<Mpi> {
         let wheel = common::exe().parent().unwrap().parent().unwrap().join("mpi/mpich/bin");
         let wheel = |program: &str| wheel.join(program).to_str().unwrap().to_owned();
@@ -75,15 +77,13 @@ impl Site {
             ("mpich", wheel("mpicc"), wheel("mpiexec"), &[][..], "-hosts"),
             ("openmpi", "/usr/bin/mpicc.openmpi".to_owned(), "/usr/bin/mpirun.openmpi".to_owned(), debian, "--host"),
         ];
-        let mut found = Vec::new();
-        for (name, compiler, launcher, words, hosts) in all {
+        let mpi = |(name, compiler, launcher, words, hosts): (_, String, String, _, _)| {
             if !Path::new(&compiler).exists() || !Path::new(&launcher).exists() {
-                println!("skipped: no {launcher}: run tests/mpi/setup --light");
-                continue;
+                skip(format!("no {name}: run tests/mpi/setup --light"));
             }
-            found.push(Mpi { name, compiler, launcher, words, hosts });
-        }
-        found
+            Mpi { name, compiler, launcher, words, hosts }
+        };
+        all.map(mpi).into()
     }
 
     /// A program of the tests built for an MPI.
@@ -148,9 +148,7 @@ impl Site {
 
 /// Jobs of every MPI on a1 and b1 of an example, whose ranks meet by these hops.
 fn meet(lab: &str, hops: &[&str]) {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let (bed, _) = Bed::up_with(Who::Me, &example(lab), &["--with-daemons"]);
     let site = Site::new(&bed, &["a1", "b1"]);
     for mpi in site.mpis() {
@@ -160,26 +158,20 @@ fn meet(lab: &str, hops: &[&str]) {
     bed.down();
 }
 
-#[test]
-fn ranks_of_two_sites_behind_nat_meet_by_a_relay() {
+pub(crate) fn ranks_of_two_sites_behind_nat_meet_by_a_relay() {
     meet("two-sites.toml", &["a1", "r", "b1"]);
 }
 
-#[test]
-fn ranks_meet_through_a_one_way_firewall() {
+pub(crate) fn ranks_meet_through_a_one_way_firewall() {
     meet("one-way-firewall.toml", &["b1", "a1"]);
 }
 
-#[test]
-fn ranks_of_ipv6_meet_ranks_of_ipv4() {
+pub(crate) fn ranks_of_ipv6_meet_ranks_of_ipv4() {
     meet("ipv6-only.toml", &["a1", "r", "b1"]);
 }
 
-#[test]
-fn ranks_of_networks_that_overlap_meet_on_three_hosts() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn ranks_of_networks_that_overlap_meet_on_three_hosts() {
+    need_lab(Who::Me);
     let (bed, _) = Bed::up_with(Who::Me, &example("overlapping.toml"), &["--with-daemons"]);
     let site = Site::new(&bed, &["a1", "b1", "r"]);
     // The launcher's host is one whose address another one has, and one whose address is its own.
@@ -190,11 +182,8 @@ fn ranks_of_networks_that_overlap_meet_on_three_hosts() {
     bed.down();
 }
 
-#[test]
-fn ranks_that_cannot_meet_say_what_was_tried() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn ranks_that_cannot_meet_say_what_was_tried() {
+    need_lab(Who::Me);
     // The launcher's port may be connected to, those of ranks may not.
     let file = two_sites().replace(ALLOW, "allow = '6000-6019'\n");
     let grid = Grid::up("two-sites.toml", &format!("trusted = true\n{file}"), &["r", "a1", "b1"]);

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::bed::{Bed, Who, possible};
+use super::bed::{Bed, Who, need_lab};
 use super::common::bed::until;
 use super::cuts::{Program, TWO_WAYS};
 use super::jobs::{Mpi, Site};
@@ -89,11 +89,8 @@ fn ways(bed: &Bed, count: usize) {
     }
 }
 
-#[test]
-fn a_job_outlives_its_relay_while_there_is_another_one() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_job_outlives_its_relay_while_there_is_another_one() {
+    need_lab(Who::Me);
     let bed = Bed::up_text_with(TWO_WAYS, &["--with-daemons"]).0;
     let site = Site::new(&bed, &["a1", "b1"]);
     for mpi in site.mpis() {
@@ -128,11 +125,8 @@ fn a_job_outlives_its_relay_while_there_is_another_one() {
     bed.down();
 }
 
-#[test]
-fn a_job_without_a_relay_or_without_a_daemon_hears_of_it() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_job_without_a_relay_or_without_a_daemon_hears_of_it() {
+    need_lab(Who::Me);
     let bed = Bed::up_text_with(TWO_WAYS, &["--with-daemons"]).0;
     let site = Site::new(&bed, &["a1", "b1"]);
     for mpi in site.mpis() {

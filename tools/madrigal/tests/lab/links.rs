@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Who, possible};
+use super::bed::{Bed, Who, need_lab};
 use super::common::bed::until;
 
 /// The shortest of some round-trip times.
@@ -20,11 +20,8 @@ fn expect_round_trip(bed: &Bed, from: &str, to: &str, wanted: f64) {
     println!("round trip {from} {to}: {ratio:.3} x {wanted} ms");
 }
 
-#[test]
-fn delay_is_as_configured_and_changes_live() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn delay_is_as_configured_and_changes_live() {
+    need_lab(Who::Me);
     let bed = Bed::up("two-sites.toml");
     expect_round_trip(&bed, "a1", "203.0.113.2", 20.0);
     expect_round_trip(&bed, "a1", "198.18.2.1", 40.0);
@@ -39,11 +36,8 @@ fn delay_is_as_configured_and_changes_live() {
     bed.down();
 }
 
-#[test]
-fn a_cut_link_carries_nothing_and_a_healed_one_goes_on() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_cut_link_carries_nothing_and_a_healed_one_goes_on() {
+    need_lab(Who::Me);
     let mut bed = Bed::up("two-sites.toml");
     bed.serve("r", 7000);
     assert_eq!(bed.call("a1", &[("r", 7000)]), ["r 198.18.1.1"]);
@@ -62,11 +56,8 @@ fn there(bed: &Bed, link: usize) -> (u64, u64) {
     (counts["packets"].as_u64().unwrap(), counts["lost"].as_u64().unwrap())
 }
 
-#[test]
-fn loss_is_as_configured() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn loss_is_as_configured() {
+    need_lab(Who::Me);
     const COUNT: u64 = 2000;
     const RECEIVE: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 9)); s.settimeout(30); n = 0\n\
         print('ready', flush=True)\n\
@@ -107,11 +98,8 @@ fn iperf(bed: &Bed, (from, to): (&str, &str), address: &str, control: &str) -> f
     told["end"]["sum_received"]["bits_per_second"].as_f64().unwrap()
 }
 
-#[test]
-fn rate_is_as_configured() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn rate_is_as_configured() {
+    need_lab(Who::Me);
     if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join("iperf3").is_file()) {
         return println!("skipped: no iperf3 here");
     }

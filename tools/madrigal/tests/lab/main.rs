@@ -19,13 +19,72 @@ mod secured;
 mod ways;
 mod without;
 
-use bed::{Bed, Who, possible};
+use bed::{Bed, Who, need_lab};
 
-#[test]
+madrigal_tests::trials![
+    two_sites,
+    one_way_firewall,
+    docker0_twins,
+    dangling_nic,
+    overlapping,
+    ipv6_only,
+    nat_left,
+    without_rights,
+    switches_and_settings_of_hosts,
+    commands::a_command_keeps_its_status_and_its_signals,
+    commands::a_shell_has_the_terminal,
+    commands::wrong_files_and_settings_are_told_by_line_and_key,
+    commands::settings_are_refused_with_an_example,
+    commands::several_labs_have_names,
+    commands::what_is_killed_is_told_and_leaves_nothing,
+    cuts::streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one,
+    cuts::streams_go_on_by_another_relay_when_one_is_killed_or_cut_off,
+    daemons::nat_left_works_both_ways,
+    daemons::one_way_firewall_works_both_ways,
+    daemons::redis_between_two_sites_behind_nat,
+    daemons::a_short_cut_is_survived_and_a_long_one_is_a_clean_error,
+    jobs::ranks_of_two_sites_behind_nat_meet_by_a_relay,
+    jobs::ranks_meet_through_a_one_way_firewall,
+    jobs::ranks_of_ipv6_meet_ranks_of_ipv4,
+    jobs::ranks_of_networks_that_overlap_meet_on_three_hosts,
+    jobs::ranks_that_cannot_meet_say_what_was_tried,
+    killed::a_job_outlives_its_relay_while_there_is_another_one,
+    killed::a_job_without_a_relay_or_without_a_daemon_hears_of_it,
+    links::delay_is_as_configured_and_changes_live,
+    links::a_cut_link_carries_nothing_and_a_healed_one_goes_on,
+    links::loss_is_as_configured,
+    links::rate_is_as_configured,
+    matrix::open,
+    matrix::nat_left_and_right,
+    matrix::nat_both_and_a_relay,
+    matrix::a_firewall_from_left_to_right_only,
+    matrix::nothing_but_ssh,
+    matrix::overlapping_networks,
+    matrix::ipv6_only,
+    matrix::docker0_twins,
+    matrix::a_dangling_nic,
+    matrix::where_nothing_is_possible_an_error_names_every_attempt,
+    rates::a_relay_fills_a_line_of_100_megabits,
+    routes::programs_between_two_sites_behind_nat,
+    routes::programs_through_a_one_way_firewall,
+    routes::programs_between_networks_with_the_same_addresses,
+    saturated::what_is_urgent_stands_behind_little,
+    secured::two_sites_with_daemons_show_nothing_but_tls_at_the_border,
+    secured::a_host_of_a_lab_is_shut_out_by_its_ca,
+    secured::labs_of_all_shapes_have_daemons,
+    secured::daemons_need_no_rights,
+    secured::a_lab_whose_daemons_cannot_start_is_not_up,
+    ways::why_and_doctor_between_sites_behind_nat,
+    ways::several_relays_carry_a_stream_and_rules_forbid_them,
+    ways::ssh_is_a_way_until_there_is_a_better_one,
+    ways::a_command_that_fails_says_why,
+    ways::long_packets_that_vanish_hold_nobody_up,
+    without::what_must_be_enciphered_is_not_connected_without_a_daemon,
+    without::a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself,
+];
+
 fn two_sites() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("two-sites.toml");
     for host in ["a2", "b1", "r", "a1"] {
         bed.serve(host, 7000);
@@ -51,11 +110,8 @@ fn two_sites() {
     bed.down();
 }
 
-#[test]
 fn one_way_firewall() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("one-way-firewall.toml");
     for (host, port) in [("a1", 7000), ("a1", 22), ("b1", 7000)] {
         bed.serve(host, port);
@@ -65,11 +121,8 @@ fn one_way_firewall() {
     bed.down();
 }
 
-#[test]
 fn docker0_twins() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("docker0-twins.toml");
     bed.serve("a1", 7000);
     bed.serve("a2", 7000);
@@ -80,11 +133,8 @@ fn docker0_twins() {
     bed.down();
 }
 
-#[test]
 fn dangling_nic() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("dangling-nic.toml");
     bed.serve("a2", 7000);
     assert_eq!(bed.call("a1", &[("192.168.7.2", 7000), ("a2", 7000)]), ["-", "a2 10.1.0.2"]);
@@ -93,11 +143,8 @@ fn dangling_nic() {
     bed.down();
 }
 
-#[test]
 fn overlapping() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("overlapping.toml");
     for (host, port) in [("a1", 22), ("b1", 22), ("r", 7000)] {
         bed.serve(host, port);
@@ -109,11 +156,8 @@ fn overlapping() {
     bed.down();
 }
 
-#[test]
 fn ipv6_only() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("ipv6-only.toml");
     for host in ["r", "b1"] {
         bed.serve(host, 7000);
@@ -130,11 +174,8 @@ fn ipv6_only() {
     bed.down();
 }
 
-#[test]
 fn nat_left() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let mut bed = Bed::up("nat-left.toml");
     bed.serve("a1", 7000);
     bed.serve("b1", 7000);
@@ -143,12 +184,9 @@ fn nat_left() {
     bed.down();
 }
 
-#[test]
 fn without_rights() {
     let who = if common::bed::is_root() { Who::Nobody } else { Who::Me };
-    if !possible(who) {
-        return;
-    }
+    need_lab(who);
     let mut bed = Bed::up_as(who, &bed::example("two-sites.toml"));
     assert_eq!(bed.status()["unprivileged"], true);
     bed.serve("r", 7000);
@@ -168,11 +206,8 @@ const REST: &str = "[site.a]\nnetwork = ['10.1.0.0/24', 'fd00:a::/64']\nfirewall
     [host.a2]\nfirewall = 'in'\nopen = [22]\nrefuse = true\n\
     [link.ab]\nbetween = ['a', 'b']\n";
 
-#[test]
 fn switches_and_settings_of_hosts() {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let file = std::env::temp_dir().join(format!("madrigal-lab-rest-{}.toml", std::process::id()));
     std::fs::write(&file, REST).unwrap();
     let mut bed = Bed::up_as(Who::Me, &file);

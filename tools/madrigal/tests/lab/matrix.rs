@@ -6,19 +6,19 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Who, possible, run};
+use super::bed::{Bed, Who, need_lab, run};
 use super::common::bed::{WATCHDOG, until};
 use super::daemons::{ALLOW, ALLOW_ALL};
 use super::grid::{Capture, Grid, Seen};
 use super::jobs::Site;
 use super::programs::PROGRAMS;
-use super::ways::{has_ssh, only_ssh};
+use super::ways::{need_ssh, only_ssh};
 
 /// What lies between two hosts.
 struct Scene {
     name: &'static str,
-    /// Builds it, with daemons; nothing where that cannot be done here, which was said.
-    up: fn() -> Option<Grid>,
+    /// Builds it, with daemons.
+    up: fn() -> Grid,
     rows: &'static [Row],
     /// Where everything passes that leaves the first site: a host or router, and its device there.
     border: (&'static str, &'static str),
@@ -48,63 +48,66 @@ const fn row(from: &'static str, to: &'static str, way: &'static str) -> Row {
 const SCENES: &[Scene] = &[
     Scene {
         name: "open",
-        up: || Some(text(OPEN)),
+        up: || text(OPEN),
         rows: &[row("a1", "b1", "direct")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
     },
     Scene {
         name: "NAT left, NAT right",
-        up: || Some(example("nat-left.toml")),
+        up: || example("nat-left.toml"),
         rows: &[row("a1", "b1", "direct"), row("b1", "a1", "reverse")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
     },
     Scene {
         name: "NAT both, a relay",
-        up: || Some(example("two-sites.toml")),
+        up: || example("two-sites.toml"),
         rows: &[row("a1", "b1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
     },
     Scene {
         name: "firewall, left to right only",
-        up: || Some(example("one-way-firewall.toml")),
+        up: || example("one-way-firewall.toml"),
         rows: &[row("a1", "b1", "direct"), row("b1", "a1", "reverse")],
         border: ("gw-a", "ab"),
         passes: Passes::Tls,
     },
     Scene {
         name: "only ssh",
-        up: || has_ssh().then(only_ssh),
+        up: || {
+            need_ssh();
+            only_ssh()
+        },
         rows: &[row("a1", "b1", "command")],
         border: ("gw-a", "ab"),
         passes: Passes::Ssh,
     },
     Scene {
         name: "overlapping networks",
-        up: || Some(example("overlapping.toml")),
+        up: || example("overlapping.toml"),
         rows: &[row("a1", "b1", "through r"), row("b1", "a1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
     },
     Scene {
         name: "IPv6 only",
-        up: || Some(example("ipv6-only.toml")),
+        up: || example("ipv6-only.toml"),
         rows: &[row("a1", "b1", "through r")],
         border: ("gw-a", "ar"),
         passes: Passes::Tls,
     },
     Scene {
         name: "docker0 twins",
-        up: || Some(twins("docker0-twins.toml", ["172.17.0.1", "172.17.0.1"])),
+        up: || twins("docker0-twins.toml", ["172.17.0.1", "172.17.0.1"]),
         rows: &[row("a1", "a2", "direct")],
         border: ("a1", "eth0"),
         passes: Passes::Tls,
     },
     Scene {
         name: "dangling NIC",
-        up: || Some(twins("dangling-nic.toml", ["192.168.7.1", "192.168.7.2"])),
+        up: || twins("dangling-nic.toml", ["192.168.7.1", "192.168.7.2"]),
         rows: &[row("a1", "a2", "direct")],
         border: ("a1", "eth0"),
         passes: Passes::Tls,
@@ -173,11 +176,9 @@ fn again(grid: &Grid, row: &Row) -> f64 {
 
 /// All programs in one scene.
 fn play(name: &str) {
-    if !possible(Who::Me) {
-        return;
-    }
+    need_lab(Who::Me);
     let scene = SCENES.iter().find(|scene| scene.name == name).unwrap();
-    let Some(mut grid) = (scene.up)() else { return };
+    let mut grid = (scene.up)();
     let capture = Capture::start(&grid.bed, scene.border.0, scene.border.1);
     let first_row = scene.rows.first().unwrap();
     let site = Site::new(&grid.bed, &[first_row.from, first_row.to]);
@@ -224,48 +225,39 @@ fn judge(scene: &Scene, seen: &Seen) {
     }
 }
 
-#[test]
-fn open() {
+pub(crate) fn open() {
     play("open");
 }
 
-#[test]
-fn nat_left_and_right() {
+pub(crate) fn nat_left_and_right() {
     play("NAT left, NAT right");
 }
 
-#[test]
-fn nat_both_and_a_relay() {
+pub(crate) fn nat_both_and_a_relay() {
     play("NAT both, a relay");
 }
 
-#[test]
-fn a_firewall_from_left_to_right_only() {
+pub(crate) fn a_firewall_from_left_to_right_only() {
     play("firewall, left to right only");
 }
 
-#[test]
-fn nothing_but_ssh() {
+pub(crate) fn nothing_but_ssh() {
     play("only ssh");
 }
 
-#[test]
-fn overlapping_networks() {
+pub(crate) fn overlapping_networks() {
     play("overlapping networks");
 }
 
-#[test]
-fn ipv6_only() {
+pub(crate) fn ipv6_only() {
     play("IPv6 only");
 }
 
-#[test]
-fn docker0_twins() {
+pub(crate) fn docker0_twins() {
     play("docker0 twins");
 }
 
-#[test]
-fn a_dangling_nic() {
+pub(crate) fn a_dangling_nic() {
     play("dangling NIC");
 }
 
@@ -285,11 +277,8 @@ const TRY: &str = "import errno, json, os, socket, subprocess, sys, time\n\
     why = subprocess.run([sys.argv[1], 'why', str(os.getpid())], stdout=-1, env=env).stdout.decode()\n\
     print(json.dumps({'told': told, 'seconds': e - b, 'why': why}))\n";
 
-#[test]
-fn where_nothing_is_possible_an_error_names_every_attempt() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn where_nothing_is_possible_an_error_names_every_attempt() {
+    need_lab(Who::Me);
     let text = format!(
         "[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW}\
          via = 'echo the command says no >&2; false'\n[site.public]\nhosts.r = '203.0.113.2'\nrelay = 'r'\n"

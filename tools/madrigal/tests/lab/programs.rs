@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use madrigal_tests::trials::{need, need_all, skip};
 use serde_json::Value;
 
 use super::common::bed::until;
-use super::grid::{Grid, has};
+use super::grid::Grid;
 
 /// A program between two hosts.
 type Program = fn(&mut Grid, &str, &str);
@@ -43,26 +44,19 @@ fn files(grid: &Grid) -> String {
 
 /// A redis server on `to`, and clients on `from`.
 pub(crate) fn try_redis(grid: &mut Grid, from: &str, to: &str) {
-    if !has("redis-server") || !has("redis-cli") {
-        return;
-    }
+    need_all(&["redis-server", "redis-cli", "redis-benchmark"]);
     redis(grid, to, "127.0.0.1");
     assert_eq!(grid.wrapped(from, &["redis-cli", "-h", to, "ping"]), "PONG\n");
     let long = "MADRIGAL-PLAIN-TEXT.".repeat(2500);
     assert_eq!(grid.wrapped(from, &["redis-cli", "-h", to, "set", "key", &long]), "OK\n");
     assert_eq!(grid.wrapped(from, &["redis-cli", "-h", to, "get", "key"]).trim(), long);
-    if has("redis-benchmark") {
-        let told =
-            grid.wrapped(from, &["redis-benchmark", "-h", to, "-c", "20", "-n", "400", "-t", "set,get", "--csv"]);
-        assert!(told.contains("\"SET\",") && told.contains("\"GET\","), "{told}");
-    }
+    let told = grid.wrapped(from, &["redis-benchmark", "-h", to, "-c", "20", "-n", "400", "-t", "set,get", "--csv"]);
+    assert!(told.contains("\"SET\",") && told.contains("\"GET\","), "{told}");
 }
 
 /// A web server on `to`, and a browser of sorts on `from`.
 pub(crate) fn try_web(grid: &mut Grid, from: &str, to: &str) {
-    if !has("curl") || !has("nginx") {
-        return;
-    }
+    need_all(&["curl", "nginx"]);
     let www = files(grid);
     let text = format!(
         "daemon off;\nuser root;\npid /dev/shm/nginx.pid;\nerror_log /dev/null;\nevents {{}}\nhttp {{ access_log off;\n\
@@ -84,9 +78,7 @@ pub(crate) fn try_web(grid: &mut Grid, from: &str, to: &str) {
 
 /// rsync's own daemon on `to`; what it has is brought to `from`.
 pub(crate) fn try_rsync(grid: &mut Grid, from: &str, to: &str) {
-    if !has("rsync") {
-        return;
-    }
+    need("rsync");
     let data = files(grid);
     let text = format!("use chroot = no\naddress = 127.0.0.1\nport = 8730\n[data]\npath = {data}\nuid = 0\ngid = 0\n");
     let config = grid.bed.home.file("rsyncd.conf", &text);
@@ -101,9 +93,7 @@ pub(crate) fn try_rsync(grid: &mut Grid, from: &str, to: &str) {
 
 /// iperf3, both ways, with two streams.
 pub(crate) fn try_iperf(grid: &mut Grid, from: &str, to: &str) {
-    if !has("iperf3") {
-        return;
-    }
+    need("iperf3");
     for more in [&["-P", "2"][..], &["-R"]] {
         let command = [&["iperf3", "-c", to, "-t", "1", "-J"], more].concat();
         let received = iperf(grid, to, &["-B", "127.0.0.1"], |grid| grid.wrap(from, &command));
@@ -126,23 +116,20 @@ pub(crate) fn iperf(grid: &mut Grid, to: &str, at: &[&str], client: impl FnOnce(
 
 /// An omniORB server on `to`, and a client on `from`: text, data there and back, an exception.
 pub(crate) fn try_corba(grid: &mut Grid, from: &str, to: &str) {
-    let Some(echo) = corba() else { return };
-    let echo = echo.to_str().unwrap();
+    let echo = corba().to_str().unwrap();
     assert_eq!(grid.ready(to, &[echo, "server", "-ORBendPoint", "giop:tcp:127.0.0.1:2809"]), "ready\n");
     assert_eq!(grid.wrapped(from, &[echo, "client", &format!("corbaloc::{to}:2809/Echo")]), "well\n");
 }
 
-/// The program of `lab/corba`, compiled once; what cannot be is said.
-fn corba() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    if ["omniidl", "c++"].iter().any(|tool| !has(tool)) {
-        return None;
-    }
-    BUILT.get_or_init(compile).as_deref()
+/// The program of `lab/corba`, compiled once.
+fn corba() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    need_all(&["omniidl", "c++"]);
+    BUILT.get_or_init(compile)
 }
 
 /// Where it was compiled before from the same text, it is there.
-fn compile() -> Option<PathBuf> {
+fn compile() -> PathBuf {
     const SOURCES: [(&str, &str); 2] =
         [("Echo.idl", include_str!("corba/Echo.idl")), ("echo.cc", include_str!("corba/echo.cc"))];
     let mut hash = DefaultHasher::new();
@@ -150,7 +137,7 @@ fn compile() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("corba-{:016x}", hash.finish()));
     let program = folder.join("echo");
     if program.exists() {
-        return Some(program);
+        return program;
     }
     std::fs::create_dir_all(&folder).unwrap();
     SOURCES.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
@@ -160,8 +147,7 @@ fn compile() -> Option<PathBuf> {
     );
     let told = Command::new("sh").args(["-c", &script]).current_dir(&folder).output().unwrap();
     if !told.status.success() {
-        println!("skipped: omniORB's C++ does not compile here: {}", String::from_utf8_lossy(&told.stderr));
-        return None;
+        skip(format!("omniORB's C++ does not compile here: {}", String::from_utf8_lossy(&told.stderr)));
     }
-    Some(program)
+    program
 }

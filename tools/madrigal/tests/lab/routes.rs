@@ -3,18 +3,17 @@
 //!
 //! Features (docs/features.md): B16, B18, L7.
 
-use super::bed::{Who, possible};
+use madrigal_tests::trials::need;
+
+use super::bed::{Who, need_lab};
 use super::common;
 use super::common::bed::until;
 use super::daemons::two_sites;
-use super::grid::{Grid, has};
+use super::grid::Grid;
 use super::programs::{redis, seen, try_iperf, try_redis, try_rsync, try_web};
 
-#[test]
-fn programs_between_two_sites_behind_nat() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn programs_between_two_sites_behind_nat() {
+    need_lab(Who::Me);
     let mut grid = Grid::up("two-sites.toml", &two_sites(), &["r", "a1", "a2", "b1"]);
     grid.linked("a1", "r");
     grid.linked("b1", "r");
@@ -22,30 +21,26 @@ fn programs_between_two_sites_behind_nat() {
     try_web(&mut grid, "a1", "b1");
     try_rsync(&mut grid, "a1", "b1");
     try_iperf(&mut grid, "a1", "b1");
-    if has("redis-server") {
-        // By the address in the other site; and the hops are told.
-        let script = "import socket\ns = socket.create_connection(('10.2.0.2', 6379)); s.sendall(b'PING\\r\\n'); assert s.recv(9) == b'+PONG\\r\\n'\n\
-            assert s.getpeername() == ('10.2.0.2', 6379) and s.getsockname()[0] == '10.1.0.2', s\n\
-            import os, subprocess, sys\nprint(subprocess.run([sys.argv[1], 'why', str(os.getpid()), '--json'], stdout=-1).stdout.decode())";
-        let exe = common::exe().to_str().unwrap();
-        let told = grid.wrapped("a1", &["/usr/bin/python3", "-c", script, exe]);
-        let answer: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|_| panic!("{told}"));
-        let connection = &answer["processes"][0]["connections"][0];
-        assert_eq!(connection["daemon"]["hops"], serde_json::json!(["a1", "r", "b1"]), "{told}");
-        assert!(connection["daemon"]["why"].as_str().unwrap().contains("the network between is not trusted"), "{told}");
-        // Within a site nothing goes by daemons.
-        redis(&mut grid, "a2", "0.0.0.0");
-        assert_eq!(seen(&grid.wrapped("a1", &["redis-cli", "-h", "a2", "client", "list"])), "10.1.0.2");
-        assert_eq!(seen(&grid.wrapped("a1", &["redis-cli", "-h", "b1", "client", "list"])), "127.0.0.1");
-    }
+    // By the address in the other site; and the hops are told.
+    let script = "import socket\ns = socket.create_connection(('10.2.0.2', 6379)); s.sendall(b'PING\\r\\n'); assert s.recv(9) == b'+PONG\\r\\n'\n\
+        assert s.getpeername() == ('10.2.0.2', 6379) and s.getsockname()[0] == '10.1.0.2', s\n\
+        import os, subprocess, sys\nprint(subprocess.run([sys.argv[1], 'why', str(os.getpid()), '--json'], stdout=-1).stdout.decode())";
+    let exe = common::exe().to_str().unwrap();
+    let told = grid.wrapped("a1", &["/usr/bin/python3", "-c", script, exe]);
+    let answer: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|_| panic!("{told}"));
+    let connection = &answer["processes"][0]["connections"][0];
+    assert_eq!(connection["daemon"]["hops"], serde_json::json!(["a1", "r", "b1"]), "{told}");
+    assert!(connection["daemon"]["why"].as_str().unwrap().contains("the network between is not trusted"), "{told}");
+    // Within a site nothing goes by daemons.
+    redis(&mut grid, "a2", "0.0.0.0");
+    assert_eq!(seen(&grid.wrapped("a1", &["redis-cli", "-h", "a2", "client", "list"])), "10.1.0.2");
+    assert_eq!(seen(&grid.wrapped("a1", &["redis-cli", "-h", "b1", "client", "list"])), "127.0.0.1");
     grid.down();
 }
 
-#[test]
-fn programs_through_a_one_way_firewall() {
-    if !possible(Who::Me) || !has("redis-server") {
-        return;
-    }
+pub(crate) fn programs_through_a_one_way_firewall() {
+    need_lab(Who::Me);
+    need("redis-server");
     let allow = "allow = '6379,8080,8730,5201'\n";
     let file =
         format!("trusted = true\n[site.a]\nhosts.a1 = '10.1.0.2'\n{allow}[site.b]\nhosts.b1 = '10.2.0.2'\n{allow}");
@@ -60,11 +55,8 @@ fn programs_through_a_one_way_firewall() {
     grid.down();
 }
 
-#[test]
-fn programs_between_networks_with_the_same_addresses() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn programs_between_networks_with_the_same_addresses() {
+    need_lab(Who::Me);
     let allow = "allow = '6379,8080'\n";
     let file = format!(
         "[site.a]\nhosts.a1 = '10.0.0.2'\n{allow}[site.b]\nhosts.b1 = '10.0.0.2'\n{allow}\

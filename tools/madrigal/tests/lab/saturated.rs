@@ -4,10 +4,12 @@
 
 use std::time::Instant;
 
-use super::bed::{Who, possible};
+use madrigal_tests::trials::need;
+
+use super::bed::{Who, need_lab};
 use super::common::bed::until;
 use super::daemons::ALLOW;
-use super::grid::{Grid, has};
+use super::grid::Grid;
 
 /// Takes whatever comes.
 const SINK: &str = "import socket\n\
@@ -29,11 +31,9 @@ fn number(text: &str, word: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-#[test]
-fn what_is_urgent_stands_behind_little() {
-    if !possible(Who::Me) || !has("ss") {
-        return;
-    }
+pub(crate) fn what_is_urgent_stands_behind_little() {
+    need_lab(Who::Me);
+    need("ss");
     let grid = format!("trusted = true\n[site.a]\nhosts.a1 = []\n{ALLOW}[site.b]\nhosts.b1 = '198.51.100.2'\n{ALLOW}");
     let mut grid = Grid::up("nat-left.toml", &grid, &["b1", "a1"]);
     grid.linked("a1", "b1");
@@ -43,10 +43,8 @@ fn what_is_urgent_stands_behind_little() {
     assert_eq!(grid.ready("a1", &["/usr/bin/python3", "-c", FLOOD, &port]), "ready\n");
     let link = |grid: &Grid| grid.bed.exec("a1", &["ss", "-tin", "dport", "=", "7780"]).1;
     until("a full link", || number(&link(&grid), "bytes_acked:").filter(|acked| *acked > 10 << 20));
-    let mut most = 0;
-    for _ in 0..SAMPLES {
-        most = most.max(number(&link(&grid), "notsent:").unwrap_or(0));
-    }
+    let unsent: Vec<u64> = (0..SAMPLES).filter_map(|_| number(&link(&grid), "notsent:")).collect();
+    let most = unsent.iter().copied().max().unwrap_or(0);
     let busy = question(&grid);
     let text = link(&grid);
     let trip = text.split_once(" rtt:").and_then(|(_, rest)| rest.split('/').next()).unwrap_or("?").to_owned();
@@ -54,6 +52,8 @@ fn what_is_urgent_stands_behind_little() {
         "at most {} KiB unsent; a question takes {calm} ms on the idle link, {busy} ms on the full one, round trip {trip} ms",
         most >> 10
     );
+    // The link carries all it can, or nothing was measured.
+    assert!(unsent.len() > SAMPLES / 2, "of {SAMPLES} looks only {} found something unsent: {text}", unsent.len());
     assert!(most < MOST_UNSENT, "{most} bytes wait: {text}");
     grid.down();
 }

@@ -5,15 +5,12 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::bed::{Home, Who, possible, run};
+use super::bed::{Home, Who, need_lab, run};
 use super::common::bed::{is_root, until};
 use super::grid::{Capture, EXCHANGE, Grid};
 
-#[test]
-fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
+    need_lab(Who::Me);
     let (mut grid, told) = Grid::with_daemons(Who::Me, "two-sites.toml");
     assert!(told.contains("daemons on 5 hosts"), "{told}");
     // All there can be when the command returns: behind a NAT nobody is called from outside.
@@ -43,11 +40,8 @@ fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
     grid.down();
 }
 
-#[test]
-fn a_host_of_a_lab_is_shut_out_by_its_ca() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_host_of_a_lab_is_shut_out_by_its_ca() {
+    need_lab(Who::Me);
     let (grid, _) = Grid::with_daemons(Who::Me, "nat-left.toml");
     assert_eq!(grid.links("b1"), ["a1"]);
     let state = grid.bed.home.runtime().join("madrigal-lab/nat-left/config");
@@ -65,11 +59,8 @@ fn a_host_of_a_lab_is_shut_out_by_its_ca() {
     grid.down();
 }
 
-#[test]
-fn labs_of_all_shapes_have_daemons() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn labs_of_all_shapes_have_daemons() {
+    need_lab(Who::Me);
     for (file, host, with) in [
         ("overlapping.toml", "r", vec!["a1", "b1"]),
         ("ipv6-only.toml", "r", vec!["a1", "b1"]),
@@ -82,22 +73,16 @@ fn labs_of_all_shapes_have_daemons() {
     }
 }
 
-#[test]
-fn daemons_need_no_rights() {
+pub(crate) fn daemons_need_no_rights() {
     let who = if is_root() { Who::Nobody } else { Who::Me };
-    if !possible(who) {
-        return;
-    }
+    need_lab(who);
     let (grid, _) = Grid::with_daemons(who, "nat-left.toml");
     assert_eq!(grid.links("a1"), ["b1"]);
     grid.down();
 }
 
-#[test]
-fn a_lab_whose_daemons_cannot_start_is_not_up() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_lab_whose_daemons_cannot_start_is_not_up() {
+    need_lab(Who::Me);
     let home = Home::new(Who::Me);
     // The command itself is out of sight on that host.
     let hidden = Path::new(&home.exe()).parent().unwrap().to_str().unwrap().to_owned();

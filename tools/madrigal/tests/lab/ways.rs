@@ -4,12 +4,13 @@
 
 use std::process::{Child, Command};
 
+use madrigal_tests::trials::{need, need_all, skip};
 use serde_json::Value;
 
-use super::bed::{Bed, Home, Who, possible};
+use super::bed::{Bed, Home, Who, need_lab};
 use super::common::bed::{is_root, until};
 use super::daemons::{ALLOW_ALL, two_sites};
-use super::grid::{Grid, has};
+use super::grid::Grid;
 
 /// The check of that name.
 fn check<'a>(answer: &'a Value, name: &str) -> &'a Value {
@@ -17,11 +18,8 @@ fn check<'a>(answer: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no check {name}: {answer:#}"))
 }
 
-#[test]
-fn why_and_doctor_between_sites_behind_nat() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn why_and_doctor_between_sites_behind_nat() {
+    need_lab(Who::Me);
     let mut grid = Grid::up("two-sites.toml", &two_sites(), &["r", "a1", "b1"]);
     // Asked on either host, a1's daemon answers; the relay carries it.
     for host in ["a1", "b1"] {
@@ -119,11 +117,8 @@ const CHAIN: &str = "[switch.one]\nnetwork = '10.1.0.0/24'\nhosts = ['a1', 'r1']
     [switch.two]\nnetwork = '10.2.0.0/24'\nhosts = ['r1', 'r2']\n\
     [switch.three]\nnetwork = '10.3.0.0/24'\nhosts = ['r2', 'b1']\n";
 
-#[test]
-fn several_relays_carry_a_stream_and_rules_forbid_them() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn several_relays_carry_a_stream_and_rules_forbid_them() {
+    need_lab(Who::Me);
     let text = "[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000-7001'\n\
         [site.m]\nhosts = { r1 = ['10.1.0.3', '10.2.0.2'], r2 = ['10.2.0.3', '10.3.0.2'] }\nrelay = ['r1', 'r2']\n\
         [rule.shy]\nports = '7001'\nforbid = 'relay'\n";
@@ -187,12 +182,12 @@ const TALK: &str = "import socket, sys, os\n\
         if n == 3: print('ready', flush=True)\n\
     print('whole')\n";
 
-/// Whether ssh and its server can be used here.
-pub(crate) fn has_ssh() -> bool {
+/// A test that uses ssh and its server.
+pub(crate) fn need_ssh() {
     if !is_root() {
-        println!("skipped: a server of ssh is root's");
+        skip("a server of ssh is root's");
     }
-    is_root() && ["ssh", "ssh-keygen", "sshd"].iter().all(|program| has(program))
+    need_all(&["ssh", "ssh-keygen", "sshd"]);
 }
 
 /// That lab, with daemons on a1 and on b1, which a1 reaches by ssh.
@@ -203,18 +198,16 @@ pub(crate) fn only_ssh() -> Grid {
         "[site.a]\nhosts.a1 = '10.1.0.2'\n{ALLOW_ALL}[site.b]\nhosts.b1 = '10.2.0.2'\n{ALLOW_ALL}via = '{via} link'\n"
     );
     let mut grid = Grid::on(bed, &text, &["b1"]);
-    let sshd = super::common::need("sshd").unwrap();
+    let sshd = need("sshd");
     let server = format!("mkdir -p /run/sshd; exec {} -D -e -f {folder}/sshd_config", sshd.display());
     grid.serve("b1", &["sh", "-c", &server]);
     grid.start("a1");
     grid
 }
 
-#[test]
-fn ssh_is_a_way_until_there_is_a_better_one() {
-    if !possible(Who::Me) || !has_ssh() {
-        return;
-    }
+pub(crate) fn ssh_is_a_way_until_there_is_a_better_one() {
+    need_lab(Who::Me);
+    need_ssh();
     let mut grid = only_ssh();
     grid.echo("b1", "7000");
     let why = grid.takes("a1", "a1", "b1", "command");
@@ -251,11 +244,8 @@ fn wait(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-#[test]
-fn a_command_that_fails_says_why() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_command_that_fails_says_why() {
+    need_lab(Who::Me);
     let text = "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.b1 = []\nallow = '7000'\nvia = 'echo no such key >&2; false {host}'\n";
     let grid = Grid::up("nat-left.toml", text, &["a1"]);
     until("an attempt", || grid.run("a1", &["status"]).1.contains("(no such key)").then_some(()));
@@ -264,11 +254,8 @@ fn a_command_that_fails_says_why() {
     grid.down();
 }
 
-#[test]
-fn long_packets_that_vanish_hold_nobody_up() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn long_packets_that_vanish_hold_nobody_up() {
+    need_lab(Who::Me);
     let text = "[site.a]\nhosts.a1 = []\nallow = '7000'\n[site.b]\nhosts.b1 = []\nallow = '7000'\n\
         [site.m]\nhosts.r = ['203.0.113.2', '[2001:db8:1::2]:7780']\nrelay = 'r'\n";
     // a1 has IPv6 only, b1 IPv4 only, and on a1's way packets of more than 1280 bytes vanish without a word.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::bed::{Bed, Who, possible};
+use super::bed::{Bed, Who, need_lab};
 use super::common::bed::until;
 use super::grid::Grid;
 
@@ -38,11 +38,8 @@ fn talk(grid: &Grid, to: &str, times: &str) -> (Vec<String>, f64, String) {
     (each, told["seconds"].as_f64().unwrap(), told["why"].as_str().unwrap().to_owned())
 }
 
-#[test]
-fn what_must_be_enciphered_is_not_connected_without_a_daemon() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn what_must_be_enciphered_is_not_connected_without_a_daemon() {
+    need_lab(Who::Me);
     let allow = "allow = '7000'\n";
     let text = format!("[site.a]\nhosts.a1 = '10.1.0.2'\n{allow}[site.b]\nhosts.b1 = '10.2.0.2'\n{allow}");
     let mut grid = Grid::on(Bed::up_text(OPEN), &text, &["a1", "b1"]);
@@ -89,11 +86,8 @@ fn what_must_be_enciphered_is_not_connected_without_a_daemon() {
     grid.down();
 }
 
-#[test]
-fn a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself() {
-    if !possible(Who::Me) {
-        return;
-    }
+pub(crate) fn a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself() {
+    need_lab(Who::Me);
     // Daemons cannot reach each other directly, programs can.
     let lab = format!("{OPEN}[host.b1]\nfirewall = 'in'\nopen = [7000]\n[host.a1]\nfirewall = 'in'\n");
     let allow = "allow = '7000'\n";

@@ -1,16 +1,14 @@
 //! Daemons that hang: what programs see that connect through them.
 
+use madrigal_tests::trials::need;
 use std::process::Command;
 
 use crate::bed;
 use crate::common::bed::echo;
-use crate::common::{Running, need, run};
+use crate::common::{Running, run};
 
-#[test]
-fn a_daemon_that_hangs_is_an_error_that_says_so_where_there_is_no_other_way() {
-    if need("python3").is_none() {
-        return;
-    }
+pub(crate) fn a_daemon_that_hangs_is_an_error_that_says_so_where_there_is_no_other_way() {
+    need("python3");
     let bed = bed("silent", "1-65535");
     let port = echo().to_string();
     let script = "
@@ -48,11 +46,8 @@ print('well', flush=True); sys.stdin.readline()
     program.finish();
 }
 
-#[test]
-fn a_daemon_that_hangs_holds_up_no_connect_that_does_not_block() {
-    if need("python3").is_none() {
-        return;
-    }
+pub(crate) fn a_daemon_that_hangs_holds_up_no_connect_that_does_not_block() {
+    need("python3");
     let mut bed = bed("hangs", "1-65535");
     let port = echo().to_string();
     // Of thirty each would wait for two seconds if it waited for the daemon, and be refused after that.

@@ -6,6 +6,7 @@
 mod common;
 mod hangs;
 
+use madrigal_tests::trials::{need, skip};
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +15,22 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::bed::{Bed, echo, free_port, is_root};
-use common::{Running, madrigal, need, run};
+use common::{Running, madrigal, run};
+
+madrigal_tests::trials![
+    a_blocking_connect_by_name_and_by_alias,
+    what_a_server_says_at_once_is_not_lost,
+    a_connect_that_does_not_block_ends_when_the_far_end_is_there,
+    what_fails_fails_as_it_would_there,
+    why_shows_the_hops,
+    between_program_and_daemon_bytes_go_through_shared_memory,
+    without_a_daemon_and_by_the_users_rules_all_is_plain,
+    a_killed_daemon_is_a_reset_and_new_connections_work_once_it_is_back,
+    unauthenticated_peers_get_nothing_where_sockets_wait,
+    the_server_of_a_connection_through_daemons_has_its_hops_in_why,
+    hangs::a_daemon_that_hangs_is_an_error_that_says_so_where_there_is_no_other_way,
+    hangs::a_daemon_that_hangs_holds_up_no_connect_that_does_not_block,
+];
 
 /// Daemons of hosts a1 and b1, and a host c1 that nobody reaches. The second host of the file has the alias 127.77.0.2.
 fn bed(what: &str, allow: &str) -> Bed {
@@ -34,7 +50,7 @@ fn bed(what: &str, allow: &str) -> Bed {
 impl Bed {
     /// A Python script under `madrigal exec` on host a1, with what the scripts share.
     fn script(&self, options: &[&str], script: &str, args: &[&str]) -> Command {
-        let python = need("python3").unwrap();
+        let python = need("python3");
         let whole = format!("{SHARED}{script}");
         let words = [&["exec"], options, &["--", python.to_str().unwrap(), "-c", &whole], args].concat();
         self.on("a1", &words)
@@ -72,11 +88,8 @@ def move(s):
 def error(s): return s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 ";
 
-#[test]
 fn a_blocking_connect_by_name_and_by_alias() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let bed = bed("blocking", "1-65535");
     let port = echo().to_string();
     let script = "
@@ -116,11 +129,8 @@ print('well')
     assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
-#[test]
 fn what_a_server_says_at_once_is_not_lost() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let bed = bed("first", "1-65535");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
@@ -150,11 +160,8 @@ print(len(told))
     assert_eq!(bed.prints(script, &[&port]), "800\n");
 }
 
-#[test]
 fn a_connect_that_does_not_block_ends_when_the_far_end_is_there() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let bed = bed("nonblocking", "1-65535");
     let port = echo().to_string();
     let script = "
@@ -203,11 +210,8 @@ print('well')
     assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
-#[test]
 fn what_fails_fails_as_it_would_there() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let shut = free_port();
     let bed = bed("failed", &shut.to_string());
     let other = echo();
@@ -254,11 +258,8 @@ print(errno.errorcode[error(s)])
     assert_eq!((program.line(), program.line()), ("EHOSTUNREACH".to_owned(), "EHOSTUNREACH".to_owned()));
 }
 
-#[test]
 fn why_shows_the_hops() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let bed = bed("why", "1-65535");
     let port = echo().to_string();
     let script = "s = socket.create_connection(('b1', int(sys.argv[1]))); s.sendall(b'x'); s.recv(1)\n\
@@ -284,11 +285,8 @@ fn moved(bed: &Bed, host: &str, program: &Running) -> (u64, u64) {
     (connection["ring_in"].as_u64().unwrap(), connection["ring_out"].as_u64().unwrap())
 }
 
-#[test]
 fn between_program_and_daemon_bytes_go_through_shared_memory() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let mut bed = bed("rings", "1-65535");
     let server = "
 l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True)
@@ -297,7 +295,7 @@ def serve():
     while b := c.recv(65536): c.sendall(b)
 print(failed(serve), flush=True)
 ";
-    let python = need("python3").unwrap();
+    let python = need("python3");
     let words = ["exec", "--", python.to_str().unwrap(), "-c", &format!("{SHARED}{server}")];
     let mut server = Running::start(&mut bed.on("b1", &words));
     let port = server.line();
@@ -316,11 +314,8 @@ print(failed(lambda: s.recv(1)), flush=True)
     assert_eq!(server.line(), "ECONNRESET");
 }
 
-#[test]
 fn without_a_daemon_and_by_the_users_rules_all_is_plain() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let mut bed = bed("rules", "1-65535");
     let port = echo().to_string();
     let script = "
@@ -347,11 +342,8 @@ s = socket.create_connection(('127.0.0.1', port)); exchange(s, 100)
     assert_eq!(told(&bed, &[]), "fine fine\n");
 }
 
-#[test]
 fn a_killed_daemon_is_a_reset_and_new_connections_work_once_it_is_back() {
-    if need("python3").is_none() {
-        return;
-    }
+    need("python3");
     let mut bed = bed("killed", "1-65535");
     let port = echo().to_string();
     let script = "
@@ -399,14 +391,14 @@ for port in map(int, sys.argv[1:]):
         except OSError as e: print(errno.errorcode[e.errno])
 ";
 
-#[test]
 fn unauthenticated_peers_get_nothing_where_sockets_wait() {
-    let (Some(_), Some(python)) = (need("python3"), Some(Path::new("/usr/bin/python3")).filter(|path| path.exists()))
-    else {
-        return;
-    };
+    // Where everybody may execute it.
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        skip("no /usr/bin/python3");
+    }
     if !is_root() {
-        return eprintln!("skipped: only root can become somebody else");
+        skip("only root can become somebody else");
     }
     let bed = bed("unauthenticated", "1-65535");
     let port = echo().to_string();
@@ -423,9 +415,8 @@ fn unauthenticated_peers_get_nothing_where_sockets_wait() {
     assert_eq!(bed.prints(script, &[&port]), "well\n");
 }
 
-#[test]
 fn the_server_of_a_connection_through_daemons_has_its_hops_in_why() {
-    let Some(python) = need("python3") else { return };
+    let python = need("python3");
     let bed = bed("server", "1-65535");
     let script = "import socket, sys\ns = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)\n\
         c, _ = s.accept(); c.sendall(c.recv(1)); print('open', flush=True); sys.stdin.readline()";

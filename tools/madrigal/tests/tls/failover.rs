@@ -145,8 +145,7 @@ fn relays(bed: &Bed) -> [&'static str; 2] {
     until("a way", chosen)
 }
 
-#[test]
-fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
+pub(crate) fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
     let mut bed = two_relays("relays");
     let (_forward, local) = bed.forward("a1", &format!("b1:{}", echo()));
     let traffic = Traffic::start(local);
@@ -181,8 +180,7 @@ fn a_killed_relay_loses_no_byte_while_there_is_another_one() {
 }
 
 /// Streams of which nobody reads what comes back, until as much is on its way as can be, go on by another relay all the same.
-#[test]
-fn a_killed_relay_loses_nothing_of_streams_that_stand_still() {
+pub(crate) fn a_killed_relay_loses_nothing_of_streams_that_stand_still() {
     const STREAMS: usize = 3;
     const EACH: usize = 40 << 20;
     let mut bed = two_relays("still");
@@ -232,8 +230,7 @@ fn read_in_two(mut from: TcpStream, n: usize, each: usize, go_on: &AtomicBool) {
     }
 }
 
-#[test]
-fn a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain() {
+pub(crate) fn a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain() {
     let mut bed = two_relays("peer");
     let (_forward, local) = bed.forward("a1", &format!("b1:{}", echo()));
     let stream = connect(local);
@@ -284,8 +281,7 @@ impl Proxy {
     }
 }
 
-#[test]
-fn streams_outlive_the_connection_they_go_by() {
+pub(crate) fn streams_outlive_the_connection_they_go_by() {
     let port = free_port();
     let proxy = Proxy::start(port);
     let grid =

@@ -10,6 +10,7 @@ mod failover;
 mod many;
 mod unauthenticated;
 
+use madrigal_tests::trials::need;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -18,7 +19,26 @@ use common::bed::{Bed, WATCHDOG, bytes, echo, exchange, free_port, life, name, u
 use common::run;
 use madrigal_identity::{Authority, DAY, REVOKED, Which};
 
-#[test]
+madrigal_tests::trials![
+    bytes_go_both_ways_by_tls,
+    a_certificate_that_ends_ends_its_links_with_the_reason,
+    who_is_revoked_is_shut_out_at_once,
+    another_grid_is_refused,
+    who_answers_must_be_who_was_called,
+    nobody_passes_for_another_host,
+    who_shows_no_certificate_and_who_speaks_plainly_is_refused,
+    without_a_certificate_no_daemon_starts_that_needs_one,
+    a_server_that_stops_in_the_handshake_is_given_up,
+    a_renewed_certificate_keeps_links_and_streams,
+    failover::a_killed_relay_loses_no_byte_while_there_is_another_one,
+    failover::a_killed_relay_loses_nothing_of_streams_that_stand_still,
+    failover::a_killed_peer_is_a_reset_and_no_other_way_is_looked_for_in_vain,
+    failover::streams_outlive_the_connection_they_go_by,
+    many::two_thousand_streams_have_equal_shares_and_bounded_memory,
+    unauthenticated::unauthenticated_peers_change_nothing,
+    unauthenticated::a_host_gets_in_while_unauthenticated_peers_crowd_the_port,
+];
+
 fn bytes_go_both_ways_by_tls() {
     let (mut bed, _) = Bed::two("bytes");
     for host in ["a1", "b1"] {
@@ -37,7 +57,6 @@ fn bytes_go_both_ways_by_tls() {
     bed.says("b1", &["link with a1, from 127.0.0.1:", "tls, host a1 of grid lab, serial "]);
 }
 
-#[test]
 fn a_certificate_that_ends_ends_its_links_with_the_reason() {
     let (mut bed, _) = Bed::two("expired");
     bed.issue("b1", life(DAY));
@@ -66,7 +85,6 @@ fn a_certificate_that_ends_ends_its_links_with_the_reason() {
     bed.linked("a1", "b1");
 }
 
-#[test]
 fn who_is_revoked_is_shut_out_at_once() {
     let (mut bed, _) = Bed::two("revoked");
     for host in ["a1", "b1"] {
@@ -88,7 +106,6 @@ fn foreign(bed: &Bed, grid: &str) {
     other.issue_host(&name("a1"), life(DAY)).unwrap().install(&bed.config("a1"), true).unwrap();
 }
 
-#[test]
 fn another_grid_is_refused() {
     for (grid, here, there) in [
         // Whoever dials sees the other's certificate first, and says why it goes.
@@ -108,7 +125,6 @@ fn another_grid_is_refused() {
     }
 }
 
-#[test]
 fn who_answers_must_be_who_was_called() {
     let port = free_port();
     let grid = format!(
@@ -131,7 +147,6 @@ fn who_answers_must_be_who_was_called() {
     assert_eq!(bed.status("c1")["peers"][0]["links"].as_array().unwrap().len(), 0);
 }
 
-#[test]
 fn nobody_passes_for_another_host() {
     let port = free_port();
     let grid = format!("[site.a]\nhosts = {{ a1 = [], c1 = [] }}\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\n");
@@ -147,7 +162,6 @@ fn nobody_passes_for_another_host() {
     assert_eq!(bed.peer("b1", "c1")["links"].as_array().unwrap().len(), 0);
 }
 
-#[test]
 fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     const NOBODY: &str = "import socket, ssl, sys\n\
         c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE\n\
@@ -155,14 +169,13 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
         print(s.version())\n\
         try: print(s.recv(99))\n\
         except OSError as e: print(e)\n";
+    let python = need("python3");
     let (mut bed, port) = Bed::two("nobody");
     bed.issue("b1", life(DAY));
     bed.up("b1");
-    if let Some(python) = common::need("python3") {
-        let (_, out, err) = run(Command::new(python).args(["-c", NOBODY, &port.to_string()]));
-        assert!(out.contains("TLSv1.3") && out.to_lowercase().contains("certificate required"), "{out}{err}");
-        bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
-    }
+    let (_, out, err) = run(Command::new(python).args(["-c", NOBODY, &port.to_string()]));
+    assert!(out.contains("TLSv1.3") && out.to_lowercase().contains("certificate required"), "{out}{err}");
+    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
     let body = r#"{"version":2,"host":"a1","instance":1,"number":1}"#;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
@@ -174,7 +187,6 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     bed.says("b1", &["no link with an unauthenticated peer, ", why]);
 }
 
-#[test]
 fn without_a_certificate_no_daemon_starts_that_needs_one() {
     let (mut bed, _) = Bed::two("none");
     let grid = bed.folder.path("grid.toml");
@@ -204,7 +216,6 @@ fn without_a_certificate_no_daemon_starts_that_needs_one() {
     );
 }
 
-#[test]
 fn a_server_that_stops_in_the_handshake_is_given_up() {
     let (mut bed, port) = Bed::two("mute");
     bed.issue("a1", life(DAY));
@@ -220,7 +231,6 @@ fn a_server_that_stops_in_the_handshake_is_given_up() {
     bed.says("a1", &["no link with b1, ", "no greeting in time"]);
 }
 
-#[test]
 fn a_renewed_certificate_keeps_links_and_streams() {
     let (mut bed, _) = Bed::two("renewed");
     let port = echo();

@@ -45,8 +45,7 @@ fn source(stop: Arc<AtomicBool>) -> u16 {
     port
 }
 
-#[test]
-fn two_thousand_streams_have_equal_shares_and_bounded_memory() {
+pub(crate) fn two_thousand_streams_have_equal_shares_and_bounded_memory() {
     raise_limits();
     let (mut bed, _) = Bed::two("many");
     for host in ["a1", "b1"] {

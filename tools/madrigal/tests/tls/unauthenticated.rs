@@ -55,8 +55,7 @@ fn grid(port: u16) -> String {
     format!("[site.a]\nhosts = {{ a1 = [], c1 = [] }}\n[site.b]\nhosts.b1 = '127.0.0.1:{port}'\nallow = '1-65535'\n")
 }
 
-#[test]
-fn unauthenticated_peers_change_nothing() {
+pub(crate) fn unauthenticated_peers_change_nothing() {
     raise_limits();
     let daemon = free_port();
     let mut bed = Bed::new("unauthenticated", &grid(daemon));
@@ -113,8 +112,7 @@ fn unauthenticated_peers_change_nothing() {
     assert!(!bed.log("a1").contains("no link with b1"), "{}", bed.log("a1"));
 }
 
-#[test]
-fn a_host_gets_in_while_unauthenticated_peers_crowd_the_port() {
+pub(crate) fn a_host_gets_in_while_unauthenticated_peers_crowd_the_port() {
     let (mut bed, daemon) = Bed::two("crowd");
     for host in ["a1", "b1"] {
         bed.issue(host, life(DAY));

@@ -1,0 +1,89 @@
+//! Tests that find out only as they run whether they can: one that cannot is counted as ignored, and says why, never as passed.
+//!
+//! ```ignore
+//! madrigal_tests::trials![redis_answers, far::away];
+//!
+//! fn redis_answers() {
+//!     let server = trials::need("redis-server");
+//!     ...
+//! }
+//! ```
+//! A function that is not in the list is never used, of which the compiler warns.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::host;
+
+/// What unwinds a test that cannot run.
+struct Skip(String);
+
+/// Ends the test of this thread: it cannot run here, and why.
+pub fn skip(reason: impl Into<String>) -> ! {
+    // No panic: nobody is told of a failure.
+    panic::resume_unwind(Box::new(Skip(reason.into())))
+}
+
+/// The file of a program that the test cannot do without.
+pub fn need(program: &str) -> PathBuf {
+    host::find_program(program).unwrap_or_else(|| skip(format!("no {program}")))
+}
+
+/// All of them.
+pub fn need_all(programs: &[&str]) {
+    for program in programs {
+        need(program);
+    }
+}
+
+/// A test that may [`skip`].
+pub fn trial(name: impl Into<String>, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || outcome(test))
+}
+
+fn outcome(test: impl FnOnce()) -> Result<Completion, Failed> {
+    match panic::catch_unwind(AssertUnwindSafe(test)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(payload) => match payload.downcast::<Skip>() {
+            Ok(skip) => Ok(Completion::ignored_with(skip.0)),
+            Err(payload) => Err(Failed::from(words(&*payload))),
+        },
+    }
+}
+
+/// Runs them as the arguments say.
+pub fn run(trials: Vec<Trial>) -> ExitCode {
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// What a panic said. Its place has been told.
+fn words(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
+}
+
+/// The `main` of a test program without cargo's harness: the names of its tests.
+#[macro_export]
+macro_rules! trials {
+    ($($test:path),* $(,)?) => {
+        fn main() -> std::process::ExitCode {
+            $crate::trials::run(vec![$($crate::trials::trial(stringify!($test), $test as fn())),*])
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_cannot_run_is_ignored_and_one_that_fails_fails() {
+        assert!(matches!(outcome(|| {}), Ok(Completion::Completed)));
+        let ignored = outcome(|| need_all(&["sh", "no-such-program"]));
+        assert!(matches!(ignored, Ok(Completion::Ignored { reason: Some(reason) }) if reason == "no no-such-program"));
+        assert_eq!(outcome(|| panic!("{} apples", 3)).err().unwrap().message(), Some("3 apples"));
+    }
+}
