@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 pub use error::LabError;
+pub use state::own_directory;
 
 use control::{Request, Told};
 use state::{Directory, Node, Process, State};
@@ -94,11 +95,6 @@ pub fn state(name: Option<&str>) -> Result<State, LabError> {
 /// The directory of the lab `name`, or of the only one: mode 0700, and removed with the lab.
 pub fn directory(name: Option<&str>) -> Result<PathBuf, LabError> {
     find(name).map(|(directory, _)| directory.path().to_owned())
-}
-
-/// Where a host of a lab keeps what is its own alone, and ends with it: `XDG_RUNTIME_DIR`, if there is one.
-pub fn own_directory() -> (&'static str, bool) {
-    if Path::new("/run/user").exists() { ("/run/user/0", true) } else { ("/dev/shm", false) }
 }
 
 /// A directory of a host, as it is seen from outside.

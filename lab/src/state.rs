@@ -184,3 +184,8 @@ impl Directory {
         }
     }
 }
+
+/// Where a host of a lab keeps what is its own alone, and ends with it: `XDG_RUNTIME_DIR`, if there is one.
+pub fn own_directory() -> (&'static str, bool) {
+    if Path::new("/run/user").exists() { ("/run/user/0", true) } else { ("/dev/shm", false) }
+}

@@ -2,7 +2,7 @@
 
 use madrigal_document::{Document, FileError, Table, Value};
 
-use super::{Firewall, Forward, Grid, Host, Link, Site, Switch};
+use super::parts::{Firewall, Forward, Grid, Host, Link, Site, Switch};
 use crate::net::{Net, is_six};
 use crate::wan::settings::{KEYS, Settings};
 

@@ -5,14 +5,18 @@
 //!   a switch without a router: a bridge in the keeper's own network namespace, where dangling cards end, too
 //! ```
 
+mod addresses;
 mod routes;
 mod rules;
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::file::{Grid, Host};
 use crate::net::Net;
+
+pub use addresses::public;
+pub(crate) use addresses::whole;
 
 /// Everything to build.
 #[derive(Clone, Debug, Default)]
@@ -64,14 +68,6 @@ pub struct Cable(pub [Plug; 2]);
 /// The name of a site's router.
 pub fn router_name(site: &str) -> String {
     format!("gw-{site}")
-}
-
-/// The addresses under which the router of the site number `n` is known to other sites, without prefix.
-pub fn public(n: usize) -> [IpAddr; 2] {
-    let n = n as u16 + 1;
-    // 198.18.0.0/15 is for measuring networks, 2001:db8::/32 for documentation: neither is anybody's.
-    let four = Ipv4Addr::new(198, 18 + u8::from(n > 255), n as u8, 1);
-    [four.into(), Ipv6Addr::new(0x2001, 0xDB8, 0xFFFF, n, 0, 0, 0, 1).into()]
 }
 
 /// How many sites there may be.
@@ -264,11 +260,6 @@ impl Work<'_> {
             self.plan.cables.push(Cable([Plug { node: Some(node), device }, far]));
         }
     }
-}
-
-/// An address as a network of itself alone.
-pub(crate) fn whole(address: IpAddr) -> Net {
-    Net { address, prefix: if crate::net::is_six(address) { 128 } else { 32 } }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which way a router sends what is for another site: over the links with the least delay in all.
 
-use super::{public, whole};
+use super::addresses::{public, whole};
 use crate::file::{Grid, Link};
 
 /// The packets that the device of a link may hold until they are read: a burst of its process not running is no loss of the link's.
