@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use madrigal_base::ids::Reach;
@@ -15,7 +15,8 @@ use madrigal_netaccess::driver::{Facts, Place, Signal};
 use madrigal_netaccess::message::{Explained, Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece;
 
-use super::{Bell, Loopback, NAME, TAKES, lock};
+use super::bell::{Bell, lock};
+use super::{Loopback, NAME, TAKES};
 
 /// Bodies above this are received where the layer above wants them.
 const SHORT: usize = 4096;
@@ -296,7 +297,7 @@ impl Port for LoopbackPort {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.inbox.bell.0.as_fd())
+        Some(self.inbox.bell.descriptor())
     }
 
     fn woken(&mut self) {

@@ -3,20 +3,20 @@
 //! Each direction is a bounded queue of packets; a name is known to the whole process. Buffers of small packets are used again, so
 //! a steady exchange allocates nothing, and an idle connection holds no packet.
 
+mod bell;
 mod messages;
 mod pipe;
 
-use madrigal_sys::fd::Fd;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
 use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Ends, Facts, Listener, Place, Signal};
 use madrigal_sys::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+
+use bell::{Bell, lock};
 
 /// The driver.
 pub(crate) struct Loopback;
@@ -127,36 +127,6 @@ fn pair(name: &Locator) -> Result<(Endpoint, Endpoint), Errno> {
     Ok((end(near_ends, near), end(far_ends, far)))
 }
 
-/// The doorbell of one side.
-struct Bell(Fd);
-
-impl Bell {
-    fn new() -> Result<Self, Errno> {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(|fd| Self(fd.into()))
-    }
-
-    fn ring(&self) {
-        // Full means that it rings already.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
-    }
-}
-
-impl Signal for Bell {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    fn woken(&self) {
-        // Empty means that somebody else took it out.
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
-    }
-}
-
 fn os(errno: Errno) -> Os {
     Os(errno.raw_os_error())
-}
-
-/// Locks; a thread that panicked inside left the data whole, for nothing inside calls out.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

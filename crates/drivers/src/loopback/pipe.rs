@@ -9,7 +9,7 @@ use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
 use madrigal_netaccess::driver::{Packet, PacketRx, PacketTx, Watched, Wrote};
 
-use super::{Bell, lock};
+use super::bell::{Bell, lock};
 
 /// The longest packet, in bytes.
 const LONGEST: usize = 16 << 10;

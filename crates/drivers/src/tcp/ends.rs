@@ -9,7 +9,7 @@ use madrigal_netaccess::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
 use madrigal_sys::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::{Socket, os};
+use super::socket::{Socket, os};
 
 /// Both ends of a connected socket.
 pub(super) fn ends(socket: &Arc<Socket>, peer: &Locator) -> Ends {

@@ -4,18 +4,21 @@
 
 mod ends;
 mod messages;
+mod socket;
 
 use core::net::SocketAddr;
 use madrigal_sys::fd::Fd;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
+use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
 use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Facts, Listener, Pending, Place, Signal};
 use madrigal_sys::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use socket::{Socket, os};
 
 /// The driver.
 pub(crate) struct Tcp;
@@ -65,21 +68,6 @@ impl Driver for Tcp {
             Err(errno) => return Err(failed(errno)),
         }
         Ok(Connecting::Pending(Box::new(Attempt { socket: Arc::new(Socket(socket)), to: to.clone() })))
-    }
-}
-
-/// A socket, and how one waits for it.
-struct Socket(Fd);
-
-impl Signal for Socket {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    fn woken(&self) {}
-
-    fn by_output(&self) -> bool {
-        true
     }
 }
 
@@ -169,10 +157,6 @@ fn own(socket: impl AsFd) -> Option<SocketAddr> {
 
 fn peer_of(socket: impl AsFd) -> Option<SocketAddr> {
     rustix::net::getpeername(socket).ok()??.try_into().ok()
-}
-
-fn os(errno: Errno) -> Os {
-    Os(errno.raw_os_error())
 }
 
 fn connect_error(to: &Locator, errno: Errno) -> ConnectError {

@@ -18,7 +18,7 @@ use madrigal_sys::{Errno, piece, raw};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::AsRawFd as _;
 
-use super::super::os;
+use super::super::socket::os;
 use super::place;
 use super::resumption::{Note, Resumption, Stage, WORD};
 

@@ -8,7 +8,8 @@ use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::super::{family, os, own, socket};
+use super::super::socket::os;
+use super::super::{family, own, socket};
 use super::flow;
 
 /// Connections the kernel keeps for us while we look elsewhere (listen(2) lowers it to the system's limit).

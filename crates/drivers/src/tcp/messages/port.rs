@@ -16,7 +16,8 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp, time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::super::{os, own, peer_of};
+use super::super::socket::os;
+use super::super::{own, peer_of};
 use super::events::{self, Whom};
 use super::flow;
 use super::handshakes::{Handshakes, Outcome};
