@@ -9,7 +9,8 @@ use madrigal_netaccess::driver::Place;
 use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::{process, time};
 
-use super::{Job, LOOKS, PerfError, START_NS};
+use super::job::{Job, LOOKS, START_NS};
+use super::report::PerfError;
 
 /// How long a port is looked at after its last frame.
 const SETTLE_NS: u64 = 1_000_000;

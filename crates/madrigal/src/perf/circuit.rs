@@ -12,7 +12,8 @@ use madrigal_netaccess::message::MessageDriver;
 use madrigal_sys::{process, time};
 
 use super::channel::Channel;
-use super::{Job, LONGEST, Peer, PerfError, ROUNDS, Report, START_NS, line, os};
+use super::job::{Job, LONGEST, Peer, ROUNDS, START_NS, line};
+use super::report::{PerfError, Report, os};
 
 /// What a started copy is told begins with this.
 pub(super) const ASKED: &str = "circuit ";
@@ -44,7 +45,7 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
     let other = other(&endpoint, &mut peer)?;
     let mut circuit = Circuit::join(endpoint, &[me, other])?;
     channel.join(None, || peer.is_alive())?;
-    let mut report = Report::of(method, job);
+    let mut report = Report::of(method, job.size, job.iterations);
     for round in 0..ROUNDS {
         let line = line(&arena, round)?;
         report.bare_ns.push(job.ask_bare(line, || peer.is_alive())?);

@@ -12,7 +12,8 @@ use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::circuit::{address, driver, hex, introduce, other, receive, send, settings};
-use super::{Job, LONGEST, Peer, PerfError, START_NS, best, median, os, steady};
+use super::job::{Job, LONGEST, Peer, START_NS};
+use super::report::{PerfError, best, median, os, steady};
 
 /// What the started copy of a pair is told begins with this, ...
 pub(super) const ASKED: &str = "crowd ";
