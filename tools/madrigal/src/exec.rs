@@ -12,7 +12,7 @@ use madrigal_sys::process::become_program;
 use crate::environment::Environment;
 use crate::program::{Fitness, NotFound};
 use crate::remote::Caller;
-use crate::{cli, daemon, library, mpi, out, program, settings};
+use crate::{cli, library, local_grid, mpi, out, program, settings};
 
 /// Exit status: no such program.
 const MISSING: i32 = 127;
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         meet();
     }
     if found.methods.allows("daemon") && env.get("MADRIGAL_DAEMON").is_none() {
-        daemon::describe_for_programs();
-        env.set("MADRIGAL_DAEMON", daemon::directory());
+        local_grid::describe_for_programs();
+        env.set("MADRIGAL_DAEMON", local_grid::directory());
     }
     let mut prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));

@@ -1,15 +1,17 @@
 //! `madrigal info`: what works here, tried by use, and what to type where something does not.
 
+mod item;
 mod messages;
 
 use std::os::fd::AsRawFd as _;
 
 use madrigal::Runtime;
 use madrigal::config::KEYS;
-use madrigal_sys::{Errno, mem, process, tcp};
+use madrigal_sys::{Errno, process, tcp};
 use serde::Serialize;
 
 use crate::{cli, library, out, settings};
+use item::{Item, State, memfd};
 
 #[derive(Serialize)]
 struct Answer {
@@ -22,33 +24,6 @@ struct Answer {
     kernel: Kernel,
     configuration: Vec<Setting>,
     warnings: Vec<String>,
-}
-
-/// Whether something is as it should be.
-#[derive(Serialize)]
-struct State {
-    ok: bool,
-    /// What there is, or what is wrong and what to type.
-    detail: String,
-}
-
-impl State {
-    fn of(found: Result<String, String>) -> Self {
-        Self { ok: found.is_ok(), detail: found.unwrap_or_else(|wrong| wrong) }
-    }
-}
-
-#[derive(Serialize)]
-struct Item {
-    name: String,
-    #[serde(flatten)]
-    state: State,
-}
-
-impl Item {
-    fn new(name: &str, found: Result<impl Into<String>, String>) -> Self {
-        Self { name: name.to_owned(), state: State::of(found.map(Into::into)) }
-    }
 }
 
 #[derive(Serialize)]
@@ -161,12 +136,6 @@ fn tcp_info() -> Item {
     let told = socket.and_then(|socket| tcp::info(socket.as_raw_fd()));
     let wrong = |e| format!("connections stay with TCP: {}; it takes Linux 4.19 or later", std::io::Error::from(e));
     Item::new("TCP_INFO byte counts", told.map(|_| "the kernel tells them").map_err(wrong))
-}
-
-fn memfd() -> Item {
-    let made = mem::sealed_memfd(c"madrigal-info", 4096);
-    let wrong = |e| format!("no shared memory: {}; it takes Linux 3.17 or later", std::io::Error::from(e));
-    Item::new("sealed memfd", made.map(|_| "works").map_err(wrong))
 }
 
 fn pidfd_getfd() -> Item {

@@ -23,6 +23,7 @@ mod identity;
 mod info;
 mod lab;
 mod library;
+mod local_grid;
 mod mpi;
 mod out;
 mod perf;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use madrigal_sys::raw::{self, Piece};
 use serde::Serialize;
 
-use super::{Item, State};
+use super::item::{Item, State, memfd};
 use crate::{cli, library, out, settings};
 
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ fn look() -> Answer {
         drivers: drivers(),
         tried: vec![
             Item::new("single copy", single_copy()),
-            super::memfd(),
+            memfd(),
             Item::new("/dev/shm", shared_folder()),
             Item::new("provider for MPI", provider()),
         ],

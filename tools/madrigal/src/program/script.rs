@@ -5,6 +5,8 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use super::find::find;
+
 /// As much of a first line as the kernel reads (linux/binfmts.h).
 const LINE: u64 = 256;
 
@@ -18,7 +20,7 @@ pub(super) fn interpreter(file: &Path, path: Option<&OsStr>) -> Option<PathBuf> 
     }
     // Without a program of its own to run, env itself is what counts.
     let named = argument.and_then(|words| run_by_env(&words));
-    Some(named.and_then(|name| super::find(&name, path).ok()).unwrap_or(interpreter))
+    Some(named.and_then(|name| find(&name, path).ok()).unwrap_or(interpreter))
 }
 
 /// The interpreter and the rest of the line, of a file that begins so.
