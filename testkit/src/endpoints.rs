@@ -2,30 +2,19 @@
 //!
 //! Features (docs/features.md): A3, A4, B4, B20, G11.
 
-use std::sync::Arc;
-
-use madrigal::endpoint::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Send, Status, Wanted};
-use madrigal::{Endpoint, Worker};
-use madrigal_links::worker::Options;
-use madrigal_netaccess::message::MessageDriver;
+use madrigal::Endpoint;
+use madrigal::endpoint::{Claim, Kind, PostError, Posted, Receive, Send, Status, Wanted};
 use madrigal_sys::piece::Piece;
 
-use crate::noise::Noise;
-use crate::{Case, place};
+use crate::Case;
 
 mod crowd;
 mod flood;
 mod memory;
+mod party;
 
-/// What a case gets: a driver that joins workers of this process.
-pub struct Context {
-    drivers: Vec<&'static dyn MessageDriver>,
-}
-
-/// Makes the context for a driver.
-pub fn context(driver: &'static dyn MessageDriver) -> Context {
-    Context { drivers: vec![driver] }
-}
+pub use party::{Context, context};
+use party::{Lent, Party, noise, receive, until, wait_for};
 
 /// The suite.
 pub static CASES: &[Case<Context>] = &[
@@ -54,109 +43,6 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "a_region_that_was_withdrawn_is_gone", run: memory::withdrawn },
     Case { name: "random_all_to_all", run: crowd::all_to_all },
 ];
-
-/// An endpoint with what it was told.
-struct Party {
-    endpoint: Endpoint,
-    done: Vec<Completion>,
-}
-
-/// Memory that operations use: it stays where it is until the test is over. Made before the parties, so that it goes after them: a send may
-/// be under way when all that is looked at was received.
-#[derive(Default)]
-struct Lent(Vec<Box<[u8]>>);
-
-impl Lent {
-    /// Lends a copy of bytes.
-    fn bytes(&mut self, bytes: &[u8]) -> Piece {
-        self.0.push(bytes.into());
-        let memory = self.0.last_mut().expect("just pushed");
-        // SAFETY: the box stays, and is only looked at after the operation is over.
-        #[allow(unsafe_code)]
-        unsafe {
-            Piece::lend(memory.as_mut_ptr(), memory.len())
-        }
-    }
-
-    fn room(&mut self, len: usize) -> Piece {
-        self.bytes(&vec![0xEE; len])
-    }
-}
-
-impl Context {
-    fn worker(&self) -> Arc<Worker> {
-        Worker::open(&Options { drivers: &self.drivers, place: place(), max_spin_ns: 50_000 }).expect("opens")
-    }
-
-    fn party(&self) -> Party {
-        let worker = self.worker();
-        let endpoint = worker.endpoint(worker.space()).expect("a channel");
-        Party { endpoint, done: Vec::new() }
-    }
-
-    /// Two parties, and what each is to the other.
-    fn pair(&self) -> ([Party; 2], [PeerId; 2]) {
-        let parties = [self.party(), self.party()];
-        let peers = [parties[0].peer(&parties[1]), parties[1].peer(&parties[0])];
-        (parties, peers)
-    }
-}
-
-impl Party {
-    fn peer(&self, other: &Self) -> PeerId {
-        self.endpoint.peer(&other.endpoint.address())
-    }
-
-    fn poll(&mut self) {
-        let done = &mut self.done;
-        self.endpoint.poll(&mut |completion| done.push(completion));
-    }
-
-    fn send(&self, to: PeerId, tag: u64, piece: Piece, token: u64) -> Posted {
-        let send = Send { to, tag: Some(tag), data: None, parts: &[piece], token, inject: false, delivery: false };
-        self.endpoint.send(&send).expect("sends")
-    }
-
-    fn receive(&self, from: Option<PeerId>, tag: u64, piece: Piece, token: u64) {
-        self.endpoint.receive(&receive(from, tag, &[piece], token)).expect("receives");
-    }
-
-    /// The completion of that token, taken out.
-    fn take(&mut self, kind: Kind, token: u64) -> Option<Completion> {
-        let at = self.done.iter().position(|done| (done.kind, done.token) == (kind, token))?;
-        Some(self.done.remove(at))
-    }
-}
-
-fn receive<'a>(from: Option<PeerId>, tag: u64, parts: &'a [Piece], token: u64) -> Receive<'a> {
-    Receive { from, tag: Some(tag), ignore: 0, parts, token, multi: None }
-}
-
-/// Polls everybody until one has what it waits for.
-fn wait_for(parties: &mut [Party], by: usize, kind: Kind, token: u64) -> Completion {
-    loop {
-        if let Some(done) = parties[by].take(kind, token) {
-            return done;
-        }
-        for party in &mut *parties {
-            party.poll();
-        }
-    }
-}
-
-/// Polls everybody until something holds.
-fn until(parties: &mut [Party], mut holds: impl FnMut(&mut [Party]) -> bool) {
-    while !holds(parties) {
-        for party in &mut *parties {
-            party.poll();
-        }
-    }
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut noise = Noise::new(seed);
-    (0..len).map(|_| noise.next_u64() as u8).collect()
-}
 
 fn itself(at: &Context) {
     // What carries messages to others need not carry a node's own.

@@ -7,7 +7,7 @@ use madrigal::Worker;
 use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Receive, Send, Status};
 use madrigal_sys::piece::Piece;
 
-use super::{Context, Lent, Party, noise, receive, until, wait_for};
+use super::party::{Context, Lent, Party, noise, receive, until, wait_for};
 use crate::noise::Noise;
 
 pub(super) fn many(at: &Context) {

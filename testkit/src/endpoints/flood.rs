@@ -3,7 +3,7 @@
 use madrigal::endpoint::{Kind, PeerId, PostError, Posted, Send, Status, Wanted};
 use madrigal_sys::piece::Piece;
 
-use super::{Context, Lent, Party, until, wait_for};
+use super::party::{Context, Lent, Party, until, wait_for};
 
 const LEN: usize = 4096;
 /// 160 MiB, far more than a peer keeps unasked.

@@ -8,7 +8,7 @@ use madrigal::endpoint::atomic::{AtomicOp, AtomicType};
 use madrigal::endpoint::{Atomic, Get, Kind, PeerId, Posted, Put, Region, Status};
 use madrigal_sys::piece::Piece;
 
-use super::{Context, Lent, Party, noise, wait_for};
+use super::party::{Context, Lent, Party, noise, wait_for};
 
 fn region(key: u64, memory: Piece) -> Region {
     Region { key, memory, origin: 0, read: true, write: true }
