@@ -196,13 +196,15 @@ class Pair:
         ours = self._side(plan, "madrigal", plain.space, wrapped=True)
         our_server = self.workload.start(ours)
         stack.callback(our_server.stop)
+        sides = [("plain", plain, plain_server), ("madrigal", ours, our_server)]
         if not plan.quick:
-            self.workload.run(ours, our_server, plan.seconds / 2)
+            # Neither is measured cold.
+            for _, side, server in sides:
+                self.workload.run(side, server, plan.seconds / 2)
             ours.traffic.clear()
         values = {"plain": [[] for _ in self.figures], "madrigal": [[] for _ in self.figures]}
         for turn in range(plan.runs):
-            order = [("plain", plain, plain_server), ("madrigal", ours, our_server)]
-            for name, side, server in order if turn % 2 == 0 else reversed(order):
+            for name, side, server in sides if turn % 2 == 0 else reversed(sides):
                 _append(values[name], self.workload.run(side, server, plan.seconds))
                 print(".", end="", file=sys.stderr, flush=True)
         figures = [replace(figure, target=AS_BEFORE, goal=None, floor=None) if plan.base else figure for figure in self.figures]
