@@ -6,6 +6,8 @@ RELEASE := $(TARGET)/release
 BIN := $(DESTDIR)$(PREFIX)/bin
 LIB := $(DESTDIR)$(PREFIX)/lib
 SHARE := $(DESTDIR)$(PREFIX)/share
+# Folders that may be there for us alone. User units are looked for in share below every prefix (systemd.unit(5)).
+INSTALLED_IN := lib/libfabric share/systemd/user share/man/man1 share/bash-completion/completions share/zsh/site-functions
 
 # Where rustup puts cargo, in case it was installed just now.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -58,19 +60,19 @@ bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (s
 
 install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	@test -x $(RELEASE)/madrigal || $(MAKE) build
-	install -d $(BIN) $(LIB)/libfabric $(LIB)/systemd/user $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions
+	install -d $(BIN) $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_IN))
 	install -m 755 $(RELEASE)/madrigal $(BIN)/madrigal
 	install -m 755 $(RELEASE)/libmadrigal_syswrap.so $(LIB)/libmadrigal-syswrap.so
 	install -m 755 $(RELEASE)/libmadrigal_ofi.so $(LIB)/libfabric/libmadrigal-fi.so
-	sed 's|@BIN@|$(PREFIX)/bin|' tools/madrigal/madrigal.service > $(LIB)/systemd/user/madrigal.service
+	sed 's|@BIN@|$(PREFIX)/bin|' tools/madrigal/madrigal.service > $(SHARE)/systemd/user/madrigal.service
 	$(RELEASE)/madrigal man $(SHARE)/man/man1
 	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
 	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
 
-uninstall: ## remove what install put there
+uninstall: ## remove what install put there, and folders that are empty then
 	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
-	rm -f $(LIB)/systemd/user/madrigal.service
-	rm -f $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
+	rm -f $(SHARE)/systemd/user/madrigal.service $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
+	-@cd $(DESTDIR)$(PREFIX) && rmdir -p --ignore-fail-on-non-empty $(INSTALLED_IN)
 
 clean: ## remove what was built
 	cargo clean
