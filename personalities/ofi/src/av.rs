@@ -11,11 +11,11 @@ use crate::abi::queue::{AvAttr, EqEntry};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::domain::{Domain, DomainObject};
 use crate::eq::{self, Events};
+use crate::guard::{guard, lock};
 use crate::info::place::{resolve, sockaddr, text};
 use crate::lookup::{self, Answer, Question};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, put_text, store};
-use crate::{guard, lock};
 
 type AvObject = Object<AvFid, Av>;
 

@@ -9,7 +9,7 @@ use crate::abi::flags::{CLASS_CNTR, WAIT_NONE, WAIT_UNSPEC, WAIT_YIELD};
 use crate::abi::object::{DomainFid, Fid, Ops};
 use crate::abi::queue::{CntrAttr, CntrFid, CntrOps};
 use crate::domain::{Domain, DomainObject};
-use crate::guard;
+use crate::guard::guard;
 use crate::object::{Object, fid, ops, store};
 use crate::state::CntrState;
 

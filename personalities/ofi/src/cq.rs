@@ -18,7 +18,7 @@ use crate::abi::queue::{CqAttr, CqEntry, CqErrEntry, CqFid, CqOps};
 use crate::bell::Bell;
 use crate::domain::{Domain, DomainObject};
 use crate::eq::error_text;
-use crate::guard;
+use crate::guard::guard;
 use crate::object::{Object, fid, ops, store};
 use crate::state::{CqState, State};
 

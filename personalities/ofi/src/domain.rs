@@ -14,9 +14,10 @@ use crate::abi::flags::{CLASS_DOMAIN, CLASS_EQ, MR_BASIC};
 use crate::abi::info::Info;
 use crate::abi::object::{DomainFid, DomainOps, Fid, Ops};
 use crate::eq::Events;
+use crate::guard::{guard, lock};
 use crate::object::{Object, class, fid, ops, store};
 use crate::state::State;
-use crate::{av, cntr, cq, ep, eq, guard, lock, mr, names, poll};
+use crate::{av, cntr, cq, ep, eq, mr, names, poll};
 
 pub(crate) type DomainObject = Object<DomainFid, Arc<Domain>>;
 

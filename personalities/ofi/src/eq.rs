@@ -12,8 +12,8 @@ use crate::abi::errno::{EAGAIN, EAVAIL, EINVAL, EIO, ENOMEM, ENOSYS, ETOOSMALL};
 use crate::abi::flags::{CLASS_EQ, GETWAIT, PEEK, WAIT_FD, WAIT_NONE, WAIT_UNSPEC, WRITE};
 use crate::abi::object::{FabricFid, Fid, Ops};
 use crate::abi::queue::{EqAttr, EqEntry, EqErrEntry, EqFid, EqOps};
+use crate::guard::{guard, lock};
 use crate::object::{Object, fid, ops, put_text, store};
-use crate::{guard, lock};
 
 type EqObject = Object<EqFid, Arc<Events>>;
 

@@ -7,8 +7,9 @@ use crate::abi::errno::{EBUSY, EINVAL, EIO, ENOMEM, ENOSYS};
 use crate::abi::flags::{CLASS_CQ, CLASS_EQ, CLASS_FABRIC};
 use crate::abi::info::{FabricAttr, Info};
 use crate::abi::object::{FabricFid, FabricOps, Fid, Ops};
+use crate::guard::guard;
 use crate::object::{Object, class, fid, ops, store};
-use crate::{cq, domain, eq, guard};
+use crate::{cq, domain, eq};
 
 type FabricObject = Object<FabricFid, Fabric>;
 

@@ -9,6 +9,7 @@
 //!   object     a C object and what is ours behind it     names    addresses as MPIs carry them
 //!   lookup     addresses found by host and port            bell     a descriptor to sleep on
 //!   fabric -> domain -> ep, av, cq, cntr, mr, poll; eq   the objects
+//!   guard      what every call of libfabric's goes through
 //!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
 //!   worker    the one worker of this process
 //! ```
@@ -25,6 +26,7 @@ mod domain;
 mod ep;
 mod eq;
 mod fabric;
+mod guard;
 mod info;
 mod lookup;
 mod mr;
@@ -36,7 +38,6 @@ mod state;
 mod worker;
 
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use abi::info::Provider;
@@ -69,13 +70,3 @@ static PROVIDER: Shared = Shared(std::cell::UnsafeCell::new(Provider {
 }));
 
 extern "C" fn cleanup() {}
-
-/// Runs what libfabric called; a panic becomes `failed`.
-fn guard<T>(failed: T, run: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or(failed)
-}
-
-/// The lock, whatever happened to who had it before: what he left is whole, for panics happen in code of ours that changes nothing.
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}

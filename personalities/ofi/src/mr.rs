@@ -12,7 +12,7 @@ use crate::abi::errno::{EINVAL, EIO, ENOKEY, ENOSYS};
 use crate::abi::flags::{CLASS_CNTR, CLASS_DOMAIN, CLASS_EP, CLASS_EQ, CLASS_MR, ENABLE, REMOTE_READ, REMOTE_WRITE};
 use crate::abi::object::{Fid, MrAttr, MrFid, MrOps, Ops};
 use crate::domain::{Domain, DomainObject};
-use crate::guard;
+use crate::guard::guard;
 use crate::object::{Object, class, fid, ops, store};
 
 type MrObject = Object<MrFid, Mr>;

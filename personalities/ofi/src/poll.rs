@@ -8,9 +8,10 @@ use crate::abi::flags::{CLASS_CNTR, CLASS_CQ, CLASS_POLL};
 use crate::abi::object::{DomainFid, Fid, Ops};
 use crate::abi::queue::{PollFid, PollOps};
 use crate::domain::{Domain, DomainObject};
+use crate::guard::{guard, lock};
 use crate::object::{Object, class, fid, ops, store};
 use crate::state::State;
-use crate::{cntr, cq, guard, lock};
+use crate::{cntr, cq};
 
 type PollObject = Object<PollFid, Set>;
 

@@ -10,7 +10,7 @@ use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_links::worker::Worker;
 use madrigal_netaccess::message::LinkError;
 
-use crate::lock;
+use crate::guard::lock;
 
 static WORKER: Mutex<Weak<Worker>> = Mutex::new(Weak::new());
 

@@ -15,7 +15,7 @@ use crate::abi::endpoint::{AtomicOps, EpFid, Ioc, MsgAtomic};
 use crate::abi::errno::{EINVAL, EIO, EMSGSIZE, EOPNOTSUPP};
 use crate::abi::flags::{ATOMIC, COMPARE_ATOMIC, COMPLETION, FETCH_ATOMIC, READ, WRITE};
 use crate::abi::object::{AtomicAttr, DomainFid};
-use crate::guard;
+use crate::guard::guard;
 use crate::state::{Queues, Request};
 
 pub(super) static OPS: AtomicOps = AtomicOps {

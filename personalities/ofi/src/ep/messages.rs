@@ -14,7 +14,7 @@ use crate::abi::Addr;
 use crate::abi::endpoint::{EpFid, Msg, MsgOps, MsgTagged, TaggedOps};
 use crate::abi::errno::{EINVAL, EIO};
 use crate::abi::flags::REMOTE_CQ_DATA;
-use crate::guard;
+use crate::guard::guard;
 
 /// Functions of plain messages.
 pub(super) static PLAIN: MsgOps =

@@ -28,12 +28,13 @@ use crate::abi::object::{Alias, DomainFid, Fid, Ops};
 use crate::abi::{ADDR_UNSPEC, Addr};
 use crate::av::AvState;
 use crate::domain::{Domain, DomainObject};
+use crate::guard::guard;
 use crate::lookup::{self, AddressServer};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, store};
 use crate::slab::Slab;
 use crate::state::{Bindings, State};
-use crate::{av, cntr, cq, guard, worker};
+use crate::{av, cntr, cq, worker};
 
 pub(crate) use atomic::query as query_atomic;
 

@@ -7,7 +7,7 @@ use crate::abi::endpoint::{CmOps, EpFid};
 use crate::abi::errno::{EINVAL, EIO, ENOSYS, ETOOSMALL};
 use crate::abi::object::Fid;
 use crate::av::put_bytes;
-use crate::guard;
+use crate::guard::guard;
 
 pub(super) static OPS: CmOps = CmOps {
     size: size_of::<CmOps>(),

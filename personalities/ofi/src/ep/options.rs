@@ -11,7 +11,7 @@ use crate::abi::flags::{
     OPT_MAX_TAGGED_SIZE, OPT_MIN_MULTI_RECV, OPT_RX_SIZE, OPT_SHARED_MEMORY_PERMITTED, OPT_TX_SIZE,
 };
 use crate::abi::object::Fid;
-use crate::guard;
+use crate::guard::guard;
 use crate::info::{INJECT, MAX_MESSAGE, QUEUE};
 
 pub(super) static OPS: EpOps = EpOps {

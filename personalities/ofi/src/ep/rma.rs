@@ -14,7 +14,7 @@ use crate::abi::Addr;
 use crate::abi::endpoint::{EpFid, MsgRma, RmaIov, RmaOps};
 use crate::abi::errno::{EINVAL, EIO, EMSGSIZE};
 use crate::abi::flags::{COMPLETION, INJECT, READ, REMOTE_CQ_DATA, RMA, WRITE};
-use crate::guard;
+use crate::guard::guard;
 use crate::info;
 use crate::state::{Queues, Request};
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use super::{DOMAIN_CAPS, MAX_MESSAGE, OBJECTS, ORDER, PIECES, QUEUE, RX_CAPS, TX_CAPS, Wanted};
+use super::offered::{DOMAIN_CAPS, MAX_MESSAGE, OBJECTS, ORDER, PIECES, QUEUE, RX_CAPS, TX_CAPS, Wanted};
 use crate::abi::flags::{EP_RDM, RM_ENABLED};
 use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
 

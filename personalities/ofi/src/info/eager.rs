@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 
-use super::INJECT;
+use super::offered::INJECT;
 
 /// The names MPICH knows the threshold by.
 const THRESHOLDS: [&str; 3] =

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use super::build::{NAME, PROTOCOL};
-use super::{
+use super::offered::{
     CAPS, INJECT, MAX_MESSAGE, MODIFIERS, OBJECTS, ORDER, OWN_FORMAT, PIECES, PRIMARY, QUEUE, RX_CAPS, SECONDARY,
     TX_CAPS, Wanted,
 };
@@ -165,7 +165,7 @@ unsafe fn domain(attr: &DomainAttr, wanted: &mut Wanted) -> bool {
         && attr.max_ep_stx_ctx == 0
         && attr.max_ep_srx_ctx == 0
         && attr.mr_iov_limit <= 1
-        && attr.caps & !super::DOMAIN_CAPS == 0
+        && attr.caps & !super::offered::DOMAIN_CAPS == 0
 }
 
 /// How memory will be registered: we ask for nothing, but callers of the first interface name one of two ways.

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::Wanted;
+use super::offered::Wanted;
 use crate::abi::errno::{EINVAL, ENODATA};
 use crate::abi::flags::{GETINFO_SOURCE, NUMERICHOST, SOCKADDR_IN};
 use crate::names;
