@@ -13,9 +13,9 @@ use crate::domain::{Domain, DomainObject};
 use crate::eq::{self, Events};
 use crate::guard::{guard, lock};
 use crate::info::place::{resolve, sockaddr, text};
-use crate::lookup::{self, Answer, Question};
 use crate::names::Name;
 use crate::object::{Object, class, fid, ops, put_text, store};
+use crate::state::AvState;
 
 type AvObject = Object<AvFid, Av>;
 
@@ -25,71 +25,6 @@ struct Av {
     /// Insertions are told by the event queue.
     tells: bool,
     events: Mutex<Option<Arc<Events>>>,
-}
-
-/// The addresses.
-#[derive(Default)]
-pub(crate) struct AvState {
-    pub(crate) names: Vec<Option<Name>>,
-    /// Numbers that were removed, to be given again.
-    free: Vec<usize>,
-    /// Changes with every insertion and removal.
-    pub(crate) version: u64,
-    /// Endpoints bound to it.
-    pub(crate) users: usize,
-    /// Who lives at these places, is being asked: by number.
-    questions: Vec<(usize, Question)>,
-}
-
-impl AvState {
-    fn insert(&mut self, name: Name) -> Addr {
-        self.version += 1;
-        let at = self.free.pop().unwrap_or(self.names.len());
-        if let Name::Place(bytes) = &name
-            && let Some(to) = lookup::place(bytes, false)
-        {
-            self.questions.push((at, Question::ask(to)));
-        }
-        match self.names.get_mut(at) {
-            Some(place) => *place = Some(name),
-            None => self.names.push(Some(name)),
-        }
-        at as Addr
-    }
-
-    fn remove(&mut self, at: Addr) -> bool {
-        let Some(place) = self.names.get_mut(at as usize) else { return false };
-        let was = place.take().is_some();
-        if was {
-            self.version += 1;
-            self.free.push(at as usize);
-            self.questions.retain(|(asked, _)| *asked != at as usize);
-        }
-        was
-    }
-
-    fn get(&self, at: Addr) -> Option<&Name> {
-        self.names.get(at as usize)?.as_ref()
-    }
-
-    /// Whether it is being asked who lives there.
-    pub(crate) fn asks(&self, at: usize) -> bool {
-        self.questions.iter().any(|(asked, _)| *asked == at)
-    }
-
-    /// Looks for answers; whether some are still to come.
-    pub(crate) fn handle(&mut self) -> bool {
-        let Self { names, questions, version, .. } = self;
-        questions.retain_mut(|(at, question)| {
-            let answer = question.look();
-            if let (Answer::Node(node), Some(place)) = (&answer, names.get_mut(*at)) {
-                *place = Some(Name::Node(node.clone()));
-            }
-            *version += u64::from(answer != Answer::NotYet);
-            answer == Answer::NotYet
-        });
-        !questions.is_empty()
-    }
 }
 
 static OPS: Ops = Ops { bind, ..ops(close) };

@@ -9,13 +9,14 @@ use madrigal_links::endpoint::atomic::{AtomicOp, AtomicType, is_supported};
 use madrigal_sys::piece::{self, Piece};
 
 use super::pieces::Pieces;
-use super::{Ep, EpObject, EpState, Role, code};
+use super::{Ep, EpObject, code};
 use crate::abi::Addr;
 use crate::abi::endpoint::{AtomicOps, EpFid, Ioc, MsgAtomic};
 use crate::abi::errno::{EINVAL, EIO, EMSGSIZE, EOPNOTSUPP};
 use crate::abi::flags::{ATOMIC, COMPARE_ATOMIC, COMPLETION, FETCH_ATOMIC, READ, WRITE};
 use crate::abi::object::{AtomicAttr, DomainFid};
 use crate::guard::guard;
+use crate::state::{EpState, Role};
 use crate::state::{Queues, Request};
 
 pub(super) static OPS: AtomicOps = AtomicOps {

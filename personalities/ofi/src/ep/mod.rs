@@ -3,40 +3,26 @@
 mod atomic;
 mod messages;
 mod name;
+mod open;
 mod options;
 mod pieces;
 mod receive;
 mod rma;
 mod send;
 
-use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use madrigal_links::endpoint::{Completion, Endpoint, PeerId};
 use madrigal_sys::time;
 
 use crate::abi::endpoint::EpFid;
-use crate::abi::errno::{EAGAIN, EHOSTUNREACH, EINVAL, EIO, ENOAV, ENOSYS, EOPBADSTATE};
-use crate::abi::flags::{
-    ALIAS, CLASS_AV, CLASS_CNTR, CLASS_CQ, CLASS_EP, CLASS_EQ, DIRECTED_RECV, ENABLE, GETOPSFLAG, READ, RECV,
-    REMOTE_READ, REMOTE_WRITE, SELECTIVE_COMPLETION, SEND, SETOPSFLAG, WRITE,
-};
-use crate::abi::info::Info;
-use crate::abi::object::{Alias, DomainFid, Fid, Ops};
-use crate::abi::{ADDR_UNSPEC, Addr};
-use crate::av::AvState;
-use crate::domain::{Domain, DomainObject};
-use crate::guard::guard;
-use crate::lookup::{self, AddressServer};
-use crate::names::Name;
-use crate::object::{Object, class, fid, ops, store};
-use crate::slab::Slab;
-use crate::state::{Bindings, State};
-use crate::{av, cntr, cq, worker};
+use crate::abi::errno::{EINVAL, EOPBADSTATE};
+use crate::domain::Domain;
+use crate::object::Object;
+use crate::state::{EpState, Queues, State};
 
 pub(crate) use atomic::query as query_atomic;
+pub(crate) use open::open;
 
 type EpObject = Object<EpFid, Ep>;
 
@@ -54,120 +40,10 @@ struct Shared {
     at: usize,
 }
 
-/// An endpoint in the state of its domain.
-pub(crate) struct EpState {
-    pub(crate) link: Endpoint,
-    pub(crate) bindings: Bindings,
-    /// What the link told is over; empty but while it is filed.
-    pub(crate) done: VecDeque<Completion>,
-    pub(crate) enabled: bool,
-    /// Where it can be found by host and port.
-    pub(crate) server: Option<AddressServer>,
-    av: Option<usize>,
-    /// The version of the address vector that `peers` and the bindings' names show.
-    version: u64,
-    /// By place in the address vector.
-    peers: Vec<Option<PeerId>>,
-    /// Places of which nobody knows who lives there, and what is said of it.
-    unresolved: Vec<(usize, i32)>,
-    tx_selective: bool,
-    rx_selective: bool,
-    /// Whether a receive minds from whom.
-    directed: bool,
-    min_multi: usize,
-    /// Messages claimed, by the context they were claimed with.
-    claims: Vec<(usize, u64)>,
-}
-
-/// What an operation is, to count it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    Send,
-    Recv,
-    Read,
-    Write,
-    RemoteRead,
-    RemoteWrite,
-}
-
-impl Role {
-    /// How many there are.
-    pub(crate) const COUNT: usize = 6;
-    /// The flag of `fi_ep_bind` for each.
-    const FLAGS: [(u64, Self); Self::COUNT] = [
-        (SEND, Self::Send),
-        (RECV, Self::Recv),
-        (READ, Self::Read),
-        (WRITE, Self::Write),
-        (REMOTE_READ, Self::RemoteRead),
-        (REMOTE_WRITE, Self::RemoteWrite),
-    ];
-}
-
-impl EpState {
-    /// Learns what changed in the address vector since the last time.
-    #[inline]
-    pub(crate) fn sync(&mut self, avs: &Slab<AvState>) {
-        if let Some(av) = self.av.and_then(|at| avs.get(at))
-            && av.version != self.version
-        {
-            self.learn(av);
-        }
-    }
-
-    #[cold]
-    fn learn(&mut self, av: &AvState) {
-        self.version = av.version;
-        self.bindings.names.clear();
-        self.peers.clear();
-        self.unresolved.clear();
-        for (at, name) in av.names.iter().enumerate() {
-            let peer = match name {
-                Some(Name::Node(node)) => Some(self.link.peer(node)),
-                Some(Name::Place(_)) => {
-                    self.unresolved.push((at, if av.asks(at) { EAGAIN } else { EHOSTUNREACH }));
-                    None
-                }
-                None => None,
-            };
-            self.peers.push(peer);
-            if let Some(peer) = peer {
-                let index = peer.0 as usize;
-                if self.bindings.names.len() <= index {
-                    self.bindings.names.resize(index + 1, ADDR_UNSPEC);
-                }
-                if self.bindings.names[index] == ADDR_UNSPEC {
-                    self.bindings.names[index] = at as Addr;
-                }
-            }
-        }
-    }
-
-    /// The peer at that place of the address vector; `Err`: nobody, or it is not known yet who.
-    #[inline]
-    fn peer(&self, at: Addr) -> Result<PeerId, i32> {
-        self.peers.get(at as usize).copied().flatten().ok_or_else(|| self.unresolved_error(at))
-    }
-
-    #[cold]
-    fn unresolved_error(&self, at: Addr) -> i32 {
-        self.unresolved.iter().find(|(place, _)| *place as Addr == at).map_or(EINVAL, |&(_, errno)| errno)
-    }
-
-    /// From whom a receive takes: `Err` if nobody is there.
-    #[inline]
-    fn source(&self, at: Addr) -> Result<Option<PeerId>, i32> {
-        if at == ADDR_UNSPEC || !self.directed {
-            return Ok(None);
-        }
-        self.peer(at).map(Some)
-    }
-}
-
 impl Ep {
     /// Does something with the endpoint, once it is enabled.
     #[inline]
-    fn with<T>(&self, run: impl FnOnce(&mut EpState, &mut crate::state::Queues) -> Result<T, i32>) -> Result<T, i32> {
+    fn with<T>(&self, run: impl FnOnce(&mut EpState, &mut Queues) -> Result<T, i32>) -> Result<T, i32> {
         let mut state = self.shared.domain.lock();
         let State { avs, queues, eps, .. } = &mut *state;
         let it = eps.get_mut(self.shared.at).ok_or(EINVAL)?;
@@ -217,234 +93,4 @@ impl Drop for Shared {
         drop(state);
         drop(gone);
     }
-}
-
-static OPS: Ops = Ops { bind, control, ..ops(close) };
-
-/// `fi_endpoint`
-pub(crate) unsafe extern "C" fn open(
-    domain: *mut DomainFid,
-    info: *mut Info,
-    ep: *mut *mut EpFid,
-    context: *mut c_void,
-) -> c_int {
-    guard(-EIO, || {
-        // SAFETY: a live domain of ours, and a whole description or null.
-        let (domain, info) = unsafe { (DomainObject::of(domain), info.as_ref()) };
-        let Some(info) = info else { return -EINVAL };
-        // SAFETY: its parts are null or whole.
-        let (tx, rx) = unsafe { (info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
-        let link = match domain
-            .open_worker()
-            .and_then(|worker| worker.0.endpoint(worker.1).map_err(|error| error.to_string()))
-        {
-            Ok(link) => link,
-            Err(why) => {
-                worker::complain(&format!("no endpoint: {why}"));
-                return -EIO;
-            }
-        };
-        let mut state = domain.lock();
-        let mut it = state_of(link, info.caps, &state);
-        // SAFETY: null or an address of that length, by the caller.
-        let source = unsafe { crate::info::bytes(info.src_addr.cast(), info.src_addrlen) };
-        if let Some(Name::Place(source)) = source.and_then(|source| Name::decode(&source)) {
-            it.server = lookup::place(&source, true).and_then(AddressServer::open);
-        }
-        let shared = Shared { domain: Arc::clone(domain), at: state.eps.insert(it) };
-        drop(state);
-        let inner = Ep {
-            shared: Arc::new(shared),
-            tx_flags: AtomicU64::new(tx.map_or(0, |attr| attr.op_flags)),
-            rx_flags: AtomicU64::new(rx.map_or(0, |attr| attr.op_flags)),
-        };
-        // SAFETY: a place for the result, by the caller.
-        unsafe { store(ep, EpObject::give(front(context), inner)) }
-    })
-}
-
-fn front(context: *mut c_void) -> EpFid {
-    EpFid {
-        fid: fid(CLASS_EP, context, &OPS),
-        ops: &options::OPS,
-        cm: &name::OPS,
-        msg: &messages::PLAIN,
-        rma: &rma::OPS,
-        tagged: &messages::TAGGED,
-        atomic: &atomic::OPS,
-        collective: std::ptr::null(),
-    }
-}
-
-fn state_of(link: Endpoint, caps: u64, state: &State) -> EpState {
-    for region in &state.regions {
-        // Refused where an endpoint before this one exposed it: the domain saw to it that keys differ.
-        let _ = link.expose(*region);
-    }
-    EpState {
-        link,
-        bindings: Bindings {
-            requests: Slab::default(),
-            outgoing: 0,
-            names: Vec::new(),
-            tx_cq: None,
-            rx_cq: None,
-            cntrs: [None; Role::COUNT],
-            why: None,
-        },
-        done: VecDeque::new(),
-        enabled: false,
-        server: None,
-        av: None,
-        version: 0,
-        peers: Vec::new(),
-        unresolved: Vec::new(),
-        tx_selective: false,
-        rx_selective: false,
-        directed: caps & DIRECTED_RECV != 0,
-        min_multi: options::MIN_MULTI_RECV,
-        claims: Vec::new(),
-    }
-}
-
-unsafe extern "C" fn close(ep: *mut Fid) -> c_int {
-    guard(-EIO, || {
-        // SAFETY: a live endpoint of ours, given up by the caller.
-        drop(unsafe { EpObject::take(ep) });
-        0
-    })
-}
-
-unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
-    guard(-EIO, || {
-        // SAFETY: live objects of ours; the class says what `other` is.
-        unsafe {
-            let inner = EpObject::of(ep);
-            let domain = &inner.shared.domain;
-            let found = match class(other) {
-                CLASS_EQ => return 0,
-                CLASS_AV => av::place(other, domain).map(|at| inner.bind_av(at)),
-                CLASS_CQ => cq::place(other, domain).map(|at| inner.bind_cq(at, flags)),
-                CLASS_CNTR => cntr::place(other, domain).map(|at| inner.bind_cntr(at, flags)),
-                _ => None,
-            };
-            match found {
-                Some(Ok(())) => 0,
-                Some(Err(errno)) => -errno,
-                None => -EINVAL,
-            }
-        }
-    })
-}
-
-impl Ep {
-    fn bind_av(&self, at: usize) -> Result<(), i32> {
-        let mut state = self.shared.domain.lock();
-        let State { avs, eps, .. } = &mut *state;
-        let (it, av) = (eps.get_mut(self.shared.at).ok_or(EINVAL)?, avs.get_mut(at).ok_or(EINVAL)?);
-        if it.av.is_some() || it.enabled {
-            return Err(EINVAL);
-        }
-        it.av = Some(at);
-        av.users += 1;
-        Ok(())
-    }
-
-    fn bind_cq(&self, at: usize, flags: u64) -> Result<(), i32> {
-        let mut state = self.shared.domain.lock();
-        let State { queues, eps, .. } = &mut *state;
-        let (it, cq) = (eps.get_mut(self.shared.at).ok_or(EINVAL)?, queues.cqs.get_mut(at).ok_or(EINVAL)?);
-        let selective = flags & SELECTIVE_COMPLETION != 0;
-        let sides = [
-            (SEND, &mut it.bindings.tx_cq, &mut it.tx_selective),
-            (RECV, &mut it.bindings.rx_cq, &mut it.rx_selective),
-        ];
-        if flags & (SEND | RECV) == 0 {
-            return Err(EINVAL);
-        }
-        for (flag, bound, is_selective) in sides {
-            if flags & flag != 0 {
-                if bound.is_some() {
-                    return Err(EINVAL);
-                }
-                (*bound, *is_selective) = (Some(at), selective);
-                cq.users += 1;
-            }
-        }
-        Ok(())
-    }
-
-    fn bind_cntr(&self, at: usize, flags: u64) -> Result<(), i32> {
-        let mut state = self.shared.domain.lock();
-        let State { queues, eps, .. } = &mut *state;
-        let (it, cntr) = (eps.get_mut(self.shared.at).ok_or(EINVAL)?, queues.cntrs.get_mut(at).ok_or(EINVAL)?);
-        for (flag, role) in Role::FLAGS {
-            if flags & flag != 0 && it.bindings.cntrs[role as usize].replace(at) != Some(at) {
-                cntr.users += 1;
-            }
-        }
-        Ok(())
-    }
-
-    fn enable(&self) -> Result<(), i32> {
-        let mut state = self.shared.domain.lock();
-        let it = state.eps.get_mut(self.shared.at).ok_or(EINVAL)?;
-        if it.av.is_none() {
-            return Err(ENOAV);
-        }
-        it.enabled = true;
-        Ok(())
-    }
-
-    fn flags(&self, of: u64) -> Option<&AtomicU64> {
-        match of & (SEND | RECV) {
-            SEND => Some(&self.tx_flags),
-            RECV => Some(&self.rx_flags),
-            _ => None,
-        }
-    }
-}
-
-unsafe extern "C" fn control(ep: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
-    guard(-EIO, || {
-        // SAFETY: a live endpoint of ours.
-        let inner = unsafe { EpObject::of(ep) };
-        match command {
-            ENABLE => code(inner.enable()) as c_int,
-            GETOPSFLAG | SETOPSFLAG => {
-                // SAFETY: the caller passes flags, of which one names the direction, or null.
-                let Some(flags) = (unsafe { arg.cast::<u64>().as_mut() }) else { return -EINVAL };
-                let Some(kept) = inner.flags(*flags) else { return -EINVAL };
-                // Nothing else depends on when these are seen.
-                if command == SETOPSFLAG {
-                    kept.store(*flags & !(SEND | RECV), Ordering::Relaxed);
-                } else {
-                    *flags = kept.load(Ordering::Relaxed);
-                }
-                0
-            }
-            // SAFETY: the caller passes what this command takes.
-            ALIAS => unsafe { alias(ep, inner, arg.cast()) },
-            _ => -ENOSYS,
-        }
-    })
-}
-
-/// Another handle of the same endpoint, with flags of its own.
-///
-/// # Safety
-/// `ep` is the live endpoint of `inner`; `arg` null or whole.
-unsafe fn alias(ep: *mut Fid, inner: &Ep, arg: *mut Alias) -> c_int {
-    // SAFETY: by the caller.
-    let (Some(arg), context) = (unsafe { (arg.as_ref(), (*ep).context) }) else { return -EINVAL };
-    let copy = Ep {
-        shared: Arc::clone(&inner.shared),
-        tx_flags: AtomicU64::new(inner.tx_flags.load(Ordering::Relaxed)),
-        rx_flags: AtomicU64::new(inner.rx_flags.load(Ordering::Relaxed)),
-    };
-    let Some(kept) = copy.flags(arg.flags) else { return -EINVAL };
-    kept.store(arg.flags & !(SEND | RECV), Ordering::Relaxed);
-    let made = EpObject::give(front(context), copy);
-    // SAFETY: a place for the result, by the caller.
-    unsafe { store(arg.fid, made.cast()) }
 }

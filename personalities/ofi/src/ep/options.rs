@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::{EpObject, Role};
+use super::EpObject;
 use crate::abi::endpoint::{EpFid, EpOps};
 use crate::abi::errno::{EINVAL, EIO, ENOPROTOOPT, ENOSYS, ETOOSMALL};
 use crate::abi::flags::{
@@ -13,6 +13,7 @@ use crate::abi::flags::{
 use crate::abi::object::Fid;
 use crate::guard::guard;
 use crate::info::{INJECT, MAX_MESSAGE, QUEUE};
+use crate::state::Role;
 
 pub(super) static OPS: EpOps = EpOps {
     size: size_of::<EpOps>(),
@@ -95,7 +96,7 @@ unsafe extern "C" fn setopt(ep: *mut Fid, level: c_int, name: c_int, value: *con
     })
 }
 
-fn lock_ep<T>(ep: &super::Ep, run: impl FnOnce(&mut super::EpState) -> T) -> Option<T> {
+fn lock_ep<T>(ep: &super::Ep, run: impl FnOnce(&mut crate::state::EpState) -> T) -> Option<T> {
     ep.shared.domain.lock().eps.get_mut(ep.shared.at).map(run)
 }
 

@@ -3,11 +3,12 @@
 use madrigal_links::endpoint::{Claim, Receive, Seen, Wanted};
 use madrigal_sys::piece::Piece;
 
-use super::{Ep, EpState, Role};
+use super::Ep;
 use crate::abi::errno::{EINVAL, EMSGSIZE, ENOMSG};
 use crate::abi::flags::{CLAIM, COMPLETION, DISCARD, MSG, MULTI_RECV, PEEK, RECV, REMOTE_CQ_DATA, TAGGED};
 use crate::abi::queue::CqEntry;
 use crate::abi::{ADDR_UNSPEC, Addr};
+use crate::state::{EpState, Role};
 use crate::state::{Failure, Queues, Request};
 
 /// A message on its way in.

@@ -9,13 +9,14 @@ use madrigal_links::endpoint::{Get, Put};
 use madrigal_sys::piece::{self, Piece};
 
 use super::pieces::{Pieces, one};
-use super::{Ep, EpObject, EpState, Role, code};
+use super::{Ep, EpObject, code};
 use crate::abi::Addr;
 use crate::abi::endpoint::{EpFid, MsgRma, RmaIov, RmaOps};
 use crate::abi::errno::{EINVAL, EIO, EMSGSIZE};
 use crate::abi::flags::{COMPLETION, INJECT, READ, REMOTE_CQ_DATA, RMA, WRITE};
 use crate::guard::guard;
 use crate::info;
+use crate::state::{EpState, Role};
 use crate::state::{Queues, Request};
 
 pub(super) static OPS: RmaOps =

@@ -3,13 +3,14 @@
 use madrigal_links::endpoint::{PeerId, PostError, Posted, Send};
 use madrigal_sys::piece::{self, Piece};
 
-use super::{Ep, EpState, Role};
+use super::Ep;
 use crate::abi::Addr;
 use crate::abi::errno::{EAGAIN, EHOSTUNREACH, EINVAL, EMSGSIZE};
 use crate::abi::flags::{COMPLETION, DELIVERY_COMPLETE, FENCE, INJECT, MSG, REMOTE_CQ_DATA, SEND, TAGGED};
 use crate::abi::queue::CqEntry;
 use crate::info;
 use crate::state::{Entry, NO_REQUEST, Queues, Request};
+use crate::state::{EpState, Role};
 
 /// A message on its way out.
 pub(super) struct Outgoing {
