@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::iovec;
 
 use super::Addr;
-use super::object::Fid;
+use super::fid::Fid;
 
 /// `fid_ep`
 #[repr(C)]

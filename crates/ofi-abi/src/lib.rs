@@ -7,6 +7,7 @@
 
 pub mod endpoint;
 pub mod errno;
+mod fid;
 pub mod flags;
 pub mod info;
 pub mod object;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::object::Fid;
+use super::fid::Fid;
 
 /// `fi_av_attr`
 #[repr(C)]
