@@ -25,6 +25,7 @@
 //! then [`Packing::end`] waits until some are. So nodes that all send to each other must also unpack now and then.
 
 mod packing;
+mod parts;
 mod unpacking;
 
 use std::sync::Arc;
@@ -35,8 +36,8 @@ use madrigal_netaccess::message::LinkError;
 use crate::endpoint::{Completion, Kind, PeerId, PostError, Status};
 use crate::{Endpoint, Worker};
 
-use packing::{Bulk, Part};
 pub use packing::{Packing, Packs};
+use parts::{Bulk, Part};
 pub use unpacking::{Unpacking, Unpacks};
 
 /// Pieces longer than this travel alone.
@@ -141,36 +142,10 @@ impl Circuit {
         self.ranks.len()
     }
 
-    /// Begins a message to a node of the group. Nothing is sent before it ends; dropping it sends nothing.
-    #[inline]
-    pub fn begin_packing<'d>(&mut self, to: usize) -> Result<Packing<'_, 'd>, CircuitError> {
-        let peer = *self.ranks.get(to).ok_or(CircuitError::NoSuchNode)?;
-        Ok(Packing::new(self, to, peer))
-    }
-
     /// Waits until everything sent so far has left: to be called before a long time without sending or receiving, for a port that was
     /// full gets the rest of a message only while somebody makes progress.
     pub fn flush(&mut self) {
         self.endpoint.worker().flush(None);
-    }
-
-    /// Waits for the next message of any node of the group.
-    #[inline]
-    pub fn begin_unpacking<'d>(&mut self) -> Result<Unpacking<'_, 'd>, CircuitError> {
-        loop {
-            if let Some((from, bytes)) = self.arrived()? {
-                return Ok(Unpacking::new(self, from, bytes));
-            }
-            self.endpoint.worker().idle();
-        }
-    }
-
-    /// The next message of any node of the group, if one is here.
-    pub fn try_unpacking<'d>(&mut self) -> Result<Option<Unpacking<'_, 'd>>, CircuitError> {
-        match self.arrived()? {
-            Some((from, bytes)) => Ok(Some(Unpacking::new(self, from, bytes))),
-            None => Ok(None),
-        }
     }
 
     /// The packet that came first: its sender's rank, its bytes.

@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 
 use madrigal_sys::piece::{Piece, total};
 
+use super::parts::{Bulk, Part};
 use super::{BULK, Circuit, CircuitError};
 use crate::Endpoint;
 use crate::endpoint::{Kind, PeerId, PostError, Posted, Send};
@@ -19,21 +20,8 @@ pub enum Packs {
     Cheaper,
 }
 
-/// A piece of the packet: lent, or copied to the scratch.
-#[derive(Clone, Copy)]
-pub(super) enum Part {
-    Lent(Piece),
-    Copy { from: usize, len: usize },
-}
-
 /// Bytes of copies that may still be on their way when another one is made.
 const MOST_COPIED: usize = 64 << 20;
-
-/// A piece that travels alone.
-pub(super) enum Bulk {
-    Lent(Piece),
-    Copy(Vec<u8>),
-}
 
 /// A message that is being packed.
 pub struct Packing<'c, 'd> {
@@ -109,6 +97,13 @@ impl<'c, 'd> Packing<'c, 'd> {
 }
 
 impl Circuit {
+    /// Begins a message to a node of the group. Nothing is sent before it ends; dropping it sends nothing.
+    #[inline]
+    pub fn begin_packing<'d>(&mut self, to: usize) -> Result<Packing<'_, 'd>, CircuitError> {
+        let peer = *self.ranks.get(to).ok_or(CircuitError::NoSuchNode)?;
+        Ok(Packing::new(self, to, peer))
+    }
+
     fn piece(&self, part: Part) -> Piece {
         match part {
             Part::Lent(piece) => piece,

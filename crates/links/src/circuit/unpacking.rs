@@ -27,6 +27,27 @@ pub struct Unpacking<'c, 'd> {
     missing: usize,
 }
 
+impl Circuit {
+    /// Waits for the next message of any node of the group.
+    #[inline]
+    pub fn begin_unpacking<'d>(&mut self) -> Result<Unpacking<'_, 'd>, CircuitError> {
+        loop {
+            if let Some((from, bytes)) = self.arrived()? {
+                return Ok(Unpacking::new(self, from, bytes));
+            }
+            self.endpoint.worker().idle();
+        }
+    }
+
+    /// The next message of any node of the group, if one is here.
+    pub fn try_unpacking<'d>(&mut self) -> Result<Option<Unpacking<'_, 'd>>, CircuitError> {
+        match self.arrived()? {
+            Some((from, bytes)) => Ok(Some(Unpacking::new(self, from, bytes))),
+            None => Ok(None),
+        }
+    }
+}
+
 impl<'c, 'd> Unpacking<'c, 'd> {
     #[inline]
     pub(super) fn new(circuit: &'c mut Circuit, from: usize, packet: Vec<u8>) -> Self {
