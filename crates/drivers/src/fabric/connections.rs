@@ -2,10 +2,11 @@
 
 use madrigal_base::node::NodeId;
 use madrigal_netaccess::message::{Link, LinkError, Sink};
-use madrigal_sys::{process, time};
+use madrigal_sys::time;
 use std::io::IoSlice;
 
 use super::ffi::Posted;
+use super::own::Own;
 use super::packet::{Greeting, Head, Kind, LinkId, gather};
 use super::peer::{Peer, Phase};
 use super::port::FabricPort;
@@ -13,13 +14,6 @@ use super::provider::may_be_there;
 
 /// How often a peer that gives no answer is asked again (nanoseconds).
 const AGAIN_NS: u64 = 250_000_000;
-
-/// What tells a process of this host: of which host and pid namespace it is, its number and when it began.
-pub(super) struct Own {
-    place: u64,
-    pid: u32,
-    start: u64,
-}
 
 impl FabricPort {
     /// Has a word sent on a link.
@@ -203,22 +197,5 @@ impl FabricPort {
                 _ => {}
             }
         }
-    }
-}
-
-impl Own {
-    pub(super) fn find() -> Self {
-        let mut buf = [0u8; 64];
-        let boot = process::read_small(c"/proc/sys/kernel/random/boot_id", &mut buf).unwrap_or_default();
-        let mut target = [0u8; 64];
-        let namespace = rustix::fs::readlinkat_raw(rustix::fs::CWD, "/proc/self/ns/pid", &mut target[..]);
-        let namespace = namespace.ok().and_then(|len| target.get(..len)).unwrap_or_default();
-        let pid = process::own_pid();
-        let start = process::start_time(pid);
-        let known = !boot.is_empty() && !namespace.is_empty() && start.is_some();
-        // FNV-1a: it only has to differ between hosts.
-        let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let place = boot.iter().chain(namespace).fold(0xcbf2_9ce4_8422_2325, hash);
-        Self { place, pid: if known { pid } else { 0 }, start: start.unwrap_or_default() }
     }
 }

@@ -10,6 +10,7 @@
 
 mod connections;
 mod ffi;
+mod own;
 mod packet;
 mod peer;
 mod port;

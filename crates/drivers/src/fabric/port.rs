@@ -18,8 +18,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::connections::Own;
 use super::ffi::{DATA, Event, Offer, Posted, Wire};
+use super::own::Own;
 use super::packet::{self, Greeting, Head, Kind, LinkId, gather};
 use super::peer::{End, Peer, Phase, SHORT};
 

@@ -1,5 +1,6 @@
 //! A process's port: its listener, its links, one epoll for all of them.
 
+mod better;
 mod moves;
 
 use core::mem::MaybeUninit;
@@ -16,6 +17,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp, time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
+use self::better::{Better, LOST};
 use super::super::socket::os;
 use super::super::{own, peer_of};
 use super::events::{self, Whom};
@@ -54,7 +56,7 @@ pub(super) struct TcpPort {
     /// The last look took everything from a socket. Callers read until they find nothing, and the next look would only tell them that,
     /// for the price of a system call between a message and its answer.
     drained: bool,
-    better: moves::Better,
+    better: Better,
 }
 
 /// A peer: looked for while it has neither a lane nor an end.
@@ -90,7 +92,7 @@ impl TcpPort {
             pace: Pace::new(),
             room: false,
             drained: false,
-            better: moves::Better::default(),
+            better: Better::default(),
         })
     }
 
@@ -391,7 +393,7 @@ impl Port for TcpPort {
     fn explain(&self, link: Link) -> Explained {
         let Some(peer) = self.links.get(link.0 as usize) else { return Explained::default() };
         let path = match (&peer.lane, &peer.by) {
-            (Some(lane), _) if lane.is_away() => moves::LOST.to_owned(),
+            (Some(lane), _) if lane.is_away() => LOST.to_owned(),
             (Some(_), Some(by)) => by.to_string(),
             (Some(lane), None) => {
                 let from = peer_of(&lane.socket).is_some_and(|from| self.handshakes.sites.is_daemon(from.ip()));

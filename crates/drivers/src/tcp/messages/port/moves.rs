@@ -7,25 +7,11 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::time;
 use rustix::event::epoll;
 
+use super::better::Better;
 use super::{TcpPort, events, flow};
 
-/// How long after a link came up by the daemon a direct way is looked for, and at most how long after the last time.
-const FIRST_GAP: u64 = 1_000_000_000;
-const LAST_GAP: u64 = 30_000_000_000;
 /// How long each time.
 const PATIENCE: u64 = 3_000_000_000;
-
-/// When to look for direct ways.
-pub(super) struct Better {
-    pub(super) at: u64,
-    gap: u64,
-}
-
-impl Default for Better {
-    fn default() -> Self {
-        Self { at: u64::MAX, gap: FIRST_GAP }
-    }
-}
 
 impl TcpPort {
     /// Where we can be dialled.
@@ -46,7 +32,7 @@ impl TcpPort {
         }
         self.handshakes.makeshift(peer.node, makeshift);
         if makeshift {
-            self.better = Better { at: time::now_ns() + FIRST_GAP, gap: FIRST_GAP };
+            self.better = Better::soon();
         } else {
             flow::settle(&lane.socket);
         }
@@ -119,9 +105,6 @@ impl TcpPort {
                 self.handshakes.improve(&self.epoll, address.id, &ways, (PATIENCE, now));
             }
         }
-        self.better.gap = (self.better.gap * 2).min(LAST_GAP);
+        self.better.later();
     }
 }
-
-/// How a link goes that has no connection.
-pub(super) const LOST: &str = "through the daemon: lost, another connection is looked for";
