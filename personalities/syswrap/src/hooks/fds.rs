@@ -407,21 +407,12 @@ fn control(fd: c_int, cmd: c_int, arg: c_long, real: impl Fn() -> c_int) -> c_in
             }
             let result = real();
             if result == 0 {
-                set_nonblocking(fd, arg as c_int & libc::O_NONBLOCK != 0);
+                super::options::set_nonblocking(fd, arg as c_int & libc::O_NONBLOCK != 0);
             }
             result
         }
         _ => real(),
     }
-}
-
-/// The program changed `O_NONBLOCK`.
-pub(super) fn set_nonblocking(fd: c_int, on: bool) {
-    aside(|| {
-        if let Some(s) = sock::enter(fd) {
-            s.set_flag(flag::NONBLOCK, on);
-        }
-    });
 }
 
 /// epoll_create(2)

@@ -7,8 +7,7 @@ use madrigal_base::sync::Ordering;
 use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, raw};
 
-use super::fds::set_nonblocking;
-use super::{get, guarded_or, is_socket, kernel_only, kernel_soon};
+use super::{aside, get, guarded_or, is_socket, kernel_only, kernel_soon};
 use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::registration;
@@ -263,6 +262,15 @@ fn after(change: &Change) {
 /// Whether a receive waits for more than one byte; less than none means as many as can be.
 fn is_low_water(value: c_int) -> bool {
     !matches!(value, 0 | 1)
+}
+
+/// The program changed `O_NONBLOCK`.
+pub(super) fn set_nonblocking(fd: c_int, on: bool) {
+    aside(|| {
+        if let Some(s) = sock::enter(fd) {
+            s.set_flag(flag::NONBLOCK, on);
+        }
+    });
 }
 
 /// Gets to know what was set on a listener before we saw it: its connections have that, too.
