@@ -359,8 +359,69 @@ mod tests {
             step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default()) == Verdict::Apart
         };
         assert!(wrote(&killed, 1000 + 32, 1000 + 104));
-        assert!(!wrote(&killed, 0, 1000 + 104));
-        assert!(!wrote(&flood(1), 1000 + 32, 1000 + 104));
+        assert!(wrote(&killed, 0, 1000 + 104), "one send earlier");
+        assert!(!wrote(&killed, 1000 + 32, 0));
+        assert!(!wrote(&flood(1), 0, 1000 + 104));
+    }
+
+    #[test]
+    fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
+        const RESET: u64 = (libc::POLLHUP | libc::POLLERR) as u64;
+        let (exec, kill) = ((1, Op::Exec { plain: false }), (0, Op::Exit { how: ExitHow::Abort }));
+        let waited = |before: &[(ActorId, Op)], wait: Op, plain: &Entry, wrapped: &Entry| {
+            let program = program([before, &[(1, wait)]].concat());
+            let verdict = step(&program, before.len(), plain, wrapped, &mut Tally::default());
+            !matches!(verdict, Verdict::Differs(_))
+        };
+        let both = [exec.clone(), kill.clone()];
+        let done = |ret: i64, aux: &[u64]| Entry {
+            fate: Fate::Done(2),
+            seen: Seen { ret, aux: aux.to_vec(), ..Seen::default() },
+        };
+        // A poll for what is urgent sleeps on at an end, and wakes at a reset.
+        let poll = |asked| Op::Poll { entries: vec![(1, asked)], via: PollVia::Poll, time: Time::Forever };
+        let asleep = Entry { fate: Fate::Blocked, seen: Seen::default() };
+        assert!(waited(&both, poll(libc::POLLPRI), &asleep, &done(1, &[RESET])));
+        assert!(!waited(&both, poll(libc::POLLIN), &asleep, &done(1, &[RESET])), "an end wakes it");
+        assert!(!waited(&both, poll(libc::POLLPRI), &asleep, &done(1, &[libc::POLLPRI as u64])));
+        assert!(!waited(&[exec, flood(1)], poll(libc::POLLPRI), &asleep, &done(1, &[RESET])), "nobody was killed");
+        // A set tells of a reset for an end.
+        let wait = || Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero };
+        assert!(waited(&both, wait(), &done(1, &[7, IN | END]), &done(1, &[7, IN | END | RESET])));
+        assert!(!waited(&both, wait(), &done(1, &[7, IN | END]), &done(0, &[])));
+        assert!(!waited(&both, wait(), &done(1, &[7, libc::POLLOUT as u64]), &done(1, &[7, IN])));
+    }
+
+    #[test]
+    fn ports_may_be_taken_where_a_connection_is_made_anew() {
+        let named = |before: Vec<(ActorId, Op)>, wrapped: [u64; 8]| {
+            let number = before.len();
+            let program = program([before, vec![(1, Op::Names { slot: 1 })]].concat());
+            let seen =
+                |aux: [u64; 8]| Entry { fate: Fate::Done(number), seen: Seen { aux: aux.to_vec(), ..Seen::default() } };
+            step(&program, number, &seen([0, 1, 2, 16, 0, 1, 2, 16]), &seen(wrapped), &mut Tally::default())
+        };
+        let (exec, kill) = (|| (1, Op::Exec { plain: false }), || (0, Op::Exit { how: ExitHow::Abort }));
+        assert_eq!(named(vec![kill(), exec()], [0, 0, 2, 16, 0, 0, 2, 16]), Verdict::Same);
+        assert!(matches!(named(vec![kill(), exec()], [0, 1, 10, 28, 0, 1, 2, 16]), Verdict::Differs(_)), "the family");
+        assert!(matches!(named(vec![kill()], [0, 0, 2, 16, 0, 1, 2, 16]), Verdict::Differs(_)), "not executed");
+        assert!(matches!(named(vec![exec()], [0, 0, 2, 16, 0, 1, 2, 16]), Verdict::Differs(_)), "nobody was killed");
+    }
+
+    #[test]
+    fn a_lone_urgent_byte_is_readable_or_not() {
+        const URGENT: u64 = libc::POLLPRI as u64;
+        let polled = |flags: i32, plain: u64, wrapped: u64| {
+            let via = SendVia::Send;
+            let sent = Op::Send(Data { slot: 1, len: 1, via, flags, memory: Memory::Good, pieces: Pieces::One });
+            let poll = Op::Poll { entries: vec![(0, 8199)], via: PollVia::Poll, time: Time::Zero };
+            let program = program(vec![(1, sent), (0, poll)]);
+            let seen = |word| Entry { fate: Fate::Done(1), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
+            step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default())
+        };
+        assert_eq!(polled(libc::MSG_OOB, URGENT, URGENT | IN), Verdict::Same, "what can be read is compared further");
+        assert!(matches!(polled(0, URGENT, URGENT | IN), Verdict::Differs(_)));
+        assert!(matches!(polled(libc::MSG_OOB, URGENT | IN, IN), Verdict::Differs(_)));
     }
 
     #[test]
