@@ -2,13 +2,16 @@
 //! same exit status.
 //!
 //! Each script in `programs/` names the programs it needs in its first line, uses the ports `$P1`, `$P2`, `$P3`, and prints what must
-//! not differ. Everything it starts is wrapped or plain as a whole.
+//! not differ. Everything it starts is wrapped or plain as a whole, and where it is wrapped some connection went by shared memory.
 //!
 //! Features (docs/features.md): P2, P9 (`hla`), P10 (`grpc`, `soap`), P11 (`java`, `rmi`), B16 (`nats`, which is never wrapped).
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use madrigal_tests::host::{self, Ended, How, Scratch};
+use madrigal_report::Report;
+use madrigal_tests::host::{self, Ended, How, Running, Scratch};
 use madrigal_tests::trials::skip;
 
 /// What every script begins with: `await PORT` waits for a listener.
@@ -17,7 +20,18 @@ const PRELUDE: &str = "export LC_ALL=C
 await(){ until grep -qi \":$(printf %04X $1) 0*:0000 0A\" /proc/net/tcp; do sleep 0.03; done; }
 ";
 
-fn run(how: How, script: &str) -> Ended {
+/// Programs between which nothing can move: why.
+const PLAIN: &[(&str, &str)] = &[
+    ("grpc", "it asks for TCP_INQ, which only the kernel tells"),
+    ("nats", "nothing can be preloaded into the server"),
+    ("ssh", "the server's children hold what their parent accepted"),
+];
+/// Connections of a process that are looked at.
+const RECORDS: usize = 256;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Runs a script; also whether a connection of its programs went by shared memory.
+fn run(how: How, script: &str) -> (Ended, bool) {
     let scratch = Scratch::new();
     let file = scratch.path().join("script");
     std::fs::write(&file, format!("{PRELUDE}{script}")).unwrap();
@@ -25,7 +39,48 @@ fn run(how: How, script: &str) -> Ended {
     for port in ["P1", "P2", "P3"] {
         command.env(port, host::free_port().to_string());
     }
-    host::run(command.arg(&file))
+    let over = AtomicBool::new(false);
+    let script = Running::start(command.arg(&file));
+    let pid = script.pid() as u32;
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| how.is_wrapped() && await_ring(pid, &over));
+        let end = Over(&over);
+        let ended = script.wait();
+        drop(end);
+        (ended, watch.join().unwrap())
+    })
+}
+
+/// Says that the programs have ended, however that came.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Looks until a program that this process has started, itself or through others, has used a ring, or all is over.
+fn await_ring(first: u32, over: &AtomicBool) -> bool {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may be anything: state, parent.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let is_ours = |pid: u32| std::iter::successors(Some(pid), |pid| parent(*pid)).take(16).any(|pid| pid == first);
+    let by_ring = |pid: u32| {
+        let Ok(report) = Report::of(pid) else { return false };
+        (0..RECORDS).filter_map(|at| report.record(at)).any(|record| record.shm_in.load(Ordering::Relaxed) > 0)
+    };
+    while !over.load(Ordering::Relaxed) {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        if pids.any(|pid| is_ours(pid) && by_ring(pid)) {
+            return true;
+        }
+        std::thread::sleep(LOOK);
+    }
+    false
 }
 
 fn same(name: &str) {
@@ -35,17 +90,21 @@ fn same(name: &str) {
     if let Some(missing) = needs.split(' ').find(|p| host::find_program(p).is_none() && !Path::new(p).is_file()) {
         skip(format!("{missing} is not installed"));
     }
-    let plain = run(How::Plain, &script);
+    let (plain, _) = run(How::Plain, &script);
     if plain.status == 77 {
         skip(plain.text().trim());
     }
     let plain_err = String::from_utf8_lossy(&plain.err).into_owned();
     assert!(plain.status == 0 && !plain.out.is_empty(), "plain: {} {} {plain_err}", plain.status, plain.text());
+    let mut rings = false;
     for how in How::ALL.into_iter().filter(|how| how.is_wrapped()) {
-        let wrapped = run(how, &script);
+        let (wrapped, by_ring) = run(how, &script);
         let err = String::from_utf8_lossy(&wrapped.err).into_owned();
         assert_eq!((wrapped.status, wrapped.text()), (plain.status, plain.text()), "{how:?} against plain; {err}");
+        rings |= by_ring;
     }
+    let plain = PLAIN.iter().find(|(program, _)| *program == name);
+    assert_eq!(rings, plain.is_none(), "whether a connection went by shared memory; {plain:?}");
 }
 
 macro_rules! programs {
