@@ -78,9 +78,6 @@ pub(crate) fn unhook(s: &Sock) {
         return;
     }
     s.set_flag(flag::STAYS, !registration::restore_unless_ended(s));
-    if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
-        let _ = raw::set_sockopt(s.fd(), libc::IPPROTO_TCP, libc::TCP_CORK, &1);
-    }
 }
 
 /// The kernel may hold small pieces back again, if the program lets it: once the peer has taken our doorbells out, for behind one that is not

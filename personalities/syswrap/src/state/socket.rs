@@ -185,6 +185,10 @@ impl Wire for Socket<'_> {
         raw::disconnect(self.fd);
     }
 
+    fn cork(self) {
+        let _ = raw::set_sockopt(self.fd, libc::IPPROTO_TCP, libc::TCP_CORK, &1);
+    }
+
     fn hurry(self) {
         let _ = raw::set_sockopt(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
     }

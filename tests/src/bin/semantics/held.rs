@@ -14,6 +14,7 @@ crate::checks![
     more_behind_unread_bytes,
     asleep_until_all_is_there,
     cork_is_not_shown,
+    cork_goes_on_where_the_peer_closes,
     shown_by_nodelay,
     shown_after_a_while,
     asleep_until_it_is_late,
@@ -128,6 +129,29 @@ fn cork_is_not_shown() {
         assert_eq!(recv_exact(&p.c, 1), [round]);
     }
     p.assert_in_rings();
+}
+
+fn cork_goes_on_where_the_peer_closes() {
+    for round in 0..40 {
+        let p = Pair::warm();
+        let (closes, end) = if round % 2 == 0 { (p.c, p.s) } else { (p.s, p.c) };
+        // What the other side learns of it when: its next call may be the first.
+        if round % 4 < 2 {
+            cork(&end, 1);
+        }
+        drop(closes);
+        if round % 4 >= 2 {
+            cork(&end, 1);
+        }
+        // Nothing is sent, which the peer could answer with a reset.
+        for len in [856, 1024] {
+            assert_eq!(send(&end, &vec![7; len], libc::MSG_NOSIGNAL), Ok(len));
+        }
+        assert_eq!(net::get(&end, libc::IPPROTO_TCP, libc::TCP_CORK), Ok(1));
+        cork(&end, 0);
+        let reset = libc::POLLERR | libc::POLLHUP;
+        assert_eq!(poll(&end, 0, -1) & reset, reset);
+    }
 }
 
 fn shown_by_nodelay() {

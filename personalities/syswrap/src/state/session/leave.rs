@@ -81,6 +81,10 @@ impl<'a, W: Wire> View<'a, W> {
         // A direction that never switched stays the kernel's: nobody knows where a ring would have begun.
         if self.s.tx() != phase::KERNEL {
             self.end_ring();
+            // SYNC: before any send finds that the kernel carries what follows; behind the last doorbell, which is not to wait.
+            if self.s.corked.load(Ordering::Relaxed) != 0 {
+                self.wire.cork();
+            }
         }
         self.s.tx.store(phase::DONE, Ordering::SeqCst);
     }

@@ -58,6 +58,8 @@ pub(crate) trait Wire: Copy {
     fn cut_off(self);
     /// Small segments are not to wait, nor those that wait already.
     fn hurry(self);
+    /// Segments that are not full are to wait (`TCP_CORK`).
+    fn cork(self);
     /// Whether a block of the shared memory is lent to that direction of this session.
     fn is_lent(self, block: Block, dir: usize) -> bool;
     /// Whether the peer's process lives. Slow.

@@ -339,6 +339,8 @@ impl<'a> Wire for End<'a> {
 
     fn resets(self) {}
 
+    fn cork(self) {}
+
     fn hurry(self) {}
 
     fn bell_late(self) -> Result<(), Errno> {
