@@ -34,7 +34,7 @@ pub(crate) const RX_CAPS: u64 = {
     MSG | RMA | TAGGED | ATOMIC | DIRECTED_RECV | RECV | REMOTE_READ | REMOTE_WRITE | RMA_PMEM | SOURCE | MULTI_RECV
 };
 
-/// Bytes that `fi_inject` and its kin take; who was told less, by [`eager`], gets no less.
+/// Bytes that `fi_inject` and its kin take; who was told less, by [`super::eager`], gets no less.
 pub(crate) const INJECT: usize = 64 << 10;
 /// Pieces a buffer may have.
 pub(crate) const PIECES: usize = 16;
