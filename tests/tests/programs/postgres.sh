@@ -2,7 +2,7 @@
 # Queries, a bulk copy each way, notifications between sessions.
 [ "$(id -u)" = 0 ] || { echo "skip: switches to the user postgres"; exit 77; }
 id postgres > /dev/null 2>&1 || { echo "skip: no user postgres"; exit 77; }
-chmod 755 . ..; mkdir -p -m 700 data run shared-pg; chown postgres data run shared-pg
+chmod 755 .; mkdir -p -m 700 data run shared-pg; chown postgres data run shared-pg
 export MADRIGAL_DIR=$PWD/shared-pg
 AS="setpriv --reuid=postgres --regid=postgres --clear-groups"
 $AS initdb -D data -A trust > init.log 2>&1 || { cat init.log; exit 1; }
