@@ -77,6 +77,16 @@ fn whoever_leaves_at_any_time_loses_nothing() {
 }
 
 #[test]
+fn the_kernel_hears_of_a_cork_before_it_carries_what_follows() {
+    explore(600, 300, || {
+        let mut plans = [Plan { corks: true, ..Plan::talk(2500, 700) }, Plan::talk(300, 100)];
+        plans[thread_rng().gen_range(0..2usize)].leaves = true;
+        let world = connect(plans, &living());
+        world.assert_whole();
+    });
+}
+
+#[test]
 fn unread_bytes_go_back_to_a_reader_that_knows_no_rings() {
     explore(2_000, 1_000, || {
         let mut plans = [Plan::talk(2200, 700), Plan::talk(2000, 600)];

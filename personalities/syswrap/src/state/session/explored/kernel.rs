@@ -1,7 +1,7 @@
 //! A model of a connected stream socket: two queues of bytes, with what a session asks of them.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64 as Clock, Ordering as Order};
+use std::sync::atomic::{AtomicBool, AtomicU64 as Clock, Ordering as Order};
 
 use madrigal_base::sync::explored::mortal;
 use madrigal_drivers::shm::layout::Block;
@@ -72,6 +72,8 @@ pub(super) struct Kernel {
     dead: Clock,
     /// Room in each queue besides [`ROOM`].
     more: [Clock; 2],
+    /// Sides that hold back what is no full segment: heard, not done.
+    corked: [AtomicBool; 2],
 }
 
 impl Kernel {
@@ -83,7 +85,12 @@ impl Kernel {
             step: STEPS[thread_rng().gen_range(0..STEPS.len())],
             dead: Clock::new(0),
             more: Default::default(),
+            corked: Default::default(),
         }
+    }
+
+    pub(super) fn is_corked(&self, side: usize) -> bool {
+        self.corked[side].load(Order::SeqCst)
     }
 
     fn with<T>(&self, queue: usize, part: impl FnOnce(&mut Queue) -> T) -> T {
@@ -339,7 +346,9 @@ impl<'a> Wire for End<'a> {
 
     fn resets(self) {}
 
-    fn cork(self) {}
+    fn cork(self) {
+        self.kernel.corked[self.side].store(true, Order::SeqCst);
+    }
 
     fn hurry(self) {}
 

@@ -51,6 +51,8 @@ pub(super) struct Plan {
     pub(super) grows: bool,
     /// It closes behind what it has sent.
     pub(super) closes: bool,
+    /// It corks its socket once the ring carries what it sends, of which the kernel does not hear then.
+    pub(super) corks: bool,
     /// So many bytes more, behind that, are sent by who knows nothing of rings, one at a time.
     pub(super) unhooked: u64,
 }
@@ -142,6 +144,9 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
             if v.s.tx() == phase::KERNEL && v.switch() {
                 v.pay_space();
             }
+            if plan.corks && v.s.tx() == phase::RING {
+                v.s.corked.store(1, Ordering::Relaxed);
+            }
             let copy = |span: &Span, from: usize| -> Result<usize, Errno> {
                 let rest = &bytes[done + from..];
                 let n = rest.len().min(span.len());
@@ -219,6 +224,7 @@ fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize, bytes: &[u8]) -
         return Some(0);
     }
     let sent = if v.s.tx() == phase::DONE {
+        assert!(v.s.corked.load(Ordering::Relaxed) == 0 || world.kernel.is_corked(side), "the cork comes behind bytes");
         match v.pass() {
             Passage::Open(_sender) => world.kernel.send(side, bytes),
             Passage::Closed => Err(Errno::BUSY),
