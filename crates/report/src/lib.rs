@@ -218,27 +218,26 @@ impl Report {
 
 /// Opens the memfds of that name and size among the descriptors of `pid`. An error only where none can be opened.
 fn found(pid: u32, name: &CStr, bytes: usize) -> Result<Vec<OwnedFd>, Errno> {
-    use rustix::fs::{Mode, OFlags, RawDir};
-    let path = process::proc_path(pid, format_args!("fd"));
-    let dir = rustix::fs::open(path.as_c_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut buf = Vec::with_capacity(8192);
-    let mut entries = RawDir::new(&dir, buf.spare_capacity_mut());
     let (mut files, mut refused) = (Vec::new(), None);
-    while let Some(entry) = entries.next() {
-        let Some(fd) = entry?.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        let mut target = [0u8; 64];
-        let link = process::proc_path(pid, format_args!("fd/{fd}"));
-        let Ok(n) = rustix::fs::readlinkat_raw(rustix::fs::CWD, link.as_c_str(), &mut target[..]) else { continue };
-        let named = target.get(..n).and_then(|target| target.strip_prefix(b"/memfd:"));
-        if !named.is_some_and(|target| target.starts_with(name.to_bytes())) {
-            continue;
+    process::each_number(process::proc_path(pid, format_args!("fd")).as_c_str(), |fd| {
+        if is_memfd(pid, fd, name) {
+            match mem::open_peer_memfd(pid, fd.cast_signed(), bytes, false) {
+                Ok(file) => files.push(file),
+                Err(e) => refused = Some(e),
+            }
         }
-        match mem::open_peer_memfd(pid, fd, bytes, false) {
-            Ok(file) => files.push(file),
-            Err(e) => refused = Some(e),
-        }
-    }
+        true
+    })?;
     refused.filter(|_| files.is_empty()).map_or(Ok(files), Err)
+}
+
+/// Whether a descriptor of `pid` is a memfd of that name.
+fn is_memfd(pid: u32, fd: u32, name: &CStr) -> bool {
+    let mut target = [0u8; 64];
+    let link = process::proc_path(pid, format_args!("fd/{fd}"));
+    let target = rustix::fs::readlinkat_raw(rustix::fs::CWD, link.as_c_str(), &mut target[..]).map(|n| target.get(..n));
+    let named = target.ok().flatten().and_then(|target| target.strip_prefix(b"/memfd:"));
+    named.is_some_and(|target| target.starts_with(name.to_bytes()))
 }
 
 #[cfg(test)]

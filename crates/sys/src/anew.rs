@@ -1,15 +1,13 @@
 //! A connected socket whose peer is gone is connected anew, to an end of ours: what that sends is read as the peer's, and as it ends the
 //! peer has ended.
 
-use core::mem::MaybeUninit;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{self, AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType};
 
 use crate::fd::Fd;
-use crate::{Errno, raw, tcp, time};
+use crate::{Errno, process, raw, tcp, time};
 
 /// How long it may take.
 const MOST_NS: u64 = 1_000_000_000;
@@ -145,16 +143,20 @@ fn accept(listener: &Fd, from: &SocketAddrAny) -> Result<Fd, Errno> {
 fn while_shared(fd: RawFd, port: u16, bind: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let mut sharers = [-1; SHARERS];
     let mut free = sharers.iter_mut();
-    let at_port =
-        |other| raw::socket_name(other, false).and_then(|name| address(&name)).is_ok_and(|at| at.port() == port);
-    let _ = each_descriptor(|other| {
+    let at_port = |other| {
+        let is_tcp = raw::sockopt_int(other, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+        is_tcp && raw::socket_name(other, false).and_then(|name| address(&name)).is_ok_and(|at| at.port() == port)
+    };
+    let _ = process::each_number(c"/proc/self/fd", |other| {
+        let other = other.cast_signed();
         let alone = raw::sockopt_int(other, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(0);
-        if alone
-            && (other == fd || at_port(other))
-            && let Some(sharer) = free.next()
-        {
-            *sharer = other;
+        if !alone || other != fd && !at_port(other) {
+            return true;
         }
+        let place = free.next();
+        let has_room = place.is_some();
+        place.into_iter().for_each(|sharer| *sharer = other);
+        has_room
     });
     let share = |on: i32| {
         for &sharer in sharers.iter().filter(|&&sharer| sharer >= 0) {
@@ -165,20 +167,6 @@ fn while_shared(fd: RawFd, port: u16, bind: impl FnOnce() -> Result<(), Errno>) 
     let result = bind();
     share(0);
     result
-}
-
-/// Each open descriptor of the process.
-fn each_descriptor(mut f: impl FnMut(RawFd)) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = Fd::from(rustix::fs::open(c"/proc/self/fd", flags, Mode::empty())?);
-    let mut buf = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(&dir, &mut buf);
-    while let Some(entry) = entries.next() {
-        if let Some(fd) = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
-            f(fd);
-        }
-    }
-    Ok(())
 }
 
 fn family(of: SocketAddr) -> AddressFamily {

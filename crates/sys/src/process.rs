@@ -52,9 +52,24 @@ pub fn own_pid() -> u32 {
 
 /// Reads a small `/proc` file into `buf`; returns what was read.
 pub fn read_small<'b>(path: &CStr, buf: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-    let file = crate::fd::Fd::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
+    let file = Fd::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
     let n = rustix::io::read(&file, &mut *buf)?;
     Ok(&buf[..n])
+}
+
+/// Shows the names in a directory of `/proc` that are numbers, descriptors or threads, until `more` says that it has seen enough.
+pub fn each_number(dir: &CStr, mut more: impl FnMut(u32) -> bool) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = Fd::from(rustix::fs::open(dir, flags, Mode::empty())?);
+    let mut buf = [MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&dir, &mut buf);
+    while let Some(entry) = entries.next() {
+        let number = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if number.is_some_and(|number| !more(number)) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// When a process started, in clock ticks since boot: with the pid it names a process for good. `None` when there is no such
@@ -92,18 +107,12 @@ pub fn has_living_child() -> bool {
         return false;
     }
     // Some may only wait to be waited for.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(tasks) = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).map(Fd::from) else { return true };
-    let mut buf = [MaybeUninit::uninit(); 2048];
-    let mut entries = RawDir::new(&tasks, &mut buf);
-    while let Some(entry) = entries.next() {
-        let Ok(entry) = entry else { return true };
-        let thread = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if thread.is_some_and(has_begotten_the_living) {
-            return true;
-        }
-    }
-    false
+    let mut found = false;
+    let asked = each_number(c"/proc/self/task", |thread| {
+        found = has_begotten_the_living(thread);
+        !found
+    });
+    found || asked.is_err()
 }
 
 /// Whether a thread of this process has a child that lives.
