@@ -123,11 +123,10 @@ pub(super) fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, 
 /// Whether a program that was executed with a connection whose peer was killed is told other ports, by `play`'s account of them: whether they
 /// are the connection's is the second word of either name.
 pub(super) fn is_named_anew(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
-    let executed = is_executed(program, number);
     let fits =
         |(at, (plain, wrapped)): (usize, (&u64, &u64))| plain == wrapped || at % 4 == 1 && (*plain, *wrapped) == (1, 0);
     matches!(program.steps[number].op, Op::Names { .. })
-        && executed
+        && is_executed(program, number)
         && is_killed(program, number)
         && plain.aux.len() == wrapped.aux.len()
         && plain.aux.iter().zip(&wrapped.aux).enumerate().all(fits)
@@ -166,7 +165,7 @@ fn goes_well(plain: &Seen, wrapped: &Seen) -> bool {
 fn shows_reset_for_end(plain: u64, wrapped: u64, asked: i16) -> bool {
     // By one name or the other: who did not ask for the end by its own finds it readable.
     let end = if asked & libc::POLLRDHUP != 0 { libc::POLLRDHUP } else { libc::POLLIN };
-    let ended = plain & end as u64 != 0 || asked & (libc::POLLIN | libc::POLLRDHUP) == 0;
+    let ended = plain & end as u64 != 0 || !asks_for_end(asked);
     // Its error another holder of the socket may have been told.
     ended && plain | BROKEN == wrapped | libc::POLLERR as u64 && wrapped & libc::POLLHUP as u64 != 0
 }
@@ -178,7 +177,7 @@ fn tells_resets_for_ends(plain: &[u64], wrapped: &[u64]) -> bool {
     let fits = |pair: &[u64]| match of(plain, pair[0]) {
         Some(told) if told == pair[1] => true,
         Some(told) => told & ends != 0 && told | BROKEN == pair[1] | libc::POLLERR as u64,
-        None => pair[1] & libc::POLLHUP as u64 != 0,
+        None => pair[1] & BROKEN == BROKEN,
     };
     plain.chunks_exact(2).all(|pair| of(wrapped, pair[0]).is_some()) && wrapped.chunks_exact(2).all(fits)
 }
@@ -187,7 +186,6 @@ fn tells_resets_for_ends(plain: &[u64], wrapped: &[u64]) -> bool {
 /// but doorbells: the end that is plain wakes nobody who asks neither for bytes nor for the end.
 pub(super) fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) -> bool {
     let seen = &wrapped.seen;
-    let asks_for_end = |asked: i16| asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
     let broken = |told: u64| told & BROKEN == BROKEN;
     let only_resets = match &program.steps[number].op {
         Op::Poll { entries, .. } => {
@@ -199,6 +197,11 @@ pub(super) fn wakes_by_reset(program: &Program, number: usize, wrapped: &Entry) 
         _ => false,
     };
     only_resets && seen.ret > 0 && is_executed(program, number) && is_killed(program, number)
+}
+
+/// Whether a poll for these events is told of an end.
+fn asks_for_end(asked: i16) -> bool {
+    asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0
 }
 
 /// Whether a process was killed before a step.
