@@ -465,7 +465,6 @@ fn idle(c: &Context) {
     let begun = used();
     let mut read = near.read(vec![0; 1]);
     assert!(read.wait_until(Some(time::now_ns() + 300_000_000)).is_pending());
-    // It looks again and again for no longer than the wait policy says, and sleeps.
     assert!(used() - begun < 300_000_000 / 20, "{} ns of processor for 300 ms of waiting", used() - begun);
 }
 

@@ -1,6 +1,6 @@
 //! Tests that find out only as they run whether they can: one that cannot is counted as ignored, and says why, never as passed.
 //!
-//! ```ignore
+//! ```text
 //! madrigal_tests::trials![redis_answers, far::away];
 //!
 //! fn redis_answers() {

@@ -49,9 +49,8 @@ impl Crate {
     fn read_file(&mut self, root: &Path, file: &Path, dir: &Path, place: Place) -> Result<(), String> {
         let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let parsed = syn::parse_file(&text).map_err(|e| format!("{}: {e}", file.display()))?;
-        let name =
-            file.strip_prefix(root.canonicalize().as_deref().unwrap_or(root)).or_else(|_| file.strip_prefix(root));
-        self.read_items(root, name.unwrap_or(file).components().collect(), dir, place, &parsed.items)
+        let name = file.strip_prefix(root).unwrap_or(file).components().collect();
+        self.read_items(root, name, dir, place, &parsed.items)
     }
 
     fn read_items(
