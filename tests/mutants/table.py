@@ -394,6 +394,13 @@ MUTANTS = [
     ),
     # --- registrations --------------------------------------------------------------------------------------------------------
     Mutant(
+        "cork-unheard", SESSION + "leave.rs",
+        "                self.wire.cork();",
+        "                let _ = W::cork;",
+        "the kernel does not hear that the program has corked the socket, when it carries again what that sends",
+        ("model madrigal-syswrap the_kernel_hears_of_a_cork 20",),
+    ),
+    Mutant(
         "ask-not-listed", SYSWRAP + "state/registration/control.rs",
         "    member.ask(event);\n    set.activate_locked(s.id(m), member);\n",
         "    let _ = (set, s, m);\n    member.ask(event);\n",
