@@ -221,6 +221,13 @@ MUTANTS = [
     ),
     # --- the switch, and the way back ---------------------------------------------------------------------------------------------
     Mutant(
+        "cork-unheard", SESSION + "leave.rs",
+        "                self.wire.cork();",
+        "                let _ = W::cork;",
+        "the kernel does not hear that the program has corked the socket, when it carries again what that sends",
+        ("model madrigal-syswrap the_kernel_hears_of_a_cork 20",),
+    ),
+    Mutant(
         "kernel-bytes-off-by-one", SESSION + "switch.rs",
         "self.out.w.n_kernel.store(position, Ordering::Relaxed);",
         "self.out.w.n_kernel.store(position + 1, Ordering::Relaxed);",
@@ -393,13 +400,6 @@ MUTANTS = [
         ("semantics any_instruction::forks default",),
     ),
     # --- registrations --------------------------------------------------------------------------------------------------------
-    Mutant(
-        "cork-unheard", SESSION + "leave.rs",
-        "                self.wire.cork();",
-        "                let _ = W::cork;",
-        "the kernel does not hear that the program has corked the socket, when it carries again what that sends",
-        ("model madrigal-syswrap the_kernel_hears_of_a_cork 20",),
-    ),
     Mutant(
         "ask-not-listed", SYSWRAP + "state/registration/control.rs",
         "    member.ask(event);\n    set.activate_locked(s.id(m), member);\n",
