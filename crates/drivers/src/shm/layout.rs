@@ -107,6 +107,8 @@ pub struct WakeLine {
     pub held_from: AtomicU64,
     /// See [`WakeLine::held_from`].
     pub held_since: AtomicU64,
+    /// How many bytes the writer's processes had put into the kernel when one of them had sent the last urgent byte.
+    pub urgent_end: AtomicU64,
 }
 
 /// `WakeLine::gate`: the writer's threads count themselves while they send by the kernel; the reader closes it while it puts unread
@@ -247,7 +249,7 @@ impl Direction {
         use madrigal_base::sync::Ordering::Relaxed;
         for word in [&self.w.tail, &self.w.block, &self.w.n_kernel, &self.w.bells, &self.r.head, &self.r.ready]
             .into_iter()
-            .chain([&self.r.swallowed, &self.r.taken])
+            .chain([&self.r.swallowed, &self.r.taken, &self.wake.urgent_end])
         {
             word.store(0, Relaxed);
         }

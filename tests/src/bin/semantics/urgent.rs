@@ -3,7 +3,7 @@
 
 use libc::{MSG_OOB, MSG_PEEK, MSG_WAITALL, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
-use madrigal_tests::pair::Pair;
+use madrigal_tests::pair::{self, Pair};
 
 crate::checks![
     urgent_byte,
@@ -19,6 +19,7 @@ crate::checks![
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
+    urgent_byte_behind_one_of_another_process,
     stream_around_urgent
 ];
 
@@ -251,6 +252,32 @@ fn urgent_byte_behind_another() {
     assert_eq!(stream(b"", [b"A", b"xB", b"C"], 0), b"xB.");
     assert_eq!(stream(b"unread", [b"A", b"xB", b"C"], 0), b"unreadAxB.");
     assert_eq!(stream(b"", [b"A", b"xB", b"C"], 1), b"AxBC.");
+}
+
+/// The same where a parent and its child have sent them.
+fn urgent_byte_behind_one_of_another_process() {
+    let (told, port) = net::pipe();
+    let sender = net::fork(|| {
+        let fd = pair::client_told_by(&told);
+        pair::warm_client(&fd);
+        let (out, input) = net::pipe();
+        let child = net::fork(|| {
+            net::read(&out, &mut [0]).unwrap();
+            assert_eq!(send(&fd, b"xB", MSG_OOB), Ok(2));
+            0
+        });
+        assert_eq!(send(&fd, b"A", MSG_OOB), Ok(1));
+        net::write(&input, b"g").unwrap();
+        assert_eq!(net::wait(child), 0);
+        send_all(&fd, b".");
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&port, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    assert_eq!(net::wait(sender), 0);
+    assert_eq!(recv_exact(&fd, 2), b"x.");
 }
 
 fn stream_around_urgent() {

@@ -136,8 +136,6 @@ pub(crate) struct Session {
     pub(crate) refusals: AtomicU32,
     /// Since when a sender has found it full, or waited for it to have room, 0 while it does not.
     full_since: AtomicU64,
-    /// Bytes that this end had put into the kernel when it had sent its last urgent one.
-    urgent_end: AtomicU64,
     /// Whether a send was refused since the last one that was not.
     refused: AtomicU32,
     /// 1: the kernel holds a doorbell back.
@@ -210,7 +208,6 @@ impl Session {
             &self.checked_at,
             &self.alive_at,
             &self.full_since,
-            &self.urgent_end,
             &self.sure,
             &self.unsent_since,
         ]) {

@@ -31,7 +31,8 @@ impl<W: Wire> View<'_, W> {
             self.out.w.urgent.fetch_add(1, Ordering::SeqCst);
         }
         let sent = send()?;
-        self.s.urgent_end.store(self.wire.given().unwrap_or(0), Ordering::Relaxed);
+        // Whichever process of ours sends the next one.
+        self.out.wake.urgent_end.store(self.wire.given().unwrap_or(0), Ordering::SeqCst);
         Ok(sent)
     }
 
@@ -43,7 +44,7 @@ impl<W: Wire> View<'_, W> {
         let is_read = drained && (given == 0 || self.out.r.head.load(Ordering::SeqCst) > 0);
         let dropped = u64::from(line.urgent.load(Ordering::SeqCst)).saturating_sub(1);
         let front = given + line.bells.load(Ordering::SeqCst) + dropped;
-        is_read && self.s.urgent_end.load(Ordering::Relaxed) == front + 1
+        is_read && self.out.wake.urgent_end.load(Ordering::SeqCst) == front + 1
     }
 
     /// Where the doorbells end among the bytes of the kernel's that we receive, and urgent bytes that count as such. Behind a seal.
