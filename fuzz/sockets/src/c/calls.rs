@@ -184,7 +184,7 @@ fn lives(program: &Program, number: usize, op: &Op) -> Option<String> {
                 ForkVia::Syscall => "syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)",
             };
             format!(
-                "pid_t child = {call}; if (child == 0) live({actor}, 0); tell({number}, child < 0 ? 1 : 0); await_begin({actor});"
+                "pid_t child = {call}; if (child == 0) memset(counts, 0, sizeof counts), live({actor}, 0); tell({number}, child < 0 ? 1 : 0); await_begin({actor});"
             )
         }
         Op::Child { via } => format!("tell({number}, idle_child(\"{via:?}\"));"),

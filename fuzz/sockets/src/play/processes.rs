@@ -11,7 +11,7 @@ use madrigal_fuzz_sockets::via::{ForkVia, StormVia};
 
 use crate::state::{self, THREADS, state};
 use crate::turn::{Answer, Turn, call};
-use crate::{actor, c};
+use crate::{actor, c, signals};
 
 /// A step about processes.
 pub(crate) fn play(turn: &Turn, op: &Op) {
@@ -72,6 +72,7 @@ fn forked(via: ForkVia) -> pid_t {
 fn fork(turn: &Turn, actor: ActorId, via: ForkVia) {
     let answer = call(|| forked(via));
     if answer.ret == 0 {
+        signals::begin_child();
         actor::child(actor);
     }
     turn.keep(Answer { ret: i64::from(answer.ret < 0), errno: answer.errno });

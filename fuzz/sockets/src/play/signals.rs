@@ -30,6 +30,11 @@ pub(crate) fn begin() {
     on(libc::SIGALRM, 0);
 }
 
+/// A forked child counts from nothing: whether another thread has handled a signal just before a fork is the scheduler's to decide.
+pub(crate) fn begin_child() {
+    COUNTS.iter().for_each(|count| count.store(0, Ordering::SeqCst));
+}
+
 fn on(signal: c_int, flags: c_int) {
     // SAFETY: an action of our own; the handler is safe at any moment.
     unsafe {
