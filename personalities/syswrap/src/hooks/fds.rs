@@ -201,7 +201,10 @@ fn get_to_know(fd: c_int) {
     if table::get(fd).is_none() {
         if is_tcp(fd) {
             track(fd, role::LISTENER, false, Children::before(true));
-            super::options::learn(fd);
+            if let Some(s) = sock::enter(fd) {
+                // Its connections have what is set on it, too.
+                s.learn_options(fd);
+            }
         } else {
             table::set(fd, Word::new(Kind::Foreign, 0, 0));
         }

@@ -12,6 +12,7 @@ use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::registration;
 use crate::state::session::phase;
+use crate::state::sock::options::is_low_water;
 use crate::state::sock::{self, Sock, flag, mode};
 use crate::state::socket::view;
 use crate::{real, route};
@@ -259,11 +260,6 @@ fn after(change: &Change) {
     }
 }
 
-/// Whether a receive waits for more than one byte; less than none means as many as can be.
-fn is_low_water(value: c_int) -> bool {
-    !matches!(value, 0 | 1)
-}
-
 /// The program changed `O_NONBLOCK`.
 pub(super) fn set_nonblocking(fd: c_int, on: bool) {
     aside(|| {
@@ -271,26 +267,6 @@ pub(super) fn set_nonblocking(fd: c_int, on: bool) {
             s.set_flag(flag::NONBLOCK, on);
         }
     });
-}
-
-/// Gets to know what was set on a listener before we saw it: its connections have that, too.
-pub(super) fn learn(fd: c_int) {
-    let Some(s) = sock::enter(fd) else { return };
-    let limited = |name| {
-        let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        raw::sockopt(fd, libc::SOL_SOCKET, name, &mut time).is_ok() && (time.tv_sec, time.tv_usec) != (0, 0)
-    };
-    s.set_flag(flag::RCVTIMEO, limited(libc::SO_RCVTIMEO));
-    s.set_flag(flag::SNDTIMEO, limited(libc::SO_SNDTIMEO));
-    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
-    let known = raw::sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger).is_ok();
-    s.set_flag(flag::LINGER0, known && linger.l_onoff != 0 && linger.l_linger == 0);
-    let corked = raw::sockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_ok_and(|on| on != 0);
-    s.session.corked.store(u32::from(corked), Ordering::Relaxed);
-    if raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(is_low_water) {
-        s.set_flag(flag::LOW_WATER, true);
-        s.set_never(Reason::LowWater);
-    }
 }
 
 /// ioctl(2)

@@ -13,7 +13,7 @@ use crate::lifecycle::earn;
 use crate::outcome::Outcome;
 use crate::state::session::{Piece, Put};
 use crate::state::settle;
-use crate::state::sock::{Ref, mode};
+use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::view;
 
 /// One sendfile(2).
@@ -29,8 +29,8 @@ pub(crate) struct Transfer<'a> {
 
 impl Transfer<'_> {
     /// It begins anew behind a signal handler.
-    fn begin_again(&self) {
-        self.progress.begin_again();
+    fn begin_again(&self, s: &Sock) {
+        self.progress.begin_again(s);
         self.to.begin_again();
     }
 }
@@ -98,7 +98,7 @@ fn in_session(s: &Ref, op: &Transfer<'_>) -> Option<Outcome> {
                     Ok(send::Waited::Looked) => {}
                     Ok(send::Waited::Slept) => return Some(Outcome::Again),
                     Ok(send::Waited::Restarts) => {
-                        op.begin_again();
+                        op.begin_again(s);
                         return Some(Outcome::Again);
                     }
                     Err(e) => return Some(op.progress.end(Err(e))),

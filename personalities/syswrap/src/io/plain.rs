@@ -8,7 +8,7 @@ use madrigal_sys::{Errno, cpu, tcp, time};
 
 use crate::outcome::{Outcome, Ticket, errno};
 use crate::state::process::POLICY;
-use crate::state::sock::{Ref, Sock, flag};
+use crate::state::sock::{Ref, Sock};
 use crate::state::table;
 
 /// How a receive by the kernel may wait.
@@ -155,5 +155,5 @@ fn busy<'a>(s: &'a Sock, ticket: &Ticket) -> &'a AtomicU32 {
 /// Whether a call on this socket returns at once instead of waiting.
 #[inline]
 pub(crate) fn nonblocking(s: &Sock, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0 || s.has(flag::NONBLOCK)
+    flags & libc::MSG_DONTWAIT != 0 || s.is_nonblocking()
 }

@@ -62,8 +62,10 @@ impl Progress {
         s.has(flag::NONBLOCK) || limited_late() || self.waited.get() && by_another()
     }
 
-    /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread may have made non-blocking.
-    pub(crate) fn begin_again(&self) {
+    /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread, or process, may have made
+    /// non-blocking.
+    pub(crate) fn begin_again(&self, s: &Sock) {
+        s.learn_nonblocking();
         self.waits.set(None);
         self.waited.set(false);
         self.deadline.set(0);

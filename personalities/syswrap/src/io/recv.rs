@@ -110,8 +110,8 @@ impl Receive {
     }
 
     /// It begins anew behind a signal handler.
-    fn begin_again(&self) {
-        self.progress.begin_again();
+    fn begin_again(&self, s: &Sock) {
+        self.progress.begin_again(s);
         self.at.begin_again();
     }
 

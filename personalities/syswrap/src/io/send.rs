@@ -71,8 +71,8 @@ impl Send {
     }
 
     /// It begins anew behind a signal handler.
-    fn begin_again(&self) {
-        self.progress.begin_again();
+    fn begin_again(&self, s: &Sock) {
+        self.progress.begin_again(s);
         self.at.begin_again();
     }
 
@@ -331,7 +331,7 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                     Ok(Waited::Looked) => {}
                     Ok(Waited::Slept) => return Some(Outcome::Again),
                     Ok(Waited::Restarts) => {
-                        op.begin_again();
+                        op.begin_again(s);
                         return Some(Outcome::Again);
                     }
                     Err(e) => return Some(op.end(e)),

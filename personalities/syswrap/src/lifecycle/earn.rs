@@ -47,11 +47,17 @@ fn obstacle(s: &Sock, fd: c_int) -> Option<Reason> {
     if let Some(reason) = process::off().or_else(|| s.never()) {
         return Some(reason);
     }
-    if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
-        return Some(Reason::Corked);
-    }
     if !s.is_sole() {
         return Some(if s.holders.unknown() { Reason::SharedUnknown } else { Reason::Shared });
+    }
+    if s.has(flag::OPTIONS_UNKNOWN) {
+        s.learn_options(fd);
+        if s.never().is_some() {
+            return s.never();
+        }
+    }
+    if s.session.corked.load(madrigal_base::sync::Ordering::Relaxed) != 0 {
+        return Some(Reason::Corked);
     }
     if !registration::may_move(s) {
         return Some(Reason::EventSet);

@@ -88,6 +88,8 @@ pub(crate) fn before() {
         s.locks().into_iter().for_each(still::hold);
         if !s.is_closed() && s.may_carry() {
             s.share();
+        } else {
+            s.set_flag(flag::OPTIONS_UNKNOWN, true);
         }
     }
     sets::share_all();

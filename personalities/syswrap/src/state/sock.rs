@@ -10,6 +10,7 @@
 //! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::settle`]. All fields
 //! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
 
+pub(crate) mod options;
 mod traffic;
 
 use core::ffi::c_int;
@@ -88,8 +89,10 @@ pub(crate) mod flag {
     pub(crate) const WITHHELD: u32 = 1024;
     /// The session is over, and registrations stay ours all the same.
     pub(crate) const STAYS: u32 = 2048;
+    /// Another process may have set options on it, or on its listener, of which this one knows nothing.
+    pub(crate) const OPTIONS_UNKNOWN: u32 = 4096;
     /// What a connection has from its listener; `TCP_CORK`, too.
-    pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER;
+    pub(crate) const INHERITED: u32 = LINGER0 | RCVTIMEO | SNDTIMEO | LOW_WATER | OPTIONS_UNKNOWN;
 }
 
 /// A socket.
@@ -393,12 +396,13 @@ impl Sock {
         rest
     }
 
-    /// Whether this process is the only holder of it.
+    /// Whether this process is the only holder of it. From then on nobody else changes what is set on it.
     pub(crate) fn is_sole(&self) -> bool {
         let was_shared = self.holders.was_shared();
         let sole = self.holders.sole();
         if sole && was_shared {
-            self.set_flag(flag::LAST, true);
+            self.set_flag(flag::LAST | flag::OPTIONS_UNKNOWN, true);
+            self.ask_nonblocking();
         }
         sole
     }

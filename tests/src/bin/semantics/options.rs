@@ -16,6 +16,9 @@ crate::checks![
     receive_buffer_small,
     timestamps_by_kernel,
     options_of_the_listener,
+    time_out_set_by_a_child,
+    linger_set_by_a_child,
+    options_of_a_listener_set_by_a_child,
     sockopt_errors,
 ];
 
@@ -114,6 +117,43 @@ fn timestamps_by_kernel() {
     // SAFETY: a complete header over our own buffers.
     let n = unsafe { libc::recvmsg(p.s.as_raw_fd(), &raw mut msg, 0) };
     assert_eq!((n, &buf[..7]), (7, &b"stamped"[..]));
+}
+
+/// A connection of which a child that has ended set an option before it moved.
+fn changed_by_a_child(change: fn(&Pair)) -> Pair {
+    let p = Pair::fresh();
+    let pid = net::fork(|| {
+        change(&p);
+        0
+    });
+    assert_eq!(net::wait(pid), 0);
+    p.warm_up();
+    p
+}
+
+fn time_out_set_by_a_child() {
+    let p = changed_by_a_child(|p| set(&p.s, SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(50)).unwrap());
+    assert_eq!(net::recv(&p.s, &mut [0; 4], 0), Err(libc::EAGAIN));
+    send_all(&p.c, b"x");
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+}
+
+fn linger_set_by_a_child() {
+    let p = changed_by_a_child(|p| net::linger(&p.s, 0));
+    drop(p.s);
+    assert_eq!(net::recv(&p.c, &mut [0; 4], 0), Err(libc::ECONNRESET));
+}
+
+fn options_of_a_listener_set_by_a_child() {
+    let (listener, addr) = net::listener(madrigal_tests::pair::loopback());
+    let pid = net::fork(|| {
+        set(&listener, SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(50)).unwrap();
+        0
+    });
+    assert_eq!(net::wait(pid), 0);
+    let p = Pair::over(&listener, addr);
+    p.warm_up();
+    assert_eq!(net::recv(&p.s, &mut [0; 4], 0), Err(libc::EAGAIN));
 }
 
 fn options_of_the_listener() {

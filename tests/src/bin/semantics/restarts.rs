@@ -7,7 +7,12 @@ use libc::SIGUSR1;
 use madrigal_tests::net::{self, send_all};
 use madrigal_tests::pair::Pair;
 
-crate::checks![though_given_a_timeout, though_all_is_closed, though_its_number_is_taken];
+crate::checks![
+    though_given_a_timeout,
+    though_all_is_closed,
+    though_its_number_is_taken,
+    unless_a_child_has_made_it_non_blocking,
+];
 
 /// A receive that sleeps, its handler running while it does; then `meanwhile` and the handler again, and a byte.
 fn restarts_behind((to, from): (OwnedFd, OwnedFd), meanwhile: impl FnOnce(&OwnedFd)) {
@@ -45,6 +50,43 @@ fn though_given_a_timeout() {
             }
         });
         assert_eq!(net::signals(), before + 1);
+    }
+}
+
+/// It begins anew on a socket that a child of a fork has made non-blocking, while the child lives and when it has ended.
+fn unless_a_child_has_made_it_non_blocking() {
+    net::on_signal(SIGUSR1, net::count_signal, true);
+    for child_lives in [true, false] {
+        let (p, (out, input)) = (Pair::warm(), net::pipe());
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                // SAFETY: no pointers.
+                tell.send((net::this_thread(), unsafe { libc::gettid() })).unwrap();
+                net::recv(&p.s, &mut [0; 16], 0)
+            });
+            let (thread, tid) = told.recv().unwrap();
+            crate::await_asleep(tid);
+            let child = net::fork(|| {
+                net::set_nonblocking(&p.s, true);
+                net::write(&input, b"d").unwrap();
+                while child_lives {
+                    net::sleep_ms(1000);
+                }
+                0
+            });
+            net::read(&out, &mut [0]).unwrap();
+            if !child_lives {
+                assert_eq!(net::wait(child), 0);
+            }
+            crate::await_asleep(tid);
+            net::signal_thread(thread, SIGUSR1);
+            assert_eq!(receiver.join().unwrap(), Err(libc::EAGAIN));
+            if child_lives {
+                net::kill(child, libc::SIGKILL).unwrap();
+                net::wait(child);
+            }
+        });
     }
 }
 

@@ -121,6 +121,9 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
     s.session.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
     POLICY.slept(&s.rx_wait, asleep.since);
     op.at.find(&s);
+    if result == Err(Errno::AGAIN) {
+        s.learn_nonblocking();
+    }
     if op.buffers.total() == 0 && !matches!(result, Ok(1..)) {
         // Whatever ended the sleep but a byte, which may be a doorbell, there is nothing to take (tcp_recvmsg of no bytes).
         return Some(Outcome::Done(0));
@@ -128,11 +131,11 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
     match (result, asleep.poll) {
         (Ok(0), Some(_)) if asleep.cut => {}
         // The kernel began its receive again, by a number that is closed.
-        (Err(Errno::RESTART | Errno::BADF), _) => op.begin_again(),
+        (Err(Errno::RESTART | Errno::BADF), _) => op.begin_again(&s),
         // The time is over.
         (Ok(0), Some(_)) => return Some(op.end(Err(Errno::AGAIN))),
         (Err(Errno::INTR), _) => return Some(op.end(Err(Errno::INTR))),
-        // A signal handler ran, and the kernel began the receive again: on a socket that another thread has made non-blocking, or given a
+        // A signal handler ran, and the kernel began the receive again: on a socket that somebody has made non-blocking, or given a
         // time-out.
         (Err(Errno::AGAIN), None) if s.has(flag::NONBLOCK | flag::RCVTIMEO) => {
             return Some(op.end(Err(Errno::AGAIN)));

@@ -170,11 +170,11 @@ pub(crate) fn left(asleep: &CSleep) {
 
 /// The thread is back from a sleep until the kernel has room. `Some`: the call ends.
 pub(crate) fn woken(op: &Send, asleep: CSleep, result: Result<usize, Errno>) -> Option<Outcome> {
-    drop(asleep.sock.unpark()?);
+    let s = asleep.sock.unpark()?;
     match result {
         Ok(0) => Some(op.end(Errno::AGAIN)),
         Err(Errno::RESTART) => {
-            op.begin_again();
+            op.begin_again(&s);
             None
         }
         Err(Errno::INTR) => Some(op.end(Errno::INTR)),

@@ -63,7 +63,7 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     POLICY.slept(&s.tx_wait, since);
     match result {
         Err(Errno::RESTART) => {
-            progress.begin_again();
+            progress.begin_again(s);
             Ok(Waited::Restarts)
         }
         result => result.map(|()| Waited::Slept),
