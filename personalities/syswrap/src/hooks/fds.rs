@@ -11,6 +11,7 @@ use super::{aside, fail, guarded_or, is_known};
 use crate::lifecycle::leave::{Back, leave_for_good, unmix};
 use crate::lifecycle::{close, fork};
 use crate::outcome::errno;
+use crate::state::registration;
 use crate::state::session::Shut;
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::socket::view;
@@ -473,8 +474,10 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             told => {
                 // The kernel's wakes whoever waits for the socket, even where it finds nothing to shut: to edge-triggered registrations that
                 // is news. This direction of it is over, so it sends nothing.
+                registration::note_wake(&*s);
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
+                registration::tell_wake(&*s);
                 return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }

@@ -77,6 +77,8 @@ pub(crate) mod bit {
     pub(crate) const TOLD: u32 = 1024;
     /// Its set was shared by a fork: what is known of it another process may have changed.
     pub(crate) const SHARED: u32 = 2048;
+    /// The kernel has been made to wake whoever waits for it, which is an edge, and has not told of that yet.
+    pub(crate) const WOKEN: u32 = 4096;
 }
 
 impl Member {

@@ -316,7 +316,7 @@ pub(crate) fn drop_members<S: Subject>(s: &S) {
 pub(crate) fn notified<S: Subject>(set: &S::Set, s: &S, m: usize) {
     let member = &s.members()[m];
     // SYNC: SeqCst with `Member::ask_once`.
-    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | bit::WOKEN, false);
     // Under the set's lock: a member that has left the set meanwhile is not to stay on its list, for it may begin anew elsewhere.
     set.activate_with(s.id(m), member, || member.is_in(set.index()) && member.is_live());
 }
@@ -385,6 +385,23 @@ pub(crate) fn tell_bytes_anew<S: Subject>(s: &S) {
             true
         });
         stir_sleepers(&*set, s, m, member);
+    }
+}
+
+/// The kernel is about to wake whoever waits for a socket whose peer has gone: an edge, of which it will tell.
+pub(crate) fn note_wake<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
+    for (_, member) in used(s).filter(|(_, member)| member.is_live() && member.knows_all()) {
+        member.set_bit(bit::WOKEN, true);
+    }
+}
+
+/// It has done so: entries that had nothing more to tell, and were taken out, tell of that, too.
+pub(crate) fn tell_wake<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
+    let waits = |member: &Member| member.has(bit::ABSENT) && !member.has(bit::ORPHAN | bit::SPENT | bit::DETACHED);
+    for (m, member) in used(s).filter(|(_, member)| waits(member) && member.knows_all()) {
+        lent::put_back(s, m, member);
     }
 }
 

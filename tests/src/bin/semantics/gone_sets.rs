@@ -17,6 +17,7 @@ crate::checks![
     killed_then_closed_but_duplicated,
     reset_then_closed_but_duplicated_beside_a_spawn,
     reset_told_by_an_edge_then_forked,
+    killed_then_shut_wakes,
     half_closed_told_by_an_edge_then_reset_and_forked,
     half_closed_behind_a_half_close_then_forked,
     killed_then_registered_by_a_child,
@@ -89,6 +90,37 @@ fn reset_told_by_an_edge_then_forked() {
     assert_eq!(net::wait(child), 0);
     assert_eq!(set.wait(4, 0), []);
     drop((s, copy));
+}
+
+/// shutdown(2) wakes whoever waits for a socket that is gone, which is an edge: also where its descriptor is closed then, and in front of
+/// a fork or behind it.
+fn killed_then_shut_wakes() {
+    let still = |s| s;
+    let changes: [(fn(OwnedFd) -> OwnedFd, fn(OwnedFd) -> OwnedFd); 4] =
+        [(still, still), (still, |s| net::dup(&s)), (still, forked), (forked, still)];
+    for (number, (before, behind)) in changes.into_iter().enumerate() {
+        let (s, pid) = victim(|_| {});
+        // It has to arrive: an acknowledgement that it would wait for may be delayed, and TCP may pace it.
+        net::set(&s, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+        send_all(&s, b"never read");
+        net::sleep_ms(30);
+        end(pid);
+        let set = Set::new();
+        set.add(&s, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR)], "{number}");
+        assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET), "{number}");
+        assert_eq!(set.wait(4, 0), [], "{number}");
+        let s = before(s);
+        assert_eq!(net::shutdown(&s, libc::SHUT_WR), Err(libc::ENOTCONN));
+        let _s = behind(s);
+        assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)], "{number}");
+        assert_eq!(set.wait(4, 0), [], "{number}");
+    }
+}
+
+fn forked(s: OwnedFd) -> OwnedFd {
+    assert_eq!(net::wait(net::fork(|| 0)), 0);
+    s
 }
 
 /// What was told of one half, and what a reset then adds: that is told with all the rest, by parent or child.

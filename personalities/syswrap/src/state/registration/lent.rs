@@ -79,6 +79,11 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
         return restore_one(s, member);
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
+    if member.has(bit::WOKEN) {
+        // That is still to be told.
+        member.set_bit(bit::WOKEN, false);
+        member.forget_edges();
+    }
     if member.knows_end() && (!s.is_gone() || member.knows_all()) {
         return keep_told(&*set, s, member);
     }
@@ -100,6 +105,15 @@ fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     super::note_plain(set, s);
     let events = behind_end(member.events.load(Ordering::Relaxed));
     let _ = super::put(set, epfd, member, events, member.data.load(Ordering::Relaxed));
+}
+
+/// An entry that had nothing more to tell is to tell once more.
+pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
+    let Some(set) = s.set_of(member) else { return };
+    member.forget_edges();
+    begin(&*set, member);
+    // Another process may have put it back.
+    let _ = put(&*set, s, m, member);
 }
 
 /// What is left of what is asked for.
