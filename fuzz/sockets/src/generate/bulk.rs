@@ -8,7 +8,13 @@ use crate::via::{CloseVia, RecvVia, SendVia};
 impl Build {
     /// Requests and answers.
     pub(super) fn exchange(&mut self) -> Option<()> {
-        let (actor, slot, conn, side) = self.end_where(|end| !end.shut && !end.ended)?;
+        let (actor, slot, _, _) = self.end_where(|end| !end.shut && !end.ended)?;
+        self.exchange_by(actor, slot)
+    }
+
+    /// The same by this actor.
+    pub(super) fn exchange_by(&mut self, actor: ActorId, slot: Slot) -> Option<()> {
+        let (conn, side) = self.program.end(slot)?;
         let other = self.partner(conn, 1 - side, actor)?;
         for side in [0, 1] {
             let end = self.end(conn, side);

@@ -1,10 +1,21 @@
 //! Moves about threads, processes and signals, and descriptors on their way between processes.
 
 use super::Build;
-use super::model::Life;
-use crate::op::{ActorId, ExitHow, Handler, Op, Slot};
+use super::model::{End, Life};
+use crate::op::{ActorId, ExitHow, Handler, Op, Opt, Slot};
 use crate::program::Kind;
 use crate::via::{CloseVia, ForkVia, StormVia};
+
+/// What a process has set on a connection that it lets go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    TimeOut,
+    NonBlocking,
+    Option(Opt, i32),
+}
+
+/// Long, for a slow machine is not to end a call of the exchange that follows.
+const TIME_OUT: (Opt, i32) = (Opt::RcvTimeo, 150);
 
 impl Build {
     /// One more thread.
@@ -63,12 +74,51 @@ impl Build {
                 .filter(|slot| matches!(build.program.slots[*slot as usize], Kind::End(..)))
                 .collect::<Vec<_>>()
         };
+        let stays = if who == by { actor } else { by };
         for slot in ends(self) {
             if self.rng.percent(70) {
+                let changed = self.rng.percent(25).then(|| self.leave_set(who, slot)).flatten();
                 self.step(who, Op::Close { slot, via: CloseVia::Close });
                 self.lost(process, slot);
+                if let Some(left) = changed {
+                    let _ = self.live_with(left, stays, slot);
+                }
             }
         }
+    }
+
+    /// Who is about to let a connection go sets something on it first.
+    fn leave_set(&mut self, who: ActorId, slot: Slot) -> Option<Left> {
+        let (conn, side) = self.program.end(slot)?;
+        let left = self.rng.pick(&[
+            Left::TimeOut,
+            Left::NonBlocking,
+            Left::Option(Opt::Linger, 0),
+            Left::Option(Opt::OobInline, 1),
+        ]);
+        let set = |(option, value)| Op::SetOption { slot, option, value };
+        let op = match left {
+            Left::NonBlocking => Op::NonBlocking { slot, on: true },
+            Left::TimeOut => set(TIME_OUT),
+            Left::Option(option, value) => set((option, value)),
+        };
+        self.end_mut(conn, side).nonblock |= left == Left::NonBlocking;
+        self.step(who, op);
+        Some(left)
+    }
+
+    /// The other one goes on with it: enough for a ring of its own.
+    fn live_with(&mut self, left: Left, who: ActorId, slot: Slot) -> Option<()> {
+        let (conn, side) = self.program.end(slot)?;
+        self.exchange_by(who, slot)?;
+        let is_empty = |end: &End| end.unread == 0 && !end.vague;
+        if matches!(left, Left::TimeOut | Left::NonBlocking) && is_empty(self.end(conn, side)) {
+            self.recv_from(who, slot, conn, side)?;
+        }
+        if left == Left::TimeOut {
+            self.step(who, Op::SetOption { slot, option: TIME_OUT.0, value: 0 });
+        }
+        Some(())
     }
 
     /// A child that does nothing with the sockets.

@@ -96,7 +96,7 @@ impl Build {
         (option, value)
     }
 
-    fn recv_from(&mut self, actor: ActorId, slot: Slot, conn: u8, side: u8) -> Option<()> {
+    pub(super) fn recv_from(&mut self, actor: ActorId, slot: Slot, conn: u8, side: u8) -> Option<()> {
         use crate::op::{Data, Memory, Pieces};
         use crate::via::RecvVia;
         let end = self.end(conn, side);
