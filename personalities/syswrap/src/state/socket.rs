@@ -130,6 +130,13 @@ impl Wire for Socket<'_> {
         tcp::has_fin(self.fd)
     }
 
+    fn has_urgent(self) -> bool {
+        let mut poll = [libc::pollfd { fd: self.fd, events: libc::POLLPRI, revents: 0 }];
+        // SAFETY: no mask.
+        let told = unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) };
+        told.is_ok() && poll[0].revents & libc::POLLPRI != 0
+    }
+
     fn keeps_urgent(self) -> bool {
         raw::sockopt_int(self.fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|on| on != 0)
     }

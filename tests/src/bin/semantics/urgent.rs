@@ -20,6 +20,7 @@ crate::checks![
     urgent_signal,
     urgent_byte_behind_another,
     urgent_byte_behind_one_of_another_process,
+    urgent_byte_of_a_child_is_passed_over,
     stream_around_urgent
 ];
 
@@ -278,6 +279,22 @@ fn urgent_byte_behind_one_of_another_process() {
     pair::warm_server(&fd);
     assert_eq!(net::wait(sender), 0);
     assert_eq!(recv_exact(&fd, 2), b"x.");
+}
+
+/// A receive that finds nothing else passes over one, also where the connection would just move.
+fn urgent_byte_of_a_child_is_passed_over() {
+    let p = Pair::fresh();
+    let child = net::fork(|| {
+        assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+        0
+    });
+    assert_eq!(net::wait(child), 0);
+    assert_ne!(poll(&p.s, POLLPRI, 5000) & POLLPRI, 0);
+    for fd in [&p.c, &p.s] {
+        assert_eq!(recv(fd, &mut [0; 4], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+    }
+    assert_eq!(poll(&p.s, POLLPRI, 0), 0);
+    p.warm_up();
 }
 
 fn stream_around_urgent() {

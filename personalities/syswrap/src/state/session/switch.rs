@@ -25,7 +25,9 @@ impl<W: Wire> View<'_, W> {
         s.rx.store(phase::SWITCHING, Ordering::SeqCst);
         // SYNC: SeqCst on both sides: a thread entering a kernel receive counts itself and then looks at the phase.
         let alone = s.in_recv.load(Ordering::SeqCst) == 0;
-        let may = alone && s.stays.load(Ordering::Relaxed) == 0 && !self.is_sealed_in() && adopt();
+        // Of a byte that another process has sent as urgent nobody here knows: a receive by the kernel passes over it.
+        let may_count = || !self.wire.has_urgent();
+        let may = alone && s.stays.load(Ordering::Relaxed) == 0 && !self.is_sealed_in() && may_count() && adopt();
         if !may {
             s.rx.store(phase::KERNEL, Ordering::SeqCst);
             return false;

@@ -34,6 +34,8 @@ pub(crate) trait Wire: Copy {
     fn health(self) -> Health;
     /// Whether the peer's end has come, or the connection is closed, whatever this end has shut.
     fn has_fin(self) -> bool;
+    /// Whether an urgent byte is in its queue, which counts as none of [`Wire::queued`].
+    fn has_urgent(self) -> bool;
     /// Whether urgent bytes stay in the stream (`SO_OOBINLINE`).
     fn keeps_urgent(self) -> bool;
     /// Takes the error that the socket holds, which is told once.

@@ -304,6 +304,10 @@ impl<'a> Wire for End<'a> {
         self.kernel.with(self.side, |queue| queue.fin || queue.closed)
     }
 
+    fn has_urgent(self) -> bool {
+        false
+    }
+
     fn keeps_urgent(self) -> bool {
         false
     }
