@@ -92,13 +92,14 @@ fn reset_told_by_an_edge_then_forked() {
     drop((s, copy));
 }
 
+type Change = fn(OwnedFd) -> OwnedFd;
+
 /// shutdown(2) wakes whoever waits for a socket that is gone, which is an edge: also where its descriptor is closed then, and in front of
 /// a fork or behind it.
 fn killed_then_shut_wakes() {
     let still = |s| s;
-    let changes: [(fn(OwnedFd) -> OwnedFd, fn(OwnedFd) -> OwnedFd); 4] =
-        [(still, still), (still, |s| net::dup(&s)), (still, forked), (forked, still)];
-    for (number, (before, behind)) in changes.into_iter().enumerate() {
+    let changes: [[Change; 2]; 4] = [[still, still], [still, |s| net::dup(&s)], [still, forked], [forked, still]];
+    for (number, [before, behind]) in changes.into_iter().enumerate() {
         let (s, pid) = victim(|_| {});
         // It has to arrive: an acknowledgement that it would wait for may be delayed, and TCP may pace it.
         net::set(&s, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
