@@ -228,6 +228,20 @@ MUTANTS = [
         ("model madrigal-syswrap the_kernel_hears_of_a_cork 20",),
     ),
     Mutant(
+        "options-of-others", SYSWRAP + "lifecycle/earn.rs",
+        "    if s.has(flag::OPTIONS_UNKNOWN) {",
+        "    if false {",
+        "what another process has set on a connection is not asked for before it moves",
+        ("semantics options::time_out_set_by_a_child default",),
+    ),
+    Mutant(
+        "urgent-end-of-one", SESSION + "urgent.rs",
+        "        self.out.wake.urgent_end.store(self.wire.given().unwrap_or(0), Ordering::SeqCst);",
+        "        let _ = self.wire.given();",
+        "nobody knows where the last urgent byte was sent that is to be dropped",
+        ("semantics urgent::urgent_byte_behind_one_of_another_process default",),
+    ),
+    Mutant(
         "kernel-bytes-off-by-one", SESSION + "switch.rs",
         "self.out.w.n_kernel.store(position, Ordering::Relaxed);",
         "self.out.w.n_kernel.store(position + 1, Ordering::Relaxed);",
@@ -459,7 +473,7 @@ MUTANTS = [
     ),
     Mutant(
         "quiet-for-ever", SYSWRAP + "state/registration.rs",
-        "    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);\n"
+        "    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | bit::WOKEN, false);\n"
         "    // Under",
         "    // Under",
         "the kernel is not asked again of what it has told something new of",
