@@ -1,12 +1,12 @@
-//! The daemon: what it holds, and the loop that runs it. One thread; everything is told by one epoll or by the clock.
+//! The daemon's state: every table, by token. One thread owns it; `event_loop.rs` runs it.
 //!
 //! ```text
 //!  a socket of a client ---+                                   +--- a socket to a port of this host
 //!                          +-- pipe --- stream of a link ... --+
 //!  another link's stream --+                                   +--- another link's stream
 //! ```
-//! Every descriptor has a token; `things` says what it is, and the map of that kind has the rest. Whoever handles one takes it out of its
-//! map, and puts it back if it lives.
+//! Every descriptor has a token. `descriptors` says what it is; the table of that kind has the rest. A handler takes its entry out of the
+//! table and puts it back if it lives on. The types are in the folders, and take nothing from here; the methods beside them do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,85 +19,34 @@ use madrigal_sys::process;
 use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
-use crate::answers::Check;
-use crate::calls::Call;
-use crate::clients::{Client, Forward};
-use crate::egress::Egress;
+use crate::control::check::Check;
+use crate::control::connection::Client;
+use crate::control::notify::Notifier;
+use crate::control::runtime::{Lock, Runtime};
+use crate::descriptor::Thing;
 use crate::grid::{Grid, Host};
-use crate::knowledge::Memory;
-use crate::links::Link;
+use crate::link::Link;
+use crate::link::handshakes::Handshakes;
+use crate::link::peer::{Dial, Peer};
+use crate::local::connection::Routes;
+use crate::local::decoy::Decoys;
+use crate::local::forward::Forward;
+use crate::local::parked::Parked;
 use crate::log::Log;
-use crate::moves::FailingOver;
-use crate::notify::Notifier;
-use crate::parked::{Decoys, Parked};
-use crate::peers::{Dial, Peer};
-use crate::pipes::{PIECE, Pipe};
 use crate::poll::{Poll, Token};
-use crate::routes::Routes;
-use crate::runtime::{Lock, Runtime};
-use crate::start::StartError;
-use crate::streams::Batch;
-use crate::unauthenticated::Handshakes;
-use crate::ways::Ways;
-use crate::{socket, status};
-
-/// Nanoseconds.
-pub(crate) const SECOND: u64 = 1_000_000_000;
-/// See [`SECOND`].
-pub(crate) const MILLISECOND: u64 = 1_000_000;
+use crate::routing::known::Memory;
+use crate::routing::ways::Ways;
+use crate::socket;
+use crate::start::{self, StartError};
+use crate::streams::batch::Batch;
+use crate::streams::call::Call;
+use crate::streams::egress::Egress;
+use crate::streams::migration::FailingOver;
+use crate::streams::pipe::{PIECE, Pipe};
+use crate::streams::stream::Holder;
 
 /// What is read of a link at once.
 const SCRATCH: usize = 192 << 10;
-
-/// What a descriptor is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Thing {
-    /// Daemons call here.
-    Port,
-    /// Clients call here.
-    Listener,
-    /// A connection to a daemon.
-    Link,
-    /// One that is being made.
-    Dial,
-    /// A client's.
-    Client,
-    /// Listens for a client.
-    Forward,
-    /// Waits for a call to be answered.
-    Caller(Token),
-    /// Connects to a port of this host.
-    Egress,
-    /// An end of a pipe.
-    Socket(Token),
-    /// An address is tried, to answer a question.
-    Check(Token),
-    /// What the command of a link says.
-    Errors(Token),
-    /// Connects to a program's socket.
-    Parked,
-}
-
-/// Who has a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Holder {
-    /// A call that waits for a verdict.
-    Call(Token),
-    /// A connection to a port of this host that is being made.
-    Egress(Token),
-    /// A pipe.
-    Pipe(Token),
-    /// A pipe whose stream is to move there.
-    Move(Token),
-    /// A question that is not answered yet.
-    Check(Token),
-    /// What comes means nothing.
-    Probe,
-    /// A relay tells where it leads.
-    RouteUpdate,
-    /// The link: its peer proves that it has another certificate.
-    Renewal,
-}
 
 /// The daemon of one user on one host.
 pub struct Daemon {
@@ -153,8 +102,8 @@ pub struct Daemon {
     pub(crate) piece: Vec<u8>,
     pub(crate) log: Log,
     pub(crate) ending: bool,
-    notifier: Notifier,
-    listener: OwnedFd,
+    pub(crate) notifier: Notifier,
+    pub(crate) listener: OwnedFd,
     pub(crate) runtime: Runtime,
     _lock: Lock,
 }
@@ -167,9 +116,9 @@ impl Daemon {
         credentials: Result<Credentials, String>,
         runtime: Runtime,
     ) -> Result<Self, StartError> {
-        let unknown = || StartError::Host { host: host.to_owned(), known: status::names(&grid) };
+        let unknown = || StartError::Host { host: host.to_owned(), known: grid.names() };
         let me = grid.host(host).ok_or_else(unknown)?.0;
-        let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
+        let ports = start::listen(&grid, me, credentials.as_ref().err())?;
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
@@ -229,36 +178,6 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Works until a client ends it.
-    pub fn run(&mut self) -> Result<(), Errno> {
-        let mut changed = Vec::new();
-        self.notifier.begin();
-        self.note(&format!("up on {}, process {}", self.own().name, process::own_pid()));
-        while !self.ending {
-            let until = if self.again.is_empty() { self.next_time() } else { 0 };
-            self.poll.wait(until, &mut changed)?;
-            self.now = now_ns();
-            for token in changed.drain(..) {
-                self.handle(token);
-            }
-            for _ in 0..self.again.len() {
-                let Some(token) = self.again.pop_front() else { break };
-                if self.pipes.contains_key(&token) { self.pump(token) } else { self.handle(token) }
-            }
-            self.handle_time();
-            while let Some(link) = self.dirty.pop_first() {
-                self.tend(link);
-            }
-        }
-        self.notifier.end();
-        self.write_known(u64::MAX);
-        self.note("down");
-        // What must be enciphered is to stay so.
-        let _ = self.runtime.write_hosts(&crate::hosts::without_daemon(&self.grid, self.me));
-        let _ = std::fs::remove_file(self.runtime.socket());
-        Ok(())
-    }
-
     /// This host.
     pub(crate) fn own(&self) -> &Host {
         &self.grid.hosts[self.me]
@@ -294,88 +213,5 @@ impl Daemon {
             self.ports.insert(token, port);
         }
         Ok(())
-    }
-
-    fn handle(&mut self, token: Token) {
-        match self.things.get(&token).copied() {
-            Some(Thing::Port) => self.answer_port(token),
-            Some(Thing::Listener) => self.accept_clients(),
-            Some(Thing::Link) => self.handle_link(token),
-            Some(Thing::Dial) => self.poll_dial(token),
-            Some(Thing::Client) => self.handle_client(token),
-            Some(Thing::Forward) => self.answer_forward(token),
-            Some(Thing::Caller(call)) => self.poll_caller(call),
-            Some(Thing::Egress) => self.poll_egress(token),
-            Some(Thing::Socket(pipe)) => self.pump(pipe),
-            Some(Thing::Check(check)) => self.poll_check(check),
-            Some(Thing::Errors(link)) => self.handle_errors(link),
-            Some(Thing::Parked) => self.poll_parked(token),
-            // It was closed by what happened before it in this pass.
-            None => {}
-        }
-    }
-
-    /// The next client that calls.
-    pub(crate) fn accept_client(&mut self) -> Option<OwnedFd> {
-        match socket::accept(&self.listener) {
-            Ok(socket) => socket,
-            Err(errno) => {
-                self.note(&format!("cannot take a client: {errno}"));
-                None
-            }
-        }
-    }
-
-    /// When something is due.
-    fn next_time(&self) -> u64 {
-        let links = self.links.values().map(Link::deadline);
-        let dials = self.dials.values().map(|dial| dial.deadline);
-        let calls = self.calls.values().map(Call::deadline);
-        let egresses = self.egresses.values().map(|egress| egress.deadline);
-        let clients = self.clients.values().map(|client| client.deadline);
-        let parked = self.parked.values().map(|parked| parked.next);
-        let peers = self.next_dial();
-        let checks = self.checks.values().map(|check| check.deadline);
-        let failing_over = self.failing_over.values().map(FailingOver::deadline);
-        let own =
-            [peers, self.handshakes.next(), self.ways.next, self.next_look, self.memory.due, self.notifier.next()];
-        links
-            .chain(dials)
-            .chain(calls)
-            .chain(egresses)
-            .chain(clients)
-            .chain(checks)
-            .chain(parked)
-            .chain(failing_over)
-            .chain(own)
-            .min()
-            .unwrap_or(u64::MAX)
-    }
-
-    fn handle_time(&mut self) {
-        let now = self.now;
-        let due: Vec<Token> = self.links.iter().filter(|(_, l)| l.deadline() <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.link_time(token));
-        let due: Vec<Token> = self.dials.iter().filter(|(_, d)| d.deadline <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.dial_failed(token, "no answer"));
-        let due: Vec<Token> = self.egresses.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.egress_failed(token, "no answer"));
-        let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.drop_client(token));
-        let due: Vec<Token> = self.checks.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.end_check(token));
-        let due: Vec<Token> = self.parked.iter().filter(|(_, b)| b.next <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.poll_parked(token));
-        let due: Vec<Token> = self.failing_over.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.failover_due(token));
-        self.begin_late();
-        self.dial_all();
-        self.reap();
-        self.measure();
-        self.tell_routes();
-        self.write_known(now);
-        self.notifier.progress(now);
-        let due: Vec<Token> = self.calls.iter().filter(|(_, c)| c.deadline() <= now).map(|(t, _)| *t).collect();
-        due.into_iter().for_each(|token| self.call_time(token));
     }
 }

@@ -107,6 +107,11 @@ impl Grid {
         self.hosts.iter().enumerate().find(|(_, host)| host.name == name)
     }
 
+    /// The names of all hosts.
+    pub(crate) fn names(&self) -> String {
+        self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether links between two hosts need not be enciphered: on one machine, inside a trusted site, or everywhere.
     pub fn is_trusted_between(&self, one: &Host, other: &Host) -> bool {
         let local = |host: &Host| !host.addresses.is_empty() && host.addresses.iter().all(|at| at.ip().is_loopback());

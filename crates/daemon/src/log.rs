@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use crate::daemon::SECOND;
+use crate::units::SECOND;
 
 /// Lines a second, in the long run, and at once.
 const RATE: (u64, u64) = (10, 500);

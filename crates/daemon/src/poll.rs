@@ -1,5 +1,5 @@
 //! One epoll. Every descriptor is registered once, for every change: who is told tries until there is nothing more. It is the C library's,
-//! as the sockets of local programs are ([`crate::local`]).
+//! as the sockets of local programs are ([`crate::local::libc_socket`]).
 
 use std::os::fd::AsFd;
 
@@ -7,7 +7,7 @@ use madrigal_sys::time::now_ns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::io::Errno;
 
-use crate::local::of;
+use crate::local::libc_socket::of;
 
 /// What a registered descriptor is called.
 pub(crate) type Token = u64;

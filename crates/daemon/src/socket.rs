@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt, sockopt::Timeout,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 /// What a read or an accept gave.

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
+use crate::control::runtime::RuntimeError;
 use crate::grid::{Grid, Host, Site};
-use crate::runtime::RuntimeError;
 use crate::socket;
 
 /// Why no daemon was started.

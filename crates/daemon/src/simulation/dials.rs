@@ -1,11 +1,11 @@
-//! Two hosts that dial each other, or only one the other, by the pauses of `pace.rs`, while the network between them opens and shuts, links
+//! Two hosts that dial each other, or only one the other, by the pauses of `link/backoff.rs`, while the network between them opens and shuts, links
 //! break and daemons are started again. Where a way is open a link is there soon, and nobody dials without rest.
 
 use super::{Chance, play};
-use crate::daemon::{MILLISECOND, SECOND};
-use crate::pace::Pace;
+use crate::link::backoff::Pace;
+use crate::units::{MILLISECOND, SECOND};
 
-/// How long an address has to answer, as in `peers.rs`.
+/// How long an address has to answer, as in `link/dial.rs`.
 const PATIENCE: u64 = 4 * SECOND;
 /// The longest pauses, what an attempt may take that began before the network opened, and what one takes that succeeds.
 const SOON: [u64; 2] = [30 * SECOND + PATIENCE + SECOND, 4 * SECOND + PATIENCE + SECOND];

@@ -3,7 +3,7 @@
 //! madrigal-daemon simulation` plays that one alone.
 
 mod dials;
-mod moves;
+mod migration;
 mod streams;
 mod ways;
 

@@ -7,7 +7,7 @@ use madrigal_proto::mux::{Class, Event, Limits, Mux, Read, StreamId};
 use madrigal_proto::resumable::{Received, Resumable};
 
 use super::{Chance, play};
-use crate::daemon::MILLISECOND;
+use crate::units::MILLISECOND;
 
 /// A way between the two: a connection, or none at one or both ends.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What relays tell each other (`table.rs`) while links come and go: no stream ever runs in a circle, and when nothing changes any more
+//! What relays tell each other (`routing/table.rs`) while links come and go: no stream ever runs in a circle, and when nothing changes any more
 //! every host is reached from which there is a way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use madrigal_selector::route::{Figures, Route, Way, order};
 
 use super::{Chance, play};
-use crate::daemon::{MILLISECOND, SECOND};
 use crate::grid::{Grid, Host as Place};
-use crate::table::{self, HOPS, Told};
+use crate::routing::table::{self, HOPS, Told};
+use crate::units::{MILLISECOND, SECOND};
 use crate::wire::RouteUpdate;
 
 /// What one host knows.
