@@ -14,102 +14,109 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 
 use madrigal_identity::Credentials;
-use madrigal_proto::mux::StreamId;
 use madrigal_sys::process;
 use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
 use crate::control::check::Check;
-use crate::control::connection::Client;
+use crate::control::connection::ControlConnection;
 use crate::control::notify::Notifier;
 use crate::control::runtime::{Lock, Runtime};
-use crate::descriptor::Thing;
+use crate::descriptor::Descriptor;
 use crate::grid::{Grid, Host};
 use crate::link::Link;
-use crate::link::handshakes::Handshakes;
+use crate::link::handshakes::HandshakeLimiter;
 use crate::link::peer::{Dial, Peer};
-use crate::local::connection::Routes;
+use crate::local::connection::Connections;
 use crate::local::decoy::Decoys;
 use crate::local::forward::Forward;
 use crate::local::parked::Parked;
 use crate::log::Log;
 use crate::poll::{Poll, Token};
-use crate::routing::known::Memory;
-use crate::routing::ways::Ways;
+use crate::routing::advertisements::Advertisements;
+use crate::routing::known::KnownFile;
 use crate::socket;
 use crate::start::{self, StartError};
 use crate::streams::batch::Batch;
 use crate::streams::call::Call;
 use crate::streams::egress::Egress;
-use crate::streams::migration::FailingOver;
-use crate::streams::pipe::{PIECE, Pipe};
-use crate::streams::stream::Holder;
+use crate::streams::migration::Migration;
+use crate::streams::pipe::{PIPE_READ, Pipe};
+use crate::streams::stream::{Stream, StreamOwner};
 
-/// What is read of a link at once.
-const SCRATCH: usize = 192 << 10;
+/// The largest read of a link.
+const LINK_READ: usize = 192 << 10;
 
 /// The daemon of one user on one host.
 pub struct Daemon {
     pub(crate) grid: Grid,
-    /// What this host shows on enciphered links, or why it has nothing to show.
+    /// The certificate and key of this host, or why it has none.
     pub(crate) credentials: Result<Credentials, String>,
-    /// The place of this host in the grid.
-    pub(crate) me: usize,
+    /// The index of this host in the grid.
+    pub(crate) own_index: usize,
+    /// A random number of this process.
     pub(crate) instance: u64,
     pub(crate) started: u64,
+    /// The time of this pass, in nanoseconds.
     pub(crate) now: u64,
     pub(crate) poll: Poll,
     last_token: Token,
-    pub(crate) things: HashMap<Token, Thing>,
+    pub(crate) descriptors: HashMap<Token, Descriptor>,
+    /// The listeners for other daemons.
     pub(crate) ports: HashMap<Token, OwnedFd>,
     pub(crate) links: HashMap<Token, Link>,
+    /// The hosts of the grid, by their indices.
     pub(crate) peers: Vec<Peer>,
     pub(crate) dials: HashMap<Token, Dial>,
-    pub(crate) clients: HashMap<Token, Client>,
+    /// The connections to the control socket.
+    pub(crate) clients: HashMap<Token, ControlConnection>,
     pub(crate) forwards: HashMap<Token, Forward>,
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) egresses: HashMap<Token, Egress>,
     pub(crate) parked: HashMap<Token, Parked>,
     pub(crate) decoys: Decoys,
-    pub(crate) routes: Routes,
-    /// What was written down for programs last.
-    pub(crate) hosts_told: String,
+    /// The connections of programs.
+    pub(crate) connections: Connections,
+    /// The text of the hosts file.
+    pub(crate) hosts_written: String,
     pub(crate) pipes: HashMap<Token, Pipe>,
-    /// Those whose streams can be moved by where they begin, by their numbers.
-    pub(crate) movable: HashMap<String, Token>,
-    /// Those whose streams are to go another way.
-    pub(crate) failing_over: BTreeMap<Token, FailingOver>,
-    /// What all of them keep for that.
-    pub(crate) kept: usize,
+    /// The pipes whose streams end here and can be resumed, by the streams' ids.
+    pub(crate) resumable_pipes: HashMap<String, Token>,
+    /// The pipes whose streams migrate.
+    pub(crate) migrations: BTreeMap<Token, Migration>,
+    /// Bytes that all resumable streams retain.
+    pub(crate) retained: usize,
     pub(crate) checks: HashMap<Token, Check>,
-    pub(crate) ways: Ways,
-    pub(crate) memory: Memory,
-    pub(crate) handshakes: Handshakes,
-    /// Where connections come from that are this daemon's own, to an address of its own.
-    pub(crate) own_calls: BTreeSet<(IpAddr, u16)>,
-    /// When links are looked at.
-    pub(crate) next_look: u64,
-    /// Commands that were told to end.
+    pub(crate) advertisements: Advertisements,
+    pub(crate) known_file: KnownFile,
+    pub(crate) handshakes: HandshakeLimiter,
+    /// The sources of this daemon's connections to itself, by an address that other hosts have, too.
+    pub(crate) self_connections: BTreeSet<(IpAddr, u16)>,
+    /// When the links are measured.
+    pub(crate) next_measurement: u64,
+    /// Commands that got SIGTERM, and are not reaped yet.
     pub(crate) children: Vec<Child>,
-    pub(crate) streams: HashMap<(Token, StreamId), Holder>,
-    /// Links that may have something to send or to tell.
-    pub(crate) dirty: BTreeSet<Token>,
-    /// What has more to do than was done in one pass.
-    pub(crate) again: VecDeque<Token>,
-    /// For what comes on links, and for what goes through pipes.
-    pub(crate) scratch: Vec<u8>,
+    pub(crate) streams: HashMap<Stream, StreamOwner>,
+    /// Links that may have output or events.
+    pub(crate) unflushed: BTreeSet<Token>,
+    /// Descriptors and pipes that have more to do than one pass allows.
+    pub(crate) runnable: VecDeque<Token>,
+    /// The buffer for reads of links.
+    pub(crate) link_buffer: Vec<u8>,
     pub(crate) batch: Batch,
-    pub(crate) piece: Vec<u8>,
+    /// The buffer for reads of pipes.
+    pub(crate) pipe_buffer: Vec<u8>,
     pub(crate) log: Log,
-    pub(crate) ending: bool,
+    pub(crate) stopping: bool,
     pub(crate) notifier: Notifier,
+    /// The control socket.
     pub(crate) listener: OwnedFd,
     pub(crate) runtime: Runtime,
     _lock: Lock,
 }
 
 impl Daemon {
-    /// A daemon that listens, for its clients and for other daemons, and does nothing yet.
+    /// A daemon that listens at its port and its control socket. [`Daemon::run`] makes it work.
     pub fn new(
         grid: Grid,
         host: &str,
@@ -117,23 +124,23 @@ impl Daemon {
         runtime: Runtime,
     ) -> Result<Self, StartError> {
         let unknown = || StartError::Host { host: host.to_owned(), known: grid.names() };
-        let me = grid.host(host).ok_or_else(unknown)?.0;
-        let ports = start::listen(&grid, me, credentials.as_ref().err())?;
+        let own_index = grid.host(host).ok_or_else(unknown)?.0;
+        let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
-        let (memory, complaint) = Memory::new(runtime.known());
+        let (known_file, problem) = KnownFile::new(runtime.known());
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
             grid,
             credentials,
-            me,
+            own_index,
             instance: process::random(),
             started: now,
             now,
             poll: Poll::new().map_err(|errno| StartError::System { errno })?,
             last_token: 0,
-            things: HashMap::new(),
+            descriptors: HashMap::new(),
             ports: HashMap::new(),
             links: HashMap::new(),
             peers,
@@ -144,35 +151,35 @@ impl Daemon {
             egresses: HashMap::new(),
             parked: HashMap::new(),
             decoys: Decoys::open(),
-            routes: Routes::default(),
-            hosts_told: String::new(),
+            connections: Connections::default(),
+            hosts_written: String::new(),
             pipes: HashMap::new(),
-            movable: HashMap::new(),
-            failing_over: BTreeMap::new(),
-            kept: 0,
+            resumable_pipes: HashMap::new(),
+            migrations: BTreeMap::new(),
+            retained: 0,
             checks: HashMap::new(),
-            ways: Ways::new(),
-            memory,
-            handshakes: Handshakes::default(),
-            own_calls: BTreeSet::new(),
-            next_look: now,
+            advertisements: Advertisements::new(),
+            known_file,
+            handshakes: HandshakeLimiter::default(),
+            self_connections: BTreeSet::new(),
+            next_measurement: now,
             children: Vec::new(),
             streams: HashMap::new(),
-            dirty: BTreeSet::new(),
-            again: VecDeque::new(),
-            scratch: vec![0; SCRATCH],
+            unflushed: BTreeSet::new(),
+            runnable: VecDeque::new(),
+            link_buffer: vec![0; LINK_READ],
             batch: Batch::default(),
-            piece: vec![0; PIECE],
+            pipe_buffer: vec![0; PIPE_READ],
             log: Log::new(now),
-            ending: false,
+            stopping: false,
             notifier: Notifier::new(now),
             listener,
             runtime,
             _lock: lock,
         };
         daemon.register(ports).map_err(|errno| StartError::System { errno })?;
-        if let Some(complaint) = complaint {
-            daemon.note(&complaint);
+        if let Some(problem) = problem {
+            daemon.log_line(&problem);
         }
         daemon.write_hosts();
         Ok(daemon)
@@ -180,7 +187,7 @@ impl Daemon {
 
     /// This host.
     pub(crate) fn own(&self) -> &Host {
-        &self.grid.hosts[self.me]
+        &self.grid.hosts[self.own_index]
     }
 
     /// The name of a host.
@@ -188,28 +195,30 @@ impl Daemon {
         self.grid.hosts.get(host).map_or("?", |host| host.name.as_str())
     }
 
-    pub(crate) fn token(&mut self) -> Token {
+    /// A token that was never used.
+    pub(crate) fn new_token(&mut self) -> Token {
         self.last_token += 1;
         self.last_token
     }
 
-    pub(crate) fn note(&mut self, text: &str) {
+    /// Writes a line to the log.
+    pub(crate) fn log_line(&mut self, text: &str) {
         self.log.write(self.now, false, text);
     }
 
-    /// Says something about somebody who has not proved to be of the grid.
-    pub(crate) fn note_unauthenticated(&mut self, text: &str) {
+    /// Writes a line about a peer that has not authenticated.
+    pub(crate) fn log_unauthenticated(&mut self, text: &str) {
         self.log.write(self.now, true, text);
     }
 
     fn register(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {
-        let token = self.token();
+        let token = self.new_token();
         self.poll.add_listener(&self.listener, token)?;
-        self.things.insert(token, Thing::Listener);
+        self.descriptors.insert(token, Descriptor::Listener);
         for port in ports {
-            let token = self.token();
+            let token = self.new_token();
             self.poll.add_listener(&port, token)?;
-            self.things.insert(token, Thing::Port);
+            self.descriptors.insert(token, Descriptor::Port);
             self.ports.insert(token, port);
         }
         Ok(())

@@ -2,31 +2,31 @@
 
 use crate::poll::Token;
 
-/// What a descriptor is.
+/// What a registered descriptor is, by its token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Thing {
-    /// Daemons call here.
+pub(crate) enum Descriptor {
+    /// A listener for other daemons.
     Port,
-    /// Clients call here.
+    /// The control socket.
     Listener,
-    /// A connection to a daemon.
+    /// A link.
     Link,
-    /// One that is being made.
+    /// A connection to another daemon that is being made.
     Dial,
-    /// A client's.
+    /// A connection to the control socket.
     Client,
-    /// Listens for a client.
+    /// A listener for connections that are forwarded.
     Forward,
-    /// Waits for a call to be answered.
+    /// The caller of this call, until the call is answered.
     Caller(Token),
-    /// Connects to a port of this host.
+    /// A connection to a port of this host that is being made.
     Egress,
-    /// An end of a pipe.
+    /// A socket of this pipe.
     Socket(Token),
-    /// An address is tried, to answer a question.
+    /// An address that this check tries.
     Check(Token),
-    /// What the command of a link says.
-    Errors(Token),
-    /// Connects to a program's socket.
+    /// The standard error of this link's command.
+    CommandErrors(Token),
+    /// The connection to a program's parked socket.
     Parked,
 }

@@ -44,8 +44,8 @@ pub use control::status::{
     Certificate, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, Tried, WayStatus,
 };
 pub use daemon::Daemon;
-pub use local::connection::RouteStatus;
-pub use local::hosts::ToldHosts;
+pub use local::connection::ConnectionStatus;
+pub use local::hosts::HostsFile;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
 pub use start::StartError;

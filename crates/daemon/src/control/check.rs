@@ -4,20 +4,23 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use crate::poll::Token;
-use crate::streams::egress::Answer;
+use crate::streams::egress::Requester;
 
-/// A question whose answer takes time.
+/// A check of the addresses of a host.
 pub(crate) struct Check {
-    pub(crate) asker: Answer,
+    pub(crate) requester: Requester,
+    /// The host.
     pub(crate) to: usize,
-    pub(crate) tries: Vec<Try>,
+    pub(crate) tries: Vec<AddressCheck>,
     pub(crate) deadline: u64,
 }
 
-pub(crate) struct Try {
+/// The check of one address.
+pub(crate) struct AddressCheck {
     pub(crate) address: SocketAddr,
     pub(crate) began: u64,
-    /// While nothing is known.
+    /// Until the result is known.
     pub(crate) socket: Option<(Token, OwnedFd)>,
+    /// Microseconds until there was a connection, or why there was none.
     pub(crate) result: Result<u64, String>,
 }

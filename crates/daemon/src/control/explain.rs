@@ -6,7 +6,7 @@ use crate::control::status::{Explanation, WayStatus};
 use crate::daemon::Daemon;
 
 impl Daemon {
-    /// Why a connection to a port of a host goes the way it goes.
+    /// The ways of a connection to a port of a host: which is used, and why not the others.
     pub(crate) fn explain(&self, host: usize, port: Option<u16>) -> Explanation {
         let candidates = self.candidates(host);
         let routes: Vec<Route> = candidates.iter().map(|candidate| candidate.route.clone()).collect();
@@ -21,7 +21,7 @@ impl Daemon {
                 figures: candidate.route.figures,
                 measured_ago_s: candidate.ago,
                 address: link.and_then(|link| link.address).map(|at| at.to_string()),
-                tls: link.map(|link| link.channel.is_enciphered()),
+                tls: link.map(|link| link.channel.is_encrypted()),
                 why,
             }
         });
@@ -33,7 +33,7 @@ impl Daemon {
             port,
             chosen: ways.iter().find(|way| way.chosen).map(|way| way.way.clone()),
             ways,
-            last: self.memory.known.last(self.name(host)).map(str::to_owned),
+            last: self.known_file.known.last(self.name(host)).map(str::to_owned),
             rules: rules.into_iter().map(|rule| rule.name).collect(),
             staying: self.staying(host),
         }

@@ -1,4 +1,4 @@
-//! What `madrigal doctor` wants to know of a host beside its links: tried by use where that is possible, in a moment.
+//! Checks of this host for `madrigal doctor`. What can be tried is tried; nothing takes long.
 
 use std::os::fd::AsRawFd as _;
 
@@ -45,7 +45,7 @@ pub(crate) fn single_copy() -> State {
     }
 }
 
-/// What this host shows to others, and what is wrong with it.
+/// The certificates of this host and user, and what is wrong with them.
 pub(crate) fn certificates() -> Vec<Certificate> {
     let directory = match madrigal_identity::directory(|name| std::env::var(name).ok()) {
         Ok(directory) if directory.exists() => directory,
@@ -53,13 +53,13 @@ pub(crate) fn certificates() -> Vec<Certificate> {
     };
     match madrigal_identity::status(&directory) {
         Ok((_, held)) => {
-            let told = held.into_iter().filter(|one| ["host", "user"].contains(&one.kind)).map(|one| Certificate {
+            let all = held.into_iter().filter(|one| ["host", "user"].contains(&one.kind)).map(|one| Certificate {
                 kind: one.kind.to_owned(),
                 whose: one.subject.map(|subject| subject.to_string()),
                 until: one.life.map(|life| life.to.to_string()),
                 problem: one.problem.map(|problem| problem.to_string()),
             });
-            told.collect()
+            all.collect()
         }
         Err(madrigal_identity::IdentityError::Missing { .. }) => Vec::new(),
         Err(error) => {

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  runtime              the directory, its lock and the control socket's path
-//!  client               the commands' side of the control socket
+//!  client, carry        the commands' side of the control socket
 //!  connection, clients  the daemon's side
 //!  status, report       its status; explain: ways; check, questions: doctor; health: this host
 //!  notify               the service manager
 //! ```
 
+mod carry;
 pub(crate) mod check;
 pub mod client;
 mod clients;

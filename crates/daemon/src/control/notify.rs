@@ -1,10 +1,10 @@
-//! What the service manager is told (sd_notify(3)): that the daemon listens, that it lives, that it ends. Nothing, where none asked.
+//! Notifies the service manager (sd_notify(3)) that the daemon is ready, alive, and stopping; if the environment names one.
 
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto};
 
-/// Where the service manager listens, and how often it wants to hear.
+/// The socket of the service manager, and the interval of its watchdog.
 pub(crate) struct Notifier {
     to: Option<(OwnedFd, SocketAddrUnix)>,
     pause: Option<u64>,
@@ -12,7 +12,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// As the environment says.
+    /// Reads the environment.
     pub(crate) fn new(now: u64) -> Self {
         let text = |name: &str| std::env::var(name).ok();
         let ours = text("WATCHDOG_PID").is_none_or(|pid| pid == madrigal_sys::process::own_pid().to_string());
@@ -25,27 +25,27 @@ impl Notifier {
             let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
             Some((socket.ok()?, at.ok()?))
         });
-        // Half of the time, so that one late word ends nothing.
+        // Half of the watchdog's time, so that one late message does no harm.
         let pause = pause.map(|us| us.saturating_mul(500)).filter(|_| to.is_some());
         Self { to, pause, next: pause.map_or(u64::MAX, |pause| now.saturating_add(pause)) }
     }
 
-    /// The daemon listens.
+    /// The daemon is ready.
     pub(crate) fn begin(&self) {
         self.send(&format!("READY=1\nMAINPID={}", madrigal_sys::process::own_pid()));
     }
 
-    /// The daemon ends.
+    /// The daemon is stopping.
     pub(crate) fn end(&self) {
         self.send("STOPPING=1");
     }
 
-    /// When the next word is due.
+    /// When the next keep-alive is due.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Says that the daemon lives, if that is due.
+    /// Sends the keep-alive, if it is due.
     pub(crate) fn progress(&mut self, now: u64) {
         if let Some(pause) = self.pause.filter(|_| self.next <= now) {
             self.next = now.saturating_add(pause);

@@ -5,10 +5,10 @@ use crate::daemon::Daemon;
 use crate::units::SECOND;
 
 impl Daemon {
-    /// As JSON.
+    /// The daemon's status, as JSON.
     pub(crate) fn status(&self) -> Vec<u8> {
         let site = |site: usize| self.grid.sites.get(site).map(|site| site.name.clone()).unwrap_or_default();
-        let others = self.grid.hosts.iter().enumerate().filter(|(at, _)| *at != self.me);
+        let others = self.grid.hosts.iter().enumerate().filter(|(at, _)| *at != self.own_index);
         let peers = others.map(|(at, host)| {
             let links = self.links_with(at);
             let why = links.is_empty().then(|| self.why_no_link(at));
@@ -35,10 +35,10 @@ impl Daemon {
         let with = self.links.values().filter_map(|link| Some((link, link.up()?)));
         let mut with: Vec<_> = with.filter(|(_, up)| up.peer == peer).collect();
         with.sort_by_key(|(_, up)| &up.rank);
-        let told = with.into_iter().map(|(link, up)| LinkStatus {
+        let all = with.into_iter().map(|(link, up)| LinkStatus {
             dialled: link.dialled.is_some(),
             address: link.address.map(|at| at.to_string()),
-            tls: link.channel.is_enciphered(),
+            tls: link.channel.is_encrypted(),
             streams: up.mux.len(),
             held: up.mux.held(),
             round_trip_us: up.mux.round_trip().map(|ns| ns / 1000),
@@ -46,6 +46,6 @@ impl Daemon {
             method: link.method().to_owned(),
             figures: up.measured.figures,
         });
-        told.collect()
+        all.collect()
     }
 }

@@ -1,5 +1,5 @@
-//! The directory where a user's daemon and its clients meet: mode 0700, with the socket (mode 0600), a lock that the daemon holds as
-//! long as it lives, and its log.
+//! The runtime directory, where a user's daemon and its clients meet. Its mode is 0700. It has the control socket (mode 0600), a lock that
+//! the daemon holds while it runs, the hosts file, the file of known hosts, and the log.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -9,38 +9,38 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::local::hosts::ToldHosts;
+use crate::local::hosts::HostsFile;
 
-/// Why the directory cannot be used.
+/// Why the runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
-    /// It cannot be made or looked at.
+    /// It cannot be created or read.
     #[error("cannot use {path}: {error}")]
     Io {
         /// The directory, or a file in it.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// Somebody else could get in.
+    /// Other users could open it.
     #[error("{path} is not a directory of this user's with mode 0700")]
     Foreign {
         /// The directory.
         path: PathBuf,
     },
-    /// A daemon runs.
+    /// A daemon runs already.
     #[error("a daemon of yours is up already; `madrigal down` ends it")]
     Up,
 }
 
-/// The directory.
+/// The runtime directory.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     path: PathBuf,
 }
 
-/// Held by the daemon.
+/// The lock of a running daemon.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code, reason = "held until it is dropped")] OwnedFd);
 
@@ -58,12 +58,12 @@ impl Runtime {
         Self { path }
     }
 
-    /// That of a daemon elsewhere, such as on a host of a lab.
+    /// A directory elsewhere, such as that of a host of a lab.
     pub fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// The socket of the daemon.
+    /// The path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join("daemon.sock")
     }
@@ -73,24 +73,24 @@ impl Runtime {
         &self.path
     }
 
-    /// Whether a daemon was ever up here (the directory is gone when the machine is restarted).
+    /// Whether a daemon ever ran here since the machine was started.
     pub fn was_used(&self) -> bool {
         self.path.join("daemon.lock").exists()
     }
 
-    /// What the daemon tells programs of the grid's hosts.
+    /// The path of the hosts file.
     pub(crate) fn hosts(&self) -> PathBuf {
         self.path.join("daemon.hosts")
     }
 
-    /// Where no daemon is up: writes for programs what holds without one. Whether there are hosts that cannot be connected to then.
+    /// Writes the hosts file for the time without a daemon, unless one runs. Returns whether connections to some hosts are refused then.
     pub fn describe(&self, grid: &crate::grid::Grid, host: &str) -> Result<bool, RuntimeError> {
         let Some((me, _)) = grid.host(host) else { return Ok(false) };
         match fs::DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(&self.path, error)),
             _ => {}
         }
-        self.judge()?;
+        self.check()?;
         if self.is_up() {
             return Ok(false);
         }
@@ -99,18 +99,18 @@ impl Runtime {
         Ok(madrigal_proto::hosts::entries(&text).any(|entry| entry.how == madrigal_proto::hosts::How::Enciphered))
     }
 
-    /// The hosts of the grid as programs of this host have them; `None` where no daemon is up.
-    pub fn told_hosts(&self) -> Option<ToldHosts> {
-        self.judge().ok()?;
-        self.is_up().then(|| fs::read_to_string(self.hosts()).ok().map(ToldHosts::new)).flatten()
+    /// The hosts file; `None` where no daemon runs.
+    pub fn hosts_file(&self) -> Option<HostsFile> {
+        self.check().ok()?;
+        self.is_up().then(|| fs::read_to_string(self.hosts()).ok().map(HostsFile::new)).flatten()
     }
 
-    /// Whether a daemon listens here, if only one that hangs.
+    /// Whether a daemon listens here, even one that hangs.
     fn is_up(&self) -> bool {
         matches!(crate::socket::dial_unix(&self.socket()), Ok(_) | Err(Errno::AGAIN))
     }
 
-    /// Writes it, so that whoever reads it reads either what was there or all that is now.
+    /// Replaces the hosts file in one step.
     pub(crate) fn write_hosts(&self, text: &str) -> Result<(), std::io::Error> {
         use std::io::Write as _;
         use std::os::unix::fs::OpenOptionsExt as _;
@@ -121,23 +121,23 @@ impl Runtime {
         fs::rename(&next, self.hosts())
     }
 
-    /// What the daemon says when nobody watches.
+    /// The path of the log of a daemon in the background.
     pub fn log(&self) -> PathBuf {
         self.path.join("daemon.log")
     }
 
-    /// What the daemon remembers.
+    /// The path of the file of known hosts.
     pub fn known(&self) -> PathBuf {
         self.path.join("known.json")
     }
 
-    /// Makes the directory, and takes the lock.
+    /// Creates the directory, and takes the lock.
     pub fn claim(&self) -> Result<Lock, RuntimeError> {
         match fs::DirBuilder::new().mode(0o700).create(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(io(&self.path, error)),
             _ => {}
         }
-        self.judge()?;
+        self.check()?;
         let path = self.path.join("daemon.lock");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600)).map_err(|e| io(&path, e.into()))?;
@@ -148,8 +148,8 @@ impl Runtime {
         }
     }
 
-    /// Whether nobody but this user can get in.
-    pub fn judge(&self) -> Result<(), RuntimeError> {
+    /// Checks that only this user can open it.
+    pub fn check(&self) -> Result<(), RuntimeError> {
         let data = fs::symlink_metadata(&self.path).map_err(|error| io(&self.path, error))?;
         let own = data.is_dir() && data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o077 == 0;
         if own { Ok(()) } else { Err(RuntimeError::Foreign { path: self.path.clone() }) }
@@ -172,7 +172,7 @@ mod tests {
         assert!(!runtime.is_up());
         let daemon = crate::socket::listen_unix(&runtime.socket()).unwrap();
         rustix::net::listen(&daemon, 0).unwrap();
-        // It takes nobody; one waits in its queue, and there is no more room.
+        // It accepts nothing: one connection waits in its queue, which is full then.
         let first = crate::socket::dial_unix(&runtime.socket()).unwrap();
         assert_eq!(crate::socket::dial_unix(&runtime.socket()).unwrap_err(), Errno::AGAIN);
         assert!(runtime.is_up());

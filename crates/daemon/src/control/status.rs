@@ -1,28 +1,28 @@
-//! How a daemon is, as it tells its clients.
+//! What a daemon reports to its clients. The field names are those of the JSON of `madrigal status`, `why` and `doctor`.
 
 use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
-/// How a daemon is.
+/// The status of a daemon.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     /// Its host.
     pub host: String,
-    /// That one's site.
+    /// The host's site.
     pub site: String,
     /// Its process.
     pub pid: u32,
     /// Seconds it has been up.
     pub up: u64,
-    /// It carries streams of others.
+    /// Its host is a relay.
     pub relay: bool,
-    /// Pairs of ends that it carries bytes between.
+    /// Pipes: pairs of ends that are joined.
     pub streams: usize,
-    /// Calls of this host that wait for an answer.
+    /// Calls of this host that are not connected yet.
     pub calls: usize,
-    /// Connections that have not said who they are.
+    /// Connections that have not authenticated.
     pub unauthenticated: usize,
-    /// Other tasks of its host that want a processor now, where that is known.
+    /// Other runnable tasks of its host, where their number is known.
     pub running: Option<u32>,
     /// Processors of its host.
     pub processors: u32,
@@ -30,7 +30,7 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
 }
 
-/// How another host is, as a daemon sees it.
+/// Another host, as a daemon sees it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct PeerStatus {
     /// Its name.
@@ -39,26 +39,26 @@ pub struct PeerStatus {
     pub site: String,
     /// The links with it; the first one is used.
     pub links: Vec<LinkStatus>,
-    /// Without one: what was tried.
+    /// Without a link: why there is none.
     pub why: Option<String>,
     /// There is a link, or every address was tried since the last one.
     pub settled: bool,
 }
 
-/// How a link is.
+/// The status of a link.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
-    /// This daemon dialled it; else the other one.
+    /// This daemon dialled it.
     pub dialled: bool,
     /// The address at the other end.
     pub address: Option<String>,
-    /// What goes over it is enciphered.
+    /// It is encrypted.
     pub tls: bool,
     /// Streams on it.
     pub streams: usize,
-    /// Bytes held for them here.
+    /// Bytes that wait for them here.
     pub held: u64,
-    /// The last round trip, in microseconds, with what waited in between.
+    /// The last round trip of a ping in microseconds, with the queues on its way.
     pub round_trip_us: Option<u64>,
     /// Seconds it has been up.
     pub up: u64,
@@ -71,11 +71,11 @@ pub struct LinkStatus {
 /// The ways to a host, and which is used.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
-    /// Where they begin.
+    /// The host where they begin.
     pub from: String,
-    /// Where they lead.
+    /// The host where they end.
     pub to: String,
-    /// The port that was asked about.
+    /// The port of the question.
     pub port: Option<u16>,
     /// The way that is used.
     pub chosen: Option<String>,
@@ -83,7 +83,7 @@ pub struct Explanation {
     pub ways: Vec<WayStatus>,
     /// The way of the last connection.
     pub last: Option<String>,
-    /// Rules of the grid that hold for them.
+    /// The names of the rules that apply.
     pub rules: Vec<String>,
     /// Streams that stay on another way than the chosen one, and why.
     #[serde(default)]
@@ -101,60 +101,60 @@ pub struct WayStatus {
     pub usable: bool,
     /// What was measured.
     pub figures: Figures,
-    /// The figures are so many seconds old, of a time when the way was open.
+    /// The age of the figures in seconds, where they are of an earlier time.
     pub measured_ago_s: Option<u64>,
     /// The other end of its first link.
     pub address: Option<String>,
-    /// Its first link is enciphered.
+    /// Its first link is encrypted.
     pub tls: Option<bool>,
     /// Why it is not used.
     pub why: Option<String>,
 }
 
-/// What a daemon finds out about itself and about the way to another host.
+/// The state of a host, and of its ways to another one.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Examination {
-    /// Itself.
+    /// The host.
     pub health: Health,
     /// The ways to the other host, if one was named.
     pub why: Option<Explanation>,
-    /// What its addresses answered.
+    /// The results of its addresses.
     pub tried: Vec<Tried>,
-    /// The relays of the grid; of those that there is no link with, why.
+    /// The relays of the grid, and for those without a link the reason.
     pub relays: Vec<(String, Option<String>)>,
 }
 
-/// How a host is.
+/// The state of a host.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Health {
     /// Its name.
     pub host: String,
-    /// The version of its daemon, and of what that says on links.
+    /// The version of its daemon.
     pub version: String,
-    /// See `version`.
+    /// The version of the links' wire format.
     pub links: u32,
     /// Its clock: microseconds since 1970.
     pub time_us: i64,
-    /// Where the grid says that its daemon is reached.
+    /// The addresses of its daemon in the grid.
     pub addresses: Vec<String>,
     /// Whether memory can be shared.
     pub shared_memory: State,
     /// Whether long messages are copied once.
     pub single_copy: State,
-    /// What it shows to others.
+    /// Its certificates.
     pub certificates: Vec<Certificate>,
     /// The grid declares all networks trusted.
     pub trusted: bool,
 }
 
-/// Whether something is as it should be.
+/// The result of one check.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct State {
-    /// It is.
+    /// It passed.
     pub ok: bool,
-    /// What there is.
+    /// What was found.
     pub text: String,
-    /// What to type, where it is not.
+    /// The command that repairs it.
     pub fix: Option<String>,
 }
 
@@ -175,13 +175,13 @@ pub struct Certificate {
     pub kind: String,
     /// Whose it is.
     pub whose: Option<String>,
-    /// Its end.
+    /// When it expires.
     pub until: Option<String>,
     /// What is wrong with it, and what to type.
     pub problem: Option<String>,
 }
 
-/// What an address answered.
+/// The result of dialling an address.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub struct Tried {
     /// The address.

@@ -4,39 +4,39 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use crate::daemon::Daemon;
-use crate::descriptor::Thing;
+use crate::descriptor::Descriptor;
 use crate::link::channel::Channel;
 use crate::link::{Link, Stage};
 use crate::poll::Token;
 use crate::socket;
 
-/// Connections that have not yet; of more one goes.
+/// Connections that have not authenticated; beyond this number one of them is closed.
 const MOST_UNAUTHENTICATED: usize = 128;
-/// Connections that are taken in one pass.
+/// Connections that are accepted in one pass.
 const ACCEPTS: usize = 64;
 
 impl Daemon {
-    /// Takes daemons that call.
-    pub(crate) fn answer_port(&mut self, port: Token) {
-        // Those who wait longer are told of again: links have their turn in between.
+    /// Accepts connections of other daemons.
+    pub(crate) fn accept_links(&mut self, port: Token) {
+        // The listener is level-triggered: those that are left wait for the next pass.
         for _ in 0..ACCEPTS {
             let Some(listener) = self.ports.get(&port) else { return };
             match socket::accept(listener) {
                 Ok(Some(socket)) => {
-                    let address = socket::peer(&socket);
+                    let address = socket::peer_addr(&socket);
                     let channel = self.channel_from(socket);
                     self.add_link(channel, None, address);
                 }
                 Ok(None) => return,
                 Err(errno) => {
-                    self.note_unauthenticated(&format!("cannot take a connection: {errno}"));
-                    return self.make_room(1);
+                    self.log_unauthenticated(&format!("cannot take a connection: {errno}"));
+                    return self.evict_unauthenticated(1);
                 }
             }
         }
     }
 
-    /// A new connection: of our making, which speaks first and is registered already, or another's.
+    /// Adds a link: one that we dialled, whose token is registered already, or an accepted one.
     pub(crate) fn add_link(
         &mut self,
         channel: Channel,
@@ -46,34 +46,35 @@ impl Daemon {
         let token = match dialled {
             Some((.., token)) => token,
             None => {
-                self.make_room(MOST_UNAUTHENTICATED);
-                let token = self.token();
+                self.evict_unauthenticated(MOST_UNAUTHENTICATED);
+                let token = self.new_token();
                 self.poll.add(&channel, token).ok()?;
                 token
             }
         };
         let dialled = dialled.map(|(peer, number, _)| (peer, number));
-        let shown = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
+        let proved_serial = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
         let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
-        let (command, by_command, doubted) = (None, false, false);
-        let mut link = Link { channel, dialled, address, since, command, by_command, shown, doubted, stage };
-        // Where it is enciphered, the other end has to prove first that it is who was dialled.
-        if let Some((_, number)) = dialled.filter(|_| !link.channel.is_enciphered()) {
+        let (command, by_command, short_tried) = (None, false, false);
+        let mut link =
+            Link { channel, dialled, address, since, command, by_command, proved_serial, short_tried, stage };
+        // On an encrypted connection the other end has to authenticate first.
+        if let Some((_, number)) = dialled.filter(|_| !link.channel.is_encrypted()) {
             link.channel.out().extend(self.greeting(number));
         }
-        self.things.insert(token, Thing::Link);
+        self.descriptors.insert(token, Descriptor::Link);
         self.links.insert(token, link);
-        self.dirty.insert(token);
+        self.unflushed.insert(token);
         self.measure_soon();
         Some(token)
     }
 
-    /// A connection of another's making.
+    /// The channel of an accepted connection.
     pub(crate) fn channel_from(&self, socket: OwnedFd) -> Channel {
         Channel::accepted(socket, self.credentials.as_ref().ok())
     }
 
-    /// A client leads to another daemon by a command: its connection becomes a link. The other end begins.
+    /// Adds a link that came by a command of another host. The other end greets first.
     pub(crate) fn add_command_link(&mut self, channel: Channel) {
         if let Some(link) = self.add_link(channel, None, None).and_then(|token| self.links.get_mut(&token)) {
             link.by_command = true;

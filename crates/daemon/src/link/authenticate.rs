@@ -10,19 +10,19 @@ use crate::daemon::Daemon;
 use crate::grid::Host;
 use crate::link::{Link, Stage};
 use crate::poll::Token;
-use crate::socket::Got;
+use crate::socket::Recv;
 use crate::units::SECOND;
-use crate::wire::{self, About, Hello, VERSION};
+use crate::wire::{self, Hello, StreamHeader, VERSION};
 
-/// How often the certificate of a peer is judged again: it may have been taken back.
-const JUDGE: u64 = 5 * SECOND;
+/// The interval at which the certificate of a peer is checked again: it may have been revoked.
+const RECHECK: u64 = 5 * SECOND;
 
 impl Daemon {
-    /// The handshake of an enciphered connection is done. Whom we dialled must be whom we meant; then it hears who we are.
-    pub(crate) fn meet_peer(&mut self, token: Token) -> Result<(), String> {
+    /// The TLS handshake is done. If we dialled, the peer must be the host that we dialled; then we greet it.
+    pub(crate) fn handshake_done(&mut self, token: Token) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };
-        let Some((wanted, number)) = link.dialled else { return Ok(()) };
-        if let Err(why) = self.judge_certificate(link, self.name(wanted)) {
+        let Some((expected, number)) = link.dialled else { return Ok(()) };
+        if let Err(why) = self.check_certificate(link, self.name(expected)) {
             return Err(self.refuse(token, why));
         }
         let hello = self.greeting(number);
@@ -32,8 +32,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the first frame of a connection, once it is whole.
-    pub(crate) fn greet(&mut self, token: Token) -> Result<(), String> {
+    /// Handles the greeting, once it is complete.
+    pub(crate) fn handle_greeting(&mut self, token: Token) -> Result<(), String> {
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
         let Stage::Greeting(inbox) = &mut link.stage else { return Ok(()) };
         let Some((kind, body, len)) = wire::take(inbox, wire::LONGEST_HELLO)? else { return Ok(()) };
@@ -45,13 +45,13 @@ impl Daemon {
             (wire::HELLO, Ok(hello)) => hello,
             _ => return Err("the first frame is no greeting".to_owned()),
         };
-        match self.judge(token, &hello) {
+        match self.authenticate(token, &hello) {
             Ok((peer, shown)) => self.link_up(token, (peer, shown.as_ref()), &hello, &rest),
             Err(why) => Err(self.refuse(token, why)),
         }
     }
 
-    /// Tells the other end of a link that is not up why it is refused.
+    /// Sends the other end of a link that is not up the reason of its refusal.
     fn refuse(&mut self, token: Token, why: String) -> String {
         if let Some(link) = self.links.get_mut(&token) {
             link.channel.out().extend(wire::frame(wire::REFUSED, wire::cut(&why).as_bytes()));
@@ -60,8 +60,9 @@ impl Daemon {
         why
     }
 
-    /// Whether this is who it may be: its place in the grid, and what it proved to be.
-    pub(crate) fn judge(&self, token: Token, hello: &Hello) -> Result<(usize, Option<Identity>), String> {
+    /// Authenticates a peer by its greeting, its certificate, and its address. Returns its index in the grid and, on an encrypted link, what its
+    /// certificate says.
+    pub(crate) fn authenticate(&self, token: Token, hello: &Hello) -> Result<(usize, Option<Identity>), String> {
         let link = self.links.get(&token).ok_or("gone")?;
         if hello.version != VERSION {
             return Err(format!("version {} of links, here is {VERSION}", hello.version));
@@ -69,23 +70,23 @@ impl Daemon {
         let Some((peer, host)) = self.grid.host(&hello.host) else {
             return Err(format!("the grid has no host `{}`", hello.host));
         };
-        if peer == self.me {
+        if peer == self.own_index {
             return Err(format!("this is {} itself", hello.host));
         }
         match link.dialled {
-            Some((wanted, _)) if wanted != peer => {
-                return Err(format!("this is {}, wanted was {}", hello.host, self.name(wanted)));
+            Some((expected, _)) if expected != peer => {
+                return Err(format!("this is {}, wanted was {}", hello.host, self.name(expected)));
             }
             _ => {}
         }
-        if !link.channel.is_enciphered() {
-            return self.judge_plain(link, host).map(|()| (peer, None));
+        if !link.channel.is_encrypted() {
+            return self.check_plain(link, host).map(|()| (peer, None));
         }
-        self.judge_certificate(link, &host.name).map(|shown| (peer, Some(shown)))
+        self.check_certificate(link, &host.name).map(|shown| (peer, Some(shown)))
     }
 
-    /// Who is at the other end of an enciphered link must have proved to be that host.
-    fn judge_certificate(&self, link: &Link, host: &str) -> Result<Identity, String> {
+    /// Checks that the certificates of an encrypted link's peer are those of this host.
+    fn check_certificate(&self, link: &Link, host: &str) -> Result<Identity, String> {
         let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
         let renewed = link.up().and_then(|up| up.renewed.as_deref());
         let chain = renewed.or_else(|| link.channel.chain()).ok_or("it has shown no certificate")?;
@@ -100,11 +101,11 @@ impl Daemon {
         }
     }
 
-    /// A plain link is believed where the network is trusted; inside a site that is, from the host's own addresses only.
-    fn judge_plain(&self, link: &Link, host: &Host) -> Result<(), String> {
+    /// Checks that a plain link is allowed: where the network is trusted; inside a site from the host's own addresses only.
+    fn check_plain(&self, link: &Link, host: &Host) -> Result<(), String> {
         let own = self.own();
         if link.command.is_some() || link.by_command {
-            // The command proves who is there, as ssh does, and only this user can have run it.
+            // The command, such as ssh, has authenticated the peer, and only this user can have run it.
             return Ok(());
         }
         if !self.grid.is_trusted_between(own, host) {
@@ -119,43 +120,43 @@ impl Daemon {
         Err(format!("{from} is no address of {}", host.name))
     }
 
-    /// Judges the peer of a link that is up again, if that is due.
-    pub(crate) fn judge_again(&mut self, token: Token) -> Result<(), String> {
+    /// Checks the certificate of a link that is up again, if it is time.
+    pub(crate) fn recheck_certificate(&mut self, token: Token) -> Result<(), String> {
         let now = self.now;
         let Some(link) = self.links.get(&token) else { return Ok(()) };
-        let Some(up) = link.up().filter(|up| up.judge <= now) else { return Ok(()) };
-        let shown = self.judge_certificate(link, self.name(up.peer))?;
-        self.prove_again(token);
-        let next = self.next_judging(&shown);
+        let Some(up) = link.up().filter(|up| up.recheck_at <= now) else { return Ok(()) };
+        let shown = self.check_certificate(link, self.name(up.peer))?;
+        self.prove_renewed(token);
+        let next = self.next_recheck(&shown);
         if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
-            up.judge = next;
+            up.recheck_at = next;
         }
         Ok(())
     }
 
-    /// Where this host has another certificate than the link began with, the other end is shown that.
-    fn prove_again(&mut self, token: Token) {
+    /// Sends the peer a proof of our new certificate, if we have one since the link began.
+    fn prove_renewed(&mut self, token: Token) {
         let (Ok(credentials), Some(link)) = (&self.credentials, self.links.get_mut(&token)) else { return };
         let own = credentials.own().serial;
-        if link.shown.as_ref() == Some(&own) {
+        if link.proved_serial.as_ref() == Some(&own) {
             return;
         }
         let proof = link.channel.secret(true).and_then(|secret| credentials.prove(&secret));
-        let about = About::Renewed.bytes();
+        let header = StreamHeader::Renewed.bytes();
         if let (Some(proof), Stage::Up(up)) = (proof, &mut link.stage)
-            && let Ok(stream) = up.mux.open(Class::Urgent, &about)
+            && let Ok(stream) = up.mux.open(Class::Urgent, &header)
         {
-            // The first bytes of a stream: there is room. The other end closes it when it has them.
+            // There is room for the first bytes of a stream. The other end resets it when it has them.
             let _ = up.mux.write(stream, &proof.bytes());
-            link.shown = Some(own);
-            self.dirty.insert(token);
+            link.proved_serial = Some(own);
+            self.unflushed.insert(token);
         }
     }
 
-    /// The peer of a link proves that it has another certificate.
+    /// A proof of a new certificate comes, or a part of it.
     pub(crate) fn handle_renewal(&mut self, token: Token, stream: StreamId) {
         let mut buffer = [0; 4096];
-        while let Ok(Got::Bytes(count)) = self.read_stream((token, stream), &mut buffer) {
+        while let Ok(Recv::Bytes(count)) = self.read_stream((token, stream), &mut buffer) {
             let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { return };
             up.proof.extend_from_slice(buffer.get(..count).unwrap_or_default());
             match Proof::read(&up.proof) {
@@ -165,14 +166,15 @@ impl Daemon {
                     self.reset_stream((token, stream));
                     return match self.take_renewal(token, &proof) {
                         Ok(()) => {}
-                        Err(why) => self.part(token, &why),
+                        Err(why) => self.close_link_with(token, &why),
                     };
                 }
-                Err(refusal) => return self.part(token, &refusal.to_string()),
+                Err(refusal) => return self.close_link_with(token, &refusal.to_string()),
             }
         }
     }
 
+    /// Takes a complete proof of a new certificate.
     fn take_renewal(&mut self, token: Token, proof: &Proof) -> Result<(), String> {
         let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
@@ -180,17 +182,17 @@ impl Daemon {
         let shown = credentials.judge_proof(proof, &secret).map_err(|refusal| refusal.to_string())?;
         let Stage::Up(up) = &mut link.stage else { return Ok(()) };
         up.renewed = Some(proof.chain().to_vec());
-        // It must still be the same host: that is asked as ever.
-        up.judge = self.now;
-        self.judge_again(token)?;
-        self.note(&format!("renewed: {shown}, serial {}, until {}", shown.serial, shown.not_after));
+        // The new certificate is checked like the old one: it must be the same host's.
+        up.recheck_at = self.now;
+        self.recheck_certificate(token)?;
+        self.log_line(&format!("renewed: {shown}, serial {}, until {}", shown.serial, shown.not_after));
         Ok(())
     }
 
-    /// When to judge again: soon, and as soon as its certificate has ended.
-    pub(crate) fn next_judging(&self, shown: &Identity) -> u64 {
+    /// When a certificate is checked next: after the interval, or when it expires.
+    pub(crate) fn next_recheck(&self, shown: &Identity) -> u64 {
         let left = shown.not_after.after(Moment::now()).saturating_add(1);
         let left = u64::try_from(left).unwrap_or(0).saturating_mul(SECOND);
-        self.now.saturating_add(left.min(JUDGE))
+        self.now.saturating_add(left.min(RECHECK))
     }
 }

@@ -1,5 +1,5 @@
-//! The bytes between two daemons, as they go over the wire: plain, or enciphered (TLS 1.3, both ends with certificates). What is to be
-//! sent waits here, little of it: the less lies between the mux and the wire, the sooner what is urgent arrives.
+//! The channel of a link: bytes on the wire, plain or encrypted (TLS 1.3, with certificates at both ends). It queues little: the less waits
+//! between the multiplexer and the wire, the sooner urgent bytes arrive.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -10,46 +10,46 @@ use rustix::io::Errno;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use crate::socket::{self, Got};
+use crate::socket::{self, Recv};
 
-/// Why a connection cannot go on.
+/// Why a channel failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Broken {
-    /// The system says so.
+    /// An error of the system.
     #[error("{0}")]
     System(#[from] Errno),
-    /// One of the two does not let the other in.
+    /// One end refuses the other.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// Records that nobody should send.
+    /// Invalid TLS records.
     #[error("no TLS 1.3 of a grid: {0}")]
     Records(String),
-    /// More bytes than certificates need, and no end of the handshake.
+    /// The handshake has more bytes than any certificates need.
     #[error("too long a handshake")]
-    Long,
-    /// It begins with TLS, and there is nothing to show it.
+    TooLong,
+    /// The peer asks for TLS, and this host has no certificate.
     #[error("it asks for TLS, and this host has no certificate")]
-    Nothing,
+    NoCertificate,
 }
 
-/// How the bytes look on the wire.
+/// The form of the bytes on the wire.
 enum Cipher {
-    /// As they are.
+    /// Plain.
     Plain,
-    /// Enciphered.
+    /// Encrypted.
     Tls(Box<Tls>),
-    /// Whoever connected shows it by the first byte; with a configuration where we could.
+    /// Not known before the first byte of the connecting end; with our configuration of TLS, if we have a certificate.
     Open(Option<Arc<ServerConfig>>),
 }
 
-/// A connection of TLS.
+/// A TLS connection.
 struct Tls {
     connection: Connection,
-    /// Bytes that came before the handshake was done.
+    /// Bytes of the handshake that came.
     received: usize,
-    /// Whoever has the channel knows that the handshake is done.
-    told: bool,
-    /// The other end said that nothing more comes.
+    /// The end of the handshake was reported.
+    reported: bool,
+    /// The other end closed the connection.
     ended: bool,
 }
 
@@ -57,61 +57,61 @@ struct Tls {
 pub(crate) struct Channel {
     socket: OwnedFd,
     cipher: Cipher,
-    /// Waits to be sent or enciphered, from `sent` on.
+    /// Bytes to be sent or encrypted, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// What was wrong as it was flushed in between.
+    /// The error of a flush whose caller could not take it.
     broken: Option<Broken>,
-    /// More is to be added: the kernel may keep the last packet until then, and does.
+    /// More bytes follow at once: the kernel may hold the last packet back until then.
     more: bool,
-    kept: bool,
+    corked: bool,
 }
 
-/// Bytes that may wait for the wire, before the cipher, and behind it.
-const MOST: usize = 64 << 10;
-/// Bytes that may wait in the kernel besides those on their way: what is urgent stands behind them.
-const UNSENT: i32 = 128 << 10;
-/// Bytes with which a handshake must be done: three certificates are a tenth of it.
+/// Bytes that may wait for the wire, before encryption and after it.
+const MOST_QUEUED: usize = 64 << 10;
+/// Unsent bytes that may wait in the kernel: urgent ones queue behind them.
+const MOST_UNSENT: i32 = 128 << 10;
+/// The longest handshake, ten times that of three certificates.
 const LONGEST_HANDSHAKE: usize = 32 << 10;
-/// The first byte of a TLS connection: a record of the handshake.
+/// The first byte of a TLS connection: the type of a handshake record.
 const HANDSHAKE: u8 = 0x16;
-/// What those hear who ask for TLS where there is none: the alert `handshake_failure`.
+/// The alert `handshake_failure`, for peers that ask for TLS where this host has no certificate.
 const NO_TLS: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 40];
 
 impl Channel {
-    /// A connection of ours to one who need not prove who it is.
+    /// A plain connection that we made.
     pub(crate) fn plain(socket: OwnedFd) -> Self {
         Self::new(socket, Cipher::Plain)
     }
 
-    /// A connection of ours to one who proves who it is, and to whom we do.
+    /// An encrypted connection that we made.
     pub(crate) fn tls(socket: OwnedFd, credentials: &Credentials) -> Result<Self, Broken> {
         let made = ClientConnection::new(credentials.client(), server_name());
         Ok(Self::new(socket, Cipher::Tls(Tls::new(made.map_err(records)?.into()))))
     }
 
-    /// Another's connection, who begins one way or the other.
+    /// An accepted connection, plain or encrypted as its first byte says.
     pub(crate) fn accepted(socket: OwnedFd, credentials: Option<&Credentials>) -> Self {
         Self::new(socket, Cipher::Open(credentials.map(Credentials::server)))
     }
 
     fn new(socket: OwnedFd, cipher: Cipher) -> Self {
-        // Where it is no TCP, there is nothing to be set.
-        let _ = madrigal_sys::tcp::set_most_unsent(socket.as_raw_fd(), UNSENT);
-        Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, kept: false }
+        // A socket that is no TCP has no such option.
+        let _ = madrigal_sys::tcp::set_most_unsent(socket.as_raw_fd(), MOST_UNSENT);
+        Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, corked: false }
     }
 
-    /// Whether it is enciphered.
-    pub(crate) fn is_enciphered(&self) -> bool {
+    /// Whether it is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self.cipher, Cipher::Tls(_))
     }
 
-    /// Whether the first bytes of another's connection are here, and nobody has read them.
+    /// Whether the first bytes of an accepted connection have come, and are unread.
     pub(crate) fn is_beginning(&self) -> bool {
-        matches!(self.cipher, Cipher::Open(_)) && matches!(socket::peek(&self.socket), Ok((Got::Bytes(_), _)))
+        matches!(self.cipher, Cipher::Open(_)) && matches!(socket::peek(&self.socket), Ok((Recv::Bytes(_), _)))
     }
 
-    /// What the other end showed of itself, and proved, on an enciphered connection.
+    /// The certificates of the other end, once the handshake is done.
     pub(crate) fn chain(&self) -> Option<&[CertificateDer<'static>]> {
         match &self.cipher {
             Cipher::Tls(tls) if !tls.connection.is_handshaking() => tls.connection.peer_certificates(),
@@ -119,15 +119,15 @@ impl Channel {
         }
     }
 
-    /// Whether the handshake was done since this was asked last.
-    pub(crate) fn is_newly_proven(&mut self) -> bool {
+    /// Whether the handshake is done. True once.
+    pub(crate) fn take_handshake_done(&mut self) -> bool {
         match &mut self.cipher {
-            Cipher::Tls(tls) if !tls.connection.is_handshaking() => !std::mem::replace(&mut tls.told, true),
+            Cipher::Tls(tls) if !tls.connection.is_handshaking() => !std::mem::replace(&mut tls.reported, true),
             _ => false,
         }
     }
 
-    /// A secret that only the two ends of this connection know, of this end or of the other one; of an enciphered one.
+    /// A secret of an encrypted connection that only its two ends know: that for proofs of this end, or of the other one.
     pub(crate) fn secret(&self, ours: bool) -> Option<[u8; 32]> {
         let Cipher::Tls(tls) = &self.cipher else { return None };
         let is_client = matches!(tls.connection, Connection::Client(_)) == ours;
@@ -135,11 +135,11 @@ impl Channel {
         tls.connection.export_keying_material([0; 32], b"EXPORTER-madrigal-renewal", Some(context)).ok()
     }
 
-    /// Reads what came; a buffer of some ten thousand bytes.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Got, Broken> {
+    /// Reads what came. The buffer has room for some TLS records.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Recv, Broken> {
         if let Cipher::Open(config) = &self.cipher {
             let first = match socket::peek(&self.socket)? {
-                (Got::Bytes(_), first) => first,
+                (Recv::Bytes(_), first) => first,
                 (other, _) => return Ok(other),
             };
             self.cipher = match (first, config) {
@@ -148,7 +148,7 @@ impl Channel {
                 }
                 (HANDSHAKE, None) => {
                     let _ = socket::send(&self.socket, &NO_TLS);
-                    return Err(Broken::Nothing);
+                    return Err(Broken::NoCertificate);
                 }
                 _ => Cipher::Plain,
             };
@@ -159,22 +159,22 @@ impl Channel {
         }
     }
 
-    /// How many more bytes should be given to it now.
+    /// How many more bytes it should be given now.
     pub(crate) fn room(&self) -> usize {
-        MOST.saturating_sub(self.out.len() - self.sent)
+        MOST_QUEUED.saturating_sub(self.out.len() - self.sent)
     }
 
-    /// Where bytes to be sent are added.
+    /// The queue, for bytes to be added.
     pub(crate) fn out(&mut self) -> &mut Vec<u8> {
-        if self.sent == self.out.len() || self.sent >= MOST {
+        if self.sent == self.out.len() || self.sent >= MOST_QUEUED {
             self.out.drain(..self.sent);
             self.sent = 0;
         }
         &mut self.out
     }
 
-    /// Sends what the wire takes, while more is to be added; whether that was all. What was wrong is told by the next [`Self::flush`].
-    pub(crate) fn make_room(&mut self) -> bool {
+    /// Sends what the wire takes, while more bytes follow. Returns whether that was all. The next [`Self::flush`] reports an error.
+    pub(crate) fn flush_for_more(&mut self) -> bool {
         self.more = true;
         let done = self.flush();
         self.more = false;
@@ -184,7 +184,7 @@ impl Channel {
         })
     }
 
-    /// Sends what the wire takes; whether that was all.
+    /// Sends what the wire takes. Returns whether that was all.
     pub(crate) fn flush(&mut self) -> Result<bool, Broken> {
         if let Some(broken) = self.broken.take() {
             return Err(broken);
@@ -193,32 +193,32 @@ impl Channel {
             let rest = self.out.get(self.sent..).unwrap_or_default();
             let sent = match &mut self.cipher {
                 Cipher::Plain if rest.is_empty() => Ok((0, true)),
-                // Until it takes no more: only then are we told when it does.
+                // Until it would block: the epoll reports room only after that.
                 Cipher::Plain => socket::send_more(&self.socket, rest, self.more).map(|count| (count, count > 0)),
                 Cipher::Tls(tls) => tls.write(&self.socket, rest, self.more),
                 Cipher::Open(_) => Ok((0, true)),
             };
-            let (taken, gone) = sent.map_err(|errno| self.last_words(errno))?;
+            let (taken, drained) = sent.map_err(|errno| self.send_error(errno))?;
             self.sent += taken;
             if taken > 0 {
-                self.kept = self.more;
-            } else if self.kept && !self.more {
-                self.kept = false;
+                self.corked = self.more;
+            } else if self.corked && !self.more {
+                self.corked = false;
                 socket::push(&self.socket);
             }
-            if !gone || taken == 0 {
-                return Ok(gone && self.sent == self.out.len());
+            if !drained || taken == 0 {
+                return Ok(drained && self.sent == self.out.len());
             }
         }
     }
 
-    /// Nothing can be sent any more; what came before that may say why.
-    fn last_words(&mut self, errno: Errno) -> Broken {
+    /// The cause of a failed send: an alert that came before may name it.
+    fn send_error(&mut self, errno: Errno) -> Broken {
         let Cipher::Tls(tls) = &mut self.cipher else { return errno.into() };
-        let mut buffer = vec![0; MOST];
+        let mut buffer = vec![0; MOST_QUEUED];
         loop {
             match tls.read(&self.socket, &mut buffer) {
-                Ok(Got::Bytes(_)) => {}
+                Ok(Recv::Bytes(_)) => {}
                 Err(why @ Broken::Refused(_)) => return why,
                 _ => return errno.into(),
             }
@@ -234,17 +234,18 @@ impl AsFd for Channel {
 
 impl Tls {
     fn new(mut connection: Connection) -> Box<Self> {
-        connection.set_buffer_limit(Some(MOST));
-        Box::new(Self { connection, received: 0, told: false, ended: false })
+        connection.set_buffer_limit(Some(MOST_QUEUED));
+        Box::new(Self { connection, received: 0, reported: false, ended: false })
     }
 
-    /// Reads and deciphers. A third of the buffer is for what comes, so that all of it, and the record that it ends, fit in the rest.
-    fn read(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> Result<Got, Broken> {
+    /// Reads and decrypts. A third of the buffer is for the records, so that their payload, with that of an earlier partial record, fits in the
+    /// rest.
+    fn read(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> Result<Recv, Broken> {
         let (clear, raw) = buffer.split_at_mut(buffer.len() - buffer.len() / 3);
         let mut filled = 0;
         while filled == 0 && !self.ended {
             let count = match socket::recv(socket, raw)? {
-                Got::Bytes(count) => count,
+                Recv::Bytes(count) => count,
                 other => return Ok(other),
             };
             let mut rest = raw.get(..count).unwrap_or_default();
@@ -253,7 +254,7 @@ impl Tls {
                     self.connection.read_tls(&mut rest).map_err(|error| Broken::Records(error.to_string()))? == 0;
                 if let Err(error) = self.connection.process_new_packets() {
                     let why = Refusal::of(&error);
-                    // The other end is told, as far as an alert can.
+                    // The alert says why, as far as alerts can.
                     let _ = self.connection.write_tls(&mut Wire(socket, false));
                     return Err(why.into());
                 }
@@ -262,14 +263,14 @@ impl Tls {
             if self.connection.is_handshaking() {
                 self.received += count;
                 if self.received > LONGEST_HANDSHAKE {
-                    return Err(Broken::Long);
+                    return Err(Broken::TooLong);
                 }
             }
         }
-        Ok(if filled > 0 { Got::Bytes(filled) } else { Got::End })
+        Ok(if filled > 0 { Recv::Bytes(filled) } else { Recv::End })
     }
 
-    /// Takes what is deciphered.
+    /// Takes what is decrypted.
     fn take(&mut self, clear: &mut [u8]) -> Result<usize, Broken> {
         let mut filled = 0;
         while let Some(room) = clear.get_mut(filled..).filter(|room| !room.is_empty()) {
@@ -286,12 +287,12 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Enciphers and sends; how many bytes were taken, and whether the wire took all there was.
+    /// Encrypts and sends. Returns how many bytes were taken, and whether the wire took everything.
     fn write(&mut self, socket: &OwnedFd, bytes: &[u8], more: bool) -> Result<(usize, bool), Errno> {
         if !self.send(socket, more)? {
             return Ok((0, false));
         }
-        // Before the handshake is done nothing is enciphered.
+        // Nothing is encrypted before the handshake is done.
         if bytes.is_empty() || self.connection.is_handshaking() {
             return Ok((0, true));
         }
@@ -299,7 +300,7 @@ impl Tls {
         Ok((taken, self.send(socket, more)?))
     }
 
-    /// Sends the records there are; whether that was all.
+    /// Sends the records that there are. Returns whether that was all.
     fn send(&mut self, socket: &OwnedFd, more: bool) -> Result<bool, Errno> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Wire(socket, more)) {
@@ -316,7 +317,7 @@ fn records(error: rustls::Error) -> Broken {
     Broken::Records(error.to_string())
 }
 
-/// The socket, as TLS writes to it; and whether more follows.
+/// The socket, for TLS to write to; and whether more bytes follow.
 struct Wire<'a>(&'a OwnedFd, bool);
 
 impl io::Write for Wire<'_> {

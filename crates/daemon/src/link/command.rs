@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
 use crate::poll::Token;
-use crate::socket::{self, Got};
+use crate::socket::{self, Recv};
 
 /// Bytes of standard error that are kept: the last ones.
 const STDERR_KEPT: usize = 300;
@@ -40,7 +40,7 @@ impl LinkCommand {
     /// Reads what it has written to standard error.
     pub(crate) fn read_stderr(&mut self) {
         let mut buffer = [0; 1024];
-        while let Ok(Got::Bytes(count)) = socket::recv(&self.stderr, &mut buffer) {
+        while let Ok(Recv::Bytes(count)) = socket::recv(&self.stderr, &mut buffer) {
             self.written.extend_from_slice(buffer.get(..count).unwrap_or_default());
             let surplus = self.written.len().saturating_sub(STDERR_KEPT);
             self.written.drain(..surplus);

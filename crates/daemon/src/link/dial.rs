@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use madrigal_sys::process;
 
 use crate::daemon::Daemon;
-use crate::descriptor::Thing;
+use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::link::channel::Channel;
 use crate::link::peer::Dial;
@@ -15,77 +15,78 @@ use crate::poll::Token;
 use crate::socket;
 use crate::units::SECOND;
 
-/// How long an address has to answer.
-const PATIENCE: u64 = 4 * SECOND;
-/// Calls to ourselves that are remembered.
-const MOST_OWN: usize = 256;
-/// What an address of another host is that leads to this one.
+/// The time that an address has to answer.
+const CONNECT_TIMEOUT: u64 = 4 * SECOND;
+/// Connections to ourselves that are tracked.
+const MOST_SELF_CONNECTIONS: usize = 256;
+/// Why an address of another host fails that leads to this one.
 const OURSELVES: &str = "that is an address of this host, too";
 
 impl Daemon {
-    /// When the next attempt is due.
+    /// The deadline of the next attempt.
     pub(crate) fn next_dial(&self) -> u64 {
         let due =
-            self.peers.iter().enumerate().filter(|(peer, _)| self.is_wanted(*peer)).map(|(_, peer)| peer.pace.next);
+            self.peers.iter().enumerate().filter(|(peer, _)| self.needs_dial(*peer)).map(|(_, peer)| peer.backoff.next);
         due.min().unwrap_or(u64::MAX)
     }
 
-    /// Dials whoever is due.
+    /// Dials every host whose attempt is due.
     pub(crate) fn dial_all(&mut self) {
         for peer in 0..self.peers.len() {
-            if self.peers[peer].pace.next <= self.now && self.is_wanted(peer) {
+            if self.peers[peer].backoff.next <= self.now && self.needs_dial(peer) {
                 self.dial(peer);
             }
         }
     }
 
-    pub(crate) fn dial(&mut self, peer: usize) {
+    /// Dials a host: at all its addresses, and by its command where there is no link after the first attempt.
+    fn dial(&mut self, peer: usize) {
         let now = self.now;
-        let often = self.could_dial(peer) || self.grid.hosts[peer].relay;
-        let first = self.peers[peer].pace.dial(now, often, process::random());
-        let addresses = if self.is_dialled(peer) { self.grid.hosts[peer].addresses.clone() } else { Vec::new() };
-        // A connection has a moment to be there before a command, unless a command it was before.
-        let soon = !first || addresses.is_empty() || self.memory.known.last(self.name(peer)) == Some("command");
+        let often = self.has_dialled_before(peer) || self.grid.hosts[peer].relay;
+        let first = self.peers[peer].backoff.dial(now, often, process::random());
+        let addresses = if self.can_dial(peer) { self.grid.hosts[peer].addresses.clone() } else { Vec::new() };
+        // Direct connections come first, unless a command was the last way that worked.
+        let soon = !first || addresses.is_empty() || self.known_file.known.last(self.name(peer)) == Some("command");
         if soon && self.link_to(peer).is_none() && self.has_command(peer) && !self.runs_command(peer) {
             self.run_command(peer);
         }
         for address in addresses {
-            if !self.is_trying(peer, address) {
-                self.dial_at(peer, address, self.peers[peer].short.contains(&address));
+            if !self.is_dialling(peer, address) {
+                self.dial_at(peer, address, self.peers[peer].short_segments.contains(&address));
             }
         }
-        self.judge_direct(peer);
+        self.update_direct(peer);
     }
 
-    /// Begins to connect to an address of a host, with short packets or with any.
+    /// Begins to connect to an address of a host; `short`: with short segments.
     fn dial_at(&mut self, peer: usize, address: SocketAddr, short: bool) {
-        let token = self.token();
+        let token = self.new_token();
         let made = socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
         match made {
             Ok(socket) => {
-                self.things.insert(token, Thing::Dial);
-                self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + PATIENCE });
+                self.descriptors.insert(token, Descriptor::Dial);
+                self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + CONNECT_TIMEOUT });
             }
-            Err(errno) => drop(self.peers[peer].told.insert(address, errno.to_string())),
+            Err(errno) => drop(self.peers[peer].failures.insert(address, errno.to_string())),
         }
     }
 
-    /// An address answered, and then nothing came: perhaps long packets vanish. A connection with short ones is tried beside it.
-    pub(crate) fn dial_shortly(&mut self, peer: usize, address: SocketAddr) {
-        if self.link_to(peer).is_none() && !self.peers[peer].short.contains(&address) {
+    /// An address accepted a connection and sent nothing: there may be a PMTU black hole. A connection with short segments is tried beside it.
+    pub(crate) fn dial_short_segments(&mut self, peer: usize, address: SocketAddr) {
+        if self.link_to(peer).is_none() && !self.peers[peer].short_segments.contains(&address) {
             self.dial_at(peer, address, true);
         }
     }
 
-    /// Something happened to a connection that is being made.
+    /// The socket of a dial changed.
     pub(crate) fn poll_dial(&mut self, token: Token) {
         let Some(dial) = self.dials.get(&token) else { return };
         match socket::is_connected(&dial.socket) {
             Ok(false) => {}
-            // A bridge, say, that has the same address on every host: who answers is this daemon.
+            // This daemon itself accepted it, by an address that several hosts have, such as that of a bridge.
             Ok(true) if dial.address.port() == self.own().port && socket::is_within_host(&dial.socket) => {
-                let own = socket::own(&dial.socket);
-                self.called_ourselves(own);
+                let own = socket::local_addr(&dial.socket);
+                self.remember_self_connection(own);
                 self.dial_failed(token, OURSELVES);
             }
             Ok(true) => {
@@ -94,8 +95,8 @@ impl Daemon {
                 match self.channel_to(peer, socket) {
                     Ok(channel) => drop(self.add_link(channel, Some((peer, number, token)), Some(address))),
                     Err(why) => {
-                        self.things.remove(&token);
-                        self.peers[peer].told.insert(address, why);
+                        self.descriptors.remove(&token);
+                        self.peers[peer].failures.insert(address, why);
                     }
                 }
             }
@@ -103,76 +104,78 @@ impl Daemon {
         }
     }
 
+    /// An address did not connect.
     pub(crate) fn dial_failed(&mut self, token: Token, why: &str) {
-        self.things.remove(&token);
+        self.descriptors.remove(&token);
         if let Some(dial) = self.dials.remove(&token) {
-            self.peers[dial.peer].told.insert(dial.address, why.to_owned());
-            self.judge_direct(dial.peer);
+            self.peers[dial.peer].failures.insert(dial.address, why.to_owned());
+            self.update_direct(dial.peer);
         }
     }
 
     /// Whether a host would be dialled if there were no link with it.
-    pub(crate) fn is_dialled(&self, peer: usize) -> bool {
+    pub(crate) fn can_dial(&self, peer: usize) -> bool {
         let Some(host) = self.grid.hosts.get(peer) else { return false };
-        peer != self.me && !host.addresses.is_empty() && (self.credentials.is_ok() || self.is_plain(peer))
+        peer != self.own_index && !host.addresses.is_empty() && (self.credentials.is_ok() || self.is_plain(peer))
     }
 
-    /// Whether links with a host are not enciphered.
+    /// Whether links with a host are plain.
     fn is_plain(&self, peer: usize) -> bool {
         self.grid.hosts.get(peer).is_some_and(|host| self.grid.is_trusted_between(self.own(), host))
     }
 
-    /// Whether a link with a host is to be made: there is none, or only one by a command, and there might be a better one; or one that came
-    /// from there, and says nothing of the way from here.
-    fn is_wanted(&self, peer: usize) -> bool {
+    /// Whether a host is to be dialled: there is no link with it, or only one by a command, or one that it dialled while it is unknown whether
+    /// connections from here work.
+    fn needs_dial(&self, peer: usize) -> bool {
         match self.link_to(peer).and_then(|link| self.links.get(&link)) {
-            None => self.is_dialled(peer) || self.has_command(peer),
-            Some(link) => self.is_dialled(peer) && (link.method() == "command" || self.peers[peer].direct.is_none()),
+            None => self.can_dial(peer) || self.has_command(peer),
+            Some(link) => self.can_dial(peer) && (link.method() == "command" || self.peers[peer].direct.is_none()),
         }
     }
 
-    /// Whether a connection to an address of a host is on its way, or its handshake is.
-    fn is_trying(&self, peer: usize, address: SocketAddr) -> bool {
-        let greets = |link: &Link| {
+    /// Whether a connection to an address of a host is being made, or has not authenticated yet.
+    fn is_dialling(&self, peer: usize, address: SocketAddr) -> bool {
+        let greeting = |link: &Link| {
             link.up().is_none() && link.leads_to(peer) && link.dialled.is_some() && link.address == Some(address)
         };
-        self.dials.values().any(|dial| dial.peer == peer && dial.address == address) || self.links.values().any(greets)
+        self.dials.values().any(|dial| dial.peer == peer && dial.address == address)
+            || self.links.values().any(greeting)
     }
 
-    /// Somebody wants to reach a host: it is dialled now, unless it just was.
-    pub(crate) fn hurry(&mut self, peer: usize) {
+    /// A host is needed: it is dialled now, unless it was just dialled.
+    pub(crate) fn dial_soon(&mut self, peer: usize) {
         let now = self.now;
         if let Some(known) = self.peers.get_mut(peer) {
-            known.pace.hurry(now);
+            known.backoff.dial_soon(now);
         }
     }
 
-    /// A connection from this address ends soon, at the port of this daemon: nobody has to hear of it.
-    fn called_ourselves(&mut self, from: Option<SocketAddr>) {
-        if self.own_calls.len() >= MOST_OWN {
-            self.own_calls.clear();
+    /// A connection from this address to our own port ends soon. The log does not mention it.
+    fn remember_self_connection(&mut self, from: Option<SocketAddr>) {
+        if self.self_connections.len() >= MOST_SELF_CONNECTIONS {
+            self.self_connections.clear();
         }
-        self.own_calls.extend(from.map(|at| (at.ip().to_canonical(), at.port())));
+        self.self_connections.extend(from.map(|at| (at.ip().to_canonical(), at.port())));
     }
 
-    /// What was sent to an address, or was to come from there, vanished: the next connection has short packets; or long ones again, if
-    /// that was no help.
-    pub(crate) fn shorten(&mut self, peer: usize, address: SocketAddr) {
-        let short = &mut self.peers[peer].short;
+    /// Long packets to an address, or from it, seem to be lost. The next connection has short segments; or long ones again, if short ones failed
+    /// too.
+    pub(crate) fn toggle_short_segments(&mut self, peer: usize, address: SocketAddr) {
+        let short = &mut self.peers[peer].short_segments;
         if !short.remove(&address) {
             short.insert(address);
-            self.hurry(peer);
+            self.dial_soon(peer);
         }
     }
 
-    /// The number of the next connection to a host.
+    /// Counts a connection to a host.
     pub(crate) fn next_number(&mut self, peer: usize) -> u64 {
-        let number = &mut self.peers[peer].number;
+        let number = &mut self.peers[peer].dial_count;
         *number += 1;
         *number
     }
 
-    /// A new connection to a host, plain or enciphered as it must be.
+    /// The channel of a new connection to a host, plain or encrypted as the grid demands.
     pub(crate) fn channel_to(&self, peer: usize, socket: OwnedFd) -> Result<Channel, String> {
         match &self.credentials {
             Ok(credentials) if !self.is_plain(peer) => {

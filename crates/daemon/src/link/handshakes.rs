@@ -6,34 +6,36 @@ use std::net::IpAddr;
 use crate::poll::Token;
 use crate::units::MILLISECOND;
 
-/// Handshakes that one origin may begin at once, and the time after which it may begin one more.
+/// Handshakes that one origin may begin at once.
 const BURST: u64 = 100;
+/// The time after which it may begin one more.
 const STEP: u64 = 20 * MILLISECOND;
-/// Origins that are remembered; of more, those are forgotten that may begin as many as any.
+/// Origins that are tracked. Beyond this number those with a full burst are removed.
 const MOST_ORIGINS: usize = 4096;
 
-/// An address of IPv4, or a network of IPv6, of which one host has all; none for connections that have no address.
+/// An address of IPv4, or a /64 network of IPv6; none for connections without an address.
 type Origin = Option<IpAddr>;
 
-/// The handshakes that were begun.
+/// The token buckets of the origins.
 #[derive(Default)]
-pub(crate) struct Handshakes {
-    /// When each origin will have all of its burst again; and when those were forgotten that have.
+pub(crate) struct HandshakeLimiter {
+    /// When the bucket of each origin is full again.
     origins: HashMap<Origin, u64>,
-    swept: u64,
-    /// Connections that wait for theirs, and until when.
-    pub(crate) late: BTreeSet<(u64, Token)>,
+    /// When full buckets were removed last.
+    pruned: u64,
+    /// Connections whose handshakes are delayed, and until when.
+    pub(crate) delayed: BTreeSet<(u64, Token)>,
 }
 
-impl Handshakes {
-    /// Whether an origin may begin one now; if not, when it may be asked again.
+impl HandshakeLimiter {
+    /// Takes a handshake of an origin's bucket; `Err`: it is empty until then.
     pub(crate) fn begin(&mut self, now: u64, origin: Origin) -> Result<(), u64> {
-        if self.origins.len() >= MOST_ORIGINS && self.swept + STEP <= now {
+        if self.origins.len() >= MOST_ORIGINS && self.pruned + STEP <= now {
             self.origins.retain(|_, full| *full > now);
-            self.swept = now;
+            self.pruned = now;
         }
         if origin.is_some() && self.origins.len() >= MOST_ORIGINS && !self.origins.contains_key(&origin) {
-            // So many at once: those who are not remembered share what one has.
+            // So many origins at once: those that are not tracked share one bucket.
             return self.begin(now, None);
         }
         let full = self.origins.entry(origin).or_insert(now);
@@ -45,9 +47,9 @@ impl Handshakes {
         Ok(())
     }
 
-    /// When somebody may go on who waits.
+    /// When the first delayed handshake may begin.
     pub(crate) fn next(&self) -> u64 {
-        self.late.first().map_or(u64::MAX, |(due, _)| *due)
+        self.delayed.first().map_or(u64::MAX, |(due, _)| *due)
     }
 }
 
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_burst_goes_and_then_one_at_a_time() {
-        let mut all = Handshakes::default();
+        let mut all = HandshakeLimiter::default();
         let (one, other) = (Some(IpAddr::from([192, 0, 2, 1])), Some(IpAddr::from([192, 0, 2, 2])));
         let now = 1_000_000 * STEP;
         assert!((0..BURST).all(|_| all.begin(now, one).is_ok()));
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn floods_from_everywhere_take_bounded_memory() {
-        let mut all = Handshakes::default();
+        let mut all = HandshakeLimiter::default();
         let begun = (0..200_000_u32).filter(|n| all.begin(u64::from(*n), Some(IpAddr::from(n.to_be_bytes()))).is_ok());
         assert!(begun.count() <= MOST_ORIGINS + BURST as usize + 1 && all.origins.len() <= MOST_ORIGINS + 1);
     }
@@ -82,7 +84,7 @@ mod tests {
         /// In any time no origin begins more than its burst, and one for each step.
         #[test]
         fn nobody_begins_more_than_his_share(gaps in prop::collection::vec(0..3 * STEP, 1..600)) {
-            let (mut all, mut now, mut begun) = (Handshakes::default(), 0, 0);
+            let (mut all, mut now, mut begun) = (HandshakeLimiter::default(), 0, 0);
             for gap in gaps {
                 now += gap;
                 begun += u64::from(all.begin(now, None).is_ok());

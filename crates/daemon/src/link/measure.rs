@@ -4,45 +4,48 @@ use madrigal_proto::mux::{Class, Mux, StreamId};
 use madrigal_selector::route::Figures;
 
 use crate::daemon::Daemon;
-use crate::link::close::VANISHED;
+use crate::link::close::BLACK_HOLE;
 use crate::link::{Link, Stage, Up, YOUNG};
 use crate::poll::Token;
-use crate::socket::Got;
-use crate::streams::stream::Holder;
+use crate::socket::Recv;
+use crate::streams::stream::StreamOwner;
 use crate::units::{MILLISECOND, SECOND};
-use crate::wire::About;
+use crate::wire::StreamHeader;
 
-/// How often links are looked at while something goes over them, and else.
-const PACE: (u64, u64) = (200 * MILLISECOND, 30 * SECOND);
-/// Bytes that measure the rate of a link, and those written at once.
-const PROBE: usize = 512 << 10;
-const PIECE: usize = 16 << 10;
+/// The interval of measurements while links carry bytes.
+const MEASURE_BUSY: u64 = 200 * MILLISECOND;
+/// The interval of measurements while they are idle.
+const MEASURE_IDLE: u64 = 30 * SECOND;
+/// Bytes of padding that measure the rate of a link.
+const PROBE_BYTES: usize = 512 << 10;
+/// Bytes of one write of padding.
+const PROBE_WRITE: usize = 16 << 10;
 
 impl Daemon {
-    /// Something goes over links: they are looked at soon.
+    /// Links carry bytes: they are measured soon.
     pub(crate) fn measure_soon(&mut self) {
-        self.next_look = self.next_look.min(self.now + PACE.0);
+        self.next_measurement = self.next_measurement.min(self.now + MEASURE_BUSY);
     }
 
-    /// Looks at all links that have to be.
+    /// Measures all links, if it is time.
     pub(crate) fn measure(&mut self) {
-        if self.next_look > self.now {
+        if self.next_measurement > self.now {
             return;
         }
-        self.next_look = self.now + PACE.1;
-        let (mut seen, mut stuck) = (Vec::new(), Vec::new());
+        self.next_measurement = self.now + MEASURE_IDLE;
+        let (mut measured, mut stuck) = (Vec::new(), Vec::new());
         for (token, link) in &mut self.links {
             if link.measure(self.now) {
                 stuck.push(*token);
             }
             let method = link.method();
-            seen.extend(link.up().map(|up| (up.peer, method, up.measured.figures)));
+            measured.extend(link.up().map(|up| (up.peer, method, up.measured.figures)));
         }
-        for (host, method, figures) in seen {
-            self.remember(host, method, figures);
+        for (host, method, figures) in measured {
+            self.save_figures(host, method, figures);
         }
         for token in stuck {
-            self.drop_link(token, VANISHED);
+            self.drop_link(token, BLACK_HOLE);
         }
         let now = self.now;
         if self.links.values().any(|link| link.dialled.is_some() && now.saturating_sub(link.since) < YOUNG.0) {
@@ -50,45 +53,46 @@ impl Daemon {
         }
     }
 
-    /// A link came up: looks at it, with what is remembered of the way; and measures its rate if nobody knows that.
+    /// Measures a new link. Its rate is that of an earlier link, if there is one on record; else a probe measures it.
     pub(crate) fn measure_new(&mut self, token: Token) {
         let Some(link) = self.links.get_mut(&token) else { return };
         link.measure(self.now);
         let method = link.method();
         let Stage::Up(up) = &mut link.stage else { return };
         let peer = up.peer;
-        let known = self.memory.known.way(&self.grid.hosts[peer].name, method).and_then(|known| known.figures.rate);
+        let known = self.known_file.known.way(&self.grid.hosts[peer].name, method).and_then(|known| known.figures.rate);
         up.measured.figures.rate = known;
         let figures = up.measured.figures;
-        // One of the two ends is enough: the one that dialled.
+        // One end is enough: the one that dialled.
         if known.is_none() && link.dialled.is_some() {
             self.probe(token);
         }
-        self.remember(peer, method, figures);
+        self.save_figures(peer, method, figures);
         self.measure_soon();
     }
 
+    /// Opens a stream of padding.
     fn probe(&mut self, token: Token) {
-        let about = About::Discard.bytes();
+        let header = StreamHeader::Discard.bytes();
         let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { return };
         if up.measured.probed {
             return;
         }
         up.measured.probed = true;
-        let Ok(stream) = up.mux.open(Class::Data, &about) else { return };
-        up.measured.probe = Some((stream, PROBE));
-        self.streams.insert((token, stream), Holder::Probe);
-        self.go_on_probing(token, stream);
+        let Ok(stream) = up.mux.open(Class::Data, &header) else { return };
+        up.measured.probe = Some((stream, PROBE_BYTES));
+        self.streams.insert((token, stream), StreamOwner::Discard);
+        self.service_discard(token, stream);
     }
 
-    /// A stream that carries nothing of meaning can carry more, or has something to read, or its end.
-    pub(crate) fn go_on_probing(&mut self, token: Token, stream: StreamId) {
+    /// A stream without an owner is readable or writable: what comes is discarded, and a probe goes on.
+    pub(crate) fn service_discard(&mut self, token: Token, stream: StreamId) {
         let mut buffer = [0; 4096];
         loop {
             match self.read_stream((token, stream), &mut buffer) {
-                Ok(Got::Bytes(_)) => {}
-                Ok(Got::Nothing) => break,
-                Ok(Got::End) => {
+                Ok(Recv::Bytes(_)) => {}
+                Ok(Recv::WouldBlock) => break,
+                Ok(Recv::End) => {
                     self.streams.remove(&(token, stream));
                     return self.finish_stream((token, stream));
                 }
@@ -99,7 +103,7 @@ impl Daemon {
             }
         }
         let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { return };
-        self.dirty.insert(token);
+        self.unflushed.insert(token);
         if let Some((probe, left)) = &mut up.measured.probe
             && *probe == stream
             && feed(&mut up.mux, stream, left)
@@ -115,11 +119,11 @@ impl Daemon {
     }
 }
 
-/// Writes until the stream takes no more; whether all is written.
+/// Writes padding until the stream takes no more. Returns whether all is written.
 fn feed(mux: &mut Mux, stream: StreamId, left: &mut usize) -> bool {
     while *left > 0 {
-        let piece = PIECE.min(*left);
-        match mux.write(stream, &[0; PIECE][..piece]) {
+        let piece = PROBE_WRITE.min(*left);
+        match mux.write(stream, &[0; PROBE_WRITE][..piece]) {
             Ok(taken) => {
                 *left -= taken;
                 if taken < piece {

@@ -4,27 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use crate::link::backoff::Pace;
+use crate::link::backoff::Backoff;
 
 /// Another host.
 pub(crate) struct Peer {
-    /// When it may be dialled.
-    pub(crate) pace: Pace,
-    /// How many connections were begun.
-    pub(crate) number: u64,
-    /// What became of the last attempt at each address.
-    pub(crate) told: BTreeMap<SocketAddr, String>,
+    /// When it is dialled next.
+    pub(crate) backoff: Backoff,
+    /// The number of connections that we began.
+    pub(crate) dial_count: u64,
+    /// Why the last attempt failed, by address.
+    pub(crate) failures: BTreeMap<SocketAddr, String>,
     /// Why the last link ended.
-    pub(crate) lost: Option<String>,
-    /// What became of the last command that was to lead there.
-    pub(crate) command: Option<String>,
-    /// Addresses to which long packets seem to vanish.
-    pub(crate) short: BTreeSet<SocketAddr>,
-    /// Whether connections from here to there are known to work, or not to.
+    pub(crate) last_loss: Option<String>,
+    /// Why the last command failed.
+    pub(crate) command_failure: Option<String>,
+    /// Addresses behind a PMTU black hole: connections to them have short segments.
+    pub(crate) short_segments: BTreeSet<SocketAddr>,
+    /// Whether connections from here to there work, if that is known.
     pub(crate) direct: Option<bool>,
 }
 
-/// A connection that is being made.
+/// A connection to another host that is being made.
 pub(crate) struct Dial {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: usize,
@@ -35,12 +35,12 @@ pub(crate) struct Dial {
 impl Peer {
     pub(crate) fn new(now: u64) -> Self {
         Self {
-            pace: Pace::new(now),
-            number: 0,
-            told: BTreeMap::new(),
-            lost: None,
-            command: None,
-            short: BTreeSet::new(),
+            backoff: Backoff::new(now),
+            dial_count: 0,
+            failures: BTreeMap::new(),
+            last_loss: None,
+            command_failure: None,
+            short_segments: BTreeSet::new(),
             direct: None,
         }
     }

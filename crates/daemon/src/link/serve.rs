@@ -6,92 +6,94 @@ use crate::daemon::Daemon;
 use crate::link::close::CLOSED;
 use crate::link::{Link, Stage};
 use crate::poll::Token;
-use crate::socket::Got;
-use crate::streams::stream::Holder;
+use crate::socket::Recv;
+use crate::streams::stream::StreamOwner;
 use crate::units::MILLISECOND;
-use crate::wire::{self, Gone};
+use crate::wire::{self, ResetCause};
 
-/// What goes over links is looked at after this time.
-const LOOK: u64 = 200 * MILLISECOND;
+/// Links that send are measured after this time.
+const MEASURE_AFTER: u64 = 200 * MILLISECOND;
 /// Reads in one pass.
-const READS: usize = 8;
-/// Less than this may be all there is: it is brought on before there is another look.
-const FEW: usize = 16 << 10;
+const READS_PER_PASS: usize = 8;
+/// A read shorter than this may have been the last one. What it gave is delivered before the next read.
+const SMALL_READ: usize = 16 << 10;
 
 impl Daemon {
-    /// Takes what came on a link.
+    /// A link's descriptor changed.
     pub(crate) fn handle_link(&mut self, token: Token) {
-        let mut buffer = std::mem::take(&mut self.scratch);
+        let mut buffer = std::mem::take(&mut self.link_buffer);
         let mut more = true;
-        for _ in 0..READS {
-            more = self.handle_once(token, &mut buffer);
+        for _ in 0..READS_PER_PASS {
+            more = self.read_once(token, &mut buffer);
             if !more {
                 break;
             }
         }
-        self.scratch = buffer;
-        self.tell_all(token);
+        self.link_buffer = buffer;
+        self.deliver_received(token);
         if more {
-            self.again.push_back(token);
+            self.runnable.push_back(token);
         }
-        // What could not be sent may be now.
-        self.dirty.insert(token);
+        // There may be room to write.
+        self.unflushed.insert(token);
     }
 
-    /// Reads once; whether there may be more.
-    fn handle_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
-        if !self.may_begin(token) {
+    /// Reads once. Returns whether there may be more.
+    fn read_once(&mut self, token: Token, buffer: &mut [u8]) -> bool {
+        if !self.may_read(token) {
             return false;
         }
         let Some(link) = self.links.get_mut(&token) else { return false };
-        let got = link.channel.read(buffer);
-        let met = if link.channel.is_newly_proven() { self.meet_peer(token) } else { Ok(()) };
-        let count = match (got, met) {
+        let read = link.channel.read(buffer);
+        let authenticated = if link.channel.take_handshake_done() { self.handshake_done(token) } else { Ok(()) };
+        let count = match (read, authenticated) {
             (_, Err(why)) => Err(why),
-            (Ok(Got::Bytes(count)), _) => Ok(count),
-            (Ok(Got::Nothing), _) => return false,
-            (Ok(Got::End), _) => Err(CLOSED.to_owned()),
+            (Ok(Recv::Bytes(count)), _) => Ok(count),
+            (Ok(Recv::WouldBlock), _) => return false,
+            (Ok(Recv::End), _) => Err(CLOSED.to_owned()),
             (Err(broken), _) => Err(broken.to_string()),
         };
         let taken = count.and_then(|count| {
-            self.take_bytes(token, buffer.get(..count).unwrap_or_default())?;
+            self.receive_bytes(token, buffer.get(..count).unwrap_or_default())?;
             Ok(count)
         });
         match taken {
-            Ok(length) if length < FEW || self.batch.is_long() => self.tell_all(token),
+            Ok(length) if length < SMALL_READ || self.batch.is_full() => self.deliver_received(token),
             Ok(_) => {}
             Err(why) => {
-                self.tell_all(token);
+                self.deliver_received(token);
                 self.drop_link(token, &why);
             }
         }
         self.links.contains_key(&token)
     }
 
-    /// Brings on what came, and handles what the link's mux tells of it: once for several reads, for each may wake a program.
-    fn tell_all(&mut self, token: Token) {
+    /// Writes the batch to its socket, and handles the events of the multiplexer. Several reads share one call, since each write may wake a
+    /// program.
+    fn deliver_received(&mut self, token: Token) {
         let mut batch = std::mem::take(&mut self.batch);
         self.write_batch(&mut batch);
         self.batch = batch;
-        self.listen_to(token);
+        self.handle_mux_events(token);
     }
 
-    fn take_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
+    /// Takes bytes that came on a link.
+    fn receive_bytes(&mut self, token: Token, bytes: &[u8]) -> Result<(), String> {
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
         let up = match &mut link.stage {
             Stage::Greeting(inbox) => {
                 inbox.extend_from_slice(bytes);
-                return self.greet(token);
+                return self.handle_greeting(token);
             }
             Stage::Up(up) => up,
         };
-        // We greeted last, and are not believed.
-        if std::mem::take(&mut up.fresh)
+        // The peer may refuse our greeting.
+        if std::mem::take(&mut up.just_greeted)
             && let Ok(Some((wire::REFUSED, body, _))) = wire::take(bytes, wire::LONGEST_HELLO)
         {
             return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
         }
-        // The other links are needed meanwhile.
+        // Taken out, since delivery needs the other links.
         let Stage::Up(mut up) = std::mem::replace(&mut link.stage, Stage::Greeting(Vec::new())) else { return Ok(()) };
         let (mut batch, now) = (std::mem::take(&mut self.batch), self.now);
         let mut deliver = |stream, bytes: &[u8]| self.deliver((token, stream), bytes, &mut batch);
@@ -103,29 +105,29 @@ impl Daemon {
         taken
     }
 
-    /// Handles what a link's mux tells.
-    fn listen_to(&mut self, token: Token) {
+    /// Handles the events of a link's multiplexer.
+    fn handle_mux_events(&mut self, token: Token) {
         while let Some(event) = self.links.get_mut(&token).and_then(Link::mux).and_then(Mux::event) {
             match event {
-                Event::Opened { stream, about, .. } => self.take_order(token, stream, &about),
+                Event::Opened { stream, about: header, .. } => self.handle_open(token, stream, &header),
                 Event::Readable(stream) | Event::Writable(stream) => {
                     match self.streams.get(&(token, stream)).copied() {
-                        Some(Holder::Pipe(pipe)) => self.pump(pipe),
-                        Some(Holder::Call(call)) => self.handle_verdict(call, token, stream),
-                        Some(Holder::Move(pipe)) => self.handle_move(pipe, (token, stream)),
-                        Some(Holder::Probe) => self.go_on_probing(token, stream),
-                        Some(Holder::RouteUpdate) => self.handle_update(token, stream),
-                        Some(Holder::Renewal) => self.handle_renewal(token, stream),
-                        Some(Holder::Egress(_) | Holder::Check(_)) | None => {}
+                        Some(StreamOwner::Pipe(pipe)) => self.pump(pipe),
+                        Some(StreamOwner::Call(call)) => self.handle_reply(call, (token, stream)),
+                        Some(StreamOwner::Migration(pipe)) => self.handle_resume_reply(pipe, (token, stream)),
+                        Some(StreamOwner::Discard) => self.service_discard(token, stream),
+                        Some(StreamOwner::RouteUpdate) => self.handle_update(token, stream),
+                        Some(StreamOwner::Renewal) => self.handle_renewal(token, stream),
+                        Some(StreamOwner::Egress(_) | StreamOwner::Check(_)) | None => {}
                     }
                 }
-                Event::Reset { stream, code } => self.stream_gone((token, stream), Gone::of(code)),
+                Event::Reset { stream, code } => self.handle_reset((token, stream), ResetCause::from_code(code)),
             }
         }
     }
 
-    /// Sends what there is to send, and handles what that makes possible.
-    pub(crate) fn tend(&mut self, token: Token) {
+    /// Sends what there is to send, and handles the events that follow.
+    pub(crate) fn flush_link(&mut self, token: Token) {
         loop {
             let Some(link) = self.links.get_mut(&token) else { return };
             let room = link.channel.room();
@@ -134,12 +136,12 @@ impl Daemon {
                 && up.mux.has_output()
             {
                 up.mux.transmit(link.channel.out(), room);
-                self.next_look = self.next_look.min(self.now + LOOK);
+                self.next_measurement = self.next_measurement.min(self.now + MEASURE_AFTER);
             }
             match link.channel.flush() {
                 Ok(all) => {
                     let more = link.mux().is_some_and(|mux| mux.has_output());
-                    self.listen_to(token);
+                    self.handle_mux_events(token);
                     if !(all && more) {
                         return;
                     }

@@ -8,24 +8,24 @@ use crate::daemon::Daemon;
 use crate::poll::Token;
 
 impl Daemon {
-    /// Of as many connections that have not said who they are, or more, one goes: the oldest from where the most come.
-    pub(crate) fn make_room(&mut self, most: usize) {
+    /// If there are `most` connections that have not authenticated, or more, closes one: the oldest of the origin that has the most.
+    pub(crate) fn evict_unauthenticated(&mut self, most: usize) {
         let unauthenticated = self.links.iter().filter(|(_, link)| link.is_unauthenticated());
         if unauthenticated.clone().count() < most {
             return;
         }
-        let mut crowds: HashMap<Option<IpAddr>, (usize, Reverse<Token>)> = HashMap::new();
+        let mut origins: HashMap<Option<IpAddr>, (usize, Reverse<Token>)> = HashMap::new();
         for (token, link) in unauthenticated {
-            let (count, oldest) = crowds.entry(link.origin()).or_insert((0, Reverse(*token)));
+            let (count, oldest) = origins.entry(link.origin()).or_insert((0, Reverse(*token)));
             (*count, *oldest) = (*count + 1, (*oldest).max(Reverse(*token)));
         }
-        if let Some((_, Reverse(oldest))) = crowds.into_values().max() {
+        if let Some((_, Reverse(oldest))) = origins.into_values().max() {
             self.drop_link(oldest, "too many connections said nothing");
         }
     }
 
-    /// Whether a connection may be read now. If it would begin a handshake, and its origin has begun too many of late, it waits.
-    pub(crate) fn may_begin(&mut self, token: Token) -> bool {
+    /// Whether a connection may be read now. If it begins a handshake, and its origin has begun too many, it is delayed.
+    pub(crate) fn may_read(&mut self, token: Token) -> bool {
         let Some(link) = self.links.get(&token).filter(|link| link.is_unauthenticated() && link.channel.is_beginning())
         else {
             return true;
@@ -33,17 +33,17 @@ impl Daemon {
         match self.handshakes.begin(self.now, link.origin()) {
             Ok(()) => true,
             Err(due) => {
-                self.handshakes.late.insert((due, token));
+                self.handshakes.delayed.insert((due, token));
                 false
             }
         }
     }
 
-    /// Those who waited long enough are read.
-    pub(crate) fn begin_late(&mut self) {
-        while let Some((due, token)) = self.handshakes.late.pop_first() {
+    /// Reads connections whose delay is over.
+    pub(crate) fn resume_delayed_handshakes(&mut self) {
+        while let Some((due, token)) = self.handshakes.delayed.pop_first() {
             if due > self.now {
-                self.handshakes.late.insert((due, token));
+                self.handshakes.delayed.insert((due, token));
                 return;
             }
             if self.links.contains_key(&token) {

@@ -7,122 +7,128 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use crate::daemon::Daemon;
-use crate::local::connection::{Route, RouteStatus};
-use crate::local::decoy::turn_off;
+use crate::local::connection::{Connection, ConnectionStatus};
+use crate::local::decoy::abort_connect;
 use crate::poll::Token;
-use crate::streams::call::{Caller, Kind};
+use crate::streams::call::{Caller, CallerKind};
 use crate::streams::pipe::End;
 use crate::streams::stream::Stream;
 use crate::units::SECOND;
-use crate::wire::{Target, Wanted};
+use crate::wire::{ProgramTarget, Target};
 
-/// Routes that are over, or failed, and still told about.
-const REMEMBERED: usize = 64;
-/// Routes that are told at once.
-const MOST: usize = 400;
+/// Connections that ended or failed, and are still reported.
+const KEPT_AFTER_END: usize = 64;
+/// Connections in one report.
+const MOST_REPORTED: usize = 400;
 
 impl Daemon {
-    /// A program wants its socket, of which a copy came along, connected to a port of a host: whether that can be.
-    pub(crate) fn judge_route(&self, passed: Option<OwnedFd>, wanted: Wanted) -> Result<(OwnedFd, Wanted), String> {
+    /// Whether a program's socket, of which `passed` is a copy, can be connected to `target`.
+    pub(crate) fn check_program_target(
+        &self,
+        passed: Option<OwnedFd>,
+        target: ProgramTarget,
+    ) -> Result<(OwnedFd, ProgramTarget), String> {
         let theirs = passed.ok_or("no socket came along")?;
-        let known = self.grid.host(&wanted.host).ok_or_else(|| format!("the grid has no host `{}`", wanted.host));
-        match self.decoys.judge(&theirs).and(known) {
-            Ok(_) => Ok((theirs, wanted)),
+        let known = self.grid.host(&target.host).ok_or_else(|| format!("the grid has no host `{}`", target.host));
+        match self.decoys.check(&theirs).and(known) {
+            Ok(_) => Ok((theirs, target)),
             Err(why) => {
-                // The program may not have waited for the answer.
-                if !wanted.waits {
-                    turn_off(&theirs);
+                // The program does not wait for the answer: its connect is parked already.
+                if !target.waits {
+                    abort_connect(&theirs);
                 }
                 Err(why)
             }
         }
     }
 
-    /// Tells a program at which ports its socket is to wait, and calls. One that waits for that word, and went on without it, wants nothing
-    /// any more: its socket may be on its way elsewhere.
-    pub(crate) fn begin_route(&mut self, client: Token, pid: u32, theirs: OwnedFd, wanted: Wanted) {
+    /// Sends a program the ports of the decoys, and begins the call. A program that waits for this answer, but is gone, has given up: its
+    /// socket may be connecting elsewhere.
+    pub(crate) fn begin_connection(&mut self, client: Token, pid: u32, theirs: OwnedFd, target: ProgramTarget) {
         let ports = self.decoys.ports().map(|port| port.to_string()).join(" ").into_bytes();
-        if !self.reply(client, &Ok(ports)) && wanted.waits {
+        if !self.reply(client, &Ok(ports)) && target.waits {
             return;
         }
-        let Some((peer, _)) = self.grid.host(&wanted.host) else { return };
-        let asked = wanted.asked.parse::<SocketAddr>().ok();
-        let told = RouteStatus {
+        let Some((peer, _)) = self.grid.host(&target.host) else { return };
+        let asked = target.asked.parse::<SocketAddr>().ok();
+        let status = ConnectionStatus {
             pid,
-            asked: wanted.asked.clone(),
-            host: wanted.host.clone(),
-            port: wanted.port,
+            asked: target.asked.clone(),
+            host: target.host.clone(),
+            port: target.port,
             why: self.why_daemon(peer, asked),
-            ..RouteStatus::default()
+            ..ConnectionStatus::default()
         };
         let cookie = sockopt::socket_cookie(&theirs).unwrap_or(0);
-        let id = self.keep_route(Route { id: 0, cookie, since: self.now, pipe: None, errno: None, told });
-        let token = self.token();
-        let target = Target { host: wanted.host, port: wanted.port, from: 0, within: None, question: None };
-        self.call(Caller { socket: theirs, token, kind: Kind::Program(id), staged: Vec::new() }, target);
+        let id = self.add_connection(Connection { id: 0, cookie, since: self.now, pipe: None, errno: None, status });
+        let token = self.new_token();
+        let call_target = Target { host: target.host, port: target.port, from: 0, within: None, question: None };
+        self.call(Caller { socket: theirs, token, kind: CallerKind::Program(id), staged: Vec::new() }, call_target);
     }
 
-    fn keep_route(&mut self, mut route: Route) -> u64 {
-        self.routes.last += 1;
-        let id = self.routes.last;
-        route.id = id;
-        let over = |daemon: &Self, route: &Route| match route.pipe {
+    fn add_connection(&mut self, mut connection: Connection) -> u64 {
+        self.connections.last += 1;
+        let id = self.connections.last;
+        connection.id = id;
+        let over = |daemon: &Self, connection: &Connection| match connection.pipe {
             Some(pipe) => !daemon.pipes.contains_key(&pipe),
-            None => route.errno.is_some(),
+            None => connection.errno.is_some(),
         };
-        let ended = self.routes.all.iter().filter(|route| over(self, route)).count();
-        if ended > REMEMBERED {
-            let mut all = std::mem::take(&mut self.routes.all);
-            let mut surplus = ended - REMEMBERED;
-            all.retain(|route| {
-                let goes = surplus > 0 && over(self, route);
-                surplus -= usize::from(goes);
-                !goes
+        let ended = self.connections.all.iter().filter(|connection| over(self, connection)).count();
+        if ended > KEPT_AFTER_END {
+            let mut all = std::mem::take(&mut self.connections.all);
+            let mut surplus = ended - KEPT_AFTER_END;
+            all.retain(|connection| {
+                let remove = surplus > 0 && over(self, connection);
+                surplus -= usize::from(remove);
+                !remove
             });
-            self.routes.all = all;
+            self.connections.all = all;
         }
-        self.routes.all.push_back(route);
+        self.connections.all.push_back(connection);
         id
     }
 
-    fn route(&mut self, id: u64) -> Option<&mut Route> {
-        self.routes.all.iter_mut().rev().find(|route| route.id == id)
+    fn connection(&mut self, id: u64) -> Option<&mut Connection> {
+        self.connections.all.iter_mut().rev().find(|connection| connection.id == id)
     }
 
-    /// A way was found; what it is called.
-    pub(crate) fn route_found(&mut self, id: u64, far: &End, way: &str) {
-        let tls = self.is_enciphered(far);
-        let Some(host) = self.route(id).map(|route| route.told.host.clone()) else { return };
+    /// A call of a program found a way.
+    pub(crate) fn connection_found(&mut self, id: u64, far: &End, way: &str) {
+        let tls = self.is_encrypted(far);
+        let Some(host) = self.connection(id).map(|connection| connection.status.host.clone()) else { return };
         let hops = self.hops(way, &host);
-        if let Some(route) = self.route(id) {
-            (route.told.hops, route.told.tls) = (hops, tls);
+        if let Some(connection) = self.connection(id) {
+            (connection.status.hops, connection.status.tls) = (hops, tls);
         }
     }
 
-    /// A pipe goes on by another way.
-    pub(crate) fn route_moved(&mut self, pipe: Token, stream: Stream, way: &str) {
-        if let Some(id) = self.routes.all.iter().find(|route| route.pipe == Some(pipe)).map(|route| route.id) {
-            self.route_found(id, &End::Stream(stream), way);
+    /// A pipe migrated to another way.
+    pub(crate) fn connection_migrated(&mut self, pipe: Token, stream: Stream, way: &str) {
+        if let Some(id) =
+            self.connections.all.iter().find(|connection| connection.pipe == Some(pipe)).map(|connection| connection.id)
+        {
+            self.connection_found(id, &End::Stream(stream), way);
         }
     }
 
-    /// The program's end is connected, too.
-    pub(crate) fn route_joined(&mut self, id: u64, local: Option<SocketAddr>, pipe: Token) {
-        if let Some(route) = self.route(id) {
-            route.pipe = Some(pipe);
-            route.told.local = local.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
+    /// The program's socket is connected to the pipe.
+    pub(crate) fn connection_joined(&mut self, id: u64, local: Option<SocketAddr>, pipe: Token) {
+        if let Some(connection) = self.connection(id) {
+            connection.pipe = Some(pipe);
+            connection.status.local = local.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
         }
     }
 
-    /// A connection from another host was made to a server of this one: from this address of the daemon's to that of the server's.
-    pub(crate) fn route_let_in(
+    /// A connection from another host was made to a server of this one; `near` is the daemon's end of it.
+    pub(crate) fn connection_let_in(
         &mut self,
         pipe: Token,
         near: Option<SocketAddr>,
         server: SocketAddr,
         (hops, tls): (Vec<String>, bool),
     ) {
-        let told = RouteStatus {
+        let status = ConnectionStatus {
             local: near.map(|at| at.to_string()),
             host: self.own().name.clone(),
             port: server.port(),
@@ -130,43 +136,43 @@ impl Daemon {
             tls,
             why: "let in by the daemon".to_owned(),
             server: Some(server.to_string()),
-            ..RouteStatus::default()
+            ..ConnectionStatus::default()
         };
-        self.keep_route(Route { id: 0, cookie: 0, since: self.now, pipe: Some(pipe), errno: None, told });
+        self.add_connection(Connection { id: 0, cookie: 0, since: self.now, pipe: Some(pipe), errno: None, status });
     }
 
-    /// It comes by another way now.
-    pub(crate) fn route_let_in_moved(&mut self, pipe: Token, stream: Stream, hops: &[String]) {
-        let (tls, own) = (self.is_enciphered(&End::Stream(stream)), self.own().name.clone());
-        if let Some(route) = self.routes.all.iter_mut().find(|route| route.pipe == Some(pipe)) {
-            (route.told.hops, route.told.tls) = ([hops, &[own]].concat(), tls);
+    /// A connection from another host migrated to another way.
+    pub(crate) fn let_in_migrated(&mut self, pipe: Token, stream: Stream, hops: &[String]) {
+        let (tls, own) = (self.is_encrypted(&End::Stream(stream)), self.own().name.clone());
+        if let Some(connection) = self.connections.all.iter_mut().find(|connection| connection.pipe == Some(pipe)) {
+            (connection.status.hops, connection.status.tls) = ([hops, &[own]].concat(), tls);
         }
     }
 
-    /// There is none.
-    pub(crate) fn route_failed(&mut self, id: u64, why: &str, errno: Errno) {
-        if let Some(route) = self.route(id) {
-            route.errno = Some(errno);
-            route.told.error = Some(why.to_owned());
+    /// A program's call failed.
+    pub(crate) fn connection_failed(&mut self, id: u64, why: &str, errno: Errno) {
+        if let Some(connection) = self.connection(id) {
+            connection.errno = Some(errno);
+            connection.status.error = Some(why.to_owned());
         }
     }
 
-    /// Why the call of the socket of this name failed, as the number of an error; 0 where it did not.
-    pub(crate) fn verdict(&self, cookie: &[u8]) -> Vec<u8> {
+    /// The error number of the connect of the socket with this cookie; 0 if it has not failed.
+    pub(crate) fn connect_error(&self, cookie: &[u8]) -> Vec<u8> {
         let cookie = std::str::from_utf8(cookie).ok().and_then(|text| text.parse::<u64>().ok());
-        let route = self.routes.all.iter().rev().find(|route| Some(route.cookie) == cookie);
-        let errno = route.and_then(|route| route.errno).map_or(0, Errno::raw_os_error);
+        let connection = self.connections.all.iter().rev().find(|connection| Some(connection.cookie) == cookie);
+        let errno = connection.and_then(|connection| connection.errno).map_or(0, Errno::raw_os_error);
         errno.to_string().into_bytes()
     }
 
-    /// All of them, as JSON.
-    pub(crate) fn tell_programs(&self) -> Vec<u8> {
-        let told = self.routes.all.iter().rev().take(MOST).map(|route| RouteStatus {
-            open: route.pipe.is_some_and(|pipe| self.pipes.contains_key(&pipe)),
-            age: self.now.saturating_sub(route.since) / SECOND,
-            stays: route.pipe.and_then(|pipe| self.stays(pipe)),
-            ..route.told.clone()
+    /// All connections, as JSON.
+    pub(crate) fn connections_json(&self) -> Vec<u8> {
+        let status = self.connections.all.iter().rev().take(MOST_REPORTED).map(|connection| ConnectionStatus {
+            open: connection.pipe.is_some_and(|pipe| self.pipes.contains_key(&pipe)),
+            age: self.now.saturating_sub(connection.since) / SECOND,
+            stays: connection.pipe.and_then(|pipe| self.stays(pipe)),
+            ..connection.status.clone()
         });
-        serde_json::to_vec(&told.collect::<Vec<_>>()).unwrap_or_default()
+        serde_json::to_vec(&status.collect::<Vec<_>>()).unwrap_or_default()
     }
 }

@@ -1,6 +1,6 @@
-//! Sockets that lead to programs of this host. All that is done with them goes through the C library, where SysWrap stands if this daemon
-//! runs under it, as `madrigal up` sees to: the daemon is one of the programs whose connections move to shared memory then, and of this
-//! nothing is known here. Its other sockets are the system's alone ([`crate::socket`]).
+//! Sockets to programs of this host. All calls on them go through the C library, so that SysWrap sees them: `madrigal up` runs the daemon
+//! under it, and these connections move to shared memory like those of any program. Nothing here knows of that. The daemon's other sockets
+//! are used by system calls ([`crate::socket`]).
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -10,19 +10,19 @@ use nix::sys::socket::{
 };
 use rustix::io::Errno;
 
-use crate::socket::Got;
+use crate::socket::Recv;
 
-/// Takes an address for a socket, together with others of this user's that do the same.
-pub(crate) fn bound(at: SocketAddr) -> Result<OwnedFd, Errno> {
-    let socket = made(at)?;
-    sock::setsockopt(&socket, sockopt::ReusePort, &true).map_err(of)?;
-    sock::bind(socket.as_raw_fd(), &SockaddrStorage::from(at)).map_err(of)?;
+/// A socket bound to an address that other sockets of this user share (`SO_REUSEPORT`).
+pub(crate) fn bind(at: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = new_socket(at)?;
+    sock::setsockopt(&socket, sockopt::ReusePort, &true).map_err(to_errno)?;
+    sock::bind(socket.as_raw_fd(), &SockaddrStorage::from(at)).map_err(to_errno)?;
     Ok(socket)
 }
 
-/// Listens; nobody is accepted where nothing arrives.
+/// Listens with the shortest queue.
 pub(crate) fn listen(socket: &OwnedFd) -> Result<(), Errno> {
-    sock::listen(socket, Backlog::new(1).map_err(of)?).map_err(of)
+    sock::listen(socket, Backlog::new(1).map_err(to_errno)?).map_err(to_errno)
 }
 
 /// Listens at an address for programs of this host.
@@ -32,7 +32,7 @@ pub(crate) fn listen_at(at: SocketAddr) -> Result<TcpListener, Errno> {
     Ok(listener)
 }
 
-/// The next connection that waits, if there is one.
+/// The next connection of the accept queue, if there is one.
 pub(crate) fn accept(listener: &TcpListener) -> Option<OwnedFd> {
     let (socket, _) = listener.accept().ok()?;
     socket.set_nonblocking(true).ok()?;
@@ -42,7 +42,7 @@ pub(crate) fn accept(listener: &TcpListener) -> Option<OwnedFd> {
 
 /// Begins to connect.
 pub(crate) fn dial(to: SocketAddr) -> Result<OwnedFd, Errno> {
-    let socket = made(to)?;
+    let socket = new_socket(to)?;
     connect(&socket, to).map(|()| socket)
 }
 
@@ -50,19 +50,19 @@ pub(crate) fn dial(to: SocketAddr) -> Result<OwnedFd, Errno> {
 pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> Result<(), Errno> {
     match sock::connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
         Ok(()) | Err(nix::Error::EINPROGRESS | nix::Error::EINTR) => Ok(()),
-        Err(errno) => Err(of(errno)),
+        Err(errno) => Err(to_errno(errno)),
     }
 }
 
 /// Reads what is there.
-pub(crate) fn recv(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Got, Errno> {
+pub(crate) fn recv(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Recv, Errno> {
     loop {
         return match sock::recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => Ok(Got::End),
-            Ok(count) => Ok(Got::Bytes(count)),
-            Err(nix::Error::EAGAIN) => Ok(Got::Nothing),
+            Ok(0) => Ok(Recv::End),
+            Ok(count) => Ok(Recv::Bytes(count)),
+            Err(nix::Error::EAGAIN) => Ok(Recv::WouldBlock),
             Err(nix::Error::EINTR) => continue,
-            Err(errno) => Err(of(errno)),
+            Err(errno) => Err(to_errno(errno)),
         };
     }
 }
@@ -74,28 +74,28 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
             Ok(count) => Ok(count),
             Err(nix::Error::EAGAIN) => Ok(0),
             Err(nix::Error::EINTR) => continue,
-            Err(errno) => Err(of(errno)),
+            Err(errno) => Err(to_errno(errno)),
         };
     }
 }
 
-/// Ends the sending direction.
-pub(crate) fn finish(socket: &OwnedFd) {
+/// Shuts the sending direction.
+pub(crate) fn shutdown_write(socket: &OwnedFd) {
     let _ = sock::shutdown(socket.as_raw_fd(), Shutdown::Write);
 }
 
-/// From now on, whenever the socket is closed, by whomever (`kill -9` too), its peer sees a reset; or no longer so.
+/// Sets whether the peer sees a reset when the socket is closed, also by `kill -9`.
 pub(crate) fn reset_at_close(socket: &impl AsFd, reset: bool) {
     let _ = sock::setsockopt(socket, sockopt::Linger, &nix::libc::linger { l_onoff: reset.into(), l_linger: 0 });
 }
 
-fn made(at: SocketAddr) -> Result<OwnedFd, Errno> {
+fn new_socket(at: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if at.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    sock::socket(family, SockType::Stream, flags, None).map_err(of)
+    sock::socket(family, SockType::Stream, flags, None).map_err(to_errno)
 }
 
-/// What the C library calls an error, as the rest of the daemon calls it.
-pub(crate) fn of(errno: nix::Error) -> Errno {
+/// An error of the C library as a kernel error number.
+pub(crate) fn to_errno(errno: nix::Error) -> Errno {
     Errno::from_raw_os_error(errno as i32)
 }

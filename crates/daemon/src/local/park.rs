@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::daemon::Daemon;
-use crate::descriptor::Thing;
-use crate::local::decoy::state;
+use crate::descriptor::Descriptor;
+use crate::local::decoy::tcp_state;
 use crate::local::libc_socket;
 use crate::local::parked::{Outcome, Parked};
 use crate::poll::Token;
@@ -25,23 +25,23 @@ use crate::socket;
 use crate::streams::pipe::{End, Side};
 use crate::units::{MILLISECOND, SECOND};
 
-/// How long a program may take from asking to connecting, and its socket to answer.
-const PATIENCE: u64 = 2 * SECOND;
+/// The time from a program's request to its connect, and from there to a connection.
+const PARK_TIMEOUT: u64 = 2 * SECOND;
 
 impl Daemon {
-    /// A program's socket gets what became of its call.
+    /// Gives a program's parked socket the outcome of its call.
     pub(crate) fn park(&mut self, theirs: OwnedFd, outcome: Outcome) {
-        let (token, now) = (self.token(), self.now);
-        self.things.insert(token, Thing::Parked);
+        let (token, now) = (self.new_token(), self.now);
+        self.descriptors.insert(token, Descriptor::Parked);
         self.parked.insert(token, Parked { theirs, ours: None, outcome, since: now, next: now });
         self.poll_parked(token);
     }
 
-    /// Looks whether the program's socket waits by now, or has answered.
+    /// Goes on with a parked socket: is it in SYN_SENT, or connected?
     pub(crate) fn poll_parked(&mut self, token: Token) {
         let Some(mut parked) = self.parked.remove(&token) else { return };
-        let late = parked.since + PATIENCE <= self.now;
-        let waits = state(&parked.theirs) == Some(tcp::SYN_SENT);
+        let late = parked.since + PARK_TIMEOUT <= self.now;
+        let waits = tcp_state(&parked.theirs) == Some(tcp::SYN_SENT);
         let done = match (&parked.ours, &parked.outcome) {
             (Some(ours), _) => match socket::is_connected(ours) {
                 Ok(true) => return self.complete_connect(token, parked),
@@ -49,11 +49,11 @@ impl Daemon {
                 Err(_) => true,
             },
             (None, Outcome::Refuse) if waits => {
-                // Its error is a reset; the library asks for the true one when the program does.
+                // The kernel's error is ECONNRESET. The preloaded library asks for the true one.
                 let _ = rustix::net::shutdown(&parked.theirs, Shutdown::Both);
                 true
             }
-            (None, Outcome::Join { .. }) if waits => match self.meet(&parked.theirs, token) {
+            (None, Outcome::Join { .. }) if waits => match self.connect_to_parked(&parked.theirs, token) {
                 Ok(ours) => {
                     parked.ours = Some(ours);
                     self.parked.insert(token, parked);
@@ -61,46 +61,46 @@ impl Daemon {
                 }
                 Err(_) => late,
             },
-            // The program has not come there yet.
+            // The program has not called connect(2) yet.
             _ => late,
         };
         if done {
             return self.end_parked(token, parked);
         }
-        // Nobody tells when a socket of another process begins to connect.
-        parked.next = if parked.ours.is_some() { parked.since + PATIENCE } else { self.now + MILLISECOND };
+        // There is no event when a socket of another process begins to connect.
+        parked.next = if parked.ours.is_some() { parked.since + PARK_TIMEOUT } else { self.now + MILLISECOND };
         self.parked.insert(token, parked);
     }
 
     /// Connects from the decoy's port to a program's socket.
-    fn meet(&self, theirs: &OwnedFd, token: Token) -> Result<OwnedFd, Errno> {
-        let there = socket::own(theirs).ok_or(Errno::NOTCONN)?;
+    fn connect_to_parked(&self, theirs: &OwnedFd, token: Token) -> Result<OwnedFd, Errno> {
+        let there = socket::local_addr(theirs).ok_or(Errno::NOTCONN)?;
         let there = SocketAddr::new(there.ip().to_canonical(), there.port());
-        let decoy = self.decoys.of(there.ip()).ok_or(Errno::AFNOSUPPORT)?;
-        let ours = libc_socket::bound(decoy.at)?;
+        let decoy = self.decoys.for_ip(there.ip()).ok_or(Errno::AFNOSUPPORT)?;
+        let ours = libc_socket::bind(decoy.at)?;
         self.poll.add(&ours, token)?;
         libc_socket::connect(&ours, there).map(|()| ours)
     }
 
-    /// It answered.
+    /// The program's socket is connected: it is joined with the far end.
     fn complete_connect(&mut self, token: Token, mut parked: Parked) {
         let Some(socket) = parked.ours.take_if(|ours| is_pair(ours, &parked.theirs)) else {
             return self.end_parked(token, parked);
         };
-        let Outcome::Join { far, rest, route, origin, line } = parked.outcome else { return };
-        let local = socket::peer(&socket);
+        let Outcome::Join { far, rest, connection, origin, line } = parked.outcome else { return };
+        let local = socket::peer_addr(&socket);
         let near = Side::new(End::Socket { socket, token, is_tcp: true }, Vec::new());
         let pipe = self.join_as(near, Side::new(far, rest), origin);
         self.record(pipe, &line);
-        self.route_joined(route, local, pipe);
+        self.connection_joined(connection, local, pipe);
     }
 
-    /// It went away, or nothing can be done for it.
+    /// Gives up a parked socket.
     fn end_parked(&mut self, token: Token, parked: Parked) {
-        self.things.remove(&token);
-        if let Outcome::Join { far, route, .. } = parked.outcome {
-            self.drop_end(far);
-            self.route_failed(route, "the program went away", Errno::CONNABORTED);
+        self.descriptors.remove(&token);
+        if let Outcome::Join { far, connection, .. } = parked.outcome {
+            self.discard_end(far);
+            self.connection_failed(connection, "the program went away", Errno::CONNABORTED);
         }
     }
 }
@@ -108,7 +108,9 @@ impl Daemon {
 /// Whether two sockets are the ends of one connection.
 fn is_pair(one: &OwnedFd, other: &OwnedFd) -> bool {
     let bare = |at: Option<SocketAddr>| at.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
-    let (one, other) =
-        ([socket::own(one), socket::peer(one)].map(bare), [socket::peer(other), socket::own(other)].map(bare));
+    let (one, other) = (
+        [socket::local_addr(one), socket::peer_addr(one)].map(bare),
+        [socket::peer_addr(other), socket::local_addr(other)].map(bare),
+    );
     one == other && one.iter().all(Option::is_some)
 }

@@ -5,27 +5,30 @@ use std::os::fd::OwnedFd;
 use crate::streams::origin::Origin;
 use crate::streams::pipe::End;
 
-/// A program's connect that waits.
+/// A program's connect that is parked.
 pub(crate) struct Parked {
+    /// A copy of the program's socket.
     pub(crate) theirs: OwnedFd,
+    /// The socket that connects to it.
     pub(crate) ours: Option<OwnedFd>,
     pub(crate) outcome: Outcome,
     pub(crate) since: u64,
+    /// When it is checked next.
     pub(crate) next: u64,
 }
 
-/// What is to become of it.
+/// The outcome of a program's call.
 pub(crate) enum Outcome {
-    /// It is joined with another end.
+    /// It is joined with the far end.
     Join {
         far: End,
-        /// Came from there already.
+        /// Bytes that came from there already.
         rest: Vec<u8>,
-        /// The number of its route.
-        route: u64,
-        /// How its stream is called.
+        /// The id of the program's connection.
+        connection: u64,
+        /// The identity of its stream.
         origin: Option<Origin>,
-        /// What the log said of it.
+        /// The log line of its beginning.
         line: String,
     },
     /// Its connect fails.

@@ -4,12 +4,12 @@ use madrigal_selector::route::{Figures, Route, Way, order};
 
 use crate::daemon::Daemon;
 use crate::poll::Token;
+use crate::routing::candidate::{Candidate, relay_refuses};
 use crate::routing::known::seconds;
 use crate::routing::table;
-use crate::routing::ways::{Candidate, carries_not};
 
 impl Daemon {
-    /// All ways to a host that there might be.
+    /// All ways to a host, open or not.
     pub(crate) fn candidates(&self, host: usize) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = [Way::Direct, Way::Reverse].map(|way| self.link_by(host, way)).into();
         if self.grid.hosts.get(host).is_some_and(|host| host.via.is_some())
@@ -18,35 +18,35 @@ impl Daemon {
             all.push(self.link_by(host, Way::Command));
         }
         for (relay, known) in self.grid.hosts.iter().enumerate() {
-            if known.relay && relay != host && relay != self.me {
+            if known.relay && relay != host && relay != self.own_index {
                 self.ways_by(relay, &known.name, host, &mut all);
             }
         }
-        all.iter_mut().for_each(|candidate| self.recall(host, candidate));
+        all.iter_mut().for_each(|candidate| self.add_known_figures(host, candidate));
         all
     }
 
-    /// The ways of a connection to a port of a host that may be tried, the best first, each with its link.
+    /// The ways to try for a connection to a port of a host, the best first, each with its link.
     pub(crate) fn ways_to(&self, host: usize, port: Option<u16>) -> Vec<(Token, Way)> {
         let candidates = self.candidates(host);
         let routes: Vec<Route> = candidates.iter().map(|candidate| candidate.route.clone()).collect();
         let rules = self.grid.rules_for(host, port);
         let (usable, _) = order(&routes, &rules);
-        // At last those who say that they lead nowhere: they may know better by now, and say why not.
+        // Relays that do not advertise the host come last: they may reach it by now, and if not their reply says why.
         let allowed = |way: &Way| !rules.iter().any(|rule| rule.forbid.iter().any(|word| way.is(word)));
         let closed = candidates.iter().filter(|one| one.route.closed.is_some() && allowed(&one.route.way));
         let chosen = usable.into_iter().filter_map(|at| candidates.get(at)).chain(closed);
         chosen.filter_map(|candidate| Some((candidate.link?, candidate.route.way.clone()))).collect()
     }
 
-    /// The link by which a relay carries a stream on: with the host itself, or with another relay that says it leads there.
+    /// The link by which this relay carries a stream on: with the host itself, or with another relay that advertises it.
     pub(crate) fn next_hop(&self, host: usize, passed: &[String]) -> Option<Token> {
         let candidates = self.candidates(host);
         let routes: Vec<Route> = candidates.iter().map(|candidate| candidate.route.clone()).collect();
         candidates.get(table::next_hop(&self.own().name, &routes, passed)?)?.link
     }
 
-    /// The link with a host that is made in one of the ways.
+    /// The way by a link that was made by one method.
     fn link_by(&self, host: usize, way: Way) -> Candidate {
         let link = self.method_link(host, way.method());
         let closed = match (&link, &way) {
@@ -60,14 +60,14 @@ impl Daemon {
         Candidate { route: Route { way, closed, doubtful, figures }, link, ago: None }
     }
 
-    /// The best link with a host of those made in one way.
+    /// The best link with a host of those made by one method.
     fn method_link(&self, host: usize, method: &str) -> Option<Token> {
         let with = self.links.iter().filter(|(_, link)| link.method() == method);
         let with = with.filter_map(|(token, link)| Some((link.up()?, *token)));
         with.filter(|(up, _)| up.peer == host).min_by_key(|(up, _)| &up.rank).map(|(_, token)| token)
     }
 
-    /// The ways that begin at a relay.
+    /// The ways by a relay.
     fn ways_by(&self, relay: usize, name: &str, host: usize, all: &mut Vec<Candidate>) {
         let closed = |why: String| Route {
             way: Way::Through(vec![name.to_owned()]),
@@ -77,7 +77,7 @@ impl Daemon {
         };
         let own = &self.own().name;
         if self.grid.hosts.get(relay).is_some_and(|known| !self.grid.carries(known.site, own)) {
-            let route = closed(carries_not(name, own));
+            let route = closed(relay_refuses(name, own));
             return all.push(Candidate { route, link: None, ago: None });
         }
         let Some(link) = self.link_to(relay) else {
@@ -86,23 +86,26 @@ impl Daemon {
         };
         let first = self.figures(link);
         let before = all.len();
-        let told = self.ways.told.get(&relay).map(Vec::as_slice).unwrap_or_default();
-        let routes = table::ways_by(name, first, told, host).into_iter();
+        let advertised = self.advertisements.received.get(&relay).map(Vec::as_slice).unwrap_or_default();
+        let routes = table::ways_by(name, first, advertised, host).into_iter();
         all.extend(routes.map(|route| Candidate { route, link: Some(link), ago: None }));
         if all.len() == before {
-            // It may not have told yet, or be about to find a way.
-            let says_no =
-                self.ways.told.contains_key(&relay).then(|| format!("{name} has no way to {}", self.name(host)));
-            let route = Route { closed: says_no, ..closed(String::new()) };
+            // The relay may not have advertised yet, or may find a way now.
+            let unreachable = self
+                .advertisements
+                .received
+                .contains_key(&relay)
+                .then(|| format!("{name} has no way to {}", self.name(host)));
+            let route = Route { closed: unreachable, ..closed(String::new()) };
             all.push(Candidate { route, link: Some(link), ago: None });
         }
     }
 
-    /// Of a way that is not open, what was measured when it was.
-    fn recall(&self, host: usize, candidate: &mut Candidate) {
+    /// Adds the figures on record to a way that is closed.
+    fn add_known_figures(&self, host: usize, candidate: &mut Candidate) {
         let route = &mut candidate.route;
         if route.closed.is_some()
-            && let Some(known) = self.memory.known.way(self.name(host), &route.way.to_string())
+            && let Some(known) = self.known_file.known.way(self.name(host), &route.way.to_string())
         {
             route.figures = known.figures;
             candidate.ago = Some(seconds().saturating_sub(known.at));

@@ -1,5 +1,5 @@
-//! What outlives the daemon about other hosts, in a small file: the way that worked last, and the figures of each way. A file that does not
-//! parse is renamed, and the log says so. Everything in it is measured again.
+//! The file of known hosts: the way to each that worked last, and the figures of each way. It outlives the daemon. A file that does not parse
+//! is renamed, and the log says so: everything in it is measured again.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the file.
 const VERSION: u32 = 1;
-/// A longer file is none of ours.
+/// The longest file that is read.
 const LONGEST: u64 = 1 << 20;
-/// Ways remembered of one host.
+/// Ways of one host in the file.
 const MOST_WAYS: usize = 8;
 
 /// What is known of the other hosts.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Known {
     version: u32,
-    /// By their names.
+    /// The hosts, by their names.
     hosts: BTreeMap<String, KnownHost>,
 }
 
-/// What is known of one.
+/// What is known of one host.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 struct KnownHost {
     /// The way of the last connection.
     #[serde(default)]
     last: Option<String>,
-    /// By the names of the ways.
+    /// The ways, by their names.
     #[serde(default)]
     ways: BTreeMap<String, KnownWay>,
 }
@@ -38,27 +38,27 @@ struct KnownHost {
 /// What is known of a way.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KnownWay {
-    /// What was measured.
+    /// Its figures.
     #[serde(default)]
     pub(crate) figures: Figures,
-    /// When, in seconds since 1970.
+    /// When they were measured, in seconds since 1970.
     #[serde(default)]
     pub(crate) at: u64,
 }
 
-/// What is known, and where it is written.
-pub(crate) struct Memory {
+/// What is known, and its file.
+pub(crate) struct KnownFile {
     pub(crate) known: Known,
     pub(crate) file: PathBuf,
     /// When it is to be written.
     pub(crate) due: u64,
 }
 
-impl Memory {
-    /// Reads a file; and what was wrong with it.
+impl KnownFile {
+    /// Reads a file. Returns what was wrong with it, too.
     pub(crate) fn new(file: PathBuf) -> (Self, Option<String>) {
-        let (known, complaint) = Known::read(&file);
-        (Self { known, file, due: u64::MAX }, complaint)
+        let (known, problem) = Known::read(&file);
+        (Self { known, file, due: u64::MAX }, problem)
     }
 
     /// Writes the file.
@@ -68,14 +68,15 @@ impl Memory {
 }
 
 impl Known {
-    /// Reads the file; nothing is known where there is none. What is wrong with it is said in one line, and it is set aside.
-    pub(crate) fn read(path: &Path) -> (Self, Option<String>) {
+    /// Reads a file, which may be absent. One that does not parse is renamed; the second value says so in one line.
+    fn read(path: &Path) -> (Self, Option<String>) {
         match try_read(path) {
             Ok(known) => (known, None),
             Err(why) => {
-                let aside = with_ending(path, "bad");
-                let moved = std::fs::rename(path, &aside);
-                let what = moved.map_or_else(|error| error.to_string(), |()| format!("it is {} now", aside.display()));
+                let renamed = with_ending(path, "bad");
+                let moved = std::fs::rename(path, &renamed);
+                let what =
+                    moved.map_or_else(|error| error.to_string(), |()| format!("it is {} now", renamed.display()));
                 let text = format!("{} cannot be read: {why}; {what}, and all is measured again", path.display());
                 (Self::default(), Some(text))
             }
@@ -83,7 +84,7 @@ impl Known {
     }
 
     /// Writes the file in one step, readable by its user only.
-    pub(crate) fn write(&self, path: &Path) -> std::io::Result<()> {
+    fn write(&self, path: &Path) -> std::io::Result<()> {
         let new = with_ending(path, "new");
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -106,7 +107,7 @@ impl Known {
         self.hosts.get(host)?.last.as_deref()
     }
 
-    /// Sets the way that worked last; whether it was another one before.
+    /// Sets the way that worked last. Returns whether it was another one before.
     pub(crate) fn set_last(&mut self, host: &str, way: &str) -> bool {
         let known = self.hosts.entry(host.to_owned()).or_default();
         let is_new = known.last.as_deref() != Some(way);
@@ -116,8 +117,8 @@ impl Known {
         is_new
     }
 
-    /// Remembers what was measured of a way; the oldest of too many is forgotten.
-    pub(crate) fn learn(&mut self, host: &str, way: &str, known: KnownWay) {
+    /// Sets what is known of a way. Of too many ways the oldest is removed.
+    pub(crate) fn set_way(&mut self, host: &str, way: &str, known: KnownWay) {
         let ways = &mut self.hosts.entry(host.to_owned()).or_default().ways;
         let before = ways.insert(way.to_owned(), known);
         let oldest = ways.iter().min_by_key(|(_, known)| known.at).map(|(way, _)| way.clone());
@@ -173,7 +174,7 @@ mod tests {
         let mut known = Known { version: VERSION, ..Known::default() };
         let figures =
             Figures { round_trip_us: Some(20_000), rate: Some(95_000_000), again_ppm: Some(0), mtu: Some(1500) };
-        known.learn("b1", "direct", KnownWay { figures, at: 7 });
+        known.set_way("b1", "direct", KnownWay { figures, at: 7 });
         known.hosts.get_mut("b1").unwrap().last = Some("through r".to_owned());
         known.write(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -192,9 +193,12 @@ mod tests {
             ("{\"version\":9,\"hosts\":{}}", "its version is 9"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let (known, told) = Known::read(&path);
-            let told = told.unwrap();
-            assert!(known == Known::default() && told.contains(why) && told.contains("known.json.bad now"), "{told}");
+            let (known, problem) = Known::read(&path);
+            let problem = problem.unwrap();
+            assert!(
+                known == Known::default() && problem.contains(why) && problem.contains("known.json.bad now"),
+                "{problem}"
+            );
             assert!(!path.exists() && std::fs::read_to_string(folder.join("known.json.bad")).unwrap() == text);
         }
         std::fs::remove_dir_all(folder).unwrap();
@@ -204,7 +208,7 @@ mod tests {
     fn the_oldest_of_too_many_ways_is_forgotten() {
         let mut known = Known::default();
         for n in 0..20 {
-            known.learn("b1", &format!("through r{n}"), KnownWay { at: n, ..KnownWay::default() });
+            known.set_way("b1", &format!("through r{n}"), KnownWay { at: n, ..KnownWay::default() });
         }
         assert_eq!(known.hosts["b1"].ways.len(), MOST_WAYS);
         assert!(known.way("b1", "through r19").is_some() && known.way("b1", "through r11").is_none());

@@ -6,48 +6,48 @@ use crate::daemon::Daemon;
 use crate::routing::known::{KnownWay, seconds};
 use crate::units::SECOND;
 
-/// The file is written this long after the first change.
-const SOON: u64 = 5 * SECOND;
+/// The time from the first change to the next write.
+const WRITE_AFTER: u64 = 5 * SECOND;
 
 impl Daemon {
-    /// Remembers by which way a call to a host got through.
-    pub(crate) fn remember_way(&mut self, host: usize, way: &str) {
+    /// Records the way of a call that was connected.
+    pub(crate) fn save_way(&mut self, host: usize, way: &str) {
         let name = self.name(host).to_owned();
-        if self.memory.known.set_last(&name, way) {
-            self.remember_soon();
+        if self.known_file.known.set_last(&name, way) {
+            self.save_soon();
         }
     }
 
-    /// Remembers what was measured.
-    pub(crate) fn remember(&mut self, host: usize, way: &str, figures: Figures) {
+    /// Records the figures of a way.
+    pub(crate) fn save_figures(&mut self, host: usize, way: &str, figures: Figures) {
         let known = KnownWay { figures, at: seconds() };
-        let before = self.memory.known.way(self.name(host), way);
+        let before = self.known_file.known.way(self.name(host), way);
         let name = self.name(host).to_owned();
-        self.memory.known.learn(&name, way, known);
-        // The time alone is no news.
+        self.known_file.known.set_way(&name, way, known);
+        // A new time alone is not written.
         if before.is_none_or(|before| before.figures != figures) {
-            self.remember_soon();
+            self.save_soon();
         }
     }
 
-    /// Whether a connection of ours to a host worked before: then it is worth to try often.
-    pub(crate) fn could_dial(&self, host: usize) -> bool {
-        self.memory.known.way(self.name(host), "direct").is_some()
+    /// Whether a connection of ours to a host worked before.
+    pub(crate) fn has_dialled_before(&self, host: usize) -> bool {
+        self.known_file.known.way(self.name(host), "direct").is_some()
     }
 
-    fn remember_soon(&mut self) {
-        self.memory.due = self.memory.due.min(self.now + SOON);
+    fn save_soon(&mut self) {
+        self.known_file.due = self.known_file.due.min(self.now + WRITE_AFTER);
     }
 
-    /// Writes what is known, if there is something new and it is time.
-    pub(crate) fn write_known(&mut self, until: u64) {
-        if self.memory.due > until {
+    /// Writes the file, if there is a change whose time has come.
+    pub(crate) fn save_known(&mut self, until: u64) {
+        if self.known_file.due > until {
             return;
         }
-        self.memory.due = u64::MAX;
-        if let Err(error) = self.memory.write() {
-            let text = format!("cannot write {}: {error}", self.memory.file.display());
-            self.note(&text);
+        self.known_file.due = u64::MAX;
+        if let Err(error) = self.known_file.write() {
+            let text = format!("cannot write {}: {error}", self.known_file.file.display());
+            self.log_line(&text);
         }
     }
 }

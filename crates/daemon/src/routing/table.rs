@@ -1,71 +1,71 @@
-//! What relays say of hosts that they lead to, and what follows from it: decisions only, without links and clocks, so that thousands of
-//! grids can be played through (`simulation/ways.rs`).
+//! The routing table: what relays advertise, and what follows from it. Decisions only, without links and clocks, so that
+//! `simulation/ways.rs` can play them.
 //!
-//! A relay says nothing of ways that lead back to whom it tells, nobody believes a way on which it stands itself, and a stream passes no
-//! relay twice: so there are no loops. Who is no relay is not believed.
+//! There are no loops. A relay does not advertise to a neighbour the ways that lead through it. No host accepts a way on which it is itself.
+//! No stream passes a relay twice. Advertisements of hosts that are no relays are ignored.
 
 use madrigal_selector::route::{Figures, Route, Way, order};
 
 use crate::grid::Grid;
 use crate::wire::{Reach, RouteUpdate};
 
-/// Relays that may carry a stream, one after another.
-pub(crate) const HOPS: u8 = 4;
+/// The most relays on a stream's way.
+pub(crate) const MOST_RELAYS: u8 = 4;
 
-/// What a relay says it leads to: the host, the relays behind it, and the figures of the way from there on.
+/// A host that a relay reaches: the host, the relays behind that one, and the figures of the way from there on.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Advertised {
     pub(crate) to: usize,
     pub(crate) through: Vec<String>,
     pub(crate) figures: Figures,
 }
 
-/// What the host `me` believes of what another one says; `None`: nothing, for that is no relay.
-pub(crate) fn believed(grid: &Grid, me: usize, relay: usize, update: RouteUpdate) -> Option<Vec<Told>> {
+/// What the host `own` accepts of another host's update; `None`: that host is no relay.
+pub(crate) fn filter_update(grid: &Grid, own: usize, relay: usize, update: RouteUpdate) -> Option<Vec<Advertised>> {
     grid.hosts.get(relay).filter(|host| host.relay)?;
-    let is_relay = |name: &String| grid.host(name).is_some_and(|(at, host)| host.relay && at != me && at != relay);
-    let believed = |reach: Reach| {
-        let (to, _) = grid.host(&reach.to).filter(|(to, _)| *to != me && *to != relay)?;
-        let good = reach.through.len() < usize::from(HOPS) && reach.through.iter().all(is_relay);
-        good.then_some(Told { to, through: reach.through, figures: reach.figures })
+    let is_relay = |name: &String| grid.host(name).is_some_and(|(at, host)| host.relay && at != own && at != relay);
+    let accept = |reach: Reach| {
+        let (to, _) = grid.host(&reach.to).filter(|(to, _)| *to != own && *to != relay)?;
+        let good = reach.through.len() < usize::from(MOST_RELAYS) && reach.through.iter().all(is_relay);
+        good.then_some(Advertised { to, through: reach.through, figures: reach.figures })
     };
-    Some(update.reach.into_iter().filter_map(believed).take(grid.hosts.len()).collect())
+    Some(update.reach.into_iter().filter_map(accept).take(grid.hosts.len()).collect())
 }
 
-/// The ways to a host by a relay, with which there is a link of these figures.
-pub(crate) fn ways_by(relay: &str, link: Figures, told: &[Told], host: usize) -> Vec<Route> {
-    let of = told.iter().filter(|told| told.to == host);
-    let route = |told: &Told| Route {
-        way: Way::Through([&[relay.to_owned()], told.through.as_slice()].concat()),
+/// The ways to a host by a relay; `link` are the figures of the link with the relay.
+pub(crate) fn ways_by(relay: &str, link: Figures, advertised: &[Advertised], host: usize) -> Vec<Route> {
+    let of = advertised.iter().filter(|advertised| advertised.to == host);
+    let route = |advertised: &Advertised| Route {
+        way: Way::Through([&[relay.to_owned()], advertised.through.as_slice()].concat()),
         closed: None,
         doubtful: false,
-        figures: link.then(&told.figures),
+        figures: link.then(&advertised.figures),
     };
     of.map(route).collect()
 }
 
-/// By which of these a relay carries a stream on that has passed those hosts: to the host itself, or to another relay that says it leads
-/// there.
+/// Which of these routes a relay uses for a stream that has passed those hosts.
 pub(crate) fn next_hop(own: &str, routes: &[Route], passed: &[String]) -> Option<usize> {
     let is_new = |name: &String| !passed.contains(name) && name != own;
-    let may = |route: &Route| match &route.way {
+    let is_allowed = |route: &Route| match &route.way {
         Way::Through(hosts) => !route.doubtful && hosts.iter().all(is_new),
         _ => true,
     };
-    let places: Vec<usize> = routes.iter().enumerate().filter(|(_, route)| may(route)).map(|(at, _)| at).collect();
+    let places: Vec<usize> =
+        routes.iter().enumerate().filter(|(_, route)| is_allowed(route)).map(|(at, _)| at).collect();
     let left: Vec<Route> = places.iter().filter_map(|at| routes.get(*at).cloned()).collect();
     places.get(*order(&left, &[]).0.first()?).copied()
 }
 
-/// The best of these ways to a host, for others to use.
+/// What a relay advertises of a host, given its own routes there: the best one.
 pub(crate) fn reach(to: &str, routes: Vec<Route>) -> Option<Reach> {
     let sure: Vec<Route> = routes.into_iter().filter(|route| !route.doubtful).collect();
     let best = sure.get(*order(&sure, &[]).0.first()?)?;
     let through = if let Way::Through(hosts) = &best.way { hosts.clone() } else { Vec::new() };
-    (through.len() < usize::from(HOPS)).then(|| Reach { to: to.to_owned(), through, figures: best.figures })
+    (through.len() < usize::from(MOST_RELAYS)).then(|| Reach { to: to.to_owned(), through, figures: best.figures })
 }
 
-/// What a neighbour is told of all that there is.
+/// The part of all advertisements that is for one neighbour.
 pub(crate) fn update_for(neighbour: &str, all: &[Reach]) -> RouteUpdate {
     let is_for = |reach: &&Reach| reach.to != neighbour && reach.through.iter().all(|one| one != neighbour);
     RouteUpdate { reach: all.iter().filter(is_for).cloned().collect() }

@@ -2,7 +2,7 @@
 //! break and daemons are started again. Where a way is open a link is there soon, and nobody dials without rest.
 
 use super::{Chance, play};
-use crate::link::backoff::Pace;
+use crate::link::backoff::Backoff;
 use crate::units::{MILLISECOND, SECOND};
 
 /// How long an address has to answer, as in `link/dial.rs`.
@@ -11,7 +11,7 @@ const PATIENCE: u64 = 4 * SECOND;
 const SOON: [u64; 2] = [30 * SECOND + PATIENCE + SECOND, 4 * SECOND + PATIENCE + SECOND];
 
 struct Host {
-    pace: Pace,
+    backoff: Backoff,
     /// Whether it can dial at all.
     can: bool,
     /// It has dialled the other one before, with success.
@@ -39,8 +39,15 @@ impl World {
     fn new(mut chance: Chance) -> Self {
         let one = chance.once_in(2);
         let now = chance.below(SECOND);
-        let host =
-            |can| Host { pace: Pace::new(now), can, worked: false, trying: None, last: None, reason: true, count: 0 };
+        let host = |can| Host {
+            backoff: Backoff::new(now),
+            can,
+            worked: false,
+            trying: None,
+            last: None,
+            reason: true,
+            count: 0,
+        };
         let hosts = [host(true), host(one)];
         Self {
             hosts,
@@ -56,7 +63,7 @@ impl World {
     fn next(&self) -> u64 {
         let due = self.hosts.iter().map(|host| match host.trying {
             Some((end, _)) => end,
-            None if host.can && !self.linked => host.pace.next,
+            None if host.can && !self.linked => host.backoff.next,
             None => u64::MAX,
         });
         due.min().unwrap_or(u64::MAX)
@@ -84,15 +91,15 @@ impl World {
             if well && self.open && !self.linked {
                 self.linked = true;
                 host.worked = true;
-                self.hosts.iter_mut().for_each(|host| host.pace.up());
+                self.hosts.iter_mut().for_each(|host| host.backoff.up());
             }
             return;
         }
-        if host.can && !self.linked && host.trying.is_none() && host.pace.next <= now {
+        if host.can && !self.linked && host.trying.is_none() && host.backoff.next <= now {
             let gap = host.last.map_or(u64::MAX, |last| now - last);
             assert!(host.reason || gap >= 125 * MILLISECOND, "dialled again after {gap} ns");
-            host.pace.dial(now, host.worked, chance);
-            assert!(host.pace.next > now);
+            host.backoff.dial(now, host.worked, chance);
+            assert!(host.backoff.next > now);
             (host.last, host.reason) = (Some(now), false);
             host.count += 1;
             host.trying = Some(if self.open { (now + self.trip, true) } else { (now + PATIENCE, false) });
@@ -128,15 +135,22 @@ impl World {
                     self.lose();
                 }
                 self.since = now;
-                self.hosts[at] =
-                    Host { pace: Pace::new(now), can, worked: false, trying: None, last: None, reason: true, count };
+                self.hosts[at] = Host {
+                    backoff: Backoff::new(now),
+                    can,
+                    worked: false,
+                    trying: None,
+                    last: None,
+                    reason: true,
+                    count,
+                };
             }
             _ => {
                 let at = self.chance.below(2) as usize;
-                self.hosts[at].pace.hurry(now);
+                self.hosts[at].backoff.dial_soon(now);
                 let host = &self.hosts[at];
                 let soon = host.last.map_or(now, |last| now.max(last + 500 * MILLISECOND));
-                assert!(host.pace.next <= soon, "{} is not soon after {now}", host.pace.next);
+                assert!(host.backoff.next <= soon, "{} is not soon after {now}", host.backoff.next);
             }
         }
     }
@@ -145,7 +159,7 @@ impl World {
         self.linked = false;
         for host in &mut self.hosts {
             let chance = self.chance.next();
-            host.pace.lost(self.now, chance);
+            host.backoff.lost(self.now, chance);
             host.reason = true;
         }
     }

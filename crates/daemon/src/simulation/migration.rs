@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use madrigal_proto::mux::Mux;
 
 use super::{Chance, play};
-use crate::streams::failover::{Due, Failover, link_limits};
+use crate::streams::failover::{Action, Failover, keepalive_limits};
 use crate::units::{MILLISECOND, SECOND};
 
 /// Within which both ends hear that there is no way any more, however they were cut off.
@@ -32,7 +32,7 @@ struct Link {
 type Place = (usize, usize, u64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Word {
+enum Message {
     Ask(u32),
     Agreed,
     Refused,
@@ -45,7 +45,7 @@ enum Event {
     Bytes(Place, Vec<u8>),
     Closed(Place),
     /// Of the stream of this number.
-    Word(Place, u64, Word),
+    Message(Place, u64, Message),
 }
 
 /// A stream's end.
@@ -100,7 +100,7 @@ impl World {
         let link = &mut self.links[link];
         link.count = count;
         link.muxes = [true, false].map(|dialled| {
-            let mut mux = Mux::new(dialled, link_limits(), now);
+            let mut mux = Mux::new(dialled, keepalive_limits(), now);
             mux.ping(now);
             Some(mux)
         });
@@ -119,14 +119,14 @@ impl World {
         self.events.insert((at, self.count), event(there));
     }
 
-    fn send(&mut self, from: Place, id: u64, word: Word) {
+    fn send(&mut self, from: Place, id: u64, message: Message) {
         if self.is_there(from) {
-            self.add(from, |place| Event::Word(place, id, word));
+            self.add(from, |place| Event::Message(place, id, message));
         }
     }
 
     /// One end of a link is no more, there.
-    fn drop_end(&mut self, place: Place, silent: bool) {
+    fn discard_end(&mut self, place: Place, silent: bool) {
         let (link, end, _) = place;
         if !self.is_there(place) {
             return;
@@ -140,30 +140,30 @@ impl World {
             for id in gone {
                 let ends = self.joined.remove(&id).unwrap();
                 let other = if ends[0] == place { ends[1] } else { ends[0] };
-                self.send(other, id, Word::Reset(Some(silent)));
+                self.send(other, id, Message::Reset(Some(silent)));
             }
             return;
         }
         let host = self.links[link].hosts[0];
         if self.ends[host].asked.is_some_and(|(_, at)| at == place) {
-            self.way_failed(host);
+            self.resume_failed(host);
         }
         if self.ends[host].at.is_some_and(|(_, at)| at == place) {
-            self.lose(host, silent);
+            self.way_lost(host, silent);
         }
     }
 
-    fn lose(&mut self, host: usize, silent: bool) {
+    fn way_lost(&mut self, host: usize, silent: bool) {
         let now = self.now;
         let end = &mut self.ends[host];
         end.at = None;
-        end.failover.get_or_insert_with(Failover::new).lose(now, host == 0, silent);
+        end.failover.get_or_insert_with(Failover::new).way_lost(now, host == 0, silent);
     }
 
-    fn way_failed(&mut self, host: usize) {
+    fn resume_failed(&mut self, host: usize) {
         if let Some((id, place)) = self.ends[host].asked.take() {
-            self.ends[host].failover.as_mut().unwrap().fail(self.now, "no");
-            self.send(place, id, Word::Reset(Some(false)));
+            self.ends[host].failover.as_mut().unwrap().attempt_failed(self.now, "no");
+            self.send(place, id, Message::Reset(Some(false)));
         }
     }
 
@@ -172,7 +172,7 @@ impl World {
         end.over = end.over.or(Some(self.now));
         end.failover = None;
         for (id, place) in [end.at.take(), end.asked.take()].into_iter().flatten() {
-            self.send(place, id, Word::Reset(None));
+            self.send(place, id, Message::Reset(None));
         }
     }
 
@@ -183,76 +183,78 @@ impl World {
         there.map(|place| (place, format!("r{}", place.0))).collect()
     }
 
-    fn ask(&mut self, place: Place, way: String) {
+    fn begin_attempt(&mut self, place: Place, way: String) {
         self.count += 1;
         let (id, now) = (self.count, self.now);
         let end = &mut self.ends[0];
         end.epoch += 1;
         let epoch = end.epoch;
-        end.failover.as_mut().unwrap().ask(now, way);
+        end.failover.as_mut().unwrap().begin_attempt(now, way);
         end.asked = Some((id, place));
-        self.send(place, id, Word::Ask(epoch));
+        self.send(place, id, Message::Ask(epoch));
     }
 
-    fn handle(&mut self, place: Place, id: u64, word: Word) {
+    fn handle(&mut self, place: Place, id: u64, message: Message) {
         let (link, end, _) = place;
         if end == 0 {
-            return self.handle_at_end(self.links[link].hosts[0], place, id, word);
+            return self.handle_at_end(self.links[link].hosts[0], place, id, message);
         }
         if let Some(ends) = self.joined.get(&id).copied() {
             let other = if ends[0] == place { ends[1] } else { ends[0] };
-            if let Word::Reset(_) = word {
+            if let Message::Reset(_) = message {
                 self.joined.remove(&id);
             }
-            return self.send(other, id, word);
+            return self.send(other, id, message);
         }
-        if let Word::Ask(_) = word {
+        if let Message::Ask(_) = message {
             let next = link + 1;
             let on = (next, 1, self.links[next].count);
             if self.is_there(on) {
                 self.joined.insert(id, [place, on]);
-                self.send(on, id, word);
+                self.send(on, id, message);
             } else {
-                self.send(place, id, Word::Refused);
+                self.send(place, id, Message::Refused);
             }
         }
     }
 
-    fn handle_at_end(&mut self, host: usize, place: Place, id: u64, word: Word) {
+    fn handle_at_end(&mut self, host: usize, place: Place, id: u64, message: Message) {
         let end = &mut self.ends[host];
-        match word {
-            Word::Ask(_) if end.over.is_some() => self.send(place, id, Word::Never),
-            Word::Ask(epoch) if epoch <= end.epoch => self.send(place, id, Word::Never),
-            Word::Ask(epoch) => {
+        match message {
+            Message::Ask(_) if end.over.is_some() => self.send(place, id, Message::Never),
+            Message::Ask(epoch) if epoch <= end.epoch => self.send(place, id, Message::Never),
+            Message::Ask(epoch) => {
                 end.epoch = epoch;
                 // It is further by now, if it has a way.
                 if end.at.is_some() && self.chance.once_in(3) {
-                    return self.send(place, id, Word::Refused);
+                    return self.send(place, id, Message::Refused);
                 }
                 let old = self.ends[host].at.replace((id, place));
                 self.ends[host].failover = None;
                 if let Some((old, at)) = old {
-                    self.send(at, old, Word::Reset(Some(false)));
+                    self.send(at, old, Message::Reset(Some(false)));
                 }
-                self.send(place, id, Word::Agreed);
+                self.send(place, id, Message::Agreed);
             }
-            Word::Agreed if end.asked.is_some_and(|(asked, _)| asked == id) => {
+            Message::Agreed if end.asked.is_some_and(|(asked, _)| asked == id) => {
                 let old = std::mem::replace(&mut end.at, end.asked.take());
                 end.failover = None;
                 if let Some((old, at)) = old {
-                    self.send(at, old, Word::Reset(Some(false)));
+                    self.send(at, old, Message::Reset(Some(false)));
                 }
             }
-            Word::Never if end.asked.is_some_and(|(asked, _)| asked == id) => {
-                if end.failover.as_ref().is_some_and(Failover::is_lost) {
+            Message::Never if end.asked.is_some_and(|(asked, _)| asked == id) => {
+                if end.failover.as_ref().is_some_and(Failover::is_disconnected) {
                     self.end(host)
                 } else {
-                    self.way_failed(host)
+                    self.resume_failed(host)
                 }
             }
-            Word::Refused | Word::Reset(_) if end.asked.is_some_and(|(asked, _)| asked == id) => self.way_failed(host),
-            Word::Reset(Some(silent)) if end.at.is_some_and(|(at, _)| at == id) => self.lose(host, silent),
-            Word::Reset(None) if end.at.is_some_and(|(at, _)| at == id) => self.end(host),
+            Message::Refused | Message::Reset(_) if end.asked.is_some_and(|(asked, _)| asked == id) => {
+                self.resume_failed(host)
+            }
+            Message::Reset(Some(silent)) if end.at.is_some_and(|(at, _)| at == id) => self.way_lost(host, silent),
+            Message::Reset(None) if end.at.is_some_and(|(at, _)| at == id) => self.end(host),
             _ => {}
         }
     }
@@ -260,20 +262,20 @@ impl World {
     fn failover(&mut self, host: usize) {
         let now = self.now;
         let Some(failover) = self.ends[host].failover.as_mut() else { return };
-        match failover.due(now) {
-            Due::Nothing => {}
-            Due::Better => {
-                failover.look_for_better();
+        match failover.action(now) {
+            Action::None => {}
+            Action::TryBetter => {
+                failover.begin_better();
                 self.better();
             }
-            Due::Over => self.end(host),
-            Due::Unanswered => self.way_failed(host),
-            Due::Look => {
+            Action::GiveUp => self.end(host),
+            Action::AttemptTimedOut => self.resume_failed(host),
+            Action::TryAny => {
                 let ways = self.ways();
                 let names: Vec<String> = ways.iter().map(|(_, name)| name.clone()).collect();
                 let chosen = self.ends[host].failover.as_mut().unwrap().choose(now, &names);
                 if let Some((place, way)) = chosen.and_then(|at| ways.get(at).cloned()) {
-                    self.ask(place, way);
+                    self.begin_attempt(place, way);
                 }
             }
         }
@@ -283,12 +285,12 @@ impl World {
     fn better(&mut self) {
         let ways = self.ways();
         let end = &mut self.ends[0];
-        if end.over.is_some() || ways.is_empty() || !end.failover.get_or_insert_with(Failover::new).may_move() {
+        if end.over.is_some() || ways.is_empty() || !end.failover.get_or_insert_with(Failover::new).may_migrate() {
             return;
         }
         let at = self.chance.below(ways.len() as u64) as usize;
         let (place, way) = ways[at].clone();
-        self.ask(place, way);
+        self.begin_attempt(place, way);
     }
 
     fn turn_links(&mut self) {
@@ -305,7 +307,7 @@ impl World {
                 let place = (link, end, self.links[link].count);
                 let Some(mux) = self.links[link].muxes[end].as_mut() else { continue };
                 if mux.handle_time(now).is_err() {
-                    self.drop_end(place, true);
+                    self.discard_end(place, true);
                     continue;
                 }
                 let mut bytes = Vec::new();
@@ -340,7 +342,7 @@ impl World {
             while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (_, count) = *entry.key();
                 let event = entry.remove();
-                let (Event::Bytes(place, _) | Event::Closed(place) | Event::Word(place, ..)) = &event;
+                let (Event::Bytes(place, _) | Event::Closed(place) | Event::Message(place, ..)) = &event;
                 let link = &self.links[place.0];
                 if link.cut > self.now {
                     // It was cut while this was on its way.
@@ -352,8 +354,8 @@ impl World {
                         let now = self.now;
                         self.links[place.0].muxes[place.1].as_mut().unwrap().receive(now, &bytes).unwrap();
                     }
-                    Event::Closed(place) => self.drop_end(place, false),
-                    Event::Word(place, id, word) if self.is_there(place) => self.handle(place, id, word),
+                    Event::Closed(place) => self.discard_end(place, false),
+                    Event::Message(place, id, message) if self.is_there(place) => self.handle(place, id, message),
                     _ => {}
                 }
             }
@@ -370,7 +372,7 @@ impl World {
             0 => {
                 for link in links {
                     let place = (link, 1, self.links[link].count);
-                    self.drop_end(place, false);
+                    self.discard_end(place, false);
                     self.links[link].again = until;
                 }
                 self.joined.retain(|_, ends| !links.contains(&ends[0].0));
@@ -379,7 +381,7 @@ impl World {
             _ => {
                 let end = self.chance.below(2) as usize;
                 let place = (one, end, self.links[one].count);
-                self.drop_end(place, false);
+                self.discard_end(place, false);
             }
         }
     }
@@ -457,25 +459,29 @@ fn both_ends_hear_in_time_that_there_is_no_way() {
 fn what_is_refused_again_and_again_stays_where_it_is() {
     play(1000, |mut chance| {
         let (mut failover, mut now, mut asked) = (Failover::new(), 0, 0);
-        while failover.may_move() {
-            failover.ask(now, "direct".to_owned());
+        while failover.may_migrate() {
+            failover.begin_attempt(now, "direct".to_owned());
             asked += 1;
             now += chance.below(SECOND);
-            if !chance.once_in(3) || failover.due(now) == Due::Unanswered {
-                failover.fail(now, "it is further by now");
+            if !chance.once_in(3) || failover.action(now) == Action::AttemptTimedOut {
+                failover.attempt_failed(now, "it is further by now");
             } else {
                 now = failover.deadline();
-                assert_eq!(failover.due(now), Due::Unanswered);
-                failover.fail(now, "no answer");
+                assert_eq!(failover.action(now), Action::AttemptTimedOut);
+                failover.attempt_failed(now, "no answer");
             }
             now = if failover.stays().is_some() { now } else { failover.deadline() };
             assert!(asked < 100 && now < 60 * SECOND, "asked {asked} times in {now} ns");
         }
         assert!(failover.stays().is_some_and(|why| why.contains("direct")) && failover.deadline() == u64::MAX);
         // What is lost then looks for a way as ever; and a new connection may be asked again.
-        failover.forgive();
-        assert!(failover.may_move());
-        failover.lose(now, true, chance.once_in(2));
-        assert!(failover.due(now) == Due::Look && failover.deadline() < now + DEADLINE && failover.stays().is_none());
+        failover.clear_refusals();
+        assert!(failover.may_migrate());
+        failover.way_lost(now, true, chance.once_in(2));
+        assert!(
+            failover.action(now) == Action::TryAny
+                && failover.deadline() < now + DEADLINE
+                && failover.stays().is_none()
+        );
     });
 }

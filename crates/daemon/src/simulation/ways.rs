@@ -7,7 +7,7 @@ use madrigal_selector::route::{Figures, Route, Way, order};
 
 use super::{Chance, play};
 use crate::grid::{Grid, Host as Place};
-use crate::routing::table::{self, HOPS, Told};
+use crate::routing::table::{self, Advertised, MOST_RELAYS};
 use crate::units::{MILLISECOND, SECOND};
 use crate::wire::RouteUpdate;
 
@@ -16,7 +16,7 @@ use crate::wire::RouteUpdate;
 struct Host {
     /// Links that it believes in, by the host at the other end: which of several there were between the two.
     links: BTreeMap<usize, u64>,
-    told: HashMap<usize, Vec<Told>>,
+    advertised: HashMap<usize, Vec<Advertised>>,
     /// When it tells its neighbours.
     next: u64,
 }
@@ -75,7 +75,7 @@ impl World {
         self.events.insert((at, self.count), (host, event));
     }
 
-    fn tell_soon(&mut self, host: usize) {
+    fn advertise_soon(&mut self, host: usize) {
         if self.grid.hosts[host].relay {
             self.hosts[host].next = self.hosts[host].next.min(self.now + 150 * MILLISECOND);
         }
@@ -87,7 +87,7 @@ impl World {
         self.real.insert(pair(one, other), link);
         for (here, there) in [(one, other), (other, one)] {
             self.hosts[here].links.insert(there, link);
-            self.tell_soon(here);
+            self.advertise_soon(here);
         }
     }
 
@@ -110,8 +110,8 @@ impl World {
         });
         let relays = self.hosts[host].links.keys().filter(|peer| self.grid.hosts[**peer].relay && **peer != to);
         let by = |relay: &usize| {
-            let told = self.hosts[host].told.get(relay).map(Vec::as_slice).unwrap_or_default();
-            table::ways_by(&self.grid.hosts[*relay].name, self.figures(host, *relay), told, to)
+            let advertised = self.hosts[host].advertised.get(relay).map(Vec::as_slice).unwrap_or_default();
+            table::ways_by(&self.grid.hosts[*relay].name, self.figures(host, *relay), advertised, to)
         };
         direct.into_iter().chain(relays.flat_map(by)).collect()
     }
@@ -136,7 +136,7 @@ impl World {
             }
             let own = &self.grid.hosts[at].name;
             assert!(!through.contains(own) && at != from, "from {from} to {to}: by {through:?} to {own} again");
-            assert!(through.len() < usize::from(HOPS), "{through:?}");
+            assert!(through.len() < usize::from(MOST_RELAYS), "{through:?}");
             let passed: Vec<String> = through.iter().chain([&self.grid.hosts[from].name]).cloned().collect();
             let routes = self.routes(at, to);
             let Some(place) = table::next_hop(own, &routes, &passed) else { return false };
@@ -164,13 +164,17 @@ impl World {
         match event {
             Event::Lost { peer, link } if self.hosts[host].links.get(&peer) == Some(&link) => {
                 self.hosts[host].links.remove(&peer);
-                self.hosts[host].told.remove(&peer);
-                self.tell_soon(host);
+                self.hosts[host].advertised.remove(&peer);
+                self.advertise_soon(host);
             }
             Event::RouteUpdate { from, link, update } if self.real.get(&pair(host, from)) == Some(&link) => {
-                let Some(told) = table::believed(&self.grid, host, from, update) else { return };
-                if self.hosts[host].told.insert(from, told.clone()).is_none_or(|before| before != told) {
-                    self.tell_soon(host);
+                let Some(advertised) = table::filter_update(&self.grid, host, from, update) else { return };
+                if self.hosts[host]
+                    .advertised
+                    .insert(from, advertised.clone())
+                    .is_none_or(|before| before != advertised)
+                {
+                    self.advertise_soon(host);
                 }
             }
             _ => {}

@@ -1,53 +1,54 @@
-//! The attempts of a call: one way after another is asked to connect.
+//! The attempts of a call: the ways are asked to connect, one after another.
 
 use std::os::fd::OwnedFd;
 
-use madrigal_proto::mux::{Class, Mux, StreamId};
+use madrigal_proto::mux::{Class, Mux};
 
 use crate::daemon::Daemon;
 use crate::link::Link;
 use crate::poll::Token;
-use crate::routing::table::HOPS;
-use crate::socket::{self, Got};
-use crate::streams::call::{AGAIN, Ask, Kind};
+use crate::routing::table::MOST_RELAYS;
+use crate::socket::{self, Recv};
+use crate::streams::call::{Attempt, CallerKind, RETRY_AFTER};
 use crate::streams::pipe::End;
-use crate::streams::stream::Holder;
+use crate::streams::stream::{Stream, StreamOwner};
 use crate::units::SECOND;
-use crate::wire::{About, Order, Verdict};
+use crate::wire::{ConnectReply, ConnectRequest, StreamHeader};
 
-/// How long one way may take to answer.
-const PATIENCE: u64 = 6 * SECOND;
+/// The time that one way has to answer.
+const REPLY_TIMEOUT: u64 = 6 * SECOND;
 
 impl Daemon {
     /// Tries the next way of a call.
     pub(crate) fn try_call(&mut self, token: Token) {
         let now = self.now;
-        let Some(call) = self.calls.get(&token).filter(|call| call.ask.is_none() && !call.egress) else { return };
+        let Some(call) = self.calls.get(&token).filter(|call| call.attempt.is_none() && !call.egress) else { return };
         let (host, port) = (call.host, call.target.port);
         let ways = self.ways_to(host, call.target.question.is_none().then_some(port));
         let is_due = |way: &String| call.tried.get(way).is_none_or(|(next, _)| *next <= now);
         let due = ways.into_iter().map(|(link, way)| (link, way.to_string())).find(|(_, way)| is_due(way));
         let Some(call) = self.calls.get_mut(&token) else { return };
-        call.next = now + AGAIN;
+        call.next = now + RETRY_AFTER;
         match due {
-            Some((link, way)) => self.ask(token, link, way),
-            None => self.hurry(host),
+            Some((link, way)) => self.attempt(token, link, way),
+            None => self.dial_soon(host),
         }
     }
 
-    pub(crate) fn ask(&mut self, token: Token, link: Token, way: String) {
+    /// Asks a way to connect.
+    fn attempt(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
         let Some(call) = self.calls.get_mut(&token) else { return };
         let source = match call.caller.kind {
-            Kind::Client => None,
-            Kind::Forward => socket::peer(&call.caller.socket).map(|at| at.to_string()),
-            Kind::Program(_) => source(&call.caller.socket),
+            CallerKind::Client => None,
+            CallerKind::Forward => socket::peer_addr(&call.caller.socket).map(|at| at.to_string()),
+            CallerKind::Program(_) => source(&call.caller.socket),
         };
         let (host, port) = (call.target.host.clone(), call.target.port);
-        let order = Order {
+        let request = ConnectRequest {
             host,
             port,
-            hops: HOPS,
+            hops: MOST_RELAYS,
             from,
             source,
             through: Vec::new(),
@@ -55,71 +56,73 @@ impl Daemon {
             id: Some(call.id.clone()),
             resume: None,
         };
-        let about = About::Order(order).bytes();
+        let header = StreamHeader::Connect(request).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
-        match mux.map(|mux| mux.open(Class::Data, &about)) {
+        match mux.map(|mux| mux.open(Class::Data, &header)) {
             Some(Ok(stream)) => {
                 let stream = (link, stream);
-                call.ask = Some(Ask { stream, way, received: Vec::new(), deadline: now + PATIENCE });
-                self.streams.insert(stream, Holder::Call(token));
-                self.dirty.insert(link);
+                call.attempt = Some(Attempt { stream, way, received: Vec::new(), deadline: now + REPLY_TIMEOUT });
+                self.streams.insert(stream, StreamOwner::Call(token));
+                self.unflushed.insert(link);
             }
-            Some(Err(error)) => drop(call.tried.insert(way, (now + AGAIN, error.to_string()))),
+            Some(Err(error)) => drop(call.tried.insert(way, (now + RETRY_AFTER, error.to_string()))),
             None => {}
         }
     }
 
-    /// Something came back on a stream that a call opened.
-    pub(crate) fn handle_verdict(&mut self, token: Token, link: Token, stream: StreamId) {
+    /// The reply comes, or a part of it.
+    pub(crate) fn handle_reply(&mut self, token: Token, stream: Stream) {
         let mut buffer = [0; 1024];
         loop {
-            // Once it is answered, what comes is for the program, and stays where it is until its connect is complete.
-            let ask = self.calls.get(&token).and_then(|call| call.ask.as_ref());
-            if ask.is_none_or(|ask| ask.stream != (link, stream)) {
+            // What follows the reply is payload. It stays in the stream until the caller is connected.
+            let attempt = self.calls.get(&token).and_then(|call| call.attempt.as_ref());
+            if attempt.is_none_or(|attempt| attempt.stream != stream) {
                 return;
             }
-            let got = self.read_stream((link, stream), &mut buffer);
-            let Some(ask) = self.calls.get_mut(&token).and_then(|call| call.ask.as_mut()) else { return };
-            let count = match got {
-                Ok(Got::Bytes(count)) => count,
-                Ok(Got::Nothing) => return,
-                Ok(Got::End) | Err(_) => return self.ask_failed(token, Verdict::NotNow, "it ended without a word"),
-            };
-            ask.received.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            match Verdict::read(&ask.received) {
-                Ok(None) => {}
-                Ok(Some((Verdict::Connected, _, len))) => {
-                    let rest = ask.received.split_off(len);
-                    return self.connected(token, End::Stream((link, stream)), rest);
+            let read = self.read_stream(stream, &mut buffer);
+            let Some(attempt) = self.calls.get_mut(&token).and_then(|call| call.attempt.as_mut()) else { return };
+            let count = match read {
+                Ok(Recv::Bytes(count)) => count,
+                Ok(Recv::WouldBlock) => return,
+                Ok(Recv::End) | Err(_) => {
+                    return self.attempt_failed(token, ConnectReply::Unavailable, "it ended without a word");
                 }
-                Ok(Some((verdict, why, _))) => return self.ask_failed(token, verdict, &why),
-                Err(()) => return self.ask_failed(token, Verdict::NotNow, "it answered nonsense"),
+            };
+            attempt.received.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            match ConnectReply::read(&attempt.received) {
+                Ok(None) => {}
+                Ok(Some((ConnectReply::Connected, _, len))) => {
+                    let rest = attempt.received.split_off(len);
+                    return self.call_connected(token, End::Stream(stream), rest);
+                }
+                Ok(Some((reply, why, _))) => return self.attempt_failed(token, reply, &why),
+                Err(()) => return self.attempt_failed(token, ConnectReply::Unavailable, "it answered nonsense"),
             }
         }
     }
 
-    /// The link that a call had asked on is gone.
-    pub(crate) fn ask_lost(&mut self, token: Token, stream: (Token, StreamId)) {
-        let asked = self.calls.get(&token).and_then(|call| call.ask.as_ref());
-        if asked.is_some_and(|ask| ask.stream == stream) {
-            self.ask_failed(token, Verdict::NotNow, "the link broke");
+    /// The stream of an attempt was reset.
+    pub(crate) fn attempt_lost(&mut self, token: Token, stream: Stream) {
+        let current = self.calls.get(&token).and_then(|call| call.attempt.as_ref());
+        if current.is_some_and(|attempt| attempt.stream == stream) {
+            self.attempt_failed(token, ConnectReply::Unavailable, "the link broke");
         }
     }
 
-    fn ask_failed(&mut self, token: Token, verdict: Verdict, why: &str) {
+    fn attempt_failed(&mut self, token: Token, reply: ConnectReply, why: &str) {
         let now = self.now;
         let Some(call) = self.calls.get_mut(&token) else { return };
-        let Some(ask) = call.ask.take() else { return };
+        let Some(attempt) = call.attempt.take() else { return };
         call.next = now;
-        call.tried.insert(ask.way, (now + AGAIN, why.to_owned()));
-        self.reset_stream(ask.stream);
-        if verdict == Verdict::Never {
+        call.tried.insert(attempt.way, (now + RETRY_AFTER, why.to_owned()));
+        self.reset_stream(attempt.stream);
+        if reply == ConnectReply::Refused {
             self.call_failed(token, why);
         }
     }
 }
 
-/// The address that a program's socket has by now.
+/// The address of a program's socket, if it has a port already.
 fn source(socket: &OwnedFd) -> Option<String> {
-    socket::own(socket).filter(|at| at.port() != 0).map(|at| at.to_string())
+    socket::local_addr(socket).filter(|at| at.port() != 0).map(|at| at.to_string())
 }

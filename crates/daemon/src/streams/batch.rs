@@ -1,11 +1,11 @@
-//! Bytes of one pipe that go to its socket in one write.
+//! Payload of one pipe that goes to its socket in one write, since each write may wake a program.
 
 use crate::poll::Token;
 
-/// So much is brought on at once.
-const LONG: usize = 256 << 10;
+/// The size of a full batch.
+const FULL: usize = 256 << 10;
 
-/// What came to a pipe whose other end is a socket, and goes there together.
+/// Payload for the socket of a pipe.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) pipe: Token,
@@ -13,8 +13,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Whether it should be brought on before there is more.
-    pub(crate) fn is_long(&self) -> bool {
-        self.bytes.len() >= LONG
+    /// Whether it should be written now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= FULL
     }
 }

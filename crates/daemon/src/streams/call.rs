@@ -3,67 +3,69 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use madrigal_proto::mux::StreamId;
-
 use crate::poll::Token;
+use crate::streams::stream::Stream;
 use crate::units::{MILLISECOND, SECOND};
 use crate::wire::Target;
 
-/// How long a call may take.
-pub(crate) const LIMIT: u64 = 12 * SECOND;
-/// A way that did not work is tried again after this time.
-pub(crate) const AGAIN: u64 = 300 * MILLISECOND;
-/// What a way said that said nothing.
-pub(crate) const SILENT: &str = "no answer";
+/// The time limit of a call.
+pub(crate) const CALL_TIMEOUT: u64 = 12 * SECOND;
+/// The pause before a way that failed is tried again.
+pub(crate) const RETRY_AFTER: u64 = 300 * MILLISECOND;
+/// Why a way failed that did not answer in time.
+pub(crate) const NO_ANSWER: &str = "no answer";
 
-/// Who calls.
+/// Who waits for the stream.
 pub(crate) struct Caller {
     pub(crate) socket: OwnedFd,
     pub(crate) token: Token,
-    pub(crate) kind: Kind,
-    /// What it sent already, for the other end.
+    pub(crate) kind: CallerKind,
+    /// Bytes that it sent already, for the other end.
     pub(crate) staged: Vec<u8>,
 }
 
 /// What a caller's socket is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    /// A client's, which is told what became of it, and goes on with it.
+pub(crate) enum CallerKind {
+    /// A connection to the control socket. It gets a reply, and carries the stream then.
     Client,
-    /// The accepted one of a forwarded port.
+    /// A connection to a forwarded port.
     Forward,
-    /// A copy of a program's own, whose connect is parked; the number of its route.
+    /// A copy of a program's socket, whose connect is parked; the id of its connection.
     Program(u64),
 }
 
-/// A call that waits.
+/// A call that is not connected yet.
 pub(crate) struct Call {
     pub(crate) caller: Caller,
-    /// What its stream is called, should it move.
+    /// The id of its stream.
     pub(crate) id: String,
     pub(crate) target: Target,
     pub(crate) host: usize,
+    /// When it fails.
     pub(crate) end: u64,
+    /// When the next way is tried.
     pub(crate) next: u64,
-    pub(crate) ask: Option<Ask>,
-    /// When each way may be tried again, and what it said, by its name.
+    pub(crate) attempt: Option<Attempt>,
+    /// The ways that failed: when each may be tried again, and why it failed.
     pub(crate) tried: BTreeMap<String, (u64, String)>,
-    /// A port of this host is being connected to.
+    /// The target is a port of this host.
     pub(crate) egress: bool,
 }
 
-/// A way that is being tried.
-pub(crate) struct Ask {
-    pub(crate) stream: (Token, StreamId),
+/// A way that was asked to connect.
+pub(crate) struct Attempt {
+    pub(crate) stream: Stream,
     pub(crate) way: String,
+    /// What came of the reply.
     pub(crate) received: Vec<u8>,
     pub(crate) deadline: u64,
 }
 
 impl Call {
-    /// When it is due.
+    /// Its next deadline.
     pub(crate) fn deadline(&self) -> u64 {
-        let next = self.ask.as_ref().map_or(self.next, |ask| ask.deadline);
+        let next = self.attempt.as_ref().map_or(self.next, |attempt| attempt.deadline);
         if self.egress { self.end } else { self.end.min(next) }
     }
 }

@@ -3,16 +3,15 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use madrigal_proto::mux::StreamId;
-
 use crate::poll::Token;
 use crate::streams::origin::Origin;
+use crate::streams::stream::Stream;
 
-/// Who wants it.
+/// Who asked for a connection to a port of this host, or for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Requester {
     /// Another daemon, on this stream.
-    Stream((Token, StreamId)),
+    Stream(Stream),
     /// A call of this host.
     Call(Token),
 }
@@ -20,15 +19,17 @@ pub(crate) enum Answer {
 /// A connection that is being made.
 pub(crate) struct Egress {
     pub(crate) socket: Option<OwnedFd>,
-    /// Where it goes, and what is tried after that, last first.
+    /// The address that is tried, and those that are tried next, last first.
     pub(crate) at: SocketAddr,
-    pub(crate) rest: Vec<SocketAddr>,
-    pub(crate) told: Vec<String>,
-    pub(crate) answer: Answer,
+    pub(crate) untried: Vec<SocketAddr>,
+    /// The addresses that failed, and why.
+    pub(crate) failures: Vec<String>,
+    pub(crate) requester: Requester,
+    /// Where the stream comes from, in words.
     pub(crate) from: String,
-    /// What its stream is called, if it can be moved.
+    /// The identity of the stream, if it is resumable.
     pub(crate) origin: Option<Origin>,
-    /// The hosts that carry it to this one.
+    /// The hosts on its way to this one.
     pub(crate) hops: Vec<String>,
     pub(crate) deadline: u64,
 }

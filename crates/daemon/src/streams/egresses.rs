@@ -3,34 +3,42 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::daemon::Daemon;
-use crate::descriptor::Thing;
+use crate::descriptor::Descriptor;
 use crate::local::libc_socket;
 use crate::poll::Token;
 use crate::socket;
-use crate::streams::egress::{Answer, Egress};
+use crate::streams::egress::{Egress, Requester};
 use crate::streams::origin::Origin;
 use crate::streams::pipe::{End, Side};
-use crate::streams::stream::Holder;
+use crate::streams::stream::StreamOwner;
 use crate::units::SECOND;
-use crate::wire::Verdict;
+use crate::wire::ConnectReply;
 
-/// How long one address has to answer.
-const PATIENCE: u64 = 3 * SECOND;
+/// The time that one address has to answer.
+const CONNECT_TIMEOUT: u64 = 3 * SECOND;
 
 impl Daemon {
     /// Begins to connect to a port of this host.
-    pub(crate) fn land(&mut self, port: u16, answer: Answer, from: &str, origin: Option<Origin>, hops: Vec<String>) {
+    pub(crate) fn begin_egress(
+        &mut self,
+        port: u16,
+        requester: Requester,
+        from: &str,
+        origin: Option<Origin>,
+        hops: Vec<String>,
+    ) {
         let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
         let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let mut rest: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
-        rest.reverse();
-        let Some(at) = rest.pop() else { return };
-        let (socket, told, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + PATIENCE);
-        let token = self.token();
-        self.things.insert(token, Thing::Egress);
-        self.egresses.insert(token, Egress { socket, at, rest, told, answer, from, origin, hops, deadline });
-        if let Answer::Stream(stream) = answer {
-            self.streams.insert(stream, Holder::Egress(token));
+        let mut untried: Vec<SocketAddr> =
+            loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
+        untried.reverse();
+        let Some(at) = untried.pop() else { return };
+        let (socket, failures, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + CONNECT_TIMEOUT);
+        let token = self.new_token();
+        self.descriptors.insert(token, Descriptor::Egress);
+        self.egresses.insert(token, Egress { socket, at, untried, failures, requester, from, origin, hops, deadline });
+        if let Requester::Stream(stream) = requester {
+            self.streams.insert(stream, StreamOwner::Egress(token));
         }
         self.start_egress(token);
     }
@@ -41,14 +49,14 @@ impl Daemon {
         match libc_socket::dial(egress.at).and_then(|socket| self.poll.add(&socket, token).map(|()| socket)) {
             Ok(socket) => {
                 egress.socket = Some(socket);
-                egress.deadline = now + PATIENCE;
+                egress.deadline = now + CONNECT_TIMEOUT;
                 self.poll_egress(token);
             }
             Err(errno) => self.egress_failed(token, &errno.to_string()),
         }
     }
 
-    /// Something happened to it.
+    /// The socket changed.
     pub(crate) fn poll_egress(&mut self, token: Token) {
         let Some(egress) = self.egresses.get(&token) else { return };
         let Some(socket) = &egress.socket else { return };
@@ -61,44 +69,44 @@ impl Daemon {
 
     fn egress_connected(&mut self, token: Token) {
         let Some(egress) = self.egresses.remove(&token) else { return };
-        let Egress { socket: Some(socket), at, answer, from, origin, hops, .. } = egress else { return };
-        let near = socket::own(&socket);
+        let Egress { socket: Some(socket), at, requester, from, origin, hops, .. } = egress else { return };
+        let near = socket::local_addr(&socket);
         libc_socket::reset_at_close(&socket, true);
         let end = End::Socket { socket, token, is_tcp: true };
-        match answer {
-            Answer::Call(call) => self.connected(call, end, Vec::new()),
-            Answer::Stream(stream) => {
+        match requester {
+            Requester::Call(call) => self.call_connected(call, end, Vec::new()),
+            Requester::Stream(stream) => {
                 let line = format!("let in: {from} to {at}");
-                self.note(&line);
-                self.tell(stream, Verdict::Connected, "");
-                let tls = self.is_enciphered(&End::Stream(stream));
+                self.log_line(&line);
+                self.send_reply(stream, ConnectReply::Connected, "");
+                let tls = self.is_encrypted(&End::Stream(stream));
                 let pipe = self.join_as(Side::new(End::Stream(stream), Vec::new()), Side::new(end, Vec::new()), origin);
                 self.record(pipe, &line);
-                self.route_let_in(pipe, near, at, (hops, tls));
+                self.connection_let_in(pipe, near, at, (hops, tls));
             }
         }
     }
 
-    /// An address did not work: the next one, or the end.
+    /// An address failed: the next one is tried, or the requester gets the reasons.
     pub(crate) fn egress_failed(&mut self, token: Token, why: &str) {
         let Some(egress) = self.egresses.get_mut(&token) else { return };
-        egress.told.push(format!("{}: {why}", egress.at));
+        egress.failures.push(format!("{}: {why}", egress.at));
         egress.socket = None;
-        if let Some(next) = egress.rest.pop() {
+        if let Some(next) = egress.untried.pop() {
             egress.at = next;
             return self.start_egress(token);
         }
-        let (answer, told) = (egress.answer, egress.told.join(", "));
+        let (requester, why) = (egress.requester, egress.failures.join(", "));
         self.drop_egress(token);
-        match answer {
-            Answer::Stream(stream) => self.tell(stream, Verdict::Never, &told),
-            Answer::Call(call) => self.call_failed(call, &told),
+        match requester {
+            Requester::Stream(stream) => self.send_reply(stream, ConnectReply::Refused, &why),
+            Requester::Call(call) => self.call_failed(call, &why),
         }
     }
 
-    /// Nobody wants it any more.
+    /// Removes it; its requester is gone, or has its answer.
     pub(crate) fn drop_egress(&mut self, token: Token) {
-        self.things.remove(&token);
+        self.descriptors.remove(&token);
         self.egresses.remove(&token);
     }
 }

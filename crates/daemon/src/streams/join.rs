@@ -1,52 +1,52 @@
-//! Pipes begin and end here.
+//! Creates and ends pipes.
 
 use madrigal_proto::mux::Mux;
 
 use crate::daemon::Daemon;
-use crate::descriptor::Thing;
+use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::local::libc_socket;
 use crate::poll::Token;
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::{End, Pipe, Side};
 use crate::streams::record::Record;
-use crate::streams::stream::{Holder, Stream};
-use crate::wire::Gone;
+use crate::streams::stream::{Stream, StreamOwner};
+use crate::wire::ResetCause;
 
 impl Daemon {
-    /// Joins two ends; what holds them.
+    /// Joins two ends by a pipe.
     pub(crate) fn join(&mut self, one: Side, other: Side) -> Token {
         self.join_as(one, other, None)
     }
 
-    /// Joins two ends, of which one is a stream that can go on by another way; what holds them.
+    /// Joins two ends by a pipe. With an `origin` the end that is a stream becomes resumable.
     pub(crate) fn join_as(&mut self, mut one: Side, mut other: Side, origin: Option<Origin>) -> Token {
-        let pipe = self.token();
-        let (mut gone, mut good) = (false, true);
+        let pipe = self.new_token();
+        let (mut lost, mut valid) = (false, true);
         for side in [&mut one, &mut other] {
             match &side.end {
                 End::Socket { socket, token, is_tcp } => {
                     if *is_tcp {
                         libc_socket::reset_at_close(socket, true);
                     }
-                    self.things.insert(*token, Thing::Socket(pipe));
+                    self.descriptors.insert(*token, Descriptor::Socket(pipe));
                 }
                 End::Stream(stream) => {
-                    gone |= !self.has_stream(*stream);
-                    self.streams.insert(*stream, Holder::Pipe(pipe));
-                    good &= origin.is_none() || side.count().is_ok();
+                    lost |= !self.has_stream(*stream);
+                    self.streams.insert(*stream, StreamOwner::Pipe(pipe));
+                    valid &= origin.is_none() || side.make_resumable().is_ok();
                 }
-                End::Nobody | End::FailingOver => {}
+                End::Null | End::Disconnected => {}
             }
         }
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &origin {
-            self.movable.insert(id.clone(), pipe);
+            self.resumable_pipes.insert(id.clone(), pipe);
         }
-        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, held: 0, record: None });
-        match (good, gone) {
-            (false, _) => self.break_pipe(pipe, Gone::Ended),
-            // It broke before there was anybody to be told.
-            (true, true) => self.lose_way(pipe, Gone::Lost),
+        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, retained: 0, record: None });
+        match (valid, lost) {
+            (false, _) => self.abort_pipe(pipe, ResetCause::Ended),
+            // The stream was reset before it had this owner.
+            (true, true) => self.handle_way_lost(pipe, ResetCause::LinkLost),
             (true, false) => self.pump(pipe),
         }
         pipe
@@ -56,66 +56,66 @@ impl Daemon {
         self.links.get_mut(&link).and_then(Link::mux).is_some_and(|mux: &mut Mux| mux.contains(stream))
     }
 
-    /// One end is no more: the other hears of it.
-    pub(crate) fn break_pipe(&mut self, token: Token, why: Gone) {
+    /// Ends a pipe, one of whose ends failed: the other end is reset.
+    pub(crate) fn abort_pipe(&mut self, token: Token, cause: ResetCause) {
         if let Some(pipe) = self.pipes.remove(&token) {
-            self.end_pipe(token, pipe, Some(why));
+            self.end_pipe(token, pipe, Some(cause));
         }
     }
 
-    pub(crate) fn end_pipe(&mut self, token: Token, pipe: Pipe, broken: Option<Gone>) {
-        self.kept = self.kept.saturating_sub(pipe.held);
-        self.note_end(&pipe, broken.is_some());
-        self.anchor(token);
+    /// Ends a pipe that is out of its table; `broken`: because an end failed.
+    pub(crate) fn end_pipe(&mut self, token: Token, pipe: Pipe, broken: Option<ResetCause>) {
+        self.retained = self.retained.saturating_sub(pipe.retained);
+        self.log_end(&pipe, broken.is_some());
+        self.cancel_migration(token);
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &pipe.origin {
-            self.movable.remove(id);
+            self.resumable_pipes.remove(id);
         }
         let over = pipe.is_over();
         for side in pipe.sides {
             match (side.end, broken) {
                 (End::Socket { socket, token, is_tcp }, _) => {
-                    self.things.remove(&token);
+                    self.descriptors.remove(&token);
                     if is_tcp {
-                        // Where all was said, nobody is told that it broke after that.
+                        // Where both directions had ended, the peer sees no reset.
                         libc_socket::reset_at_close(&socket, broken.is_some() && !over);
                     }
                 }
-                (End::Stream(stream), Some(why)) => self.reset_stream_as(stream, why),
+                (End::Stream(stream), Some(cause)) => self.reset_stream_as(stream, cause),
                 (End::Stream(stream), None) if side.resumable.is_some() => {
                     self.finish_stream(stream);
-                    // Until the other end has finished it, too.
-                    self.streams.insert(stream, Holder::Probe);
-                    self.go_on_probing(stream.0, stream.1);
+                    // What the other end still sends, up to its end, is discarded.
+                    self.streams.insert(stream, StreamOwner::Discard);
+                    self.service_discard(stream.0, stream.1);
                 }
                 (End::Stream(stream), None) => drop(self.streams.remove(&stream)),
-                (End::Nobody | End::FailingOver, _) => {}
+                (End::Null | End::Disconnected, _) => {}
             }
         }
     }
 
-    /// An end that nobody wants.
-    pub(crate) fn drop_end(&mut self, end: End) {
+    /// Closes an end that is not joined.
+    pub(crate) fn discard_end(&mut self, end: End) {
         match end {
-            End::Socket { token, .. } => drop(self.things.remove(&token)),
+            End::Socket { token, .. } => drop(self.descriptors.remove(&token)),
             End::Stream(stream) => self.reset_stream(stream),
-            End::Nobody | End::FailingOver => {}
+            End::Null | End::Disconnected => {}
         }
     }
 
-    /// The end of a pipe is to be told by the words that told of its beginning.
+    /// Has the log repeat `line`, which it has of the beginning, when the pipe ends.
     pub(crate) fn record(&mut self, pipe: Token, line: &str) {
         let record = Record { line: line.to_owned(), since: self.now };
         match self.pipes.get_mut(&pipe) {
             Some(pipe) => pipe.record = Some(record),
-            // It broke as it began.
-            None => self.note(&record.told(self.now, [0, 0], true)),
+            // The pipe has ended already.
+            None => self.log_line(&record.describe(self.now, [0, 0], true)),
         }
     }
 
-    /// A pipe ends.
-    pub(crate) fn note_end(&mut self, pipe: &Pipe, broken: bool) {
+    fn log_end(&mut self, pipe: &Pipe, broken: bool) {
         if let Some(record) = &pipe.record {
-            self.note(&record.told(self.now, pipe.carried(), broken && !pipe.is_over()));
+            self.log_line(&record.describe(self.now, pipe.byte_counts(), broken && !pipe.is_over()));
         }
     }
 }

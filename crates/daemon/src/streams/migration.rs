@@ -3,27 +3,28 @@
 use crate::streams::failover::Failover;
 use crate::streams::stream::Stream;
 
-/// A stream that is to go on by another way.
-pub(crate) struct FailingOver {
+/// A migration: the decisions, and the attempt that is under way.
+pub(crate) struct Migration {
     pub(crate) failover: Failover,
-    pub(crate) ask: Option<Ask>,
+    pub(crate) attempt: Option<ResumeAttempt>,
 }
 
-/// A way that was asked for.
-pub(crate) struct Ask {
+/// A way on which the stream is to be resumed.
+pub(crate) struct ResumeAttempt {
     pub(crate) stream: Stream,
     pub(crate) way: String,
-    /// How far we said that we are.
-    pub(crate) got: u64,
+    /// Our position in the request.
+    pub(crate) position: u64,
+    /// What came of the reply.
     pub(crate) received: Vec<u8>,
 }
 
-impl FailingOver {
+impl Migration {
     pub(crate) fn new() -> Self {
-        Self { failover: Failover::new(), ask: None }
+        Self { failover: Failover::new(), attempt: None }
     }
 
-    /// When it is due.
+    /// Its next deadline.
     pub(crate) fn deadline(&self) -> u64 {
         self.failover.deadline()
     }

@@ -17,229 +17,236 @@ use madrigal_selector::route::Way;
 use crate::daemon::Daemon;
 use crate::link::Link;
 use crate::poll::Token;
-use crate::routing::table::HOPS;
-use crate::socket::Got;
-use crate::streams::failover::Due;
-use crate::streams::migration::{Ask, FailingOver};
+use crate::routing::table::MOST_RELAYS;
+use crate::socket::Recv;
+use crate::streams::failover::Action;
+use crate::streams::migration::{Migration, ResumeAttempt};
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::End;
-use crate::streams::stream::{Holder, Stream};
-use crate::wire::{About, Gone, Order, Resume, Verdict};
+use crate::streams::stream::{Stream, StreamOwner};
+use crate::wire::{ConnectReply, ConnectRequest, ResetCause, Resume, StreamHeader};
 
 impl Daemon {
-    /// There is a new connection with a host: streams to it that go another way may move.
-    pub(crate) fn move_all(&mut self, host: usize) {
+    /// There is a new connection with a host: streams that reach it another way may migrate to it.
+    pub(crate) fn try_better_ways(&mut self, host: usize) {
         let to = |origin: &Origin| matches!(origin.role, Role::Caller { host: there, .. } if there == host);
         let pipes: Vec<Token> =
             self.pipes.iter().filter(|(_, pipe)| pipe.origin.as_ref().is_some_and(to)).map(|(t, _)| *t).collect();
         for pipe in pipes {
-            if let Some(failing_over) = self.failing_over.get_mut(&pipe) {
-                failing_over.failover.forgive();
+            if let Some(migration) = self.migrations.get_mut(&pipe) {
+                migration.failover.clear_refusals();
             }
-            self.move_one(pipe);
+            self.try_better_way(pipe);
         }
     }
 
-    /// Asks the far daemon to move a stream, if its best way is a connection now, and was not.
-    fn move_one(&mut self, token: Token) {
+    /// Begins a migration to the best way, if that is a direct connection, and the stream's own way is none.
+    fn try_better_way(&mut self, token: Token) {
         let Some(pipe) = self.pipes.get(&token).filter(|pipe| !pipe.is_over()) else { return };
         let Some(Origin { role: Role::Caller { host, port, way }, .. }) = pipe.origin.clone() else { return };
         let Some((link, best)) = self.ways_to(host, Some(port)).into_iter().next() else { return };
         let better = [Way::Direct, Way::Reverse].contains(&best) && !["direct", "reverse"].contains(&way.as_str());
-        if self.failing_over.get(&token).is_some_and(|failing_over| !failing_over.failover.may_move()) {
+        if self.migrations.get(&token).is_some_and(|migration| !migration.failover.may_migrate()) {
             return;
         }
         if better {
-            self.failing_over.entry(token).or_insert_with(FailingOver::new);
-            self.ask_to_go_on(token, link, best.to_string());
+            self.migrations.entry(token).or_insert_with(Migration::new);
+            self.open_resumed(token, link, best.to_string());
         } else {
-            self.failing_over.remove(&token);
+            self.migrations.remove(&token);
         }
     }
 
-    /// The way of a pipe's stream is no more: it waits for another one.
-    pub(crate) fn lose_way(&mut self, token: Token, why: Gone) {
+    /// The stream of a pipe lost its way. If it is resumable it waits for another one, else the pipe ends.
+    pub(crate) fn handle_way_lost(&mut self, token: Token, cause: ResetCause) {
         let now = self.now;
         let Some(pipe) = self.pipes.get_mut(&token) else { return };
         let is_caller = pipe.origin.as_ref().map(|origin| matches!(origin.role, Role::Caller { .. }));
-        let (Some(is_caller), Some(far)) = (is_caller, pipe.far().filter(|_| why != Gone::Ended)) else {
-            return self.break_pipe(token, why);
+        let (Some(is_caller), Some(side)) = (is_caller, pipe.resumable_side().filter(|_| cause != ResetCause::Ended))
+        else {
+            return self.abort_pipe(token, cause);
         };
-        let before = std::mem::replace(&mut far.end, End::FailingOver);
-        let failing_over = self.failing_over.entry(token).or_insert_with(FailingOver::new);
-        failing_over.failover.lose(now, is_caller, why == Gone::Silent);
+        let before = std::mem::replace(&mut side.end, End::Disconnected);
+        let migration = self.migrations.entry(token).or_insert_with(Migration::new);
+        migration.failover.way_lost(now, is_caller, cause == ResetCause::LinkSilent);
         if let End::Stream(stream) = before {
             self.streams.remove(&stream);
         }
     }
 
-    /// All that wait for a way may have one now.
-    pub(crate) fn wake_failovers(&mut self) {
+    /// There may be a new way: streams without one try it.
+    pub(crate) fn wake_migrations(&mut self) {
         let now = self.now;
-        self.failing_over.values_mut().for_each(|one| one.failover.wake(now));
+        self.migrations.values_mut().for_each(|one| one.failover.wake(now));
     }
 
-    /// A stream without a way is due, or one that might have a better way.
-    pub(crate) fn failover_due(&mut self, token: Token) {
-        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
-        match failing_over.failover.due(self.now) {
-            Due::Nothing => {}
-            Due::Over => self.break_pipe(token, Gone::Ended),
-            Due::Unanswered => self.way_failed(token, "no answer"),
-            Due::Better => {
-                failing_over.failover.look_for_better();
-                self.move_one(token);
+    /// A deadline of a migration.
+    pub(crate) fn migration_timer(&mut self, token: Token) {
+        let Some(migration) = self.migrations.get_mut(&token) else { return };
+        match migration.failover.action(self.now) {
+            Action::None => {}
+            Action::GiveUp => self.abort_pipe(token, ResetCause::Ended),
+            Action::AttemptTimedOut => self.resume_failed(token, "no answer"),
+            Action::TryBetter => {
+                migration.failover.begin_better();
+                self.try_better_way(token);
             }
-            Due::Look => self.look_for_way(token),
+            Action::TryAny => self.try_any_way(token),
         }
     }
 
-    fn look_for_way(&mut self, token: Token) {
+    /// Tries the best way of a stream that has none.
+    fn try_any_way(&mut self, token: Token) {
         let now = self.now;
         let role = self.pipes.get(&token).and_then(|pipe| pipe.origin.as_ref()).map(|origin| origin.role.clone());
         let Some(Role::Caller { host, port, .. }) = role else { return };
         let (links, ways): (Vec<_>, Vec<_>) =
             self.ways_to(host, Some(port)).into_iter().map(|(link, way)| (link, way.to_string())).unzip();
-        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
-        let chosen = failing_over.failover.choose(now, &ways);
+        let Some(migration) = self.migrations.get_mut(&token) else { return };
+        let chosen = migration.failover.choose(now, &ways);
         match chosen.and_then(|at| Some((*links.get(at)?, ways.get(at)?.clone()))) {
-            Some((link, way)) => self.ask_to_go_on(token, link, way),
-            None => self.hurry(host),
+            Some((link, way)) => self.open_resumed(token, link, way),
+            None => self.dial_soon(host),
         }
     }
 
-    /// Asks the far daemon whether a stream can go on by this way.
-    fn ask_to_go_on(&mut self, token: Token, link: Token, way: String) {
+    /// Opens a stream on a way, with a request to resume the pipe's stream on it.
+    fn open_resumed(&mut self, token: Token, link: Token, way: String) {
         let (now, from) = (self.now, self.own().name.clone());
         let Some(pipe) = self.pipes.get_mut(&token) else { return };
-        let Some(got) = pipe.far().and_then(|far| far.resumable.as_ref()).map(|resumable| resumable.got()) else {
+        let Some(position) =
+            pipe.resumable_side().and_then(|side| side.resumable.as_ref()).map(|resumable| resumable.got())
+        else {
             return;
         };
         let Some(Origin { id, epoch, role: Role::Caller { host, port, .. } }) = &mut pipe.origin else { return };
         *epoch += 1;
         let (id, epoch, host, port) = (id.clone(), *epoch, *host, *port);
-        let order = Order {
+        let request = ConnectRequest {
             host: self.name(host).to_owned(),
             port,
-            hops: HOPS,
+            hops: MOST_RELAYS,
             from,
             source: None,
             through: Vec::new(),
             question: None,
             id: Some(id),
-            resume: Some(Resume { epoch, got }),
+            resume: Some(Resume { epoch, got: position }),
         };
-        let about = About::Order(order).bytes();
+        let header = StreamHeader::Connect(request).bytes();
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
-        let opened = mux.and_then(|mux| mux.open(Class::Data, &about).ok());
-        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
-        failing_over.failover.ask(now, way.clone());
-        let Some(stream) = opened else { return self.way_failed(token, "its link takes no further stream") };
+        let opened = mux.and_then(|mux| mux.open(Class::Data, &header).ok());
+        let Some(migration) = self.migrations.get_mut(&token) else { return };
+        migration.failover.begin_attempt(now, way.clone());
+        let Some(stream) = opened else { return self.resume_failed(token, "its link takes no further stream") };
         let stream = (link, stream);
-        failing_over.ask = Some(Ask { stream, way, got, received: Vec::new() });
-        self.streams.insert(stream, Holder::Move(token));
-        self.dirty.insert(link);
+        migration.attempt = Some(ResumeAttempt { stream, way, position, received: Vec::new() });
+        self.streams.insert(stream, StreamOwner::Migration(token));
+        self.unflushed.insert(link);
     }
 
-    /// The far daemon says whether it agrees.
-    pub(crate) fn handle_move(&mut self, token: Token, new: Stream) {
-        let verdict = loop {
-            let Some(ask) = self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut()) else {
+    /// The target's reply comes, or a part of it.
+    pub(crate) fn handle_resume_reply(&mut self, token: Token, new: Stream) {
+        let reply = loop {
+            let Some(attempt) = self.migrations.get_mut(&token).and_then(|migration| migration.attempt.as_mut()) else {
                 return;
             };
-            let verdict = Verdict::read(&ask.received);
-            let Ok(None) = verdict else { break verdict };
-            // Not a byte more than the verdict: what follows is counted.
-            let wanted = match ask.received[..] {
-                [_, low, high, ..] => 3 + usize::from(u16::from_le_bytes([low, high])) - ask.received.len(),
-                _ => 3 - ask.received.len(),
+            let reply = ConnectReply::read(&attempt.received);
+            let Ok(None) = reply else { break reply };
+            // Not a byte more than the reply: counted bytes follow.
+            let missing = match attempt.received[..] {
+                [_, low, high, ..] => 3 + usize::from(u16::from_le_bytes([low, high])) - attempt.received.len(),
+                _ => 3 - attempt.received.len(),
             };
-            let mut bytes = vec![0; wanted];
+            let mut bytes = vec![0; missing];
             match self.read_stream(new, &mut bytes) {
-                Ok(Got::Bytes(count)) => {
-                    let Some(ask) =
-                        self.failing_over.get_mut(&token).and_then(|failing_over| failing_over.ask.as_mut())
+                Ok(Recv::Bytes(count)) => {
+                    let Some(attempt) =
+                        self.migrations.get_mut(&token).and_then(|migration| migration.attempt.as_mut())
                     else {
                         return;
                     };
-                    ask.received.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                    attempt.received.extend_from_slice(bytes.get(..count).unwrap_or_default());
                 }
-                Ok(Got::Nothing) => return,
-                Ok(Got::End) | Err(_) => return self.way_failed(token, "it ended without a word"),
+                Ok(Recv::WouldBlock) => return,
+                Ok(Recv::End) | Err(_) => return self.resume_failed(token, "it ended without a word"),
             }
         };
-        match verdict {
-            Ok(Some((Verdict::Connected, theirs, _))) => self.go_on(token, new, theirs.parse().ok()),
-            // There is nobody who knows of it any more.
-            Ok(Some((Verdict::Never, ..))) if self.is_failing_over(token) => self.break_pipe(token, Gone::Ended),
-            Ok(Some((_, why, _))) => self.way_failed(token, &why),
-            _ => self.way_failed(token, "it answered nonsense"),
+        match reply {
+            Ok(Some((ConnectReply::Connected, theirs, _))) => self.complete_migration(token, new, theirs.parse().ok()),
+            // The target has no such stream any more.
+            Ok(Some((ConnectReply::Refused, ..))) if self.is_disconnected(token) => {
+                self.abort_pipe(token, ResetCause::Ended)
+            }
+            Ok(Some((_, why, _))) => self.resume_failed(token, &why),
+            _ => self.resume_failed(token, "it answered nonsense"),
         }
     }
 
-    fn is_failing_over(&self, token: Token) -> bool {
-        self.failing_over.get(&token).is_some_and(|failing_over| failing_over.failover.is_lost())
+    fn is_disconnected(&self, token: Token) -> bool {
+        self.migrations.get(&token).is_some_and(|migration| migration.failover.is_disconnected())
     }
 
-    /// It agreed, and is so far.
-    fn go_on(&mut self, token: Token, new: Stream, theirs: Option<u64>) {
-        let Some(ask) = self.failing_over.remove(&token).and_then(|failing_over| failing_over.ask) else { return };
+    /// The target resumed the stream; `theirs` is its position.
+    fn complete_migration(&mut self, token: Token, new: Stream, theirs: Option<u64>) {
+        let Some(attempt) = self.migrations.remove(&token).and_then(|migration| migration.attempt) else { return };
         let Some(pipe) = self.pipes.get_mut(&token) else { return self.reset_stream(new) };
-        let Some(far) = pipe.far() else { return };
-        let counted =
-            theirs.zip(far.resumable.as_mut()).is_some_and(|(theirs, resumable)| resumable.resume(ask.got, theirs));
-        let before = std::mem::replace(&mut far.end, End::Stream(new));
+        let Some(side) = pipe.resumable_side() else { return };
+        let resumed = theirs
+            .zip(side.resumable.as_mut())
+            .is_some_and(|(theirs, resumable)| resumable.resume(attempt.position, theirs));
+        let before = std::mem::replace(&mut side.end, End::Stream(new));
         if let Some(Origin { role: Role::Caller { way, .. }, .. }) = &mut pipe.origin {
-            way.clone_from(&ask.way);
+            way.clone_from(&attempt.way);
         }
-        let told = pipe.origin.as_ref().map(Origin::spoken).unwrap_or_default();
-        self.streams.insert(new, Holder::Pipe(token));
+        let stream = pipe.origin.as_ref().map(Origin::describe).unwrap_or_default();
+        self.streams.insert(new, StreamOwner::Pipe(token));
         if let End::Stream(old) = before {
-            self.reset_stream_as(old, Gone::Lost);
+            self.reset_stream_as(old, ResetCause::LinkLost);
         }
-        if !counted {
-            return self.break_pipe(token, Gone::Ended);
+        if !resumed {
+            return self.abort_pipe(token, ResetCause::Ended);
         }
-        self.note(&format!("moved: {told}"));
-        self.route_moved(token, new, &ask.way);
+        self.log_line(&format!("moved: {stream}"));
+        self.connection_migrated(token, new, &attempt.way);
         self.pump(token);
     }
 
-    /// A way said no, or nothing, or is gone.
-    pub(crate) fn way_failed(&mut self, token: Token, why: &str) {
+    /// A way refused the stream, did not answer, or failed.
+    pub(crate) fn resume_failed(&mut self, token: Token, why: &str) {
         let now = self.now;
-        let Some(failing_over) = self.failing_over.get_mut(&token) else { return };
-        let stays = failing_over.failover.fail(now, why);
-        if let Some(ask) = failing_over.ask.take() {
-            // Should the far daemon agree yet, it is to wait again.
-            self.reset_stream_as(ask.stream, Gone::Lost);
+        let Some(migration) = self.migrations.get_mut(&token) else { return };
+        let stays = migration.failover.attempt_failed(now, why);
+        if let Some(attempt) = migration.attempt.take() {
+            // If the target agrees after all, it waits for the next attempt.
+            self.reset_stream_as(attempt.stream, ResetCause::LinkLost);
         }
         if stays {
-            let told = self.stays(token).unwrap_or_default();
-            self.note(&format!("not moved: {told}"));
+            let reason = self.stays(token).unwrap_or_default();
+            self.log_line(&format!("not moved: {reason}"));
         }
     }
 
-    /// A stream has a way, or needs none any more.
-    pub(crate) fn anchor(&mut self, token: Token) {
-        if let Some(ask) = self.failing_over.remove(&token).and_then(|failing_over| failing_over.ask) {
-            self.reset_stream(ask.stream);
+    /// Ends the migration of a pipe that has a way, or ends.
+    pub(crate) fn cancel_migration(&mut self, token: Token) {
+        if let Some(attempt) = self.migrations.remove(&token).and_then(|migration| migration.attempt) {
+            self.reset_stream(attempt.stream);
         }
     }
 
-    /// What is to be said of a stream that stays where it is, though there is a better way.
+    /// Why a stream stays on its way though there is a better one, in words.
     pub(crate) fn stays(&self, pipe: Token) -> Option<String> {
-        let why = self.failing_over.get(&pipe)?.failover.stays()?;
+        let why = self.migrations.get(&pipe)?.failover.stays()?;
         let origin = self.pipes.get(&pipe)?.origin.as_ref()?;
-        Some(format!("{}: {why}", origin.spoken()))
+        Some(format!("{}: {why}", origin.describe()))
     }
 
-    /// The same of all streams to a host.
+    /// The same for all streams to a host.
     pub(crate) fn staying(&self, host: usize) -> Vec<String> {
         let to = |pipe: &Token| {
             let role = self.pipes.get(pipe).and_then(|pipe| pipe.origin.as_ref()).map(|origin| &origin.role);
             matches!(role, Some(Role::Caller { host: there, .. }) if *there == host)
         };
-        self.failing_over.keys().filter(|pipe| to(pipe)).filter_map(|pipe| self.stays(*pipe)).collect()
+        self.migrations.keys().filter(|pipe| to(pipe)).filter_map(|pipe| self.stays(*pipe)).collect()
     }
 }

@@ -4,18 +4,19 @@ use crate::daemon::Daemon;
 use crate::streams::pipe::End;
 
 impl Daemon {
-    /// How a stream to a host goes, for people.
+    /// The way of a stream to a host, in words.
     pub(crate) fn path(&self, far: &End, way: &str, host: &str) -> String {
-        let tls = if self.is_enciphered(far) { " (TLS)" } else { "" };
+        let tls = if self.is_encrypted(far) { " (TLS)" } else { "" };
         format!("{}{tls}", self.hops(way, host).join(", "))
     }
 
-    pub(crate) fn is_enciphered(&self, far: &End) -> bool {
+    /// Whether the link of an end is encrypted.
+    pub(crate) fn is_encrypted(&self, far: &End) -> bool {
         let link = if let End::Stream((link, _)) = far { self.links.get(link) } else { None };
-        link.is_some_and(|link| link.channel.is_enciphered())
+        link.is_some_and(|link| link.channel.is_encrypted())
     }
 
-    /// The hosts that carry a stream, from this one to that one.
+    /// The hosts on a way, from this one to the target.
     pub(crate) fn hops(&self, way: &str, host: &str) -> Vec<String> {
         let between: Vec<String> = way.strip_prefix("through ").map_or_else(Vec::new, |relays| {
             relays.split([',', ' ']).filter(|part| !part.is_empty()).map(str::to_owned).collect()

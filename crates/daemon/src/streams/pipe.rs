@@ -14,10 +14,10 @@ use crate::streams::origin::Origin;
 use crate::streams::record::Record;
 use crate::streams::stream::Stream;
 
-/// Bytes of one read.
-pub(crate) const PIECE: usize = 32 << 10;
+/// The largest read of a pipe.
+pub(crate) const PIPE_READ: usize = 32 << 10;
 
-/// One of two.
+/// An end of a pipe.
 pub(crate) enum End {
     /// A socket of this host.
     Socket {
@@ -25,115 +25,115 @@ pub(crate) enum End {
         socket: OwnedFd,
         /// Its token.
         token: Token,
-        /// It is TCP: a broken stream shows as a reset.
+        /// It is TCP: when the pipe breaks, the peer sees a reset.
         is_tcp: bool,
     },
     /// A stream of a link.
     Stream(Stream),
-    /// Nobody: what comes there is dropped, and nothing comes from there but what is staged.
-    Nobody,
-    /// The stream broke, and there is no other one yet.
-    FailingOver,
+    /// Nothing: what is written there is discarded, and only staged bytes come from there.
+    Null,
+    /// A resumable stream without a way. It waits for another one.
+    Disconnected,
 }
 
-/// Where what comes on a stream goes.
-pub(crate) enum Beyond {
+/// Where bytes that come on a stream go at once, without being staged.
+pub(crate) enum FastPath {
     /// To a socket.
     Socket,
     /// To another stream.
     Stream(Stream),
-    /// It waits.
-    Later,
+    /// Nowhere: they are read later.
+    Blocked,
 }
 
-/// An end, and what was read from it.
+/// An end, and the state of the direction that begins there.
 pub(crate) struct Side {
     pub(crate) end: End,
     /// Read, not yet written to the other end.
     pub(crate) staged: Vec<u8>,
-    /// It has nothing more.
+    /// The end of its stream was read.
     pub(crate) ended: bool,
-    /// The other end knows.
+    /// That was passed on to the other end.
     pub(crate) finished: bool,
-    /// Of a stream that can go on by another way.
+    /// The counted and retained bytes of a resumable stream.
     pub(crate) resumable: Option<Box<Resumable>>,
-    /// What was wrong as it was last read, or written to the other end.
-    pub(crate) wrong: Option<Errno>,
-    /// Bytes that came from it.
-    pub(crate) came: u64,
+    /// The error of its last read, or of the last write to the other end.
+    pub(crate) error: Option<Errno>,
+    /// Bytes received from it.
+    pub(crate) received: u64,
 }
 
 /// Two ends that are joined.
 pub(crate) struct Pipe {
     pub(crate) sides: [Side; 2],
-    /// For a stream that can go on by another way.
+    /// The identity of a resumable stream.
     pub(crate) origin: Option<Origin>,
-    /// What is kept for that.
-    pub(crate) held: usize,
-    /// For the log.
+    /// Bytes that it retains.
+    pub(crate) retained: usize,
+    /// What the log says at its end.
     pub(crate) record: Option<Record>,
 }
 
 impl Pipe {
-    /// The side that can go on by another way.
-    pub(crate) fn far(&mut self) -> Option<&mut Side> {
+    /// The side whose stream is resumable.
+    pub(crate) fn resumable_side(&mut self) -> Option<&mut Side> {
         self.sides.iter_mut().find(|side| side.resumable.is_some())
     }
 
-    /// Where what comes on a stream can go at once.
-    pub(crate) fn beyond(&self, stream: Stream) -> Beyond {
+    /// Where bytes that come on a stream can go at once.
+    pub(crate) fn fast_path(&self, stream: Stream) -> FastPath {
         let (from, to) = match &self.sides {
             [one, other] if one.is_of(stream) => (one, other),
             [one, other] if other.is_of(stream) => (other, one),
-            _ => return Beyond::Later,
+            _ => return FastPath::Blocked,
         };
         match &to.end {
-            _ if !from.staged.is_empty() || from.wrong.is_some() => Beyond::Later,
-            End::Socket { .. } if from.resumable.is_some() => Beyond::Socket,
-            End::Stream(to) if from.resumable.is_none() => Beyond::Stream(*to),
-            _ => Beyond::Later,
+            _ if !from.staged.is_empty() || from.error.is_some() => FastPath::Blocked,
+            End::Socket { .. } if from.resumable.is_some() => FastPath::Socket,
+            End::Stream(to) if from.resumable.is_none() => FastPath::Stream(*to),
+            _ => FastPath::Blocked,
         }
     }
 
-    /// Takes what came on a counted stream; what is for the socket at the other end is added to `batch`. How much was taken.
-    pub(crate) fn handle(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
+    /// Takes bytes of a resumable stream. Adds the payload, which is for the socket at the other end, to `batch`. Returns how many it took.
+    pub(crate) fn receive(&mut self, stream: Stream, bytes: &[u8], batch: &mut Vec<u8>) -> usize {
         let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) else { return 0 };
         let before = batch.len();
-        from.wrong = from.take_in(bytes, batch).err();
-        from.came += (batch.len() - before) as u64;
+        from.error = from.take_counted(bytes, batch).err();
+        from.received += (batch.len() - before) as u64;
         bytes.len()
     }
 
-    /// So many bytes went from a stream to the other end at once.
-    pub(crate) fn went(&mut self, stream: Stream, count: usize) {
+    /// Counts bytes that went from a stream to the other end at once.
+    pub(crate) fn count_forwarded(&mut self, stream: Stream, count: usize) {
         if let Some(from) = self.sides.iter_mut().find(|side| side.is_of(stream)) {
-            from.came += count as u64;
+            from.received += count as u64;
         }
     }
 
-    /// How many bytes came from either end.
-    pub(crate) fn carried(&self) -> [u64; 2] {
-        self.sides.each_ref().map(|side| side.came)
+    /// The bytes received from each end.
+    pub(crate) fn byte_counts(&self) -> [u64; 2] {
+        self.sides.each_ref().map(|side| side.received)
     }
 
-    /// Brings that to the socket. What it has no room for is staged.
-    pub(crate) fn bring(&mut self, bytes: &[u8]) {
+    /// Writes payload to the socket. What it has no room for is staged.
+    pub(crate) fn write_to_socket(&mut self, bytes: &[u8]) {
         let [one, other] = &mut self.sides;
         let (from, to) = if one.resumable.is_some() { (one, other) } else { (other, one) };
         let End::Socket { socket, .. } = &to.end else { return };
         let sent = if from.staged.is_empty() { send(socket, bytes) } else { Ok(0) };
         match sent {
             Ok(sent) => from.staged.extend_from_slice(bytes.get(sent..).unwrap_or_default()),
-            Err(errno) => from.wrong = from.wrong.or(Some(errno)),
+            Err(errno) => from.error = from.error.or(Some(errno)),
         }
     }
 
-    /// Whether both ends have said all there is to say.
+    /// Whether both directions have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.sides.iter().all(|side| side.finished)
     }
 
-    /// Whether nobody needs it any more.
+    /// Whether both directions have ended, and the other end of a resumable stream has everything.
     pub(crate) fn is_done(&self) -> bool {
         self.is_over()
             && self.sides.iter().all(|side| side.resumable.as_ref().is_none_or(|resumable| resumable.is_done()))
@@ -141,19 +141,19 @@ impl Pipe {
 }
 
 impl Side {
-    /// An end, from which something may have been read already.
+    /// A side; `staged` was read from it already.
     pub(crate) fn new(end: End, staged: Vec<u8>) -> Self {
-        let came = staged.len() as u64;
-        Self { end, staged, ended: false, finished: false, resumable: None, wrong: None, came }
+        let received = staged.len() as u64;
+        Self { end, staged, ended: false, finished: false, resumable: None, error: None, received }
     }
 
-    /// Its bytes are counted from now on.
-    pub(crate) fn count(&mut self) -> Result<(), Errno> {
+    /// Makes its stream resumable: its bytes are counted from now on.
+    pub(crate) fn make_resumable(&mut self) -> Result<(), Errno> {
         let mut resumable = Box::new(Resumable::new());
         let new = read_counted(&mut resumable, &mut self.staged, &mut self.ended)?;
         self.staged.truncate(new.end);
         self.staged.drain(..new.start);
-        self.came = self.staged.len() as u64;
+        self.received = self.staged.len() as u64;
         self.resumable = Some(resumable);
         Ok(())
     }
@@ -162,8 +162,8 @@ impl Side {
         matches!(self.end, End::Stream(own) if own == stream)
     }
 
-    /// Takes what came by a counted stream, and adds what was not here before to `batch`.
-    fn take_in(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
+    /// Takes bytes of a resumable stream, and adds the payload that is new to `batch`.
+    fn take_counted(&mut self, mut bytes: &[u8], batch: &mut Vec<u8>) -> Result<(), Errno> {
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         while !bytes.is_empty() {
             let (received, taken) = resumable.handle(bytes).map_err(|Nonsense| Errno::PROTO)?;
@@ -178,7 +178,7 @@ impl Side {
     }
 }
 
-/// Writes to a socket until it takes no more: only then are we told when it does.
+/// Writes to a socket until all is written or it would block: the epoll reports room only after that.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     let mut written = 0;
     while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
@@ -190,7 +190,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     Ok(written)
 }
 
-/// Reads what came by a counted stream: where in the buffer the new bytes lie then, all together.
+/// Takes bytes of a resumable stream, and moves the payload that is new together. Returns where in the buffer it lies.
 pub(crate) fn read_counted(
     resumable: &mut Resumable,
     buffer: &mut [u8],
@@ -201,7 +201,7 @@ pub(crate) fn read_counted(
         let (received, taken) = resumable.handle(rest).map_err(|Nonsense| Errno::PROTO)?;
         at += taken;
         match received {
-            // They are the last of what was taken.
+            // The payload is the last part of what was taken.
             Received::Bytes(bytes) if new.is_empty() => new = at - bytes.len()..at,
             Received::Bytes(bytes) => {
                 let count = bytes.len();

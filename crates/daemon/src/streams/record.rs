@@ -2,16 +2,16 @@
 
 use crate::units::SECOND;
 
-/// What the log is to say of a pipe when it ends.
+/// What the log says when a pipe ends.
 pub(crate) struct Record {
-    /// What was said when it began.
+    /// The line of its beginning.
     pub(crate) line: String,
     pub(crate) since: u64,
 }
 
 impl Record {
-    /// `carried`: bytes from the end that began it, and from the other one.
-    pub(crate) fn told(&self, now: u64, carried: [u64; 2], broken: bool) -> String {
+    /// The line of its end; `carried` are the bytes from the end that began it and from the other end.
+    pub(crate) fn describe(&self, now: u64, carried: [u64; 2], broken: bool) -> String {
         let [there, back] = carried;
         let open = now.saturating_sub(self.since);
         let (seconds, rest) = (open / SECOND, open % SECOND / (SECOND / 1000));

@@ -3,46 +3,46 @@
 use crate::daemon::Daemon;
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::End;
-use crate::streams::stream::{Holder, Stream};
-use crate::wire::{Gone, Order, Resume, Verdict};
+use crate::streams::stream::{Stream, StreamOwner};
+use crate::wire::{ConnectReply, ConnectRequest, ResetCause, Resume};
 
 impl Daemon {
-    /// A stream is to go on by another way that ends here.
-    pub(crate) fn take_move(&mut self, from: Stream, sender: &str, order: &Order, resume: Resume) {
+    /// A peer asks to resume a stream on the new stream `from`.
+    pub(crate) fn handle_resume(&mut self, from: Stream, sender: &str, request: &ConnectRequest, resume: Resume) {
         let by_relay = self.grid.host(sender).is_some_and(|(_, host)| host.relay);
-        let token = order.id.as_ref().and_then(|id| self.movable.get(id)).copied();
-        // Only for whom it began, and not by a word that comes late.
+        let token = request.id.as_ref().and_then(|id| self.resumable_pipes.get(id)).copied();
+        // Only for the host where it began, and not by a late request.
         let is_theirs = |origin: &Origin| {
-            let same = matches!(&origin.role, Role::Target { from } if *from == order.from);
-            same && (sender == order.from || by_relay) && resume.epoch > origin.epoch
+            let same = matches!(&origin.role, Role::Target { from } if *from == request.from);
+            same && (sender == request.from || by_relay) && resume.epoch > origin.epoch
         };
         let pipe = token.and_then(|token| self.pipes.get_mut(&token));
         let pipe = pipe.filter(|pipe| pipe.origin.as_ref().is_some_and(is_theirs));
         let (Some(token), Some(pipe)) = (token, pipe) else {
-            return self.tell(from, Verdict::Never, "there is no such stream");
+            return self.send_reply(from, ConnectReply::Refused, "there is no such stream");
         };
         if let Some(origin) = &mut pipe.origin {
             origin.epoch = resume.epoch;
         }
-        let Some(far) = pipe.far() else { return };
-        let (got, acked) = far.resumable.as_ref().map_or((0, 0), |resumable| (resumable.got(), resumable.acked()));
+        let Some(side) = pipe.resumable_side() else { return };
+        let (got, acked) = side.resumable.as_ref().map_or((0, 0), |resumable| (resumable.got(), resumable.acked()));
         if resume.got < acked {
-            // It was on its way for so long that more was said meanwhile by the old one.
-            return self.tell(from, Verdict::NotNow, "it is further by now");
+            // The request is late: more was acknowledged by the old way meanwhile.
+            return self.send_reply(from, ConnectReply::Unavailable, "it is further by now");
         }
-        if !far.resumable.as_mut().is_some_and(|resumable| resumable.resume(got, resume.got)) {
-            return self.tell(from, Verdict::Never, "what it has not got is kept no longer");
+        if !side.resumable.as_mut().is_some_and(|resumable| resumable.resume(got, resume.got)) {
+            return self.send_reply(from, ConnectReply::Refused, "what it has not got is kept no longer");
         }
-        let before = std::mem::replace(&mut far.end, End::Stream(from));
-        self.anchor(token);
+        let before = std::mem::replace(&mut side.end, End::Stream(from));
+        self.cancel_migration(token);
         if let End::Stream(old) = before {
-            self.reset_stream_as(old, Gone::Lost);
+            self.reset_stream_as(old, ResetCause::LinkLost);
         }
-        self.tell(from, Verdict::Connected, &got.to_string());
-        self.streams.insert(from, Holder::Pipe(token));
-        self.note(&format!("moved: a stream of {} to port {}, by {sender} now", order.from, order.port));
-        let hops = [std::slice::from_ref(&order.from), order.through.as_slice()].concat();
-        self.route_let_in_moved(token, from, &hops);
+        self.send_reply(from, ConnectReply::Connected, &got.to_string());
+        self.streams.insert(from, StreamOwner::Pipe(token));
+        self.log_line(&format!("moved: a stream of {} to port {}, by {sender} now", request.from, request.port));
+        let hops = [std::slice::from_ref(&request.from), request.through.as_slice()].concat();
+        self.let_in_migrated(token, from, &hops);
         self.pump(token);
     }
 }

@@ -4,26 +4,26 @@ use madrigal_proto::mux::StreamId;
 
 use crate::poll::Token;
 
-/// A stream of a link.
+/// A stream of a link: the link's token, and the stream's id on it.
 pub(crate) type Stream = (Token, StreamId);
 
-/// Who has a stream.
+/// Who handles what comes on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Holder {
-    /// A call that waits for a verdict.
+pub(crate) enum StreamOwner {
+    /// A call that waits for a reply.
     Call(Token),
     /// A connection to a port of this host that is being made.
     Egress(Token),
     /// A pipe.
     Pipe(Token),
-    /// A pipe whose stream is to move there.
-    Move(Token),
+    /// A pipe that is to migrate to this stream.
+    Migration(Token),
     /// A question that is not answered yet.
     Check(Token),
-    /// What comes means nothing.
-    Probe,
-    /// A relay tells where it leads.
+    /// Nobody: what comes is discarded.
+    Discard,
+    /// The routing table: a relay sends an update.
     RouteUpdate,
-    /// The link: its peer proves that it has another certificate.
+    /// The link: its peer proves that it has a new certificate.
     Renewal,
 }

@@ -30,11 +30,11 @@ fn update() -> impl Strategy<Value = RouteUpdate> {
     prop::collection::vec(reach, 0..20).prop_map(|reach| RouteUpdate { reach })
 }
 
-fn order() -> impl Strategy<Value = Order> {
+fn order() -> impl Strategy<Value = ConnectRequest> {
     let first = (text(), any::<u16>(), any::<u8>(), text(), prop::option::of(text()));
     let resume = any::<Option<(u32, u64)>>().prop_map(|some| some.map(|(epoch, got)| Resume { epoch, got }));
     let second = (prop::collection::vec(text(), 0..5), prop::option::of(question()), prop::option::of(text()), resume);
-    (first, second).prop_map(|((host, port, hops, from, source), (through, question, id, resume))| Order {
+    (first, second).prop_map(|((host, port, hops, from, source), (through, question, id, resume))| ConnectRequest {
         host,
         port,
         hops,
@@ -47,13 +47,13 @@ fn order() -> impl Strategy<Value = Order> {
     })
 }
 
-fn about() -> impl Strategy<Value = About> {
+fn about() -> impl Strategy<Value = StreamHeader> {
     prop_oneof![
-        4 => order().prop_map(About::Order),
-        1 => Just(About::RouteUpdate),
-        1 => Just(About::Discard),
-        1 => text().prop_map(About::Bye),
-        1 => Just(About::Renewed),
+        4 => order().prop_map(StreamHeader::Connect),
+        1 => Just(StreamHeader::RouteUpdate),
+        1 => Just(StreamHeader::Discard),
+        1 => text().prop_map(StreamHeader::Close),
+        1 => Just(StreamHeader::Renewed),
     ]
 }
 
@@ -152,13 +152,13 @@ proptest! {
     #[test]
     fn spoilt_orders_and_questions_are_read_or_refused(about in about(), question in question(), how in spoil()) {
         let bytes = spoilt(about.bytes(), how.clone());
-        if let Some(About::Order(order)) = reads_back::<About>(&bytes) {
+        if let Some(StreamHeader::Connect(order)) = reads_back::<StreamHeader>(&bytes) {
             prop_assert!(order.through.len() * 3 <= bytes.len());
         }
         let bytes = spoilt(serde_json::to_vec(&question).unwrap(), how);
         reads_back::<Question>(&bytes);
         reads_back::<Target>(&bytes);
-        reads_back::<Wanted>(&bytes);
+        reads_back::<ProgramTarget>(&bytes);
     }
 
     /// A greeting: whole, in part with a bounded rest to wait for, or refused.
@@ -178,7 +178,7 @@ proptest! {
 
     #[test]
     fn any_verdict_is_read_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..5, any::<u8>()], 0..80)) {
-        match Verdict::read(&bytes) {
+        match ConnectReply::read(&bytes) {
             Ok(Some((verdict, text, len))) if text.len() <= 900 && std::str::from_utf8(&bytes[3..len]).is_ok() => {
                 prop_assert_eq!(&verdict.bytes(&text), &bytes[..len]);
             }

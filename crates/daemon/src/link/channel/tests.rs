@@ -53,7 +53,7 @@ fn exchange(ends: &mut [Channel; 2], sent: &[Vec<u8>; 2]) -> [Vec<u8>; 2] {
             end.out().extend(&sent[n][given[n]..given[n] + room]);
             given[n] += room;
             end.flush().unwrap();
-            if let Got::Bytes(count) = end.read(&mut buffer).unwrap() {
+            if let Recv::Bytes(count) = end.read(&mut buffer).unwrap() {
                 got[n].extend(&buffer[..count]);
             }
         }
@@ -67,11 +67,11 @@ fn all_bytes_arrive_and_both_know_who_is_there() {
     let (one, other) = sockets();
     let mut ends = [Channel::tls(one, &grid.1[0]).unwrap(), Channel::accepted(other, Some(&grid.1[1]))];
     let sent = [1, 3].map(|step| (0..1_000_000_u32).map(|n| ((n * step) >> 3) as u8).collect::<Vec<_>>());
-    assert!(!ends[0].is_newly_proven());
+    assert!(!ends[0].take_handshake_done());
     let got = exchange(&mut ends, &sent);
     assert!(got[0] == sent[1] && got[1] == sent[0]);
     for (n, name) in ["b1", "a1"].into_iter().enumerate() {
-        assert!(ends[n].is_newly_proven() && !ends[n].is_newly_proven());
+        assert!(ends[n].take_handshake_done() && !ends[n].take_handshake_done());
         assert_eq!(grid.1[n].judge(ends[n].chain().unwrap()).unwrap().name, name);
     }
     // Each knows the secret of the other's end, and they are two.
@@ -88,7 +88,7 @@ fn nothing_is_sent_before_the_other_end_is_known() {
     end.out().extend(b"who we are");
     assert_eq!(end.flush().map_err(|broken| broken.to_string()), Ok(false));
     let mut seen = vec![0; 4096];
-    let Ok(Got::Bytes(count)) = socket::recv(&other, &mut seen) else { panic!("no greeting of TLS") };
+    let Ok(Recv::Bytes(count)) = socket::recv(&other, &mut seen) else { panic!("no greeting of TLS") };
     assert_eq!(seen[..3], [HANDSHAKE, 3, 1]);
     assert!(!seen[..count].windows(10).any(|window| window == b"who we are"));
 }
@@ -100,7 +100,7 @@ fn who_asks_for_tls_where_there_is_none_is_told() {
     let (mut one, mut other) = (Channel::tls(one, &grid.1[0]).unwrap(), Channel::accepted(other, None));
     one.flush().unwrap();
     let mut buffer = vec![0; 96 << 10];
-    assert!(matches!(other.read(&mut buffer), Err(Broken::Nothing)));
+    assert!(matches!(other.read(&mut buffer), Err(Broken::NoCertificate)));
     let told = one.read(&mut buffer).unwrap_err().to_string();
     assert!(told.contains("refused by the peer: handshake_failure"), "{told}");
 }
@@ -129,12 +129,12 @@ proptest! {
         for piece in framed.chain(pieces) {
             let _ = socket::send(&mut unauthenticated, &piece);
             match end.read(&mut buffer) {
-                Ok(Got::Bytes(_)) => plain = !end.is_enciphered(),
+                Ok(Recv::Bytes(_)) => plain = !end.is_encrypted(),
                 Ok(_) => {}
                 Err(_) => break,
             }
             prop_assert!(plain || end.chain().is_none());
-            prop_assert!(!end.is_newly_proven());
+            prop_assert!(!end.take_handshake_done());
         }
     }
 }
