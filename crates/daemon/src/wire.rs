@@ -137,7 +137,7 @@ pub(crate) struct ConnectRequest {
 /// How a stream is resumed by another way. If it can be, the text of the reply is the target's own position.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resume {
-    /// The number of attempts to resume it. It tells late requests from current ones.
+    /// The number of attempts to resume it. A late request has a lower one.
     pub(crate) epoch: u32,
     /// The position up to which the sender has received.
     pub(crate) got: u64,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_read_back_and_nonsense_is_refused() {
+    fn replies_read_back_and_nonsense_is_refused() {
         let bytes = ConnectReply::Unavailable.bytes("no way");
         assert_eq!(bytes, b"\x02\x06\0no way");
         for cut in 0..bytes.len() {
@@ -337,13 +337,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_is_for_is_told_apart() {
+    fn headers_of_streams_are_told_apart() {
         let read = |bytes: &[u8]| serde_json::from_slice::<StreamHeader>(bytes);
         assert_eq!(read(&StreamHeader::RouteUpdate.bytes()).unwrap(), StreamHeader::RouteUpdate);
-        let order = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
-        assert!(matches!(&order, StreamHeader::Connect(order) if order.through.is_empty() && order.question.is_none()));
-        assert_eq!(read(&order.bytes()).unwrap(), order);
+        let request = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
+        assert!(
+            matches!(&request, StreamHeader::Connect(request) if request.through.is_empty() && request.question.is_none())
+        );
+        assert_eq!(read(&request.bytes()).unwrap(), request);
         assert!(read(b"\"more\"").is_err());
+        // The names on the wire stay as they are.
+        assert_eq!(StreamHeader::Close("no".into()).bytes(), br#"{"bye":"no"}"#);
+        let names =
+            [StreamHeader::RouteUpdate, StreamHeader::Discard, StreamHeader::Renewed].map(|header| header.bytes());
+        assert_eq!(names, [&b"\"routeupdate\""[..], b"\"discard\"", b"\"renewed\""]);
     }
 
     #[test]

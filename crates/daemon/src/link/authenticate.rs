@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Authenticates a peer by its greeting, its certificate, and its address. Returns its index in the grid and, on an encrypted link, what its
     /// certificate says.
-    pub(crate) fn authenticate(&self, token: Token, hello: &Hello) -> Result<(usize, Option<Identity>), String> {
+    fn authenticate(&self, token: Token, hello: &Hello) -> Result<(usize, Option<Identity>), String> {
         let link = self.links.get(&token).ok_or("gone")?;
         if hello.version != VERSION {
             return Err(format!("version {} of links, here is {VERSION}", hello.version));

@@ -1,5 +1,5 @@
 //! When another host is dialled: pauses that double, and short ones after a loss or for a waiting call. Decisions only, without sockets and
-//! clocks, so that `simulation/dials.rs` can play them. `dial.rs` carries them out.
+//! clocks, so that `simulation/dials.rs` can run them. `dial.rs` carries them out.
 
 use crate::units::{MILLISECOND, SECOND};
 

@@ -62,7 +62,7 @@ impl Daemon {
     }
 
     /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used; the rest are spare.
-    pub(crate) fn choose_link(&mut self, peer: usize, instance: u64) {
+    fn choose_link(&mut self, peer: usize, instance: u64) {
         let ups = |daemon: &Self| -> Vec<(Rank, u64, Token)> {
             let with = daemon.links.iter().filter_map(|(token, link)| Some((link.up()?, *token)));
             with.filter(|(up, _)| up.peer == peer).map(|(up, t)| (up.rank.clone(), up.instance, t)).collect()

@@ -66,7 +66,7 @@ mod tests {
         let now = 1_000_000 * STEP;
         assert!((0..BURST).all(|_| all.begin(now, one).is_ok()));
         assert_eq!(all.begin(now, one), Err(now + STEP));
-        // It is nobody else's matter.
+        // Other origins are not affected.
         assert_eq!(all.begin(now, other), Ok(()));
         assert_eq!(all.begin(now + STEP, one), Ok(()));
         assert_eq!(all.begin(now + STEP, one), Err(now + 2 * STEP));

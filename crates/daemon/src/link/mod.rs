@@ -4,11 +4,11 @@
 //! ```text
 //!  channel    bytes on the wire, TLS          peer, dial     other hosts, when and where they are dialled
 //!  accept     connections from others         backoff        the pauses between attempts
-//!  establish  a link comes up                 reachability   what the attempts say of a host
+//!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
-//!  authenticate      who is at the other end  handshakes     how many each origin may begin
-//!  unauthenticated   who has not proved it
+//!  authenticate     the peer's identity       handshakes     a limit for each origin
+//!  unauthenticated  a limit on connections whose peer has none yet
 //! ```
 //! This file owns the state of one link.
 

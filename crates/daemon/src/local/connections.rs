@@ -42,8 +42,8 @@ impl Daemon {
         }
     }
 
-    /// Sends a program the ports of the decoys, and begins the call. A program that waits for this answer, but is gone, has given up: its
-    /// socket may be connecting elsewhere.
+    /// Sends a program the ports of the decoys, and begins the call. If a program that waits for this answer has closed its connection, it
+    /// has given up, and its socket may be connecting elsewhere.
     pub(crate) fn begin_connection(&mut self, client: Token, pid: u32, theirs: OwnedFd, target: ProgramTarget) {
         let ports = self.decoys.ports().map(|port| port.to_string()).join(" ").into_bytes();
         if !self.reply(client, &Ok(ports)) && target.waits {

@@ -1,4 +1,4 @@
-//! Programs of this host: their connections through the daemon, and what they are told of the grid.
+//! Programs of this host: their connections through the daemon, and the hosts file that they read.
 //!
 //! ```text
 //!  libc_socket              sockets to programs, by the C library

@@ -1,5 +1,5 @@
 //! The routing table: what relays advertise, and what follows from it. Decisions only, without links and clocks, so that
-//! `simulation/ways.rs` can play them.
+//! `simulation/routing.rs` can run them.
 //!
 //! There are no loops. A relay does not advertise to a neighbour the ways that lead through it. No host accepts a way on which it is itself.
 //! No stream passes a relay twice. Advertisements of hosts that are no relays are ignored.

@@ -120,7 +120,7 @@ impl Daemon {
         let Some(call) = self.calls.get(&token) else { return };
         if call.end <= now {
             let why = self.describe_attempts(call);
-            // Either a way was asked and did not answer, or no way could be asked.
+            // Either a way did not answer in time, or there was no way.
             let silent = call.tried.values().any(|(_, why)| why == NO_ANSWER);
             let errno = if silent { Errno::TIMEDOUT } else { Errno::HOSTUNREACH };
             return self.end_call(token, &why, errno);

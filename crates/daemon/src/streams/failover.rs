@@ -1,5 +1,5 @@
 //! When a stream tries another way, which one, and when it is given up. Decisions only, without streams and clocks, so that
-//! `simulation/migration.rs` can play them. `migrations.rs` carries them out.
+//! `simulation/migration.rs` can run them. `migrations.rs` carries them out.
 //!
 //! The two ends of a link that falls silent notice it within [`SKEW`] of each other ([`keepalive_limits`]). The calling end tries other ways from
 //! then on. The target end waits as long, and that much longer. So both ends know of a permanent cut within 15 seconds.
