@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 use crate::poll::Token;
 use crate::socket::{self, Recv};
 
-/// Bytes of standard error that are kept: the last ones.
+/// Bytes of standard error that are kept while the command runs: the last ones.
 const STDERR_KEPT: usize = 300;
 
 /// A command that runs.
@@ -39,17 +39,21 @@ impl LinkCommand {
 
     /// Reads what it has written to standard error.
     pub(crate) fn read_stderr(&mut self) {
+        self.drain_stderr(STDERR_KEPT);
+    }
+
+    fn drain_stderr(&mut self, most: usize) {
         let mut buffer = [0; 1024];
         while let Ok(Recv::Bytes(count)) = socket::recv(&self.stderr, &mut buffer) {
             self.written.extend_from_slice(buffer.get(..count).unwrap_or_default());
-            let surplus = self.written.len().saturating_sub(STDERR_KEPT);
+            let surplus = self.written.len().saturating_sub(most);
             self.written.drain(..surplus);
         }
     }
 
     /// Why it failed: the last line that it wrote, or else its exit status, if it has exited.
     pub(crate) fn failure(&mut self) -> Option<String> {
-        self.read_stderr();
+        self.drain_stderr(usize::MAX);
         let exited = self.child.try_wait().ok().flatten();
         self.last_line().or_else(|| exited.map(|status| format!("the command ended: {status}")))
     }
