@@ -1,4 +1,4 @@
-//! `grid.toml`: which hosts there are, where their daemons are reached, and what they let others do. The same file on every host.
+//! `grid.toml`: the sites and hosts, the addresses of their daemons, and what they allow others. Every host has the same file.
 //!
 //! ```toml
 //! [site.a]
@@ -12,15 +12,15 @@ use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 use madrigal_selector::route;
 
-/// The port of a daemon, unless the file says another.
+/// The default port of daemons.
 pub const PORT: u16 = 7780;
 
-/// Everything a file says.
+/// A grid, as its file describes it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Grid {
     /// The networks between the sites are trusted, too.
     pub trusted: bool,
-    /// Between all sites programs may connect plainly while no daemon is up; see [`Site::plain`].
+    /// Between all sites programs may connect unencrypted while their daemon is down; see [`Site::plain`].
     pub plain: bool,
     /// In the order of the file.
     pub sites: Vec<Site>,
@@ -30,20 +30,20 @@ pub struct Grid {
     pub rules: Vec<Rule>,
 }
 
-/// Hosts in one place.
+/// A site: hosts in one place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
     /// Its name.
     pub name: String,
-    /// Its network is trusted: links inside it are not enciphered.
+    /// Its network is trusted: links inside it are plain.
     pub trusted: bool,
-    /// Programs of other sites may connect to it plainly while no daemon is up that could encipher.
+    /// Programs of other sites may connect to it unencrypted while their daemon is down.
     pub plain: bool,
-    /// The sites and hosts whose programs may connect to its ports; none named: all.
+    /// The sites and hosts whose programs may connect to its ports; if empty, all.
     pub from: Vec<String>,
-    /// Those whose programs may not, whatever else is said; nor do its relays carry anything of theirs.
+    /// The sites and hosts whose programs may not, and for which its relays carry nothing. It overrides the other lists.
     pub deny: Vec<String>,
-    /// The sites and hosts for which its relays carry; none named: all.
+    /// The sites and hosts for which its relays carry streams; if empty, all.
     pub carries: Vec<String>,
 }
 
@@ -52,28 +52,28 @@ pub struct Site {
 pub struct Host {
     /// Its name.
     pub name: String,
-    /// The place of its site in [`Grid::sites`].
+    /// The index of its site in [`Grid::sites`].
     pub site: usize,
     /// Where its daemon listens.
     pub port: u16,
-    /// Where its daemon may be reached; none where nobody can call it.
+    /// The addresses of its daemon; none where no other host can connect to it.
     pub addresses: Vec<SocketAddr>,
-    /// It carries streams of others.
+    /// It relays streams of other hosts.
     pub relay: bool,
     /// The ports of it that others may connect to; `None`: none.
     pub allow: Option<Ports>,
-    /// A command whose input and output lead to its daemon.
+    /// A command whose input and output carry a link with its daemon.
     pub via: Option<String>,
 }
 
-/// What the user says of ways.
+/// A rule about ways.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// The ports it is about.
+    /// The ports that it applies to; if empty, all.
     pub ports: Ports,
-    /// The hosts it is about, by their places; none: all.
+    /// The indices of the hosts that it applies to; if empty, all.
     pub hosts: Vec<usize>,
-    /// What it says.
+    /// The ways that it prefers and forbids.
     pub rule: route::Rule,
 }
 
@@ -102,19 +102,24 @@ impl Grid {
         })
     }
 
-    /// The host of that name, and its place.
+    /// The host of a name, and its index.
     pub fn host(&self, name: &str) -> Option<(usize, &Host)> {
         self.hosts.iter().enumerate().find(|(_, host)| host.name == name)
     }
 
-    /// Whether links between two hosts need not be enciphered: on one machine, inside a trusted site, or everywhere.
+    /// The names of all hosts.
+    pub(crate) fn names(&self) -> String {
+        self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether links between two hosts may be plain: on one machine, inside a trusted site, or where all networks are trusted.
     pub fn is_trusted_between(&self, one: &Host, other: &Host) -> bool {
         let local = |host: &Host| !host.addresses.is_empty() && host.addresses.iter().all(|at| at.ip().is_loopback());
         let inside = one.site == other.site && self.sites.get(one.site).is_some_and(|site| site.trusted);
         self.trusted || inside || (local(one) && local(other))
     }
 
-    /// Whether programs of a host may connect to hosts of a site, as far as ports allow.
+    /// Whether programs of a host may connect to hosts of a site, if the port is allowed.
     pub fn lets_in(&self, site: usize, host: &str) -> bool {
         self.sites.get(site).is_some_and(|site| self.is_among(&site.from, &site.deny, host))
     }
@@ -130,13 +135,13 @@ impl Grid {
         !denied.iter().any(is) && (allowed.is_empty() || allowed.iter().any(is))
     }
 
-    /// Whether programs on `one` may connect to `other` plainly while no daemon is up.
+    /// Whether programs on `one` may connect to `other` unencrypted while the daemon of `one` is down.
     pub fn is_plain_without_daemon(&self, one: &Host, other: &Host) -> bool {
         let plain = self.plain || self.sites.get(other.site).is_some_and(|site| site.plain);
         plain || one.site == other.site || self.is_trusted_between(one, other)
     }
 
-    /// The rules for connections to a port of a host; without a port, those that are about all ports.
+    /// The rules for connections to a port of a host; without a port, those that apply to all ports.
     pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
         let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
         let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
@@ -169,7 +174,7 @@ impl Grid {
         })
     }
 
-    /// What names sites and hosts must name such as there are.
+    /// Checks that lists of sites and hosts name existing ones.
     fn check_words(&self, table: &Table<'_>) -> Result<(), FileError> {
         let values = WORDS.iter().filter_map(|key| table.get(key)).flat_map(|value| value.list());
         for value in values {
@@ -245,7 +250,7 @@ fn flag(table: &Table<'_>, key: &str) -> Result<bool, FileError> {
     table.get(key).map_or(Ok(false), |value| value.flag())
 }
 
-/// Ports as [`Ports`] reads them, or a single number.
+/// Ports in the form of [`Ports`], or a single number.
 fn ports(value: &Value<'_>) -> Result<Ports, FileError> {
     let text = value.plain()?;
     Ports::parse(&text).ok_or_else(|| value.error("must be ports such as \"22,8000-8010\""))

@@ -1,71 +1,51 @@
-//! The daemon: one per host and user, without root, on one port. It holds the links that leave the host, and carries connections of
-//! local programs over them to ports of other hosts; as a relay also from one link to another.
+//! The daemon: one process per host and user, without root, on one port. It holds the links between hosts. Over them it carries connections
+//! of local programs to ports of other hosts. As a relay it also carries streams from one link to another.
 //!
 //! ```text
-//!  grid       grid.toml: the hosts            daemon    what is held, the loop       wire      what is said
-//!  runtime    where clients find it           links     connections, the mux         channel   bytes on the wire
-//!  start      where it listens                peers     who is dialled, pace when    socket poll log
-//!  client     asks a daemon                   command   links by ssh and its like    pipes     two ends joined
-//!  status     what it says of itself          ways      those to a host              measure   what links are like
-//!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
-//!  health     what they say of a host         calls     a stream to another host     notify    the service manager
-//!  judge      who may be at the other end     egress    a connection to this host    moves     a stream goes another way
-//!  unauthenticated  how many of them          clients   local programs                streams   of links, and whose they are
-//!  hosts      what programs may know          routes    their connections to other hosts    failover  when, and whether at all
-//!                                             parked    their connects, until those are complete
+//!  link/        connections to other daemons: dialled, authenticated, measured
+//!  routing/     the ways to other hosts: what relays advertise, what is known from earlier runs
+//!  streams/     what goes over links: calls, egress, pipes, relaying, migration to another way
+//!  local/       programs of this host: parked connects, forwarded ports, the hosts file
+//!  control/     what commands ask: the control socket, status, explanations, the runtime directory
+//!
+//!  daemon       the state, and its construction        wire         frames and messages
+//!  event_loop   the loop and its timers                socket poll  system calls, the epoll
+//!  grid start   grid.toml; where the daemon listens    descriptor units log
 //! ```
-//! Links that leave the host are enciphered by TLS 1.3, both ends with a certificate of the grid (`madrigal-identity`), unless the grid
-//! declares their network trusted. One thread, one epoll, nothing blocks. Everything that waits has a
-//! deadline. What peers send, authenticated or not, is bounded and checked; none of it panics or decides where memory goes.
+//! A folder has the types, each with its own methods, and beside them the methods of [`Daemon`] that use them. Types take nothing from
+//! `daemon.rs`; `daemon.rs` takes the types; methods of the daemon take both.
+//!
+//! Links that leave the host are encrypted by TLS 1.3, with a certificate of the grid at both ends (`madrigal-identity`), unless the grid
+//! declares their network trusted. There is one thread and one epoll, and nothing else blocks. Every wait has a deadline. What peers send,
+//! authenticated or not, is bounded and checked; none of it panics.
 #![forbid(unsafe_code)]
 
-mod answers;
-mod calls;
-mod channel;
-pub mod client;
-mod clients;
-mod command;
+mod control;
 mod daemon;
-mod egress;
-mod failover;
+mod descriptor;
+mod event_loop;
 pub mod grid;
-mod health;
-mod hosts;
-mod judge;
-mod knowledge;
-mod links;
+mod link;
 mod local;
 mod log;
-mod measure;
-mod moves;
-mod notify;
-mod origin;
-mod pace;
-mod parked;
-mod peers;
-mod pipes;
 mod poll;
-mod record;
-mod routes;
-mod runtime;
+mod routing;
 #[cfg(test)]
 mod simulation;
 mod socket;
 mod start;
-mod status;
 mod streams;
-mod table;
-mod unauthenticated;
-mod ways;
+mod units;
 mod wire;
 
-pub use daemon::Daemon;
-pub use hosts::ToldHosts;
-pub use madrigal_document::FileError;
-pub use madrigal_selector::route::Figures;
-pub use routes::RouteStatus;
-pub use runtime::{Runtime, RuntimeError};
-pub use start::StartError;
-pub use status::{
+pub use control::client;
+pub use control::runtime::{Runtime, RuntimeError};
+pub use control::status::{
     Certificate, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, Tried, WayStatus,
 };
+pub use daemon::Daemon;
+pub use local::connection::ConnectionStatus;
+pub use local::hosts::HostsFile;
+pub use madrigal_document::FileError;
+pub use madrigal_selector::route::Figures;
+pub use start::StartError;

@@ -1,20 +1,20 @@
-//! What the daemon says: a line each on standard error, which is its log file when nobody watches. Bounded, so that an unauthenticated peer
-//! who calls all day fills no disk; and by itself, so that nothing else is left out for it.
+//! The log: lines on standard error, which is a file when the daemon runs in the background. Its rate is bounded, so that an
+//! unauthenticated peer cannot fill the disk. Lines about such peers have a budget of their own, so that no other line is dropped for them.
 
 use std::io::Write as _;
 
-use crate::daemon::SECOND;
+use crate::units::SECOND;
 
-/// Lines a second, in the long run, and at once.
+/// Lines a second in the long run, and in one burst.
 const RATE: (u64, u64) = (10, 500);
 
-/// Where lines go.
+/// The log, with its budgets.
 pub(crate) struct Log {
     known: Budget,
     unauthenticated: Budget,
 }
 
-/// How many lines there may be.
+/// A token bucket of lines.
 struct Budget {
     since: u64,
     left: u64,
@@ -27,10 +27,10 @@ impl Log {
         Self { known: budget(), unauthenticated: budget() }
     }
 
-    /// Says a line about those of the grid, or about unauthenticated peers.
+    /// Writes a line, unless its budget is spent.
     pub(crate) fn write(&mut self, now: u64, unauthenticated: bool, text: &str) {
         let budget = if unauthenticated { &mut self.unauthenticated } else { &mut self.known };
-        let Some(dropped) = budget.spend(now) else { return };
+        let Some(dropped) = budget.take_line(now) else { return };
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let time = format!("{}.{:03}", time.tv_sec, time.tv_nsec / 1_000_000);
         let mut error = std::io::stderr().lock();
@@ -38,15 +38,15 @@ impl Log {
             let whose = if unauthenticated { "lines about unauthenticated peers" } else { "lines" };
             let _ = writeln!(error, "{time} ({dropped} {whose} left out)");
         }
-        // What others sent may stand in it: no control characters.
+        // A peer may have chosen part of the text: no control characters.
         let clean: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
         let _ = writeln!(error, "{time} {clean}");
     }
 }
 
 impl Budget {
-    /// Takes one line; how many were left out before it. `None`: this one is, too.
-    fn spend(&mut self, now: u64) -> Option<u64> {
+    /// Takes one line, and returns how many were dropped before it. `None`: this one is dropped, too.
+    fn take_line(&mut self, now: u64) -> Option<u64> {
         let earned = now.saturating_sub(self.since) / (SECOND / RATE.0);
         self.since += earned * (SECOND / RATE.0);
         self.left = (self.left + earned).min(RATE.1);

@@ -1,5 +1,5 @@
-//! One epoll. Every descriptor is registered once, for every change: who is told tries until there is nothing more. It is the C library's,
-//! as the sockets of local programs are ([`crate::local`]).
+//! The epoll. A descriptor is registered once, edge-triggered, for every change: its handler goes on until it would block. The calls go
+//! through the C library, as those on sockets to programs do ([`crate::local::libc_socket`]).
 
 use std::os::fd::AsFd;
 
@@ -7,12 +7,12 @@ use madrigal_sys::time::now_ns;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::io::Errno;
 
-use crate::local::of;
+use crate::local::libc_socket::to_errno;
 
-/// What a registered descriptor is called.
+/// The name of a registered descriptor, or of another entry of the daemon's tables.
 pub(crate) type Token = u64;
 
-/// The loop looks at the time again after that, whatever it waits for.
+/// The longest sleep, in milliseconds.
 const LONGEST_MS: u64 = 3_600_000;
 
 /// The epoll.
@@ -20,35 +20,35 @@ pub(crate) struct Poll(Epoll);
 
 impl Poll {
     pub(crate) fn new() -> Result<Self, Errno> {
-        Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self).map_err(of)
+        Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map(Self).map_err(to_errno)
     }
 
-    /// Registers a descriptor; it goes when it is closed.
+    /// Registers a descriptor. The kernel removes it when it is closed.
     pub(crate) fn add(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         let all = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-        self.0.add(fd, EpollEvent::new(all, token)).map_err(of)
+        self.0.add(fd, EpollEvent::new(all, token)).map_err(to_errno)
     }
 
-    /// Forgets a descriptor, which lives on.
+    /// Removes a descriptor that stays open.
     pub(crate) fn remove(&self, fd: impl AsFd) {
         let _ = self.0.delete(fd);
     }
 
-    /// Registers a descriptor that somebody listens on: told again and again while connections wait.
+    /// Registers a listener, level-triggered: reported while connections wait.
     pub(crate) fn add_listener(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-        self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(of)
+        self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(to_errno)
     }
 
-    /// Sleeps until something changed or the time has come (nanoseconds of [`now_ns`]); what changed is added to `changed`.
+    /// Sleeps until something changes, or until a time of [`now_ns`]. Adds what changed to `changed`.
     pub(crate) fn wait(&self, until: u64, changed: &mut Vec<Token>) -> Result<(), Errno> {
         let mut events = [EpollEvent::empty(); 256];
-        // Not too early: then it would be waited for again, and again.
+        // Rounded up: a wake-up too early would only sleep again.
         let left = until.saturating_sub(now_ns()).div_ceil(1_000_000);
         let limit = EpollTimeout::try_from(left.min(LONGEST_MS)).unwrap_or(EpollTimeout::ZERO);
         match self.0.wait(&mut events, limit) {
             Ok(count) => changed.extend(events.iter().take(count).map(EpollEvent::data)),
             Err(nix::Error::EINTR) => {}
-            Err(errno) => return Err(of(errno)),
+            Err(errno) => return Err(to_errno(errno)),
         }
         Ok(())
     }

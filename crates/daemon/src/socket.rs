@@ -1,4 +1,5 @@
-//! Sockets as the daemon uses them: never blocking, closed on exec, TCP without delay.
+//! Sockets by system calls: never blocking, closed on exec, TCP without delay. Sockets to programs of this host are in
+//! [`crate::local::libc_socket`].
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,27 +10,28 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt, sockopt::Timeout,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-/// What a read or an accept gave.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Got {
-    /// So many bytes.
+pub(crate) enum Recv {
+    /// The number of bytes read.
     Bytes(usize),
-    /// Nothing yet.
-    Nothing,
-    /// Nothing more will come.
+    /// There is nothing to read yet.
+    WouldBlock,
+    /// The end of the stream.
     End,
 }
 
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 const BACKLOG: i32 = 1024;
-/// How long a daemon on this host may take to have room in its queue.
+/// The time that the daemon may take until its accept queue has room.
 const DIAL: Duration = Duration::from_secs(5);
-/// 1280 bytes without the heads of IPv6 and TCP.
+/// A segment that fits 1280 bytes with the headers of IPv6 and TCP.
 const SHORT: i32 = 1280 - 40 - 20;
 
 /// Listens at an address.
@@ -44,8 +46,8 @@ pub(crate) fn listen(at: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Takes an address for a socket.
-pub(crate) fn bound(at: SocketAddr) -> Result<OwnedFd, Errno> {
+/// A socket bound to an address.
+pub(crate) fn bind(at: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(family(at), SocketType::STREAM, FLAGS, None)?;
     rustix::net::bind(&socket, &at)?;
     Ok(socket)
@@ -56,7 +58,7 @@ pub(crate) fn dial(to: SocketAddr) -> Result<OwnedFd, Errno> {
     dial_with(to, false)
 }
 
-/// Begins to connect; with `short` packets that every network has to carry (RFC 8200, section 5).
+/// Begins to connect; with `short`, in packets that every network must carry (RFC 8200, section 5).
 pub(crate) fn dial_with(to: SocketAddr, short: bool) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(family(to), SocketType::STREAM, FLAGS, None)?;
     if short {
@@ -69,25 +71,25 @@ pub(crate) fn dial_with(to: SocketAddr, short: bool) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Whether a socket of [`dial`] is connected by now.
+/// Whether a socket of [`dial`] is connected.
 pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
     sockopt::socket_error(socket)??;
-    let Some(peer) = peer(socket) else { return Ok(false) };
-    if own(socket) == Some(peer) {
-        // Nobody listened, and the kernel let the socket connect to itself: the port was one of its own choice.
+    let Some(peer) = peer_addr(socket) else { return Ok(false) };
+    if local_addr(socket) == Some(peer) {
+        // Nothing listens there, and the kernel connected the socket to itself: the port is from the ephemeral range.
         return Err(Errno::CONNREFUSED);
     }
     let _ = sockopt::set_tcp_nodelay(socket, true);
     Ok(true)
 }
 
-/// Whether both ends of a connection have one address: it does not leave this host.
+/// Whether both ends of a connection have the same address, so that it does not leave this host.
 pub(crate) fn is_within_host(socket: &OwnedFd) -> bool {
     let ip = |at: Option<SocketAddr>| at.map(|at| at.ip().to_canonical());
-    ip(own(socket)).is_some() && ip(own(socket)) == ip(peer(socket))
+    ip(local_addr(socket)).is_some() && ip(local_addr(socket)) == ip(peer_addr(socket))
 }
 
-/// The next connection that waits; `None`: there is none now.
+/// The next connection of the accept queue, if there is one.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     loop {
         return match rustix::net::accept_with(listener, FLAGS) {
@@ -97,7 +99,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
             }
             Err(Errno::AGAIN) => Ok(None),
             Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => Err(errno),
-            // The attempt failed on the way; it is the connecting side's error (accept(2), "Error handling").
+            // The attempt failed in the network: an error of the connecting end (accept(2), "Error handling").
             Err(errno) if errno != Errno::BADF && errno != Errno::INVAL && errno != Errno::NOTSOCK => continue,
             Err(errno) => Err(errno),
         };
@@ -105,21 +107,21 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
 }
 
 /// Reads what is there.
-pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> Result<Got, Errno> {
+pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> Result<Recv, Errno> {
     loop {
         return match rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Ok(Got::End),
-            Ok((count, _)) => Ok(Got::Bytes(count)),
-            Err(Errno::AGAIN) => Ok(Got::Nothing),
+            Ok((0, _)) => Ok(Recv::End),
+            Ok((count, _)) => Ok(Recv::Bytes(count)),
+            Err(Errno::AGAIN) => Ok(Recv::WouldBlock),
             Err(Errno::INTR) => continue,
             Err(errno) => Err(errno),
         };
     }
 }
 
-/// Reads what is there on a Unix socket; a descriptor that came along takes the place of `passed`.
-pub(crate) fn recv_passing(socket: &OwnedFd, buffer: &mut [u8], passed: &mut Option<OwnedFd>) -> Result<Got, Errno> {
-    // Room for one: of more the kernel closes the rest.
+/// Reads what is there on a Unix socket. A descriptor that came with it replaces `passed`.
+pub(crate) fn recv_passing(socket: &OwnedFd, buffer: &mut [u8], passed: &mut Option<OwnedFd>) -> Result<Recv, Errno> {
+    // Room for one descriptor: the kernel closes the others.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -135,28 +137,28 @@ pub(crate) fn recv_passing(socket: &OwnedFd, buffer: &mut [u8], passed: &mut Opt
         }
     }
     match got {
-        Ok(got) if got.bytes == 0 => Ok(Got::End),
-        Ok(got) => Ok(Got::Bytes(got.bytes)),
-        Err(Errno::AGAIN) => Ok(Got::Nothing),
+        Ok(got) if got.bytes == 0 => Ok(Recv::End),
+        Ok(got) => Ok(Recv::Bytes(got.bytes)),
+        Err(Errno::AGAIN) => Ok(Recv::WouldBlock),
         Err(errno) => Err(errno),
     }
 }
 
-/// Looks at the first byte that came, and leaves it there.
-pub(crate) fn peek(socket: impl AsFd) -> Result<(Got, u8), Errno> {
+/// The first unread byte, which stays unread.
+pub(crate) fn peek(socket: impl AsFd) -> Result<(Recv, u8), Errno> {
     let mut byte = [0];
     loop {
         return match rustix::net::recv(socket.as_fd(), &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Ok((0, _)) => Ok((Got::End, 0)),
-            Ok(_) => Ok((Got::Bytes(1), byte[0])),
-            Err(Errno::AGAIN) => Ok((Got::Nothing, 0)),
+            Ok((0, _)) => Ok((Recv::End, 0)),
+            Ok(_) => Ok((Recv::Bytes(1), byte[0])),
+            Err(Errno::AGAIN) => Ok((Recv::WouldBlock, 0)),
             Err(Errno::INTR) => continue,
             Err(errno) => Err(errno),
         };
     }
 }
 
-/// Writes as much as there is room for, out of several places; `more` follows, as in [`send_more`].
+/// Writes several buffers, as much as there is room for; `more` as in [`send_more`].
 pub(crate) fn send_all(socket: impl AsFd, bytes: &[IoSlice<'_>], more: bool) -> Result<usize, Errno> {
     loop {
         let flags = flags(more);
@@ -174,7 +176,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     send_more(socket, bytes, false)
 }
 
-/// Writes as much as there is room for; with `more` the last packet may wait for more, until [`push`] or a write without.
+/// Writes as much as there is room for. With `more` the kernel may hold the last packet back, until [`push`] or a write without it.
 pub(crate) fn send_more(socket: impl AsFd, bytes: &[u8], more: bool) -> Result<usize, Errno> {
     loop {
         return match rustix::net::send(socket.as_fd(), bytes, flags(more)) {
@@ -191,17 +193,17 @@ fn flags(more: bool) -> SendFlags {
     if more { flags | SendFlags::MORE } else { flags }
 }
 
-/// What waits in the kernel for more waits no longer (tcp(7), `TCP_NODELAY`).
+/// Sends what the kernel holds back (tcp(7), `TCP_NODELAY`).
 pub(crate) fn push(socket: impl AsFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
 }
 
-/// Ends the sending direction.
-pub(crate) fn finish(socket: impl AsFd) {
+/// Shuts the sending direction.
+pub(crate) fn shutdown_write(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
-/// Listens at a path, for its user only.
+/// Listens at a path that only this user can open.
 pub(crate) fn listen_unix(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
@@ -212,35 +214,35 @@ pub(crate) fn listen_unix(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Connects to a path; this socket blocks. `EAGAIN`: the queue there stayed full.
+/// Connects to a path; this socket blocks. `EAGAIN`: the accept queue there stayed full.
 pub(crate) fn dial_unix(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Where a daemon hangs, its queue may be full.
+    // The queue of a hung daemon may be full.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(DIAL))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket)
 }
 
-/// Whether the process at the other end of a Unix socket is this user's (or root's, who may do anything anyway).
-pub(crate) fn is_ours(socket: &OwnedFd) -> bool {
+/// Whether the process at the other end of a Unix socket is this user's, or root's.
+pub(crate) fn is_same_user(socket: &OwnedFd) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    // It may be of another pid namespace, as where the host is one of a lab: that is no matter.
+    // It may be of another pid namespace, as on a host of a lab.
     madrigal_sys::raw::peer_credentials(socket.as_raw_fd()).is_ok_and(|(_, user)| user == own || user == 0)
 }
 
-/// The process at the other end of a Unix socket; 0 where that cannot be told.
-pub(crate) fn process(socket: &OwnedFd) -> u32 {
+/// The process at the other end of a Unix socket; 0 where it is unknown.
+pub(crate) fn peer_pid(socket: &OwnedFd) -> u32 {
     sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
 /// The address at this end.
-pub(crate) fn own(socket: impl AsFd) -> Option<SocketAddr> {
+pub(crate) fn local_addr(socket: impl AsFd) -> Option<SocketAddr> {
     rustix::net::getsockname(socket).ok()?.try_into().ok()
 }
 
 /// The address at the other end.
-pub(crate) fn peer(socket: impl AsFd) -> Option<SocketAddr> {
+pub(crate) fn peer_addr(socket: impl AsFd) -> Option<SocketAddr> {
     rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
@@ -248,7 +250,7 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// Whether both directions of a connection are over.
+/// Whether both directions of a connection are shut.
 pub(crate) fn is_hung_up(socket: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut asked = [PollFd::new(socket, PollFlags::empty())];

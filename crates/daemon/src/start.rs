@@ -1,15 +1,15 @@
-//! Where a daemon listens, and why it may not start.
+//! Opens the listeners for other daemons, and says why a daemon may not start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
+use crate::control::runtime::RuntimeError;
 use crate::grid::{Grid, Host, Site};
-use crate::runtime::RuntimeError;
 use crate::socket;
 
-/// Why no daemon was started.
+/// Why a daemon was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -18,10 +18,10 @@ pub enum StartError {
     Host {
         /// The name.
         host: String,
-        /// Those there are.
+        /// The names that it has.
         known: String,
     },
-    /// A port that unauthenticated peers can reach would be open.
+    /// Unauthenticated peers could reach its port, and it has no certificate.
     #[error(
         "links of {host} have to be enciphered, and it cannot show who it is: {lack}; or write trusted = true below [site.{site}] if no \
          unauthenticated peer can reach its network"
@@ -39,32 +39,32 @@ pub enum StartError {
     Listen {
         /// Where.
         at: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         errno: Errno,
     },
-    /// It cannot listen for clients.
+    /// It cannot open the control socket.
     #[error("cannot listen for clients: {errno}")]
     Local {
-        /// What the system says.
+        /// The error of the system.
         errno: Errno,
     },
-    /// The directory cannot be used.
+    /// The runtime directory cannot be used.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// The system refuses something.
+    /// A system call failed.
     #[error("cannot start: {errno}")]
     System {
-        /// What it says.
+        /// The error of the system.
         errno: Errno,
     },
 }
 
-/// Listens where other daemons call: on all addresses; on a machine's own where the host has no others; nowhere, where it has none.
-/// `lack`: why the host has no certificate, if it has none.
-pub(crate) fn listen(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
-    let Some(host) = grid.hosts.get(me) else { return Ok(Vec::new()) };
+/// Listens for other daemons: at all addresses; at loopback addresses where the host has no others; nowhere, where it has none. `lack` is why
+/// the host has no certificate, if it has none.
+pub(crate) fn listen(grid: &Grid, own_index: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
+    let Some(host) = grid.hosts.get(own_index) else { return Ok(Vec::new()) };
     let site = grid.sites.get(host.site);
-    let plain = |(at, other): (usize, &Host)| at != me && grid.is_trusted_between(host, other);
+    let plain = |(at, other): (usize, &Host)| at != own_index && grid.is_trusted_between(host, other);
     if let Some(lack) = lack.filter(|_| grid.hosts.len() > 1 && !grid.hosts.iter().enumerate().any(plain)) {
         return Err(untrusted(host, site, lack));
     }
@@ -79,7 +79,7 @@ pub(crate) fn listen(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Ve
     };
     let at = |at: SocketAddr| socket::listen(at).map_err(|errno| StartError::Listen { at, errno });
     match (places.as_slice(), places.first().map(|at| at.ip())) {
-        // No IPv6 here: then IPv4 alone.
+        // Without IPv6, IPv4 alone.
         (&[all], Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))) => match socket::listen(all) {
             Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
                 Ok(vec![at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), all.port()))?])

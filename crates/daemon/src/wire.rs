@@ -1,41 +1,42 @@
-//! What is said on sockets, but for [`madrigal_proto::mux`]: in frames of [`madrigal_proto::frame`] with a head of one byte, the kind,
-//! and a body that is JSON or plain text.
+//! The wire format: frames and messages, but for the multiplexer ([`madrigal_proto::mux`]). A frame is one of [`madrigal_proto::frame`]
+//! with a head of one byte, the kind, and a body that is JSON or plain text.
 //!
 //! ```text
-//!  between daemons     HELLO both ways, or REFUSED with the reason; then the mux
-//!  what a stream is for   an About; the first bytes back on an order are a verdict: code, length of the text (2), text;
-//!                      where it asks something, the answer follows as JSON
-//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, ROUTES, VERDICT; answered by DONE or FAILED
+//!  between daemons    HELLO both ways, or REFUSED with the reason; then the multiplexer
+//!  a stream           opens with a StreamHeader; a connect request is answered by a ConnectReply: code, length (2), text;
+//!                     the answer to a question follows as JSON
+//!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT; answered by DONE or FAILED
 //! ```
+//! Names of types here may differ from those on the wire; the latter never change within one [`VERSION`].
 
 pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
 use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
-/// The version of all of this; peers of another one are refused.
+/// The version of the links' format; peers of another version are refused.
 pub(crate) const VERSION: u32 = 2;
 
-/// A daemon says who it is.
+/// The greeting of a daemon: a [`Hello`].
 pub(crate) const HELLO: u8 = 1;
-/// A daemon says why it goes.
+/// A daemon refuses its peer; the reason.
 pub(crate) const REFUSED: u8 = 2;
-/// A client asks how the daemon is.
+/// Request: the daemon's status.
 pub(crate) const STATUS: u8 = 16;
-/// A client asks it to end.
+/// Request: stop the daemon.
 pub(crate) const STOP: u8 = 17;
-/// A client wants connections to a local port carried on, as long as it stays.
+/// Request: forward connections to a local port, while this connection is open.
 pub(crate) const FORWARD: u8 = 19;
-/// A client's connection leads to another daemon, which begins.
+/// Request: this connection becomes a link. The other daemon greets first.
 pub(crate) const LINK: u8 = 20;
-/// A client asks which connections of programs there are.
-pub(crate) const ROUTES: u8 = 22;
+/// Request: the connections of programs.
+pub(crate) const CONNECTIONS: u8 = 22;
 
-/// The longest body of a frame to or from a client, and of those between daemons.
+/// The longest body of a frame.
 pub(crate) const LONGEST: usize = 1 << 20;
 /// The longest body that an unauthenticated peer may send.
 pub(crate) const LONGEST_HELLO: usize = 4 << 10;
-/// And the shortest of ours: longer than a packet of most networks.
+/// The shortest body of our greeting: longer than a packet of most networks, so that no link comes up where long packets are dropped.
 const SHORTEST_HELLO: usize = 3000;
 
 /// Who a daemon is.
@@ -45,13 +46,13 @@ pub(crate) struct Hello {
     pub(crate) version: u32,
     /// Its host's name in the grid.
     pub(crate) host: String,
-    /// Another one each time it starts.
+    /// A random number of this process.
     pub(crate) instance: u64,
-    /// From the dialling end: counts its connections.
+    /// From the dialling end: the count of its connections to this peer.
     pub(crate) number: u64,
 }
 
-/// A port of a host.
+/// A port of a host, as a command asks for it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     /// The host's name in the grid.
@@ -61,19 +62,19 @@ pub(crate) struct Target {
     /// For a forward: the local port, 0 for any.
     #[serde(default)]
     pub(crate) from: u16,
-    /// Milliseconds in which it must be connected, or be said why not; where nothing is said a while.
+    /// The time limit of the call in milliseconds; the daemon's own where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) within: Option<u64>,
-    /// Not the port is wanted, but an answer of that host's daemon.
+    /// Instead of the port: a question to that host's daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) question: Option<Question>,
 }
 
-/// What a daemon can be asked.
+/// A question to a daemon.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Question {
-    /// The ways to a host, and which is used, for a port of it or for any.
+    /// The ways to a host, and which is used, for one port or for any.
     Why {
         /// The host.
         to: String,
@@ -81,9 +82,9 @@ pub(crate) enum Question {
         #[serde(default)]
         port: Option<u16>,
     },
-    /// How the daemon is.
+    /// The daemon's status.
     Status,
-    /// How things are here, and with a host; its addresses are tried.
+    /// The state of this host, and of the ways to another one, whose addresses are tried.
     Check {
         /// The host.
         #[serde(default)]
@@ -91,168 +92,172 @@ pub(crate) enum Question {
     },
 }
 
-/// A port of a host, as a program wants it.
+/// A port of a host, as a program asks for it.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ProgramTarget {
     /// The host's name in the grid.
     pub(crate) host: String,
     /// The port.
     pub(crate) port: u16,
     /// The address that the program connected to.
     pub(crate) asked: String,
-    /// It waits for the answer, and goes on by itself if none comes in time.
+    /// The program waits for the answer. If none comes in time it goes on without the daemon.
     #[serde(default)]
     pub(crate) waits: bool,
 }
 
-/// A port of a host that a stream is to be connected to.
+/// A request to connect a stream to a port of a host.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Order {
+pub(crate) struct ConnectRequest {
     /// The host's name in the grid.
     pub(crate) host: String,
     /// The port.
     pub(crate) port: u16,
-    /// How many relays may still carry it on.
+    /// The number of relays that it may still pass.
     pub(crate) hops: u8,
-    /// The host where it begins, as that says.
+    /// The host where it begins.
     pub(crate) from: String,
-    /// The address that the program at its beginning has, where that is known.
+    /// The address of the program there, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<String>,
-    /// The relays it has passed.
+    /// The relays that it has passed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) through: Vec<String>,
-    /// Not the port is wanted, but an answer.
+    /// Instead of the port: a question to that host's daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) question: Option<Question>,
-    /// A number of its own, that nobody can guess.
+    /// The stream's id, a random number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
-    /// A stream with this number is there already, and is to go on with this one.
+    /// A stream with this id is to be resumed on this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) resume: Option<Resume>,
 }
 
-/// How a stream goes on by another way. Where it can, the text of the verdict is the position that came at that end.
+/// How a stream is resumed by another way. If it can be, the text of the reply is the target's own position.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Resume {
-    /// How often it was to go on so: what comes late is known by that.
+    /// The number of attempts to resume it. A late request has a lower one.
     pub(crate) epoch: u32,
-    /// The position that came at this end.
+    /// The position up to which the sender has received.
     pub(crate) got: u64,
 }
 
-/// Why a stream is no more: the code of its reset.
+/// Why a stream was reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Gone {
-    /// One of its ends ended it.
+pub(crate) enum ResetCause {
+    /// One of its ends ended it. It cannot be resumed.
     Ended,
-    /// Its way was closed: there may be another one.
-    Lost,
-    /// Its way fell silent.
-    Silent,
+    /// A link on its way was closed. It may be resumed by another way.
+    LinkLost,
+    /// A link on its way fell silent. It may be resumed by another way.
+    LinkSilent,
 }
 
-impl Gone {
+impl ResetCause {
+    /// The code of the reset.
     pub(crate) fn code(self) -> u32 {
         match self {
             Self::Ended => 0,
-            Self::Lost => 2,
-            Self::Silent => 3,
+            Self::LinkLost => 2,
+            Self::LinkSilent => 3,
         }
     }
 
-    pub(crate) fn of(code: u32) -> Self {
+    /// The cause that a code means.
+    pub(crate) fn from_code(code: u32) -> Self {
         match code {
-            2 => Self::Lost,
-            3 => Self::Silent,
+            2 => Self::LinkLost,
+            3 => Self::LinkSilent,
             _ => Self::Ended,
         }
     }
 }
 
-/// What a stream between daemons is for.
+/// What a stream between daemons is for: its first bytes, as JSON.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum About {
-    /// To be connected to a port of a host.
-    Order(Order),
-    /// A [`RouteUpdate`] comes.
+pub(crate) enum StreamHeader {
+    /// A connection to a port of a host.
+    #[serde(rename = "order")]
+    Connect(ConnectRequest),
+    /// A [`RouteUpdate`] follows.
     RouteUpdate,
-    /// Bytes come that nobody needs.
+    /// Padding follows.
     Discard,
-    /// Nothing: the link ends, and this is why.
-    Bye(String),
-    /// The opener has another certificate, and proves it: a [`madrigal_identity::Proof`].
+    /// The link is closed, for this reason.
+    #[serde(rename = "bye")]
+    Close(String),
+    /// The opener has a new certificate; a [`madrigal_identity::Proof`] follows.
     Renewed,
 }
 
-impl About {
-    /// The words with which such a stream is opened.
+impl StreamHeader {
+    /// The bytes with which such a stream is opened.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        // Numbers and texts: nothing in them can fail.
+        // Numbers and strings only: this cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
 
-/// Where a relay leads.
+/// What a relay advertises.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RouteUpdate {
-    /// Each host it leads to.
+    /// The hosts that it reaches.
     pub(crate) reach: Vec<Reach>,
 }
 
-/// A host that a relay leads to.
+/// A host that a relay reaches.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Reach {
     /// Its name.
     pub(crate) to: String,
-    /// The further relays in between.
+    /// The relays between that one and the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) through: Vec<String>,
-    /// What was measured of the way from the relay on.
+    /// The figures of the way from the relay on.
     #[serde(default)]
     pub(crate) figures: Figures,
 }
 
-/// What became of an order.
+/// The answer to a connect request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum ConnectReply {
     /// The stream is connected.
     Connected,
-    /// It is not, and will not be.
-    Never,
-    /// Not on this way, or not now.
-    NotNow,
+    /// The target refuses. No other way is tried.
+    Refused,
+    /// Not by this way, or not now.
+    Unavailable,
 }
 
-impl Verdict {
+impl ConnectReply {
     /// As bytes, with the reason.
     pub(crate) fn bytes(self, text: &str) -> Vec<u8> {
         let text = cut(text);
         let code = match self {
             Self::Connected => 0,
-            Self::Never => 1,
-            Self::NotNow => 2,
+            Self::Refused => 1,
+            Self::Unavailable => 2,
         };
         [&[code, text.len() as u8, (text.len() >> 8) as u8], text.as_bytes()].concat()
     }
 
-    /// Reads one off the front of `bytes`: what it is, why, and its length; `Ok(None)`: more must come; `Err`: nonsense.
+    /// Parses a reply at the front of `bytes`: the reply, its text, and its length. `Ok(None)`: it is not complete.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, String, usize)>, ()> {
         let &[code, low, high, ref rest @ ..] = bytes else { return Ok(None) };
-        let verdict = match code {
+        let reply = match code {
             0 => Self::Connected,
-            1 => Self::Never,
-            2 => Self::NotNow,
+            1 => Self::Refused,
+            2 => Self::Unavailable,
             _ => return Err(()),
         };
         let len = usize::from(u16::from_le_bytes([low, high]));
-        Ok(rest.get(..len).map(|text| (verdict, String::from_utf8_lossy(text).into_owned(), 3 + len)))
+        Ok(rest.get(..len).map(|text| (reply, String::from_utf8_lossy(text).into_owned(), 3 + len)))
     }
 }
 
-/// As much of a text as goes with what else is said.
+/// A text, cut to the longest that a reply has room for.
 pub(crate) fn cut(text: &str) -> &str {
     let end = (0..=text.len().min(900)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text.get(..end).unwrap_or_default()
@@ -260,25 +265,25 @@ pub(crate) fn cut(text: &str) -> &str {
 
 /// A frame.
 pub(crate) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
-    // No body here is longer than any memory.
+    // A body fits in memory, so its length fits in a prefix.
     let prefix = frame::prefix(1, body.len() as u64).unwrap_or_default();
     [&prefix[..], &[kind], body].concat()
 }
 
-/// A frame with a value as JSON.
+/// A frame whose body is a value as JSON.
 pub(crate) fn json(kind: u8, value: &impl Serialize) -> Vec<u8> {
-    // Numbers and texts: nothing in them can fail.
+    // Numbers and strings only: this cannot fail.
     frame(kind, &serde_json::to_vec(value).unwrap_or_default())
 }
 
-/// The first frame: with blanks behind it up to that length.
+/// A greeting, filled up with blanks to [`SHORTEST_HELLO`].
 pub(crate) fn greeting(hello: &Hello) -> Vec<u8> {
     let mut body = serde_json::to_vec(hello).unwrap_or_default();
     body.resize(body.len().max(SHORTEST_HELLO), b' ');
     frame(HELLO, &body)
 }
 
-/// Reads a frame off the front of `bytes`: kind, body and its whole length; `Ok(None)`: more must come.
+/// Parses a frame at the front of `bytes`: its kind, body, and whole length. `Ok(None)`: it is not complete.
 pub(crate) fn take(bytes: &[u8], longest: usize) -> Result<Option<(u8, Vec<u8>, usize)>, String> {
     let front = frame::front(bytes, longest).map_err(|nonsense| nonsense.to_string())?;
     match front {
@@ -309,33 +314,43 @@ mod tests {
                 Ok(None) => prop_assert!(bytes.len() < 9 + LONGEST_HELLO),
                 Err(_) => {}
             }
-            if let Ok(Some((_, text, whole))) = Verdict::read(bytes) {
+            if let Ok(Some((_, text, whole))) = ConnectReply::read(bytes) {
                 prop_assert!(whole <= bytes.len() && text.len() <= 3 * whole);
             }
-            let _ = serde_json::from_slice::<About>(bytes);
+            let _ = serde_json::from_slice::<StreamHeader>(bytes);
         }
     }
 
     #[test]
-    fn verdicts_read_back_and_nonsense_is_refused() {
-        let bytes = Verdict::NotNow.bytes("no way");
+    fn replies_read_back_and_nonsense_is_refused() {
+        let bytes = ConnectReply::Unavailable.bytes("no way");
         assert_eq!(bytes, b"\x02\x06\0no way");
         for cut in 0..bytes.len() {
-            assert_eq!(Verdict::read(&bytes[..cut]), Ok(None));
+            assert_eq!(ConnectReply::read(&bytes[..cut]), Ok(None));
         }
-        assert_eq!(Verdict::read(&[&bytes[..], b"rest"].concat()), Ok(Some((Verdict::NotNow, "no way".into(), 9))));
-        assert_eq!(Verdict::read(&[3, 0, 0]), Err(()));
-        assert!(Verdict::Never.bytes(&"é".repeat(1000)).len() <= 903);
+        assert_eq!(
+            ConnectReply::read(&[&bytes[..], b"rest"].concat()),
+            Ok(Some((ConnectReply::Unavailable, "no way".into(), 9)))
+        );
+        assert_eq!(ConnectReply::read(&[3, 0, 0]), Err(()));
+        assert!(ConnectReply::Refused.bytes(&"é".repeat(1000)).len() <= 903);
     }
 
     #[test]
-    fn what_a_stream_is_for_is_told_apart() {
-        let read = |bytes: &[u8]| serde_json::from_slice::<About>(bytes);
-        assert_eq!(read(&About::RouteUpdate.bytes()).unwrap(), About::RouteUpdate);
-        let order = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
-        assert!(matches!(&order, About::Order(order) if order.through.is_empty() && order.question.is_none()));
-        assert_eq!(read(&order.bytes()).unwrap(), order);
+    fn headers_of_streams_are_told_apart() {
+        let read = |bytes: &[u8]| serde_json::from_slice::<StreamHeader>(bytes);
+        assert_eq!(read(&StreamHeader::RouteUpdate.bytes()).unwrap(), StreamHeader::RouteUpdate);
+        let request = read(br#"{"order":{"host":"b1","port":7,"hops":1,"from":"a1"}}"#).unwrap();
+        assert!(
+            matches!(&request, StreamHeader::Connect(request) if request.through.is_empty() && request.question.is_none())
+        );
+        assert_eq!(read(&request.bytes()).unwrap(), request);
         assert!(read(b"\"more\"").is_err());
+        // The names on the wire stay as they are.
+        assert_eq!(StreamHeader::Close("no".into()).bytes(), br#"{"bye":"no"}"#);
+        let names =
+            [StreamHeader::RouteUpdate, StreamHeader::Discard, StreamHeader::Renewed].map(|header| header.bytes());
+        assert_eq!(names, [&b"\"routeupdate\""[..], b"\"discard\"", b"\"renewed\""]);
     }
 
     #[test]

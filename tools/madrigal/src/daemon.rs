@@ -157,7 +157,7 @@ pub(crate) fn down() -> i32 {
             out::print("down\n");
             out::FOUND
         }
-        Err(client::AskError::Down) => {
+        Err(client::ClientError::Down) => {
             out::print("no daemon was up\n");
             out::FOUND
         }

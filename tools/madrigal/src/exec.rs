@@ -94,7 +94,7 @@ fn remote(env: &Environment) -> Option<PathBuf> {
 
 /// What a launcher on another host has this one run, so that it is found again; as it was, where no daemon is up.
 fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsString> {
-    match runtime(env).and_then(|runtime| runtime.told_hosts()) {
+    match runtime(env).and_then(|runtime| runtime.hosts_file()) {
         Some(told) => caller.found_back(words, &told),
         None => words.to_vec(),
     }

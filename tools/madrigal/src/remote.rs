@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
 
-use madrigal_daemon::{Runtime, ToldHosts};
+use madrigal_daemon::{HostsFile, Runtime};
 
 use crate::out;
 
@@ -48,12 +48,12 @@ impl Caller {
         addresses.dedup();
         addresses.retain(|ip| is_here(*ip));
         let directory = std::env::var_os("MADRIGAL_DAEMON").filter(|it| !addresses.is_empty() && it != "none")?;
-        let host = Runtime::at(directory.into()).told_hosts()?.own()?.to_owned();
+        let host = Runtime::at(directory.into()).hosts_file()?.own()?.to_owned();
         Some(Self { host, addresses })
     }
 
     /// Words of what it has this host run, with the addresses by which it is found from here.
-    pub(crate) fn found_back(&self, words: &[OsString], told: &ToldHosts) -> Vec<OsString> {
+    pub(crate) fn found_back(&self, words: &[OsString], told: &HostsFile) -> Vec<OsString> {
         let found = told.found_by(&self.host, &self.addresses, is_here);
         let other = |ip: Ipv4Addr| self.addresses.iter().zip(&found).find(|(own, _)| **own == ip).map(|(_, by)| *by);
         words.iter().map(|word| OsString::from_vec(uri::replaced(word.as_bytes(), other))).collect()
@@ -95,7 +95,7 @@ pub(crate) fn is_called() -> bool {
 
 /// The file that a launcher is to run; it is made if need be. `None`: there is no place for it.
 pub(crate) fn file(runtime: &Runtime) -> Option<PathBuf> {
-    runtime.judge().ok()?;
+    runtime.check().ok()?;
     let own = std::env::current_exe().ok()?;
     let file = runtime.path().join(NAME);
     if std::fs::read_link(&file).is_ok_and(|to| to == own) {

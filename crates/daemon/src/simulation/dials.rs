@@ -1,24 +1,24 @@
-//! Two hosts that dial each other, or only one the other, by the pauses of `pace.rs`, while the network between them opens and shuts, links
-//! break and daemons are started again. Where a way is open a link is there soon, and nobody dials without rest.
+//! Two hosts that dial each other, or only one the other, with the pauses of `link/backoff.rs`. The network between them opens and shuts, links
+//! break, daemons restart. Where the network is open a link comes up soon, and no host dials too often.
 
-use super::{Chance, play};
-use crate::daemon::{MILLISECOND, SECOND};
-use crate::pace::Pace;
+use super::{Random, run_seeds};
+use crate::link::backoff::Backoff;
+use crate::units::{MILLISECOND, SECOND};
 
-/// How long an address has to answer, as in `peers.rs`.
-const PATIENCE: u64 = 4 * SECOND;
-/// The longest pauses, what an attempt may take that began before the network opened, and what one takes that succeeds.
-const SOON: [u64; 2] = [30 * SECOND + PATIENCE + SECOND, 4 * SECOND + PATIENCE + SECOND];
+/// The time that an address has to answer, as in `link/dial.rs`.
+const CONNECT_TIMEOUT: u64 = 4 * SECOND;
+/// The bounds of the time without a link: the longest pause, an attempt that began before the network opened, and one that succeeds.
+const SOON: [u64; 2] = [30 * SECOND + CONNECT_TIMEOUT + SECOND, 4 * SECOND + CONNECT_TIMEOUT + SECOND];
 
 struct Host {
-    pace: Pace,
+    backoff: Backoff,
     /// Whether it can dial at all.
-    can: bool,
-    /// It has dialled the other one before, with success.
+    can_dial: bool,
+    /// It has reached the other one before.
     worked: bool,
-    /// An attempt, and when it ends; whether it succeeds.
+    /// An attempt: when it ends, and whether it succeeds.
     trying: Option<(u64, bool)>,
-    /// When it dialled last, and whether something happened since that is a reason to dial at once.
+    /// When it dialled last, and whether there was a reason since to dial at once.
     last: Option<u64>,
     reason: bool,
     count: u64,
@@ -28,35 +28,42 @@ struct World {
     hosts: [Host; 2],
     linked: bool,
     open: bool,
-    /// Since when it is open without a link, and nobody was started anew.
+    /// Since when it is open without a link, and without a restart.
     since: u64,
-    trip: u64,
+    delay: u64,
     now: u64,
-    chance: Chance,
+    random: Random,
 }
 
 impl World {
-    fn new(mut chance: Chance) -> Self {
-        let one = chance.once_in(2);
-        let now = chance.below(SECOND);
-        let host =
-            |can| Host { pace: Pace::new(now), can, worked: false, trying: None, last: None, reason: true, count: 0 };
+    fn new(mut random: Random) -> Self {
+        let one = random.once_in(2);
+        let now = random.below(SECOND);
+        let host = |can_dial| Host {
+            backoff: Backoff::new(now),
+            can_dial,
+            worked: false,
+            trying: None,
+            last: None,
+            reason: true,
+            count: 0,
+        };
         let hosts = [host(true), host(one)];
         Self {
             hosts,
             linked: false,
-            open: chance.once_in(2),
+            open: random.once_in(2),
             since: now,
-            trip: chance.below(300) * MILLISECOND,
+            delay: random.below(300) * MILLISECOND,
             now,
-            chance,
+            random,
         }
     }
 
     fn next(&self) -> u64 {
         let due = self.hosts.iter().map(|host| match host.trying {
             Some((end, _)) => end,
-            None if host.can && !self.linked => host.pace.next,
+            None if host.can_dial && !self.linked => host.backoff.next,
             None => u64::MAX,
         });
         due.min().unwrap_or(u64::MAX)
@@ -77,91 +84,98 @@ impl World {
     }
 
     fn advance(&mut self, at: usize) {
-        let (now, chance) = (self.now, self.chance.next());
+        let (now, random) = (self.now, self.random.next());
         let host = &mut self.hosts[at];
-        if let Some((_, well)) = host.trying.take_if(|(end, _)| *end <= now) {
+        if let Some((_, succeeds)) = host.trying.take_if(|(end, _)| *end <= now) {
             // The network may have shut meanwhile.
-            if well && self.open && !self.linked {
+            if succeeds && self.open && !self.linked {
                 self.linked = true;
                 host.worked = true;
-                self.hosts.iter_mut().for_each(|host| host.pace.up());
+                self.hosts.iter_mut().for_each(|host| host.backoff.up());
             }
             return;
         }
-        if host.can && !self.linked && host.trying.is_none() && host.pace.next <= now {
+        if host.can_dial && !self.linked && host.trying.is_none() && host.backoff.next <= now {
             let gap = host.last.map_or(u64::MAX, |last| now - last);
             assert!(host.reason || gap >= 125 * MILLISECOND, "dialled again after {gap} ns");
-            host.pace.dial(now, host.worked, chance);
-            assert!(host.pace.next > now);
+            host.backoff.dial(now, host.worked, random);
+            assert!(host.backoff.next > now);
             (host.last, host.reason) = (Some(now), false);
             host.count += 1;
-            host.trying = Some(if self.open { (now + self.trip, true) } else { (now + PATIENCE, false) });
+            host.trying = Some(if self.open { (now + self.delay, true) } else { (now + CONNECT_TIMEOUT, false) });
         }
     }
 
-    /// Where somebody can dial, and the network is open, there is a link soon.
+    /// Where a host can dial, and the network is open, there is a link soon.
     fn check(&self) {
-        let worked = self.hosts.iter().any(|host| host.can && host.worked);
+        let worked = self.hosts.iter().any(|host| host.can_dial && host.worked);
         let late = self.since + SOON[usize::from(worked)];
         assert!(self.linked || !self.open || self.now <= late, "no link at {}, open since {}", self.now, self.since);
     }
 
-    fn happen(&mut self) {
+    fn disturb(&mut self) {
         let now = self.now;
-        match self.chance.below(6) {
+        match self.random.below(6) {
             0 => {
                 self.open = !self.open;
                 self.since = now;
                 if !self.open && self.linked {
-                    self.lose();
+                    self.lose_link();
                 }
             }
             1 if self.linked => {
                 self.since = now;
-                self.lose();
+                self.lose_link();
             }
-            // A daemon is started again: it knows nothing.
+            // A daemon restarts: it knows nothing.
             2 => {
-                let at = self.chance.below(2) as usize;
-                let (can, count) = (self.hosts[at].can, self.hosts[at].count);
+                let at = self.random.below(2) as usize;
+                let (can_dial, count) = (self.hosts[at].can_dial, self.hosts[at].count);
                 if self.linked {
-                    self.lose();
+                    self.lose_link();
                 }
                 self.since = now;
-                self.hosts[at] =
-                    Host { pace: Pace::new(now), can, worked: false, trying: None, last: None, reason: true, count };
+                self.hosts[at] = Host {
+                    backoff: Backoff::new(now),
+                    can_dial,
+                    worked: false,
+                    trying: None,
+                    last: None,
+                    reason: true,
+                    count,
+                };
             }
             _ => {
-                let at = self.chance.below(2) as usize;
-                self.hosts[at].pace.hurry(now);
+                let at = self.random.below(2) as usize;
+                self.hosts[at].backoff.dial_soon(now);
                 let host = &self.hosts[at];
                 let soon = host.last.map_or(now, |last| now.max(last + 500 * MILLISECOND));
-                assert!(host.pace.next <= soon, "{} is not soon after {now}", host.pace.next);
+                assert!(host.backoff.next <= soon, "{} is not soon after {now}", host.backoff.next);
             }
         }
     }
 
-    fn lose(&mut self) {
+    fn lose_link(&mut self) {
         self.linked = false;
         for host in &mut self.hosts {
-            let chance = self.chance.next();
-            host.pace.lost(self.now, chance);
+            let random = self.random.next();
+            host.backoff.lost(self.now, random);
             host.reason = true;
         }
     }
 }
 
-fn one(chance: Chance) {
-    let mut world = World::new(chance);
-    for _ in 0..world.chance.below(60) {
-        let longest = if world.chance.once_in(4) { 60 * SECOND } else { 3 * SECOND };
-        let pause = world.chance.below(longest);
+fn one(random: Random) {
+    let mut world = World::new(random);
+    for _ in 0..world.random.below(60) {
+        let longest = if world.random.once_in(4) { 60 * SECOND } else { 3 * SECOND };
+        let pause = world.random.below(longest);
         world.until(world.now + pause);
-        world.happen();
+        world.disturb();
     }
-    // Nothing passes for an hour: attempts become rare, and never stop.
+    // The network is shut for an hour: attempts become rare, and never stop.
     if world.linked {
-        world.lose();
+        world.lose_link();
     }
     world.open = false;
     world.until(world.now + 60 * SECOND);
@@ -170,7 +184,10 @@ fn one(chance: Chance) {
     for (host, before) in world.hosts.iter().zip(before) {
         let count = host.count - before;
         let most = if host.worked { 3600 / 2 } else { 3600 / 15 };
-        assert!(if host.can { (3600 / 40..=most).contains(&count) } else { count == 0 }, "{count} attempts in an hour");
+        assert!(
+            if host.can_dial { (3600 / 40..=most).contains(&count) } else { count == 0 },
+            "{count} attempts in an hour"
+        );
     }
     (world.open, world.since) = (true, world.now);
     world.until(world.now + 60 * SECOND);
@@ -178,6 +195,6 @@ fn one(chance: Chance) {
 }
 
 #[test]
-fn an_open_way_is_found_soon_and_a_shut_one_is_tried_now_and_then() {
-    play(5000, one);
+fn an_open_network_is_found_soon_and_a_shut_one_is_tried_at_times() {
+    run_seeds(5000, one);
 }

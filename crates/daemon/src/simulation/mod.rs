@@ -1,16 +1,15 @@
-//! Grids played through with a clock of their own: links that come, go, fall silent and are cut, relays that tell each other late what
-//! they lead to, streams that go on by another way. Each schedule follows from one number, which a failure names: `SEED=4711 cargo test -p
-//! madrigal-daemon simulation` plays that one alone.
+//! Simulations of grids with a virtual clock: links that come up, end, fall silent and are cut, route updates that come late, streams that
+//! migrate. Each schedule follows from a seed, which a failure names: `SEED=4711 cargo test -p madrigal-daemon simulation` runs that one alone.
 
 mod dials;
-mod moves;
+mod migration;
+mod routing;
 mod streams;
-mod ways;
 
-/// Numbers that follow from a seed (splitmix64).
-struct Chance(u64);
+/// Random numbers of a seed (splitmix64).
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,24 +17,24 @@ impl Chance {
         mixed ^ mixed >> 31
     }
 
-    /// Less than `bound`.
+    /// A number less than `bound`.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// Whether something happens that does so once in `many` times.
+    /// True once in `many` times.
     fn once_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 }
 
-/// Plays that many schedules, or the one that was asked for.
-fn play(count: u64, one: impl Fn(Chance) + std::panic::RefUnwindSafe) {
-    let asked = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let seeds = asked.map_or(0..count, |seed| seed..seed + 1);
+/// Runs that many seeds, or the one of the environment.
+fn run_seeds(count: u64, one: impl Fn(Random) + std::panic::RefUnwindSafe) {
+    let given = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let seeds = given.map_or(0..count, |seed| seed..seed + 1);
     for seed in seeds {
-        if let Err(why) = std::panic::catch_unwind(|| one(Chance(seed.wrapping_mul(0x2545_F491_4F6C_DD1D)))) {
-            eprintln!("to play this one alone: SEED={seed}");
+        if let Err(why) = std::panic::catch_unwind(|| one(Random(seed.wrapping_mul(0x2545_F491_4F6C_DD1D)))) {
+            eprintln!("to run this one alone: SEED={seed}");
             std::panic::resume_unwind(why);
         }
     }

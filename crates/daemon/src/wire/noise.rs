@@ -1,5 +1,4 @@
-//! Whatever a peer or a client sends as a frame or as its body is read as something, and reads back as the same, or is refused: nothing
-//! panics, and nothing grows beyond what came.
+//! Any bytes of a peer or a client are parsed and read back as the same, or are refused: nothing panics, and nothing grows beyond what came.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -30,11 +29,11 @@ fn update() -> impl Strategy<Value = RouteUpdate> {
     prop::collection::vec(reach, 0..20).prop_map(|reach| RouteUpdate { reach })
 }
 
-fn order() -> impl Strategy<Value = Order> {
+fn request() -> impl Strategy<Value = ConnectRequest> {
     let first = (text(), any::<u16>(), any::<u8>(), text(), prop::option::of(text()));
     let resume = any::<Option<(u32, u64)>>().prop_map(|some| some.map(|(epoch, got)| Resume { epoch, got }));
     let second = (prop::collection::vec(text(), 0..5), prop::option::of(question()), prop::option::of(text()), resume);
-    (first, second).prop_map(|((host, port, hops, from, source), (through, question, id, resume))| Order {
+    (first, second).prop_map(|((host, port, hops, from, source), (through, question, id, resume))| ConnectRequest {
         host,
         port,
         hops,
@@ -47,13 +46,13 @@ fn order() -> impl Strategy<Value = Order> {
     })
 }
 
-fn about() -> impl Strategy<Value = About> {
+fn header() -> impl Strategy<Value = StreamHeader> {
     prop_oneof![
-        4 => order().prop_map(About::Order),
-        1 => Just(About::RouteUpdate),
-        1 => Just(About::Discard),
-        1 => text().prop_map(About::Bye),
-        1 => Just(About::Renewed),
+        4 => request().prop_map(StreamHeader::Connect),
+        1 => Just(StreamHeader::RouteUpdate),
+        1 => Just(StreamHeader::Discard),
+        1 => text().prop_map(StreamHeader::Close),
+        1 => Just(StreamHeader::Renewed),
     ]
 }
 
@@ -129,10 +128,10 @@ fn reads_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(byt
 }
 
 proptest! {
-    /// What this daemon says is understood by another one of its kind.
+    /// What one daemon writes another one of this version reads.
     #[test]
-    fn everything_reads_back(about in about(), update in update(), hello in hello(), question in question()) {
-        prop_assert_eq!(reads_back(&about.bytes()), Some(about));
+    fn everything_reads_back(header in header(), update in update(), hello in hello(), question in question()) {
+        prop_assert_eq!(reads_back(&header.bytes()), Some(header));
         prop_assert_eq!(reads_back(&serde_json::to_vec(&update).unwrap()), Some(update));
         prop_assert_eq!(reads_back(&serde_json::to_vec(&question).unwrap()), Some(question));
         let bytes = json(HELLO, &hello);
@@ -150,15 +149,15 @@ proptest! {
     }
 
     #[test]
-    fn spoilt_orders_and_questions_are_read_or_refused(about in about(), question in question(), how in spoil()) {
-        let bytes = spoilt(about.bytes(), how.clone());
-        if let Some(About::Order(order)) = reads_back::<About>(&bytes) {
-            prop_assert!(order.through.len() * 3 <= bytes.len());
+    fn spoilt_requests_and_questions_are_read_or_refused(header in header(), question in question(), how in spoil()) {
+        let bytes = spoilt(header.bytes(), how.clone());
+        if let Some(StreamHeader::Connect(request)) = reads_back::<StreamHeader>(&bytes) {
+            prop_assert!(request.through.len() * 3 <= bytes.len());
         }
         let bytes = spoilt(serde_json::to_vec(&question).unwrap(), how);
         reads_back::<Question>(&bytes);
         reads_back::<Target>(&bytes);
-        reads_back::<Wanted>(&bytes);
+        reads_back::<ProgramTarget>(&bytes);
     }
 
     /// A greeting: whole, in part with a bounded rest to wait for, or refused.
@@ -177,10 +176,10 @@ proptest! {
     }
 
     #[test]
-    fn any_verdict_is_read_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..5, any::<u8>()], 0..80)) {
-        match Verdict::read(&bytes) {
-            Ok(Some((verdict, text, len))) if text.len() <= 900 && std::str::from_utf8(&bytes[3..len]).is_ok() => {
-                prop_assert_eq!(&verdict.bytes(&text), &bytes[..len]);
+    fn any_reply_is_read_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..5, any::<u8>()], 0..80)) {
+        match ConnectReply::read(&bytes) {
+            Ok(Some((reply, text, len))) if text.len() <= 900 && std::str::from_utf8(&bytes[3..len]).is_ok() => {
+                prop_assert_eq!(&reply.bytes(&text), &bytes[..len]);
             }
             Ok(Some((.., len))) => prop_assert!(len <= bytes.len()),
             Ok(None) => prop_assert!(bytes.len() < 3 + usize::from(u16::MAX)),

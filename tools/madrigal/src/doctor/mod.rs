@@ -4,7 +4,7 @@ mod checks;
 
 use std::time::{Duration, Instant};
 
-use madrigal_daemon::client::{self, AskError};
+use madrigal_daemon::client::{self, ClientError};
 use madrigal_daemon::{Examination, Runtime};
 use serde::Serialize;
 
@@ -79,7 +79,7 @@ fn between(runtime: &Runtime, from: &str, to: &str) -> Vec<Check> {
 }
 
 /// What the daemon of a host says, with the difference of its clock to ours.
-fn look(runtime: &Runtime, host: &str, to: &str) -> Result<Seen, AskError> {
+fn look(runtime: &Runtime, host: &str, to: &str) -> Result<Seen, ClientError> {
     // The clock first, by a question that takes no time.
     let (began, start) = (own_time(), Instant::now());
     let early: Examination = client::examine(runtime, host, None)?;
@@ -98,7 +98,7 @@ fn own_time() -> i64 {
     time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1000)
 }
 
-fn no_daemon(error: &AskError) -> Check {
+fn no_daemon(error: &ClientError) -> Check {
     Check::failed("daemon", error.to_string(), "madrigal up --grid FILE --host NAME")
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{cli, out};
 use host::Host;
-use madrigal_daemon::{RouteStatus, Runtime, client};
+use madrigal_daemon::{ConnectionStatus, Runtime, client};
 use processes::{Connection, Process};
 
 /// What is printed as JSON.
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
         },
     };
     // Without a daemon nothing goes through one.
-    let routes = client::routes(&Runtime::find()).unwrap_or_default();
+    let routes = client::connections(&Runtime::find()).unwrap_or_default();
     let host = Host::look();
     let mut processes = match pid {
         Some(pid) => match processes::of(&host, pid, &routes) {
@@ -134,15 +134,15 @@ fn why(c: &Connection) -> String {
 }
 
 /// How a connection goes through daemons, and why.
-fn way(route: &RouteStatus) -> String {
-    let RouteStatus { hops, port, tls, why, stays, .. } = route;
+fn way(route: &ConnectionStatus) -> String {
+    let ConnectionStatus { hops, port, tls, why, stays, .. } = route;
     let cipher = if *tls { "tls" } else { "plain" };
     let stays = stays.as_ref().map_or_else(String::new, |stays| format!("; {stays}"));
     format!("{}:{port} ({cipher}): {why}{stays}", hops.join(" > "))
 }
 
-fn failure(route: &RouteStatus) -> String {
-    let RouteStatus { asked, age, .. } = route;
+fn failure(route: &ConnectionStatus) -> String {
+    let ConnectionStatus { asked, age, .. } = route;
     let error = route.error.as_deref().unwrap_or("?");
     format!("not connected, {age} s ago, to {asked}: {error}\n")
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use std::os::unix::fs::MetadataExt as _;
 
-use madrigal_daemon::RouteStatus;
+use madrigal_daemon::ConnectionStatus;
 use madrigal_report::{Reason, Report};
 use madrigal_sys::Errno;
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub(super) struct Process {
     pub(super) connections: Vec<Connection>,
     /// What the daemon could not connect for it lately.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) not_connected: Vec<RouteStatus>,
+    pub(super) not_connected: Vec<ConnectionStatus>,
 }
 
 /// One of its connections. Addresses are missing if it was closed while we looked.
@@ -49,7 +49,7 @@ pub(super) struct Connection {
     also_held_by: Vec<u32>,
     /// How it goes through daemons.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) daemon: Option<RouteStatus>,
+    pub(super) daemon: Option<ConnectionStatus>,
     /// Who counted its bytes: the `program`'s calls, or the `kernel`, for all that ever held it.
     counted: &'static str,
     pub(super) ring_in: u64,
@@ -61,7 +61,7 @@ pub(super) struct Connection {
 }
 
 /// The wrapped process `pid`, or what to say instead.
-pub(super) fn of(host: &Host, pid: u32, routes: &[RouteStatus]) -> Result<Process, String> {
+pub(super) fn of(host: &Host, pid: u32, routes: &[ConnectionStatus]) -> Result<Process, String> {
     let owner = match std::fs::metadata(format!("/proc/{pid}")) {
         Ok(stat) => stat.uid(),
         Err(_) => {
@@ -86,7 +86,7 @@ pub(super) fn of(host: &Host, pid: u32, routes: &[RouteStatus]) -> Result<Proces
 }
 
 /// Every wrapped process that may be looked into: all of this user's; for root, everybody's.
-pub(super) fn all(host: &Host, routes: &[RouteStatus]) -> Vec<Process> {
+pub(super) fn all(host: &Host, routes: &[ConnectionStatus]) -> Vec<Process> {
     // The user's daemon is wrapped, too, and its connections are those of the programs.
     let exe = |pid: u32| std::fs::read_link(host::exe(pid)).ok();
     let serves = |pid: u32| is_wrapped(pid) == Ok(true) && exe(pid) != exe(own());
@@ -135,7 +135,7 @@ fn forbidden(pid: u32, program: &str, owner: u32, errno: Errno) -> String {
     }
 }
 
-fn describe(host: &Host, pid: u32, routes: &[RouteStatus]) -> Process {
+fn describe(host: &Host, pid: u32, routes: &[ConnectionStatus]) -> Process {
     let seen = host.process(pid);
     let mut connections: Vec<Connection> = seen.ends.iter().map(|end| connection(host, &seen, end)).collect();
     connections.iter_mut().for_each(|connection| find_route(connection, routes));
@@ -149,23 +149,23 @@ fn describe(host: &Host, pid: u32, routes: &[RouteStatus]) -> Process {
 }
 
 /// What was not connected, and no daemon knows of.
-fn refusals(pid: u32, report: &Report) -> Vec<RouteStatus> {
+fn refusals(pid: u32, report: &Report) -> Vec<ConnectionStatus> {
     let now = madrigal_sys::time::now_ns();
-    let one = |(to, reason, at): (std::net::SocketAddr, Reason, u64)| RouteStatus {
+    let one = |(to, reason, at): (std::net::SocketAddr, Reason, u64)| ConnectionStatus {
         pid,
         asked: to.to_string(),
         port: to.port(),
         error: Some(format!("{}: {}", reason.name(), reason.text())),
         age: now.saturating_sub(at) / 1_000_000_000,
-        ..RouteStatus::default()
+        ..ConnectionStatus::default()
     };
     report.refusals().into_iter().rev().map(one).collect()
 }
 
 /// Of a connection to the daemon, whose other end that is; or of one that the daemon made, whose.
-fn find_route(connection: &mut Connection, routes: &[RouteStatus]) {
+fn find_route(connection: &mut Connection, routes: &[ConnectionStatus]) {
     let (local, peer) = (connection.local.as_ref(), connection.peer.as_ref());
-    let let_in = |route: &&RouteStatus| {
+    let let_in = |route: &&ConnectionStatus| {
         let ends = (route.server.as_ref(), route.local.as_ref());
         route.open && ends.0.is_some() && ends == (local, peer)
     };
@@ -173,7 +173,7 @@ fn find_route(connection: &mut Connection, routes: &[RouteStatus]) {
         connection.daemon = Some(route.clone());
         return;
     }
-    let own = |route: &&RouteStatus| route.open && route.server.is_none() && local.is_some();
+    let own = |route: &&ConnectionStatus| route.open && route.server.is_none() && local.is_some();
     let route = routes.iter().filter(own).find(|route| route.local.as_ref() == local);
     if route.is_none() && connection.reason.as_ref().is_none_or(|reason| reason.name != Reason::Daemon.name()) {
         return;

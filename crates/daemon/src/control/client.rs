@@ -1,0 +1,164 @@
+//! The commands' side of the control socket: requests to a daemon.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+
+pub use crate::control::carry::carry;
+use crate::control::runtime::{Runtime, RuntimeError};
+use crate::control::status::{Examination, Explanation, Status};
+use crate::local::connection::ConnectionStatus;
+use crate::socket;
+use crate::wire::{self, Question, Target};
+
+/// The time that a daemon has to answer: more than a call may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No daemon runs.
+    #[error("no daemon of yours is up: `madrigal up --grid FILE --host NAME` starts one")]
+    Down,
+    /// The runtime directory cannot be used.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The daemon refuses, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// The daemon ended, or hangs.
+    #[error("the daemon does not answer: {0}")]
+    Broken(Errno),
+    /// Its answer cannot be parsed.
+    #[error("the daemon answers nonsense: {0}")]
+    Nonsense(String),
+}
+
+/// The status of the daemon.
+pub fn status(runtime: &Runtime) -> Result<Status, ClientError> {
+    let (_, body) = request(runtime, &wire::frame(wire::STATUS, b""))?;
+    serde_json::from_slice(&body).map_err(|error| ClientError::Nonsense(error.to_string()))
+}
+
+/// The status of the daemon of another host, by the daemon of this one.
+pub fn status_of(runtime: &Runtime, host: &str) -> Result<Status, ClientError> {
+    ask_daemon(runtime, host, Question::Status)
+}
+
+/// Stops the daemon, and waits until it has ended.
+pub fn stop(runtime: &Runtime) -> Result<(), ClientError> {
+    let (socket, _) = request(runtime, &wire::frame(wire::STOP, b""))?;
+    // Until the daemon closes the connection.
+    let _ = rustix::io::read(&socket, &mut [0]);
+    for _ in 0..500 {
+        match runtime.claim() {
+            Err(RuntimeError::Up) => std::thread::sleep(Duration::from_millis(10)),
+            other => return other.map(drop).map_err(ClientError::from),
+        }
+    }
+    Err(ClientError::Broken(Errno::TIMEDOUT))
+}
+
+/// The connections of programs that go through the daemon, and those that failed lately; the latest first.
+pub fn connections(runtime: &Runtime) -> Result<Vec<ConnectionStatus>, ClientError> {
+    let (_, body) = request(runtime, &wire::frame(wire::CONNECTIONS, b""))?;
+    serde_json::from_slice(&body).map_err(|error| ClientError::Nonsense(error.to_string()))
+}
+
+/// A connection to a port of a host.
+pub fn connect(runtime: &Runtime, host: &str, port: u16) -> Result<OwnedFd, ClientError> {
+    let target = Target { host: host.to_owned(), port, from: 0, within: None, question: None };
+    Ok(request(runtime, &wire::json(wire::CONNECT, &target))?.0)
+}
+
+/// Has connections to local port `from` (0: any that is free) carried to a port of a host, as long as the returned descriptor is open;
+/// and which port it is.
+pub fn forward(runtime: &Runtime, from: u16, host: &str, port: u16) -> Result<(OwnedFd, u16), ClientError> {
+    let target = Target { host: host.to_owned(), port, from, within: None, question: None };
+    let (socket, body) = request(runtime, &wire::json(wire::FORWARD, &target))?;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    Ok((socket, text.parse().map_err(|_| ClientError::Nonsense(text))?))
+}
+
+/// A connection that becomes a link. The other daemon greets first.
+pub fn link(runtime: &Runtime) -> Result<OwnedFd, ClientError> {
+    Ok(request(runtime, &wire::frame(wire::LINK, b""))?.0)
+}
+
+/// The ways from one host to another, as the daemon of the first one knows them, for one port or for any.
+pub fn why(runtime: &Runtime, from: &str, to: &str, port: Option<u16>) -> Result<Explanation, ClientError> {
+    ask_daemon(runtime, from, Question::Why { to: to.to_owned(), port })
+}
+
+/// The state of a host, and of its ways to another one, as its daemon finds them.
+pub fn examine(runtime: &Runtime, host: &str, to: Option<&str>) -> Result<Examination, ClientError> {
+    ask_daemon(runtime, host, Question::Check { to: to.map(str::to_owned) })
+}
+
+/// Asks the daemon of a host.
+fn ask_daemon<T: serde::de::DeserializeOwned>(
+    runtime: &Runtime,
+    host: &str,
+    question: Question,
+) -> Result<T, ClientError> {
+    let target = Target { host: host.to_owned(), port: 0, from: 0, within: None, question: Some(question) };
+    let (socket, _) = request(runtime, &wire::json(wire::CONNECT, &target))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT)).map_err(ClientError::Broken)?;
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    loop {
+        match rustix::io::read(&socket, &mut buffer) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(ClientError::Broken(errno)),
+        }
+        if answer.len() > wire::LONGEST {
+            return Err(ClientError::Nonsense("a long answer".to_owned()));
+        }
+    }
+    serde_json::from_slice(&answer).map_err(|error| ClientError::Nonsense(error.to_string()))
+}
+
+/// Sends a request. Returns the connection, and the body of the answer.
+fn request(runtime: &Runtime, frame: &[u8]) -> Result<(OwnedFd, Vec<u8>), ClientError> {
+    let socket = match socket::dial_unix(&runtime.socket()) {
+        Ok(socket) => socket,
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Err(ClientError::Down),
+        Err(errno) => return Err(ClientError::Broken(errno)),
+    };
+    runtime.check()?;
+    let limit = |how, time| sockopt::set_socket_timeout(&socket, how, time).map_err(ClientError::Broken);
+    limit(Timeout::Recv, Some(ANSWER_TIMEOUT))?;
+    limit(Timeout::Send, Some(ANSWER_TIMEOUT))?;
+    rustix::net::send(&socket, frame, rustix::net::SendFlags::NOSIGNAL).map_err(ClientError::Broken)?;
+    // Not a byte more than the answer: payload of the stream may follow.
+    let mut answer = Vec::new();
+    read_exactly(socket.as_fd(), &mut answer, 9)?;
+    let len = u64::from_le_bytes(answer.first_chunk::<8>().copied().unwrap_or_default()) >> 16;
+    let len = usize::try_from(len).ok().filter(|len| *len <= wire::LONGEST);
+    read_exactly(socket.as_fd(), &mut answer, len.ok_or_else(|| ClientError::Nonsense("a long answer".to_owned()))?)?;
+    limit(Timeout::Recv, None)?;
+    limit(Timeout::Send, None)?;
+    match wire::take(&answer, wire::LONGEST).map_err(ClientError::Nonsense)? {
+        Some((wire::DONE, body, _)) => Ok((socket, body)),
+        Some((wire::FAILED, body, _)) => Err(ClientError::Refused(String::from_utf8_lossy(&body).into_owned())),
+        _ => Err(ClientError::Nonsense("an answer of no kind".to_owned())),
+    }
+}
+
+fn read_exactly(socket: BorrowedFd<'_>, into: &mut Vec<u8>, count: usize) -> Result<(), ClientError> {
+    let mut at = into.len();
+    into.resize(at + count, 0);
+    while let Some(room) = into.get_mut(at..).filter(|room| !room.is_empty()) {
+        match rustix::io::read(socket, room) {
+            Ok(0) => return Err(ClientError::Broken(Errno::CONNRESET)),
+            Ok(count) => at += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(ClientError::Broken(errno)),
+        }
+    }
+    Ok(())
+}

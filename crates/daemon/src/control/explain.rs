@@ -1,0 +1,41 @@
+//! Explains which way a connection takes, and why not the others.
+
+use madrigal_selector::route::{Route, order};
+
+use crate::control::status::{Explanation, WayStatus};
+use crate::daemon::Daemon;
+
+impl Daemon {
+    /// The ways of a connection to a port of a host: which is used, and why not the others.
+    pub(crate) fn explain(&self, host: usize, port: Option<u16>) -> Explanation {
+        let candidates = self.candidates(host);
+        let routes: Vec<Route> = candidates.iter().map(|candidate| candidate.route.clone()).collect();
+        let rules = self.grid.rules_for(host, port);
+        let (usable, why) = order(&routes, &rules);
+        let ways = candidates.into_iter().zip(why).enumerate().map(|(at, (candidate, why))| {
+            let link = candidate.link.and_then(|link| self.links.get(&link));
+            WayStatus {
+                way: candidate.route.way.to_string(),
+                chosen: usable.first() == Some(&at),
+                usable: usable.contains(&at),
+                figures: candidate.route.figures,
+                measured_ago_s: candidate.ago,
+                address: link.and_then(|link| link.address).map(|at| at.to_string()),
+                tls: link.map(|link| link.channel.is_encrypted()),
+                why,
+            }
+        });
+        let mut ways: Vec<WayStatus> = ways.collect();
+        ways.sort_by_key(|way| (!way.chosen, !way.usable));
+        Explanation {
+            from: self.own().name.clone(),
+            to: self.name(host).to_owned(),
+            port,
+            chosen: ways.iter().find(|way| way.chosen).map(|way| way.way.clone()),
+            ways,
+            last: self.known_file.known.last(self.name(host)).map(str::to_owned),
+            rules: rules.into_iter().map(|rule| rule.name).collect(),
+            staying: self.staying(host),
+        }
+    }
+}

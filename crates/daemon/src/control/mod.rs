@@ -1,0 +1,22 @@
+//! Control: what commands ask of the daemon, and the directory where they meet it.
+//!
+//! ```text
+//!  runtime              the directory, its lock and the control socket's path
+//!  client, carry        the commands' side of the control socket
+//!  connection, clients  the daemon's side
+//!  status, report       its status; explain: ways; check, questions: doctor; health: this host
+//!  notify               the service manager
+//! ```
+
+mod carry;
+pub(crate) mod check;
+pub mod client;
+mod clients;
+pub(crate) mod connection;
+mod explain;
+pub(crate) mod health;
+pub(crate) mod notify;
+mod questions;
+mod report;
+pub(crate) mod runtime;
+pub(crate) mod status;

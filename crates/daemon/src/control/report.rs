@@ -1,0 +1,51 @@
+//! The status of this daemon, as JSON.
+
+use crate::control::status::{LinkStatus, PeerStatus, Status};
+use crate::daemon::Daemon;
+use crate::units::SECOND;
+
+impl Daemon {
+    /// The daemon's status, as JSON.
+    pub(crate) fn status(&self) -> Vec<u8> {
+        let site = |site: usize| self.grid.sites.get(site).map(|site| site.name.clone()).unwrap_or_default();
+        let others = self.grid.hosts.iter().enumerate().filter(|(at, _)| *at != self.own_index);
+        let peers = others.map(|(at, host)| {
+            let links = self.links_with(at);
+            let why = links.is_empty().then(|| self.why_no_link(at));
+            PeerStatus { host: host.name.clone(), site: site(host.site), links, why, settled: self.is_settled(at) }
+        });
+        let own = self.own();
+        let status = Status {
+            host: own.name.clone(),
+            site: site(own.site),
+            pid: madrigal_sys::process::own_pid(),
+            up: self.now.saturating_sub(self.started) / SECOND,
+            relay: own.relay,
+            streams: self.pipes.len(),
+            calls: self.calls.len(),
+            unauthenticated: self.links.values().filter(|link| link.up().is_none()).count(),
+            running: madrigal_sys::cpu::runnable().map(|all| all.saturating_sub(1)),
+            processors: madrigal_sys::cpu::usable(),
+            peers: peers.collect(),
+        };
+        serde_json::to_vec(&status).unwrap_or_default()
+    }
+
+    fn links_with(&self, peer: usize) -> Vec<LinkStatus> {
+        let with = self.links.values().filter_map(|link| Some((link, link.up()?)));
+        let mut with: Vec<_> = with.filter(|(_, up)| up.peer == peer).collect();
+        with.sort_by_key(|(_, up)| &up.rank);
+        let all = with.into_iter().map(|(link, up)| LinkStatus {
+            dialled: link.dialled.is_some(),
+            address: link.address.map(|at| at.to_string()),
+            tls: link.channel.is_encrypted(),
+            streams: up.mux.len(),
+            held: up.mux.held(),
+            round_trip_us: up.mux.round_trip().map(|ns| ns / 1000),
+            up: self.now.saturating_sub(link.since) / SECOND,
+            method: link.method().to_owned(),
+            figures: up.measured.figures,
+        });
+        all.collect()
+    }
+}

@@ -1,0 +1,193 @@
+//! What a daemon reports to its clients. The field names are those of the JSON of `madrigal status`, `why` and `doctor`.
+
+use madrigal_selector::route::Figures;
+use serde::{Deserialize, Serialize};
+
+/// The status of a daemon.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Its host.
+    pub host: String,
+    /// The host's site.
+    pub site: String,
+    /// Its process.
+    pub pid: u32,
+    /// Seconds it has been up.
+    pub up: u64,
+    /// Its host is a relay.
+    pub relay: bool,
+    /// Pipes: pairs of ends that are joined.
+    pub streams: usize,
+    /// Calls of this host that are not connected yet.
+    pub calls: usize,
+    /// Connections that have not authenticated.
+    pub unauthenticated: usize,
+    /// Other runnable tasks of its host, where their number is known.
+    pub running: Option<u32>,
+    /// Processors of its host.
+    pub processors: u32,
+    /// All other hosts.
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Another host, as a daemon sees it.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct PeerStatus {
+    /// Its name.
+    pub host: String,
+    /// Its site.
+    pub site: String,
+    /// The links with it; the first one is used.
+    pub links: Vec<LinkStatus>,
+    /// Without a link: why there is none.
+    pub why: Option<String>,
+    /// There is a link, or every address was tried since the last one.
+    pub settled: bool,
+}
+
+/// The status of a link.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct LinkStatus {
+    /// This daemon dialled it.
+    pub dialled: bool,
+    /// The address at the other end.
+    pub address: Option<String>,
+    /// It is encrypted.
+    pub tls: bool,
+    /// Streams on it.
+    pub streams: usize,
+    /// Bytes that wait for them here.
+    pub held: u64,
+    /// The last round trip of a ping in microseconds, with the queues on its way.
+    pub round_trip_us: Option<u64>,
+    /// Seconds it has been up.
+    pub up: u64,
+    /// `direct`, `reverse` or `command`.
+    pub method: String,
+    /// What was measured.
+    pub figures: Figures,
+}
+
+/// The ways to a host, and which is used.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Explanation {
+    /// The host where they begin.
+    pub from: String,
+    /// The host where they end.
+    pub to: String,
+    /// The port of the question.
+    pub port: Option<u16>,
+    /// The way that is used.
+    pub chosen: Option<String>,
+    /// All of them, the chosen one first.
+    pub ways: Vec<WayStatus>,
+    /// The way of the last connection.
+    pub last: Option<String>,
+    /// The names of the rules that apply.
+    pub rules: Vec<String>,
+    /// Streams that stay on another way than the chosen one, and why.
+    #[serde(default)]
+    pub staying: Vec<String>,
+}
+
+/// A way to a host.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct WayStatus {
+    /// `direct`, `reverse`, `command` or `through` relays.
+    pub way: String,
+    /// It is used.
+    pub chosen: bool,
+    /// It could be used.
+    pub usable: bool,
+    /// What was measured.
+    pub figures: Figures,
+    /// The age of the figures in seconds, where they are of an earlier time.
+    pub measured_ago_s: Option<u64>,
+    /// The other end of its first link.
+    pub address: Option<String>,
+    /// Its first link is encrypted.
+    pub tls: Option<bool>,
+    /// Why it is not used.
+    pub why: Option<String>,
+}
+
+/// The state of a host, and of its ways to another one.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Examination {
+    /// The host.
+    pub health: Health,
+    /// The ways to the other host, if one was named.
+    pub why: Option<Explanation>,
+    /// The results of its addresses.
+    pub tried: Vec<Tried>,
+    /// The relays of the grid, and for those without a link the reason.
+    pub relays: Vec<(String, Option<String>)>,
+}
+
+/// The state of a host.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Health {
+    /// Its name.
+    pub host: String,
+    /// The version of its daemon.
+    pub version: String,
+    /// The version of the links' wire format.
+    pub links: u32,
+    /// Its clock: microseconds since 1970.
+    pub time_us: i64,
+    /// The addresses of its daemon in the grid.
+    pub addresses: Vec<String>,
+    /// Whether memory can be shared.
+    pub shared_memory: State,
+    /// Whether long messages are copied once.
+    pub single_copy: State,
+    /// Its certificates.
+    pub certificates: Vec<Certificate>,
+    /// The grid declares all networks trusted.
+    pub trusted: bool,
+}
+
+/// The result of one check.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    /// It passed.
+    pub ok: bool,
+    /// What was found.
+    pub text: String,
+    /// The command that repairs it.
+    pub fix: Option<String>,
+}
+
+impl State {
+    pub(crate) fn good(text: String) -> Self {
+        Self { ok: true, text, fix: None }
+    }
+
+    pub(crate) fn bad(text: String, fix: &str) -> Self {
+        Self { ok: false, text, fix: Some(fix.to_owned()) }
+    }
+}
+
+/// A certificate.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Certificate {
+    /// `host` or `user`.
+    pub kind: String,
+    /// Whose it is.
+    pub whose: Option<String>,
+    /// When it expires.
+    pub until: Option<String>,
+    /// What is wrong with it, and what to type.
+    pub problem: Option<String>,
+}
+
+/// The result of dialling an address.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Tried {
+    /// The address.
+    pub address: String,
+    /// Microseconds until there was a connection.
+    pub us: Option<u64>,
+    /// Why there was none.
+    pub error: Option<String>,
+}

@@ -1,0 +1,89 @@
+//! A link comes up: greeting, the multiplexer, and which of several links with a host is used.
+
+use madrigal_identity::Peer as Identity;
+use madrigal_proto::mux::Mux;
+
+use crate::daemon::Daemon;
+use crate::link::close::RESTARTED;
+use crate::link::measured::Measured;
+use crate::link::{Link, Rank, Stage, Up};
+use crate::poll::Token;
+use crate::streams::failover::keepalive_limits;
+use crate::wire::{self, Hello, VERSION};
+
+impl Daemon {
+    /// The greeting of this daemon, longer than one packet: no link comes up where long packets are dropped.
+    pub(crate) fn greeting(&self, number: u64) -> Vec<u8> {
+        wire::greeting(&Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number })
+    }
+
+    /// A link comes up with a host that has authenticated. `rest` came behind its greeting.
+    pub(crate) fn link_up(
+        &mut self,
+        token: Token,
+        (peer, shown): (usize, Option<&Identity>),
+        hello: &Hello,
+        rest: &[u8],
+    ) -> Result<(), String> {
+        let answer = self.greeting(0);
+        let (now, own) = (self.now, self.own().name.clone());
+        let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
+        let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
+        let by_command = link.method() == "command";
+        let rank = match link.dialled {
+            Some((_, number)) => (by_command, own, number),
+            None => {
+                link.channel.out().extend(answer);
+                (by_command, hello.host.clone(), hello.number)
+            }
+        };
+        let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
+        mux.ping(now);
+        mux.receive(now, rest).map_err(|broken| broken.to_string())?;
+        let dialled = link.dialled.is_some() && link.address.is_some();
+        let way = if link.dialled.is_some() { "to" } else { "from" };
+        let address = link.address_text();
+        let (measured, instance, just_greeted) = (Measured::default(), hello.instance, link.dialled.is_none());
+        let (spare, update, proof, renewed) = (None, None, Vec::new(), None);
+        let up = Up { peer, instance, rank, mux, spare, measured, update, recheck_at, just_greeted, proof, renewed };
+        link.stage = Stage::Up(Box::new(up));
+        let how = shown.map_or_else(
+            || "plain".to_owned(),
+            |shown| format!("tls, {shown}, serial {}, until {}", shown.serial, shown.not_after),
+        );
+        self.log_line(&format!("link with {}, {way} {address}, {how}", hello.host));
+        self.unflushed.insert(token);
+        self.choose_link(peer, hello.instance);
+        self.peer_is_up(peer, dialled);
+        self.measure_new(token);
+        self.try_better_ways(peer);
+        self.advertise_soon();
+        Ok(())
+    }
+
+    /// Ends the links with an earlier instance of a peer's daemon. Of the others the least is used; the rest are spare.
+    fn choose_link(&mut self, peer: usize, instance: u64) {
+        let ups = |daemon: &Self| -> Vec<(Rank, u64, Token)> {
+            let with = daemon.links.iter().filter_map(|(token, link)| Some((link.up()?, *token)));
+            with.filter(|(up, _)| up.peer == peer).map(|(up, t)| (up.rank.clone(), up.instance, t)).collect()
+        };
+        for (_, old, token) in ups(self) {
+            if old != instance {
+                self.drop_link(token, RESTARTED);
+            }
+        }
+        let mut left = ups(self);
+        left.sort();
+        for (_, _, token) in left.into_iter().skip(1) {
+            if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
+                up.spare = up.spare.or(Some(self.now));
+            }
+        }
+    }
+
+    /// The link that is used for streams to a host.
+    pub(crate) fn link_to(&self, peer: usize) -> Option<Token> {
+        let with = self.links.iter().filter_map(|(token, link)| Some((&link.up()?.rank, link.up()?.peer, *token)));
+        with.filter(|(_, host, _)| *host == peer).min_by_key(|(rank, ..)| *rank).map(|(.., token)| token)
+    }
+}

@@ -1,0 +1,215 @@
+//! Links: connections to other daemons, with the streams on them. Two daemons need one link. Where both dialled at once, the one with the
+//! least [`Rank`] is used; the other one ends with its last stream.
+//!
+//! ```text
+//!  channel    bytes on the wire, TLS          peer, dial     other hosts, when and where they are dialled
+//!  accept     connections from others         backoff        the pauses between attempts
+//!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
+//!  serve      reads, events, writes           command(s)     links over the input and output of a command
+//!  close      a link ends                     measure(d)     round trip, rate, losses
+//!  authenticate     the peer's identity       handshakes     a limit for each origin
+//!  unauthenticated  a limit on connections whose peer has none yet
+//! ```
+//! This file owns the state of one link.
+
+mod accept;
+mod authenticate;
+pub(crate) mod backoff;
+pub(crate) mod channel;
+mod close;
+pub(crate) mod command;
+mod commands;
+mod dial;
+mod establish;
+pub(crate) mod handshakes;
+mod measure;
+pub(crate) mod measured;
+pub(crate) mod peer;
+mod reachability;
+mod serve;
+mod unauthenticated;
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use madrigal_proto::mux::{Mux, StreamId};
+use madrigal_sys::tcp;
+use rustls::pki_types::CertificateDer;
+
+use crate::link::channel::Channel;
+use crate::link::command::LinkCommand;
+use crate::link::measured::Measured;
+use crate::units::{MILLISECOND, SECOND};
+
+/// The time that a new connection has to authenticate.
+const GREETING_TIMEOUT: u64 = 5 * SECOND;
+/// The time after which a connection of ours that is not answered is tried again beside it, with short segments.
+const SHORT_RETRY_AFTER: u64 = 500 * MILLISECOND;
+/// The time that a connection by a command has, which may have to log in first.
+const LOGIN_TIMEOUT: u64 = 20 * SECOND;
+/// The time after which a spare link without streams ends.
+pub(crate) const SPARE_LINGER: u64 = 5 * SECOND;
+/// The room that a direct write needs: a whole quantum of a stream.
+const MIN_ROOM: usize = 16 << 10;
+
+/// Retransmissions in a row after which a connection counts as stuck.
+const STUCK_RETRANSMITS: u8 = 2;
+/// A link younger than this, on which no more bytes than this were acknowledged, may be in a PMTU black hole.
+pub(crate) const YOUNG: (u64, u64) = (10 * SECOND, 4096);
+
+/// The order of links between the same two hosts, the same at both ends: whether it is by a command, who dialled it, and the count of that
+/// host's dials.
+pub(crate) type Rank = (bool, String, u64);
+
+/// A connection to another daemon.
+pub(crate) struct Link {
+    pub(crate) channel: Channel,
+    /// If we dialled it: the host, and the count of the dial.
+    pub(crate) dialled: Option<(usize, u64)>,
+    /// The address at the other end.
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) since: u64,
+    /// The command whose input and output it is.
+    pub(crate) command: Option<LinkCommand>,
+    /// It came by a command of the other host, to the control socket.
+    pub(crate) by_command: bool,
+    /// The serial number of our certificate that the peer knows.
+    pub(crate) proved_serial: Option<String>,
+    /// A connection with short segments was tried beside it.
+    pub(crate) short_tried: bool,
+    pub(crate) stage: Stage,
+}
+
+/// The stage of a link.
+pub(crate) enum Stage {
+    /// The peer has not authenticated; what came of its greeting.
+    Greeting(Vec<u8>),
+    /// The link carries streams.
+    Up(Box<Up>),
+}
+
+/// A link that carries streams.
+pub(crate) struct Up {
+    /// The host at the other end.
+    pub(crate) peer: usize,
+    /// The random number of its daemon.
+    pub(crate) instance: u64,
+    pub(crate) rank: Rank,
+    pub(crate) mux: Mux,
+    /// Another link is used; since when this one has no streams.
+    pub(crate) spare: Option<u64>,
+    pub(crate) measured: Measured,
+    /// The stream of a route update, and what came of the update.
+    pub(crate) update: Option<(StreamId, Vec<u8>)>,
+    /// When the peer's certificate is checked again; never on a plain link.
+    pub(crate) recheck_at: u64,
+    /// We greeted last, and the peer has sent nothing since.
+    pub(crate) just_greeted: bool,
+    /// What came of a proof that the peer has a new certificate.
+    pub(crate) proof: Vec<u8>,
+    /// The certificates that the peer proved to have since the handshake.
+    pub(crate) renewed: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl Link {
+    /// Its next deadline.
+    pub(crate) fn deadline(&self) -> u64 {
+        match &self.stage {
+            Stage::Greeting(_) if self.retry_target().is_some() => self.since + SHORT_RETRY_AFTER,
+            Stage::Greeting(_) => self.since + if self.command.is_some() { LOGIN_TIMEOUT } else { GREETING_TIMEOUT },
+            Stage::Up(up) => {
+                up.mux.deadline().min(up.recheck_at).min(up.spare.map_or(u64::MAX, |since| since + SPARE_LINGER))
+            }
+        }
+    }
+
+    /// The host and address that we dialled, if a connection with short segments is to be tried beside this one.
+    pub(crate) fn retry_target(&self) -> Option<(usize, SocketAddr)> {
+        let address = self.address.filter(|at| !at.ip().is_loopback() && !self.short_tried)?;
+        Some((self.dialled?.0, address))
+    }
+
+    /// The state of a link that is up.
+    pub(crate) fn up(&self) -> Option<&Up> {
+        if let Stage::Up(up) = &self.stage { Some(up) } else { None }
+    }
+
+    /// Writes to a stream directly, where nothing else waits to be sent, until the wire takes no more. Returns how many bytes it took.
+    pub(crate) fn write_at_once(&mut self, stream: StreamId, pieces: [&[u8]; 2]) -> usize {
+        let Stage::Up(up) = &mut self.stage else { return 0 };
+        let [mut first, mut second] = pieces;
+        let mut taken = 0;
+        while !(first.is_empty() && second.is_empty()) {
+            if self.channel.room() < MIN_ROOM && !self.channel.flush_for_more() {
+                break;
+            }
+            let room = self.channel.room();
+            let count = up.mux.write_at_once(stream, [first, second], self.channel.out(), room);
+            if count == 0 {
+                break;
+            }
+            let whole = count.min(first.len());
+            first = first.get(whole..).unwrap_or_default();
+            second = second.get(count - whole..).unwrap_or_default();
+            taken += count;
+        }
+        taken
+    }
+
+    /// The multiplexer of a link that is up.
+    pub(crate) fn mux(&mut self) -> Option<&mut Mux> {
+        if let Stage::Up(up) = &mut self.stage { Some(&mut up.mux) } else { None }
+    }
+
+    /// How it was made, in the words of rules.
+    pub(crate) fn method(&self) -> &'static str {
+        match (self.command.is_some() || self.by_command, self.dialled) {
+            (true, _) => "command",
+            (_, Some(_)) => "direct",
+            _ => "reverse",
+        }
+    }
+
+    /// The address at the other end, in words.
+    pub(crate) fn address_text(&self) -> String {
+        match self.address {
+            Some(at) => at.to_string(),
+            None if self.method() == "command" => "by a command".to_owned(),
+            None => "?".to_owned(),
+        }
+    }
+
+    /// Whether a host is at the other end, or was dialled.
+    pub(crate) fn leads_to(&self, host: usize) -> bool {
+        self.up().map(|up| up.peer).or(self.dialled.map(|(host, _)| host)) == Some(host)
+    }
+
+    /// Whether the kernel retransmits in vain.
+    pub(crate) fn is_stuck(&self) -> bool {
+        tcp::info(self.channel.as_fd().as_raw_fd()).is_ok_and(|counts| counts.retransmits >= STUCK_RETRANSMITS)
+    }
+
+    /// Updates its figures. Returns whether it seems to be in a PMTU black hole: short packets were acknowledged, and then nothing.
+    pub(crate) fn measure(&mut self, now: u64) -> bool {
+        let counts = tcp::info(self.channel.as_fd().as_raw_fd()).ok();
+        let stuck =
+            counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
+        if let Stage::Up(up) = &mut self.stage {
+            up.measured.update(counts, up.mux.shortest_round_trip());
+        }
+        stuck && self.dialled.is_some() && now.saturating_sub(self.since) < YOUNG.0
+    }
+
+    /// Whether it was accepted, and its peer has not authenticated.
+    pub(crate) fn is_unauthenticated(&self) -> bool {
+        self.dialled.is_none() && self.up().is_none()
+    }
+
+    /// The origin of its handshake: an IPv4 address, or a network of IPv6.
+    pub(crate) fn origin(&self) -> Option<IpAddr> {
+        self.address.map(|at| match at.ip().to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+            four => four,
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! Another host of the grid, and a connection to it that is being made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use crate::link::backoff::Backoff;
+
+/// Another host.
+pub(crate) struct Peer {
+    /// When it is dialled next.
+    pub(crate) backoff: Backoff,
+    /// The number of connections that we began.
+    pub(crate) dial_count: u64,
+    /// Why the last attempt failed, by address.
+    pub(crate) failures: BTreeMap<SocketAddr, String>,
+    /// Why the last link ended.
+    pub(crate) last_loss: Option<String>,
+    /// Why the last command failed.
+    pub(crate) command_failure: Option<String>,
+    /// Addresses behind a PMTU black hole: connections to them have short segments.
+    pub(crate) short_segments: BTreeSet<SocketAddr>,
+    /// Whether connections from here to there work, if that is known.
+    pub(crate) direct: Option<bool>,
+}
+
+/// A connection to another host that is being made.
+pub(crate) struct Dial {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: usize,
+    pub(crate) address: SocketAddr,
+    pub(crate) deadline: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(now: u64) -> Self {
+        Self {
+            backoff: Backoff::new(now),
+            dial_count: 0,
+            failures: BTreeMap::new(),
+            last_loss: None,
+            command_failure: None,
+            short_segments: BTreeSet::new(),
+            direct: None,
+        }
+    }
+}

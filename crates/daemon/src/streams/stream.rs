@@ -1,0 +1,29 @@
+//! A stream of a link, and who owns it.
+
+use madrigal_proto::mux::StreamId;
+
+use crate::poll::Token;
+
+/// A stream of a link: the link's token, and the stream's id on it.
+pub(crate) type Stream = (Token, StreamId);
+
+/// Who handles what comes on a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamOwner {
+    /// A call that waits for a reply.
+    Call(Token),
+    /// A connection to a port of this host that is being made.
+    Egress(Token),
+    /// A pipe.
+    Pipe(Token),
+    /// A pipe that is to migrate to this stream.
+    Migration(Token),
+    /// A question that is not answered yet.
+    Check(Token),
+    /// Nobody: what comes is discarded.
+    Discard,
+    /// The routing table: a relay sends an update.
+    RouteUpdate,
+    /// The link: its peer proves that it has a new certificate.
+    Renewal,
+}
