@@ -7,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 
+use crate::reload::Reloaded;
 use crate::routes::RouteStatus;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::socket::{self, Got};
@@ -60,6 +61,12 @@ pub fn stop(runtime: &Runtime) -> Result<(), AskError> {
         }
     }
     Err(AskError::Broken(Errno::TIMEDOUT))
+}
+
+/// Has the daemon read its grid.toml again; what is new in it.
+pub fn reload(runtime: &Runtime) -> Result<Reloaded, AskError> {
+    let (_, body) = ask(runtime, &wire::frame(wire::RELOAD, b""))?;
+    serde_json::from_slice(&body).map_err(|error| AskError::Nonsense(error.to_string()))
 }
 
 /// The connections of programs that go through the daemon, and those that it could not make lately; the latest first.

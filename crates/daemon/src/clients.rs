@@ -93,6 +93,7 @@ impl Daemon {
                 }
                 Err(wrong) => Err(wrong),
             },
+            wire::RELOAD => self.reload(),
             wire::LINK => return self.lead(token),
             wire::FORWARD => target().and_then(|target| self.forward(token, target)),
             wire::ROUTE => {

@@ -33,6 +33,7 @@ use crate::parked::{Decoys, Parked};
 use crate::peers::{Dial, Peer};
 use crate::pipes::{PIECE, Pipe};
 use crate::poll::{Poll, Token};
+use crate::reload::Source;
 use crate::routes::Routes;
 use crate::runtime::{Lock, Runtime};
 use crate::start::StartError;
@@ -76,6 +77,8 @@ pub(crate) enum Thing {
     Errors(Token),
     /// Connects to a program's socket.
     Parked,
+    /// SIGHUP is told of here.
+    Hangups,
 }
 
 /// Who has a stream.
@@ -102,6 +105,7 @@ pub(crate) enum Holder {
 /// The daemon of one user on one host.
 pub struct Daemon {
     pub(crate) grid: Grid,
+    pub(crate) source: Source,
     /// What this host shows on enciphered links, or why it has nothing to show.
     pub(crate) credentials: Result<Credentials, String>,
     /// The place of this host in the grid.
@@ -169,14 +173,16 @@ impl Daemon {
     ) -> Result<Self, StartError> {
         let unknown = || StartError::Host { host: host.to_owned(), known: status::names(&grid) };
         let me = grid.host(host).ok_or_else(unknown)?.0;
-        let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
+        // Before it listens: who has the port already may be this user's own.
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
+        let ports = crate::start::listen(&grid, me, credentials.as_ref().err())?;
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
         let (memory, complaint) = Memory::new(runtime.known());
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
             grid,
+            source: Source::default(),
             credentials,
             me,
             instance: process::random(),
@@ -232,6 +238,7 @@ impl Daemon {
     /// Works until a client ends it.
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut changed = Vec::new();
+        self.heed_hangups()?;
         self.notifier.begin();
         self.note(&format!("up on {}, process {}", self.own().name, process::own_pid()));
         while !self.ending {
@@ -287,6 +294,11 @@ impl Daemon {
         let token = self.token();
         self.poll.add_listener(&self.listener, token)?;
         self.things.insert(token, Thing::Listener);
+        self.add_ports(ports)
+    }
+
+    /// Other daemons call at these, too.
+    pub(crate) fn add_ports(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {
         for port in ports {
             let token = self.token();
             self.poll.add_listener(&port, token)?;
@@ -310,6 +322,7 @@ impl Daemon {
             Some(Thing::Check(check)) => self.poll_check(check),
             Some(Thing::Errors(link)) => self.handle_errors(link),
             Some(Thing::Parked) => self.poll_parked(token),
+            Some(Thing::Hangups) => self.handle_hangups(),
             // It was closed by what happened before it in this pass.
             None => {}
         }

@@ -7,6 +7,7 @@
 //!  start      where it listens                peers     who is dialled, pace when    socket poll log
 //!  client     asks a daemon                   command   links by ssh and its like    pipes     two ends joined
 //!  status     what it says of itself          ways      those to a host              measure   what links are like
+//!  reload     grid.toml, read again
 //!  answers    why, and doctor                 table     what relays say of them      knowledge what is remembered
 //!  health     what they say of a host         calls     a stream to another host     notify    the service manager
 //!  judge      who may be at the other end     egress    a connection to this host    moves     a stream goes another way
@@ -46,6 +47,7 @@ mod peers;
 mod pipes;
 mod poll;
 mod record;
+mod reload;
 mod routes;
 mod runtime;
 #[cfg(test)]
@@ -63,6 +65,7 @@ pub use daemon::Daemon;
 pub use hosts::ToldHosts;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
+pub use reload::Reloaded;
 pub use routes::RouteStatus;
 pub use runtime::{Runtime, RuntimeError};
 pub use start::StartError;

@@ -45,8 +45,8 @@ pub(crate) struct Peer {
 /// A connection that is being made.
 pub(crate) struct Dial {
     socket: OwnedFd,
-    peer: usize,
-    address: SocketAddr,
+    pub(crate) peer: usize,
+    pub(crate) address: SocketAddr,
     pub(crate) deadline: u64,
 }
 

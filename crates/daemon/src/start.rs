@@ -62,6 +62,11 @@ pub enum StartError {
 /// Listens where other daemons call: on all addresses; on a machine's own where the host has no others; nowhere, where it has none.
 /// `lack`: why the host has no certificate, if it has none.
 pub(crate) fn listen(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
+    places(grid, me, lack)?.into_iter().map(listen_at).collect()
+}
+
+/// Where that is.
+pub(crate) fn places(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Vec<SocketAddr>, StartError> {
     let Some(host) = grid.hosts.get(me) else { return Ok(Vec::new()) };
     let site = grid.sites.get(host.site);
     let plain = |(at, other): (usize, &Host)| at != me && grid.is_trusted_between(host, other);
@@ -69,24 +74,25 @@ pub(crate) fn listen(grid: &Grid, me: usize, lack: Option<&String>) -> Result<Ve
         return Err(untrusted(host, site, lack));
     }
     let local: Vec<SocketAddr> = host.addresses.iter().copied().filter(|at| at.ip().is_loopback()).collect();
-    let places = match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
+    Ok(match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
         (true, _) => Vec::new(),
         (_, true) => local,
         _ => match lack.filter(|_| !grid.trusted && !site.is_some_and(|site| site.trusted)) {
             Some(lack) => return Err(untrusted(host, site, lack)),
             None => everywhere(host),
         },
-    };
-    let at = |at: SocketAddr| socket::listen(at).map_err(|errno| StartError::Listen { at, errno });
-    match (places.as_slice(), places.first().map(|at| at.ip())) {
+    })
+}
+
+/// Listens at one place.
+pub(crate) fn listen_at(at: SocketAddr) -> Result<OwnedFd, StartError> {
+    let error = |errno| StartError::Listen { at, errno };
+    match socket::listen(at) {
         // No IPv6 here: then IPv4 alone.
-        (&[all], Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))) => match socket::listen(all) {
-            Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
-                Ok(vec![at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), all.port()))?])
-            }
-            other => Ok(vec![other.map_err(|errno| StartError::Listen { at: all, errno })?]),
-        },
-        _ => places.into_iter().map(at).collect(),
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if at.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            socket::listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port())).map_err(error)
+        }
+        other => other.map_err(error),
     }
 }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::daemon::{Daemon, SECOND};
 use crate::grid::Grid;
+use crate::reload::is_gone;
 
 /// How a daemon is.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -197,14 +198,14 @@ pub struct Tried {
 
 /// The names of all hosts.
 pub(crate) fn names(grid: &Grid) -> String {
-    grid.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+    grid.hosts.iter().filter(|host| !is_gone(host)).map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 impl Daemon {
     /// As JSON.
     pub(crate) fn status(&self) -> Vec<u8> {
         let site = |site: usize| self.grid.sites.get(site).map(|site| site.name.clone()).unwrap_or_default();
-        let others = self.grid.hosts.iter().enumerate().filter(|(at, _)| *at != self.me);
+        let others = self.grid.hosts.iter().enumerate().filter(|(at, host)| *at != self.me && !is_gone(host));
         let peers = others.map(|(at, host)| {
             let links = self.links_with(at);
             let why = links.is_empty().then(|| self.why_no_link(at));

@@ -5,7 +5,7 @@
 //!  between daemons     HELLO both ways, or REFUSED with the reason; then the mux
 //!  what a stream is for   an About; the first bytes back on an order are a verdict: code, length of the text (2), text;
 //!                      where it asks something, the answer follows as JSON
-//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, ROUTES, VERDICT; answered by DONE or FAILED
+//!  local clients       STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, ROUTES, VERDICT, RELOAD; answered by DONE or FAILED
 //! ```
 
 pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
@@ -30,6 +30,9 @@ pub(crate) const FORWARD: u8 = 19;
 pub(crate) const LINK: u8 = 20;
 /// A client asks which connections of programs there are.
 pub(crate) const ROUTES: u8 = 22;
+
+/// A client wants grid.toml read again.
+pub(crate) const RELOAD: u8 = 24;
 
 /// The longest body of a frame to or from a client, and of those between daemons.
 pub(crate) const LONGEST: usize = 1 << 20;
