@@ -12,6 +12,7 @@ use crate::remote::Caller;
 
 pub(crate) mod daemon;
 pub(crate) mod doctor;
+pub(crate) mod grid;
 pub(crate) mod identity;
 pub(crate) mod lab;
 
@@ -58,6 +59,8 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     /// Lead another host's daemon to this host's by standard input and output, as `via` in grid.toml does
     Link,
+    /// Set up a grid: make it, add hosts, look for what is wrong in its description
+    Grid(grid::Grid),
     /// Make a grid's certificate authority, issue and take back certificates
     Ca(identity::Ca),
     /// Log in to the grid for some hours, on every site at once

@@ -8,6 +8,7 @@
 //!  daemon     links to other hosts: up, down, status, connect, forward, link
 //!  doctor     checks between hosts, and what to type
 //!  remote     runs in place of ssh for launchers of MPI, and wraps what they start elsewhere
+//!  grid       a grid's hosts: its making, those that are added, what is wrong in its description
 //!  identity   certificates: of a grid, of hosts, of users
 //!  lab        a grid on one machine
 //! ```
@@ -19,6 +20,7 @@ mod daemon;
 mod doctor;
 mod environment;
 mod exec;
+mod grid;
 mod identity;
 mod info;
 mod lab;
@@ -69,6 +71,7 @@ fn run() -> i32 {
             Command::Forward(args) => daemon::forward(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Link => daemon::link(),
+            Command::Grid(args) => grid::run(&args),
             Command::Ca(args) => identity::ca(&args),
             Command::Login(args) => identity::log_in(&args),
             Command::Lab(args) => lab::run(&args),

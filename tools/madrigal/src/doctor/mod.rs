@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::cli::doctor::Doctor;
 use crate::out;
+use checks::Seen;
 pub(crate) use checks::bits;
-use checks::{Check, Mark, Seen};
+pub(crate) use checks::{Check, Mark};
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -102,7 +103,8 @@ fn no_daemon(error: &AskError) -> Check {
     Check::failed("daemon", error.to_string(), "madrigal up --grid FILE --host NAME")
 }
 
-fn describe(checks: &[Check]) -> String {
+/// Checks in words, with what to type below those that want something.
+pub(crate) fn describe(checks: &[Check]) -> String {
     let mut rows = Vec::new();
     for check in checks {
         rows.push(vec![check.state.word().to_owned(), check.name.clone(), check.text.clone()]);
