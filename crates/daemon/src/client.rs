@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[non_exhaustive]
 pub enum AskError {
     /// There is none.
-    #[error("no daemon of yours is up: `madrigal up --grid FILE --host NAME` starts one")]
+    #[error("no daemon of yours is up: `madrigal up` starts one")]
     Down,
     /// Its directory cannot be used.
     #[error(transparent)]

@@ -45,6 +45,9 @@ pub struct PeerStatus {
     pub links: Vec<LinkStatus>,
     /// Without one: what was tried.
     pub why: Option<String>,
+    /// Without one: the way that new connections take all the same, such as `through r`.
+    #[serde(default)]
+    pub through: Option<String>,
     /// There is a link, or every address was tried since the last one.
     pub settled: bool,
 }
@@ -209,7 +212,9 @@ impl Daemon {
         let peers = others.map(|(at, host)| {
             let links = self.links_with(at);
             let why = links.is_empty().then(|| self.why_no_link(at));
-            PeerStatus { host: host.name.clone(), site: site(host.site), links, why, settled: self.is_settled(at) }
+            let through = if links.is_empty() { self.explain(at, None).chosen } else { None };
+            let (host, site) = (host.name.clone(), site(host.site));
+            PeerStatus { host, site, links, why, through, settled: self.is_settled(at) }
         });
         let own = self.own();
         let status = Status {

@@ -71,8 +71,7 @@ fn between(runtime: &Runtime, from: &str, to: &str) -> Vec<Check> {
     if !unknown.is_empty() {
         let text =
             format!("the grid of {} has no host {}; it has {}", status.host, unknown.join(" and "), known.join(", "));
-        let fix =
-            "write it below hosts of its site in grid.toml, the same file on every host, and start the daemons again";
+        let fix = "madrigal grid add HOST --site SITE, where the CA is";
         return vec![Check::failed("resolve", text, fix)];
     }
     let (near, far) = (look(runtime, from, to), look(runtime, to, from));
@@ -100,7 +99,7 @@ fn own_time() -> i64 {
 }
 
 fn no_daemon(error: &AskError) -> Check {
-    Check::failed("daemon", error.to_string(), "madrigal up --grid FILE --host NAME")
+    Check::failed("daemon", error.to_string(), "madrigal up")
 }
 
 /// Checks in words, with what to type below those that want something.
