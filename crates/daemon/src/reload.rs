@@ -117,6 +117,7 @@ impl Daemon {
         let told = compare(&self.grid, &new);
         let new = in_old_places(&self.grid, new);
         self.listen_as(&new)?;
+        self.end_links(&new);
         let old = std::mem::replace(&mut self.grid, new);
         let now = self.now;
         self.peers.resize_with(self.grid.hosts.len(), || Peer::new(now));
@@ -155,7 +156,7 @@ impl Daemon {
         Err(failed)
     }
 
-    /// Ends what the new description does not allow, and looks again for ways to hosts of which it says something else.
+    /// Looks again for ways to hosts of which something else is said by now.
     fn follow(&mut self, old: &Grid) {
         for (at, host) in self.grid.hosts.iter().enumerate() {
             let before = old.hosts.get(at);
@@ -175,22 +176,26 @@ impl Daemon {
             self.things.remove(&token);
             self.dials.remove(&token);
         }
+    }
+
+    /// Ends the links that a new description does not allow.
+    fn end_links(&mut self, new: &Grid) {
         let links: Vec<(Token, &str)> =
-            self.links.keys().filter_map(|token| Some((*token, self.must_end(*token)?))).collect();
+            self.links.keys().filter_map(|token| Some((*token, self.must_end(new, *token)?))).collect();
         for (token, why) in links {
             self.part(token, why);
         }
     }
 
     /// Why a link must end, if it must.
-    fn must_end(&self, token: Token) -> Option<&'static str> {
+    fn must_end(&self, new: &Grid, token: Token) -> Option<&'static str> {
         let link = self.links.get(&token)?;
         let peer = link.up().map(|up| up.peer).or(link.dialled.map(|(peer, _)| peer))?;
-        let host = self.grid.hosts.get(peer)?;
+        let (own, host) = (new.hosts.get(self.me)?, new.hosts.get(peer)?);
         let plain = !link.channel.is_enciphered() && link.method() != "command";
         match () {
             () if is_gone(host) => Some(TAKEN_OUT),
-            () if plain && !self.grid.is_trusted_between(self.own(), host) => Some(MUST_BE_ENCIPHERED),
+            () if plain && !new.is_trusted_between(own, host) => Some(MUST_BE_ENCIPHERED),
             () => None,
         }
     }
