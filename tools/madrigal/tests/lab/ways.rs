@@ -158,7 +158,7 @@ const ONLY_SSH: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nfirewall = 'in'\nhost
     [link.ab]\nbetween = ['a', 'b']\ndelay = '5ms'\n";
 
 /// Keys and a configuration for a server of ssh in `home`; the command that reaches it at `address`.
-fn keys(home: &Home, address: &str) -> String {
+pub(crate) fn keys(home: &Home, address: &str) -> String {
     for key in ["host", "user"] {
         let file = home.file(key, "");
         std::fs::remove_file(&file).unwrap();
