@@ -200,7 +200,12 @@ fn a_host_gets_a_new_certificate_and_the_earlier_one_is_taken_back() {
 #[test]
 fn what_makes_no_sense_is_refused_and_the_file_stays() {
     let mut hosts = Hosts::new("sense");
-    hosts.bad("a1", 1, &["grid", "add", "b1", "--site", "b"], &["no key of a CA"]);
+    hosts.bad(
+        "a1",
+        1,
+        &["grid", "add", "b1", "--site", "b"],
+        &["there is no key of a grid in ", "madrigal grid init NAME"],
+    );
     hosts.bad("a1", 2, &["grid", "init", "Lyon"], &["is no name"]);
     hosts.good("a1", &["grid", "init", "lyon"]);
     hosts.good("a1", &["grid", "add", "b1", "--site", "b", "--allow", "22"]);

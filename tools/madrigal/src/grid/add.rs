@@ -24,13 +24,23 @@ enum Delivered {
 
 pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
     let place = Place::find()?;
+    if !Authority::exists(&place.dir) {
+        let advice = "type madrigal grid init NAME, or go to where that was typed";
+        return Err(Failure::Failed(format!("there is no key of a grid in {}: {advice}", place.dir.display())));
+    }
     let authority = Authority::open(&place.dir)?;
     let (text, grid) = describe(&place, args)?;
     let (_, host) = grid.host(args.host.as_str()).ok_or_else(|| Failure::Failed("the host is lost".to_owned()))?;
     let issued = certify(&authority, args)?;
     let (serial, until) = (issued.serial(), issued.not_after());
-    let delivered = deliver(&place, args, host, issued.parcel(&text, Moment::now().plus(LINE_SECONDS)))?;
-    let others = tell_others(&place, args, &text, &grid)?;
+    let parcel = issued.parcel(&text, Moment::now().plus(LINE_SECONDS));
+    // A new host finds others that know it; one that is there shows its new certificate before the old one is shut out.
+    let (delivered, others) = if args.again {
+        (deliver(&place, args, host, parcel)?, tell_others(&place, args, &text, &grid)?)
+    } else {
+        let others = tell_others(&place, args, &text, &grid)?;
+        (deliver(&place, args, host, parcel)?, others)
+    };
     let by_hand = deliver::by_hand(&grid, &place, Some(args.host.as_str()));
     let status = if others.iter().all(|one| one.done.is_ok()) { out::FOUND } else { out::FAILED };
     let site = grid.sites.get(host.site).map_or("?", |site| site.name.as_str());
@@ -137,10 +147,11 @@ fn tell_others(place: &Place, args: &Add, text: &str, grid: &Grid) -> Result<Vec
     if !args.here
         && let Some(own) = place.own()
     {
+        let again = "madrigal grid reload".to_owned();
         match client::reload(&Runtime::find()) {
-            Ok(reloaded) => told.push(Told { host: own, done: Ok(reloaded.to_string()) }),
+            Ok(reloaded) => told.push(Told { host: own, done: Ok(reloaded.to_string()), again }),
             Err(client::AskError::Down) => {}
-            Err(error) => told.push(Told { host: own, done: Err(error.to_string()) }),
+            Err(error) => told.push(Told { host: own, done: Err(error.to_string()), again }),
         }
     }
     told.extend(deliver::update(place, text, &deliver::reached(grid, place, Some(args.host.as_str())), &args.command)?);

@@ -93,6 +93,8 @@ fn quoted(word: &str) -> String {
 pub(super) struct Told {
     pub(super) host: String,
     pub(super) done: Result<String, String>,
+    /// What does it again.
+    pub(super) again: String,
 }
 
 impl Told {
@@ -104,7 +106,7 @@ impl Told {
     pub(super) fn say(&self) {
         match &self.done {
             Ok(said) => out::print(&format!("{}: {said}\n", self.host)),
-            Err(why) => out::say(&format!("{}: {why}; then type madrigal grid push {}", self.host, self.host)),
+            Err(why) => out::say(&format!("{}: {why}; then type {}", self.host, self.again)),
         }
     }
 }
@@ -114,7 +116,8 @@ pub(super) fn update(place: &Place, text: &str, hosts: &[&Host], command: &str) 
     let parcel = Parcel::update(&place.dir, text, Moment::now().plus(LINE_SECONDS))?;
     let bring = |host: &&Host| {
         let to = host.ssh.as_deref()?;
-        Some(Told { host: host.name.clone(), done: by_ssh(to, command, &parcel) })
+        let again = format!("madrigal grid push {}", host.name);
+        Some(Told { host: host.name.clone(), done: by_ssh(to, command, &parcel), again })
     };
     Ok(hosts.iter().filter_map(bring).collect())
 }
