@@ -15,53 +15,49 @@ use serde_json::Value;
 /// Hosts of a grid: directories with a home and a runtime directory each.
 struct Hosts {
     folder: Folder,
-    up: Vec<String>,
 }
 
 impl Hosts {
     fn new(what: &str) -> Self {
-        Self { folder: Folder::new(&format!("grid-{what}")), up: Vec::new() }
+        Self { folder: Folder::new(&format!("grid-{what}")) }
     }
 
     /// `madrigal` as it is typed on a host.
-    fn on(&mut self, host: &str, args: &[&str]) -> Command {
+    fn on(&self, host: &str, args: &[&str]) -> Command {
         let home = self.folder.0.join(host);
         std::fs::create_dir_all(home.join("run")).unwrap();
-        if !self.up.iter().any(|one| one == host) {
-            self.up.push(host.to_owned());
-        }
         let mut command = command();
         command.args(args).env("HOME", &home).env("XDG_RUNTIME_DIR", home.join("run")).env_remove("XDG_CONFIG_HOME");
         command.env("PATH", format!("{}:{}", self.folder.path("bin"), std::env::var("PATH").unwrap()));
         command
     }
 
-    fn run(&mut self, host: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    fn run(&self, host: &str, args: &[&str]) -> (Option<i32>, String, String) {
         run(&mut self.on(host, args))
     }
 
     #[track_caller]
-    fn good(&mut self, host: &str, args: &[&str]) -> String {
+    fn good(&self, host: &str, args: &[&str]) -> String {
         let (status, out, err) = self.run(host, args);
         assert_eq!(status, Some(0), "{args:?}: {out}{err}");
         out
     }
 
     #[track_caller]
-    fn json(&mut self, host: &str, args: &[&str]) -> Value {
+    fn json(&self, host: &str, args: &[&str]) -> Value {
         let out = self.good(host, &[args, &["--json"]].concat());
         serde_json::from_str(&out).unwrap_or_else(|_| panic!("{args:?}: {out}"))
     }
 
     #[track_caller]
-    fn bad(&mut self, host: &str, status: i32, args: &[&str], words: &[&str]) {
+    fn bad(&self, host: &str, status: i32, args: &[&str], words: &[&str]) {
         let (found, out, err) = self.run(host, args);
         assert_eq!(found, Some(status), "{args:?}: {out}{err}");
         words.iter().for_each(|word| assert!(err.contains(word), "{args:?}: no `{word}` in {err}"));
     }
 
     /// Pastes a line on a host, and types a code.
-    fn paste(&mut self, host: &str, line: &str, code: &str) -> (Option<i32>, String, String) {
+    fn paste(&self, host: &str, line: &str, code: &str) -> (Option<i32>, String, String) {
         let words: Vec<&str> = line.split(' ').skip(1).collect();
         let mut command = self.on(host, &words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -93,7 +89,7 @@ impl Hosts {
 
     /// Waits until a host has links with so many others.
     #[track_caller]
-    fn linked(&mut self, host: &str, count: usize) {
+    fn linked(&self, host: &str, count: usize) {
         until("links", || {
             let status = self.json(host, &["status"]);
             let linked =
@@ -105,15 +101,17 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        for host in std::mem::take(&mut self.up) {
-            let _ = self.run(&host, &["down"]);
+        for host in
+            std::fs::read_dir(&self.folder.0).unwrap().flatten().filter(|entry| entry.path().join("run").exists())
+        {
+            let _ = self.run(host.file_name().to_str().unwrap(), &["down"]);
         }
     }
 }
 
 #[test]
 fn from_nothing_to_three_hosts_by_lines_and_by_ssh() {
-    let mut hosts = Hosts::new("three");
+    let hosts = Hosts::new("three");
     hosts.ssh();
     let at = || format!("127.0.0.1:{}", free_port());
     let (a1, b1, r) = (at(), at(), at());
@@ -154,7 +152,7 @@ fn from_nothing_to_three_hosts_by_lines_and_by_ssh() {
     assert_eq!(hosts.good("a1", &["grid", "reload"]), "grid.toml read again: added b2\n");
     let told = hosts.good("a1", &["grid", "push"]);
     assert!(
-        told.contains("r: up since ") && told.contains("added b2") && told.contains("madrigal grid push b1 b2"),
+        told.contains("r: up since ") && told.contains("added b2") && told.contains("madrigal grid push b2 b1"),
         "{told}"
     );
     let (status, out, _) = hosts.run("a1", &["grid", "check"]);
@@ -169,7 +167,7 @@ fn from_nothing_to_three_hosts_by_lines_and_by_ssh() {
 
 #[test]
 fn a_host_gets_a_new_certificate_and_the_earlier_one_is_taken_back() {
-    let mut hosts = Hosts::new("again");
+    let hosts = Hosts::new("again");
     hosts.ssh();
     let at = format!("127.0.0.1:{}", free_port());
     hosts.good("a1", &["grid", "init"]);
@@ -199,7 +197,7 @@ fn a_host_gets_a_new_certificate_and_the_earlier_one_is_taken_back() {
 
 #[test]
 fn what_makes_no_sense_is_refused_and_the_file_stays() {
-    let mut hosts = Hosts::new("sense");
+    let hosts = Hosts::new("sense");
     hosts.bad(
         "a1",
         1,
@@ -240,8 +238,8 @@ fn what_makes_no_sense_is_refused_and_the_file_stays() {
 
 #[test]
 fn a_description_is_checked_without_a_daemon() {
-    let mut hosts = Hosts::new("check");
-    let mut check = |text: &str| {
+    let hosts = Hosts::new("check");
+    let check = |text: &str| {
         let file = hosts.folder.file("grid.toml", 0o644, text);
         let (status, out, _) = hosts.run("a1", &["grid", "check", &file, "--json"]);
         let answer: Value = serde_json::from_str(&out).unwrap();
@@ -264,7 +262,7 @@ fn a_description_is_checked_without_a_daemon() {
 
 #[test]
 fn two_that_add_at_once_do_not_lose_a_host() {
-    let mut hosts = Hosts::new("once");
+    let hosts = Hosts::new("once");
     hosts.good("a1", &["grid", "init"]);
     let names: Vec<String> = (0..8).map(|n| format!("h{n}")).collect();
     let children: Vec<_> = names

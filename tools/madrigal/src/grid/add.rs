@@ -75,8 +75,9 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
 fn describe(place: &Place, args: &Add) -> Result<(String, Grid), Failure> {
     let _lock = place.lock()?;
     let text = place.text()?;
-    // A file that has no host yet says so, and is none the worse for it.
     let known = Grid::read(&place.file().display().to_string(), &text);
+    // One that has no site yet has no host either, and is none the worse for it.
+    let known = if edit::has_sites(&text) { Ok(known?) } else { known };
     let there = known.as_ref().ok().and_then(|grid| Some((grid, grid.host(args.host.as_str())?.1)));
     let new = match (there, &args.site) {
         (Some((grid, host)), _) if args.again => {

@@ -46,6 +46,11 @@ pub(super) fn with_ssh(text: &str, of: &str, host: &str, ssh: &str) -> Result<St
     Ok(document.to_string())
 }
 
+/// Whether a text has sites, or is none of this kind.
+pub(super) fn has_sites(text: &str) -> bool {
+    read(text).map_or(true, |document| document.contains_key("site"))
+}
+
 fn read(text: &str) -> Result<DocumentMut, String> {
     text.parse::<DocumentMut>().map_err(|error| format!("grid.toml: {}", error.message()))
 }

@@ -97,7 +97,7 @@ impl Silence {
         quiet.local_modes.remove(LocalModes::ECHO);
         quiet.local_modes.insert(LocalModes::ECHONL);
         out::say("the code that was shown with this line:");
-        tcsetattr(input, OptionalActions::Flush, &quiet).ok()?;
+        tcsetattr(input, OptionalActions::Now, &quiet).ok()?;
         Some(Self(before))
     }
 }
