@@ -113,8 +113,11 @@ fn addresses(all: &[String]) -> Item {
 
 /// Appends to a list; a text stands for a list of itself.
 fn append(list: &mut Item, text: &str) -> Option<()> {
-    if let Some(only) = list.as_str().map(str::to_owned) {
-        *list = value(Array::from_iter([only]));
+    if let Item::Value(Value::String(only)) = list {
+        let mut several = Array::from_iter([only.value().as_str()]);
+        // With the comment that may stand behind it.
+        *several.decor_mut() = only.decor().clone();
+        *list = Item::Value(several.into());
     }
     list.as_array_mut()?.push(text);
     Some(())
@@ -154,14 +157,14 @@ mod tests {
 
     #[test]
     fn what_somebody_wrote_stays() {
-        let text = "# ours\ntrusted = true # all of it\n\n[site.a]\nhosts = { a1 = '10.1.0.2', a2 = [] } # two\nrelay = 'a1'\n\
+        let text = "# ours\ntrusted = true # all of it\n\n[site.a]\nhosts = { a1 = '10.1.0.2', a2 = [] } # two\nrelay = 'a1' # one\n\
             [rule.x]\nforbid = 'relay' # never\n# the end\n";
         let more = with_host(text, &NewHost { relay: true, ..new("a3", "a", &[]) }).unwrap();
         let more = with_host(&more, &new("b1", "b", &[])).unwrap();
         assert_eq!(
             more,
             "# ours\ntrusted = true # all of it\n\n[site.a]\nhosts = { a1 = '10.1.0.2', a2 = [], a3 = [] } # two\n\
-             relay = [\"a1\", \"a3\"]\n[rule.x]\nforbid = 'relay' # never\n# the end\n\n[site.b]\nhosts.b1 = []\n"
+             relay = [\"a1\", \"a3\"] # one\n[rule.x]\nforbid = 'relay' # never\n# the end\n\n[site.b]\nhosts.b1 = []\n"
         );
         let told =
             with_host("[site.a]\nhosts.a1 = []\nallow = '22'\n", &NewHost { allow: Some("80"), ..new("a2", "a", &[]) });
