@@ -3,6 +3,7 @@
 //! Features (docs/features.md): B10, B18, G1, L1.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -17,8 +18,6 @@ use super::ways::{keys, need_ssh};
 
 /// The page.
 const PAGE: &str = include_str!("../../../../docs/two-sites.md");
-/// The lab of the page; each host has a home of its own.
-const LAB: &str = include_str!("../../../../examples/two-sites.toml");
 /// Stands on the page for what a line really has.
 const REST: &str = "...";
 
@@ -57,6 +56,8 @@ fn shows(text: &str, shown: &str) -> bool {
 struct Stage {
     grid: Grid,
     path: String,
+    /// Where the homes of the hosts are.
+    home: String,
     /// The line that was printed last, and its code.
     pasted: Option<(String, String)>,
 }
@@ -64,24 +65,25 @@ struct Stage {
 impl Stage {
     fn up() -> Self {
         let _ = common::madrigal();
-        let homes: String =
-            ["a1", "a2", "b1", "b2", "r"].map(|host| format!("[host.{host}]\nprivate = ['/root']\n")).concat();
-        let bed = Bed::up_text(&format!("{LAB}{homes}"));
-        let folder = common::exe().parent().unwrap().to_str().unwrap();
-        let path = format!("{folder}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
+        let bed = Bed::up("two-sites.toml");
         keys(&bed.home, "203.0.113.2");
-        let home = bed.home.folder();
-        let config = std::fs::read_to_string(format!("{home}/sshd_config")).unwrap();
-        bed.home.file("sshd_config", &format!("{config}SetEnv PATH={path} XDG_RUNTIME_DIR=/run/user/0\n"));
-        let grid = Grid::on(bed, "trusted = true\n", &[]);
-        let mut stage = Self { grid, path, pasted: None };
-        let server = format!("mkdir -p /run/sshd; exec {} -D -e -f {home}/sshd_config", need("sshd").display());
-        stage.grid.serve("r", &["sh", "-c", &server]);
+        let (home, ssh) = (bed.home.folder(), need("ssh"));
+        let path = format!("{home}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
+        std::fs::create_dir(format!("{home}/bin")).unwrap();
+        std::os::unix::fs::symlink(common::exe(), format!("{home}/bin/madrigal")).unwrap();
+        // As ~/.ssh/config would be, which belongs to whoever runs the tests.
         let settings = format!(
             "Host *\n  IdentityFile {home}/user\n  IdentitiesOnly yes\n  BatchMode yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
         );
-        let settings = stage.grid.bed.home.file("ssh_config", &settings);
-        stage.good("a1", &format!("mkdir -m 700 ~/.ssh && cp {settings} ~/.ssh/config"), None);
+        let settings = bed.home.file("ssh_config", &settings);
+        let script = bed.home.file("bin/ssh", &format!("#!/bin/sh\nexec {} -F {settings} \"$@\"\n", ssh.display()));
+        std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = std::fs::read_to_string(format!("{home}/sshd_config")).unwrap();
+        let variables = format!("PATH={path} HOME={home}/home-r XDG_RUNTIME_DIR=/run/user/0");
+        bed.home.file("sshd_config", &format!("{config}SetEnv {variables}\n"));
+        let mut stage = Self { grid: Grid::on(bed, "trusted = true\n", &[]), path, home: home.clone(), pasted: None };
+        let server = format!("mkdir -p /run/sshd; exec {} -D -e -f {home}/sshd_config", need("sshd").display());
+        stage.grid.serve("r", &["sh", "-c", &server]);
         until("a server of ssh", || (stage.on("a1", "ssh root@203.0.113.2 true", None).0 == 0).then_some(()));
         stage.grid.serve("b1", &["redis-server", "--port", "6379", "--save", "", "--bind", "127.0.0.1"]);
         stage
@@ -89,9 +91,9 @@ impl Stage {
 
     /// Types a line on a host; its exit status, and what it says.
     fn on(&self, host: &str, line: &str, input: Option<&str>) -> (i32, String, String) {
-        let home = ["env", "-u", "MADRIGAL_CONFIG_DIR", "-u", "XDG_CONFIG_HOME", "HOME=/root"];
-        let path = format!("PATH={}", self.path);
-        let mut command = self.grid.command(host, &[&home[..], &[path.as_str(), "sh", "-c", line]].concat());
+        let unset = ["env", "-u", "MADRIGAL_CONFIG_DIR", "-u", "XDG_CONFIG_HOME"];
+        let (path, home) = (format!("PATH={}", self.path), format!("HOME={}/home-{host}", self.home));
+        let mut command = self.grid.command(host, &[&unset[..], &[path.as_str(), &home, "sh", "-c", line]].concat());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(input.unwrap_or_default().as_bytes());
         let done = child.wait_with_output().unwrap();
