@@ -75,10 +75,9 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
 fn describe(place: &Place, args: &Add) -> Result<(String, Grid), Failure> {
     let _lock = place.lock()?;
     let text = place.text()?;
-    let known = Grid::read(&place.file().display().to_string(), &text);
-    // One that has no site yet has no host either, and is none the worse for it.
-    let known = if edit::has_sites(&text) { Ok(known?) } else { known };
-    let there = known.as_ref().ok().and_then(|grid| Some((grid, grid.host(args.host.as_str())?.1)));
+    // A file that has no site yet has no host either, and is none the worse for it.
+    let known = if edit::has_sites(&text) { Some(place.parse(&text)?) } else { None };
+    let there = known.as_ref().and_then(|grid| Some((grid, grid.host(args.host.as_str())?.1)));
     let new = match (there, &args.site) {
         (Some((grid, host)), _) if args.again => {
             match args.ssh.as_ref().filter(|ssh| Some(*ssh) != host.ssh.as_ref()) {
@@ -96,7 +95,6 @@ fn describe(place: &Place, args: &Add) -> Result<(String, Grid), Failure> {
         }
         (None, Some(site)) => edit::with_host(&text, &new_host(args, site)).map_err(Failure::Usage)?,
         (None, None) => {
-            known?;
             let advice = "leave --again away, and give --site SITE";
             return Err(Failure::Usage(format!("{} has no host {}: {advice}", place.file().display(), args.host)));
         }
