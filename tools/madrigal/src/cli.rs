@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use madrigal::config::Methods;
-use madrigal::network::Ports;
 
 use crate::out;
 use crate::remote::Caller;
+use values::ports;
 
 pub(crate) mod daemon;
 pub(crate) mod doctor;
 pub(crate) mod grid;
 pub(crate) mod identity;
 pub(crate) mod lab;
+mod values;
 
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
 
@@ -230,12 +231,6 @@ pub(crate) struct Completions {
 pub(crate) struct Man {
     /// Where to
     pub(crate) directory: PathBuf,
-}
-
-fn ports(text: &str) -> Result<String, String> {
-    let wrong = "give ports and ranges from low to high, such as 80,8000-8010";
-    let read = Ports::parse(text).filter(|_| !text.trim().is_empty());
-    read.map(|_| text.to_owned()).ok_or_else(|| wrong.to_owned())
 }
 
 fn methods(text: &str) -> Result<String, String> {

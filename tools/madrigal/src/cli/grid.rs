@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use madrigal_identity::Name;
 
 use crate::cli::identity::name;
+use crate::cli::values::ports;
 
 const GRID_HELP: &str = "Examples, all typed on one machine, which keeps the grid's key and its grid.toml:
   madrigal grid init lyon
@@ -87,7 +88,7 @@ pub(crate) struct Add {
     #[arg(long)]
     pub(crate) relay: bool,
     /// Ports of the site's hosts that others may connect to, such as 22,8000-8010; for a site that has none yet
-    #[arg(long, value_name = "PORTS", value_parser = super::ports)]
+    #[arg(long, value_name = "PORTS", value_parser = ports)]
     pub(crate) allow: Option<String>,
     /// Bring it there by ssh, and start the daemon
     #[arg(long, value_name = "[USER@]HOST", value_parser = destination, conflicts_with = "here")]

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::deliver::{self, LINE_SECONDS, Line, Told};
 use super::edit::{self, NewHost};
+use super::failure::Failure;
+use super::join;
 use super::place::Place;
-use super::{Failure, join};
 use crate::cli::grid::Add;
 use crate::out;
 

@@ -8,7 +8,7 @@ use madrigal_daemon::{Runtime, Status, client};
 use madrigal_identity::{Authority, DAY, Moment, Name};
 use serde::Serialize;
 
-use super::Failure;
+use super::failure::Failure;
 use super::place::Place;
 use crate::cli::grid::Check as Args;
 use crate::doctor::{Check, Mark, describe};

@@ -7,7 +7,7 @@ use madrigal_daemon::grid::{Grid, Host};
 use madrigal_identity::{HOUR, Moment, Parcel};
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 use super::place::Place;
 use crate::cli::grid::Push;
 use crate::out;

@@ -2,6 +2,17 @@
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value, value};
 
+/// What a grid.toml begins with.
+pub(super) const TEMPLATE: &str = "\
+# The hosts of grid NAME: the same file on each of them. `madrigal grid add` writes here and brings the file to the hosts; after a change
+# by hand type `madrigal grid check`, then `madrigal grid push`. docs/daemon.md has all keys. A site as it may look:
+#
+#   [site.a]                        # hosts that reach each other
+#   hosts.a1 = \"198.51.100.7\"       # where others reach its daemon; [] where nobody can
+#   relay = [\"a1\"]                  # it carries streams of hosts that cannot reach each other
+#   allow = \"22,6379\"               # ports of these hosts that others may connect to
+";
+
 /// Behind all tables of a file, for one that is new.
 const LAST: isize = isize::MAX / 2;
 
@@ -136,7 +147,7 @@ mod tests {
     #[test]
     fn a_file_grows_host_by_host() {
         let at = ["203.0.113.2".to_owned()];
-        let mut text = super::super::TEMPLATE.to_owned();
+        let mut text = TEMPLATE.to_owned();
         text = with_host(&text, &new("a1", "a", &[])).unwrap();
         let relay = NewHost { relay: true, ssh: Some("root@203.0.113.2"), ..new("r", "public", &at) };
         text = with_host(&text, &relay).unwrap();
@@ -144,7 +155,7 @@ mod tests {
         text = with_host(&text, &NewHost { relay: true, ..new("r2", "public", &["1.2.3.4".into(), "[::1]:9".into()]) })
             .unwrap();
         text = with_ssh(&text, "b", "b1", "b1").unwrap();
-        let written = text.strip_prefix(super::super::TEMPLATE).unwrap();
+        let written = text.strip_prefix(TEMPLATE).unwrap();
         assert_eq!(
             written,
             "\n[site.a]\nhosts.a1 = []\n\n[site.public]\nhosts.r = \"203.0.113.2\"\nhosts.r2 = [\"1.2.3.4\", \"[::1]:9\"]\n\

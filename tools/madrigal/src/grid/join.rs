@@ -8,7 +8,7 @@ use madrigal_identity::{Moment, Name, Parcel};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::json;
 
-use super::Failure;
+use super::failure::Failure;
 use super::place::Place;
 use crate::cli::grid::Join;
 use crate::out;

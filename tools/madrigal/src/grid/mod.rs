@@ -10,42 +10,18 @@ mod add;
 mod check;
 mod deliver;
 mod edit;
+mod failure;
 mod join;
 mod place;
 
-use madrigal_daemon::{FileError, Runtime, client};
-use madrigal_identity::{AUTHORITY, Authority, DAY, IdentityError, ParcelError, Validity};
+use madrigal_daemon::{Runtime, client};
+use madrigal_identity::{AUTHORITY, Authority, DAY, Validity};
 use serde_json::json;
 
 use crate::cli::grid::{Grid, GridDoes, Init};
 use crate::out;
+use failure::Failure;
 use place::Place;
-
-/// Why a command did not do what it was to do.
-enum Failure {
-    /// What was typed or written makes no sense.
-    Usage(String),
-    /// It could not be done.
-    Failed(String),
-}
-
-impl From<IdentityError> for Failure {
-    fn from(error: IdentityError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<ParcelError> for Failure {
-    fn from(error: ParcelError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<FileError> for Failure {
-    fn from(error: FileError) -> Self {
-        Self::Usage(format!("{error}; correct it, and type madrigal grid check"))
-    }
-}
 
 /// Runs the command.
 pub(crate) fn run(args: &Grid) -> i32 {
@@ -63,17 +39,6 @@ pub(crate) fn run(args: &Grid) -> i32 {
         Err(Failure::Failed(text)) => out::fail(&text),
     }
 }
-
-/// What a grid.toml begins with.
-const TEMPLATE: &str = "\
-# The hosts of grid NAME: the same file on each of them. `madrigal grid add` writes here and brings the file to the hosts; after a change
-# by hand type `madrigal grid check`, then `madrigal grid push`. docs/daemon.md has all keys. A site as it may look:
-#
-#   [site.a]                        # hosts that reach each other
-#   hosts.a1 = \"198.51.100.7\"       # where others reach its daemon; [] where nobody can
-#   relay = [\"a1\"]                  # it carries streams of hosts that cannot reach each other
-#   allow = \"22,6379\"               # ports of these hosts that others may connect to
-";
 
 /// `madrigal grid init`. An authority that is there already signs for this grid, too.
 fn make(args: &Init, json: bool) -> Result<i32, Failure> {
@@ -95,7 +60,7 @@ fn make(args: &Init, json: bool) -> Result<i32, Failure> {
             place.dir.display()
         )));
     }
-    place.write(&TEMPLATE.replace("NAME", name.as_str()))?;
+    place.write(&edit::TEMPLATE.replace("NAME", name.as_str()))?;
     if json {
         return Ok(out::print_json(
             &json!({ "grid": name.as_str(), "directory": place.dir, "file": path, "not_after": until.0 }),

@@ -9,7 +9,7 @@ use madrigal_daemon::grid::Grid;
 use madrigal_identity as identity;
 use rustix::fs::{FlockOperation, flock};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// The mode of a description: there is nothing secret in it.
 const MODE: u32 = 0o644;
