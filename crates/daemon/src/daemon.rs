@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::control::check::Check;
 use crate::control::connection::ControlConnection;
+use crate::control::description::Source;
 use crate::control::notify::Notifier;
 use crate::control::runtime::{Lock, Runtime};
 use crate::descriptor::Descriptor;
@@ -50,6 +51,7 @@ const LINK_READ: usize = 192 << 10;
 /// The daemon of one user on one host.
 pub struct Daemon {
     pub(crate) grid: Grid,
+    pub(crate) source: Source,
     /// The certificate and key of this host, or why it has none.
     pub(crate) credentials: Result<Credentials, String>,
     /// The index of this host in the grid.
@@ -125,14 +127,16 @@ impl Daemon {
     ) -> Result<Self, StartError> {
         let unknown = || StartError::Host { host: host.to_owned(), known: grid.names() };
         let own_index = grid.host(host).ok_or_else(unknown)?.0;
-        let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
+        // Before it listens: who has the port already may be this user's own.
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
+        let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
         let (known_file, problem) = KnownFile::new(runtime.known());
         let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
             grid,
+            source: Source::default(),
             credentials,
             own_index,
             instance: process::random(),
@@ -215,6 +219,11 @@ impl Daemon {
         let token = self.new_token();
         self.poll.add_listener(&self.listener, token)?;
         self.descriptors.insert(token, Descriptor::Listener);
+        self.add_ports(ports)
+    }
+
+    /// Adds listeners for other daemons.
+    pub(crate) fn add_ports(&mut self, ports: Vec<OwnedFd>) -> Result<(), Errno> {
         for port in ports {
             let token = self.new_token();
             self.poll.add_listener(&port, token)?;

@@ -29,4 +29,6 @@ pub(crate) enum Descriptor {
     CommandErrors(Token),
     /// The connection to a program's parked socket.
     Parked,
+    /// Readable when SIGHUP has come.
+    Hangups,
 }

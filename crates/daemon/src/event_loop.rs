@@ -16,6 +16,7 @@ impl Daemon {
     /// Runs the daemon until a client stops it.
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut changed = Vec::new();
+        self.heed_hangups()?;
         self.notifier.begin();
         self.log_line(&format!("up on {}, process {}", self.own().name, process::own_pid()));
         while !self.stopping {
@@ -58,6 +59,7 @@ impl Daemon {
             Some(Descriptor::Check(check)) => self.poll_check(check),
             Some(Descriptor::CommandErrors(link)) => self.read_command_errors(link),
             Some(Descriptor::Parked) => self.poll_parked(token),
+            Some(Descriptor::Hangups) => self.handle_hangups(),
             // It was closed earlier in this pass.
             None => {}
         }

@@ -64,6 +64,18 @@ pub struct Host {
     pub allow: Option<Ports>,
     /// A command whose input and output carry a link with its daemon.
     pub via: Option<String>,
+    /// Where ssh reaches it from the machine of the grid's authority.
+    pub ssh: Option<String>,
+}
+
+/// Stands behind the name of a host that was removed from a description in use; no name in a file ends so.
+pub(crate) const GONE: char = '!';
+
+impl Host {
+    /// Whether it was removed from the description in use.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.name.ends_with(GONE)
+    }
 }
 
 /// A rule about ways.
@@ -109,7 +121,7 @@ impl Grid {
 
     /// The names of all hosts.
     pub(crate) fn names(&self) -> String {
-        self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+        self.hosts.iter().filter(|host| !host.is_gone()).map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether links between two hosts may be plain: on one machine, inside a trusted site, or where all networks are trusted.
@@ -187,7 +199,8 @@ impl Grid {
     }
 
     fn read_site(&mut self, name: &str, table: &Table<'_>) -> Result<(), FileError> {
-        table.only(&["hosts", "relay", "trusted", "plain", "port", "allow", "from", "deny", "carries", "via"])?;
+        table
+            .only(&["hosts", "relay", "trusted", "plain", "port", "allow", "from", "deny", "carries", "via", "ssh"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let port = match table.get("port") {
             Some(value) => u16::try_from(value.number()?)
@@ -216,13 +229,25 @@ impl Grid {
             let addresses = value.list().iter().map(|one| address(one, port)).collect::<Result<_, _>>()?;
             let via = via.as_ref().map(|via| via.replace(HOST_WORD, name));
             let allow = allow.clone();
-            let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow, via };
+            let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow, via, ssh: None };
             self.hosts.push(host);
         }
         for value in table.get("relay").map(|value| value.list()).unwrap_or_default() {
             let name = value.text()?;
             let host = self.hosts.iter_mut().skip(first).find(|host| host.name == name);
             host.ok_or_else(|| value.error(format!("this site has no host `{name}`")))?.relay = true;
+        }
+        self.read_ssh(first, table)
+    }
+
+    fn read_ssh(&mut self, first: usize, table: &Table<'_>) -> Result<(), FileError> {
+        let reached = table.get("ssh").map(|value| value.table()).transpose()?;
+        for (name, value) in reached.iter().flat_map(Table::entries) {
+            let host = self.hosts.iter_mut().skip(first).find(|host| host.name == name);
+            let host = host.ok_or_else(|| value.error(format!("this site has no host `{name}`")))?;
+            let to = value.text()?;
+            check_destination(to).map_err(|wrong| value.error(wrong))?;
+            host.ssh = Some(to.to_owned());
         }
         Ok(())
     }
@@ -263,7 +288,20 @@ fn address(value: &Value<'_>, port: u16) -> Result<SocketAddr, FileError> {
     bare.or_else(|_| text.parse()).map_err(wrong)
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+/// Whether ssh would take a text for where it is to go, and nothing else in it.
+pub fn check_destination(text: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%".contains(c);
+    let good = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "[_".contains(c)) && text.chars().all(plain);
+    if good {
+        Ok(())
+    } else {
+        Err("must be where ssh goes, such as \"b1.example.org\" or \"ann@b1\"; options belong in ~/.ssh/config"
+            .to_owned())
+    }
+}
+
+/// Whether a text may be the name of a site or a host.
+pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
     let good = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
     if good { Ok(()) } else { Err(format!("`{name}` is no name: write up to 64 of a-z, 0-9, -, _ and .")) }
@@ -345,6 +383,12 @@ mod tests {
                 "grid.toml:4: site.b.hosts.a1: there are two hosts `a1`",
             ),
             ("[site.a]\nhosts.a1 = []\ndeny = 'b'\n", "grid.toml:3: site.a.deny: the grid has no site or host `b`"),
+            ("[site.a]\nhosts.a1 = []\nssh.a2 = 'a2'\n", "grid.toml:3: site.a.ssh.a2: this site has no host `a2`"),
+            (
+                "[site.a]\nhosts.a1 = []\nssh.a1 = '-oProxyCommand=x'\n",
+                "grid.toml:3: site.a.ssh.a1: must be where ssh goes",
+            ),
+            ("[site.a]\nhosts.a1 = []\nssh.a1 = 'a1 x'\n", "grid.toml:3: site.a.ssh.a1: must be where ssh goes"),
             ("[site.a]\nhosts.a1 = []\nvia = ' '\n", "grid.toml:3: site.a.via: must be a command such as"),
             ("[site.a]\nhosts.a1 = []\n[rule.x]\nports = 1\n", "grid.toml:3: rule.x: it says nothing"),
             (

@@ -39,6 +39,7 @@ mod units;
 mod wire;
 
 pub use control::client;
+pub use control::description::Reloaded;
 pub use control::runtime::{Runtime, RuntimeError};
 pub use control::status::{
     Certificate, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, Tried, WayStatus,

@@ -59,9 +59,14 @@ pub enum StartError {
     },
 }
 
-/// Listens for other daemons: at all addresses; at loopback addresses where the host has no others; nowhere, where it has none. `lack` is why
-/// the host has no certificate, if it has none.
+/// Listens for other daemons at [`places`].
 pub(crate) fn listen(grid: &Grid, own_index: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
+    places(grid, own_index, lack)?.into_iter().map(listen_at).collect()
+}
+
+/// Where a host listens for other daemons: at all addresses; at loopback addresses where it has no others; nowhere, where it has none. `lack`
+/// is why the host has no certificate, if it has none.
+pub(crate) fn places(grid: &Grid, own_index: usize, lack: Option<&String>) -> Result<Vec<SocketAddr>, StartError> {
     let Some(host) = grid.hosts.get(own_index) else { return Ok(Vec::new()) };
     let site = grid.sites.get(host.site);
     let plain = |(at, other): (usize, &Host)| at != own_index && grid.is_trusted_between(host, other);
@@ -69,24 +74,25 @@ pub(crate) fn listen(grid: &Grid, own_index: usize, lack: Option<&String>) -> Re
         return Err(untrusted(host, site, lack));
     }
     let local: Vec<SocketAddr> = host.addresses.iter().copied().filter(|at| at.ip().is_loopback()).collect();
-    let places = match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
+    Ok(match (host.addresses.is_empty(), local.len() == host.addresses.len()) {
         (true, _) => Vec::new(),
         (_, true) => local,
         _ => match lack.filter(|_| !grid.trusted && !site.is_some_and(|site| site.trusted)) {
             Some(lack) => return Err(untrusted(host, site, lack)),
             None => everywhere(host),
         },
-    };
-    let at = |at: SocketAddr| socket::listen(at).map_err(|errno| StartError::Listen { at, errno });
-    match (places.as_slice(), places.first().map(|at| at.ip())) {
+    })
+}
+
+/// Listens at one place.
+pub(crate) fn listen_at(at: SocketAddr) -> Result<OwnedFd, StartError> {
+    let error = |errno| StartError::Listen { at, errno };
+    match socket::listen(at) {
         // Without IPv6, IPv4 alone.
-        (&[all], Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))) => match socket::listen(all) {
-            Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
-                Ok(vec![at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), all.port()))?])
-            }
-            other => Ok(vec![other.map_err(|errno| StartError::Listen { at: all, errno })?]),
-        },
-        _ => places.into_iter().map(at).collect(),
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if at.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+            socket::listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), at.port())).map_err(error)
+        }
+        other => other.map_err(error),
     }
 }
 

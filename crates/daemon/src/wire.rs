@@ -5,7 +5,7 @@
 //!  between daemons    HELLO both ways, or REFUSED with the reason; then the multiplexer
 //!  a stream           opens with a StreamHeader; a connect request is answered by a ConnectReply: code, length (2), text;
 //!                     the answer to a question follows as JSON
-//!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT; answered by DONE or FAILED
+//!  control socket     STATUS, STOP, CONNECT, FORWARD, LINK, ROUTE, CONNECTIONS, VERDICT, RELOAD; answered by DONE or FAILED
 //! ```
 //! Names of types here may differ from those on the wire; the latter never change within one [`VERSION`].
 
@@ -31,6 +31,8 @@ pub(crate) const FORWARD: u8 = 19;
 pub(crate) const LINK: u8 = 20;
 /// Request: the connections of programs.
 pub(crate) const CONNECTIONS: u8 = 22;
+/// Request: read grid.toml again.
+pub(crate) const RELOAD: u8 = 24;
 
 /// The longest body of a frame.
 pub(crate) const LONGEST: usize = 1 << 20;

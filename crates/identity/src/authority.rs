@@ -12,7 +12,7 @@ use crate::files::{self, AUTHORITY, AUTHORITY_KEY, Access, Bundle, HOST, IDENTIT
 use crate::make::{self, Signer};
 use crate::moment::{Moment, Validity};
 use crate::name::{Name, Role, Subject};
-use crate::revoked::Revoked;
+use crate::revoked::{self, Revoked};
 use crate::verify::Trust;
 
 const NO_CA: &str = "type madrigal ca init GRID, or go to where that was typed";
@@ -251,6 +251,11 @@ impl Issued {
         Ok(Self { bundle, facts, root, list })
     }
 
+    /// What its holder is to trust: the grid's certificate, and the list of what was taken back.
+    pub(crate) fn trusted(&self) -> (CertificateDer<'static>, Option<Vec<u8>>) {
+        (self.root.clone(), self.list.clone())
+    }
+
     pub(crate) fn into_bundle(self) -> Bundle {
         self.bundle
     }
@@ -303,18 +308,7 @@ impl Issued {
         }
         let path = dir.join(self.file());
         self.bundle.write(&path)?;
-        let same = files::read_trust(dir)?.as_ref() == Some(&self.root);
-        if !same {
-            files::write_trust(dir, &self.root)?;
-        }
-        if let Some(list) = &self.list {
-            let number = |list: &Revoked| list.number;
-            let ours = Revoked::parse(list, &self.root).as_ref().map_or(0, number);
-            let theirs = Revoked::read(&dir.join(REVOKED), &self.root).as_ref().map_or(0, number);
-            if !same || ours > theirs {
-                files::write(&dir.join(REVOKED), Access::Public, files::encode(LIST, list).as_bytes())?;
-            }
-        }
+        revoked::write_trusted(dir, &self.root, self.list.as_deref())?;
         Ok(path)
     }
 }

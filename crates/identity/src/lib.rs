@@ -38,6 +38,7 @@ mod login;
 mod make;
 mod moment;
 mod name;
+mod parcel;
 mod peer;
 mod proof;
 mod refusal;
@@ -51,6 +52,7 @@ pub use files::{AUTHORITY, HOST, IDENTITY, LOGIN, REVOKED, TRUST, USER, director
 pub use login::{Held, LOGIN_SECONDS, issue_host, login, logout, renew, status};
 pub use moment::{DAY, HOUR, Moment, Validity};
 pub use name::{NAME_LEN, Name, NameError, Role, Subject};
+pub use parcel::{GRID, Installed, Parcel, ParcelError};
 pub use peer::{Kind, Peer, peer};
 pub use proof::Proof;
 pub use refusal::Refusal;

@@ -8,7 +8,7 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certific
 
 use crate::error::IdentityError;
 use crate::facts::Serial;
-use crate::files::{self, LIST, Stamp};
+use crate::files::{self, Access, LIST, REVOKED, Stamp, TRUST};
 use crate::moment::Moment;
 
 const ADVICE: &str = "ask whoever runs the CA for its revoked.pem";
@@ -46,6 +46,29 @@ impl Revoked {
             |why: &str| IdentityError::Unreadable { path: path.to_owned(), why: why.to_owned(), advice: ADVICE };
         Self::parse(&der, root).map_err(wrong)
     }
+}
+
+/// Puts the grid's certificate there, and a list of what was taken back that is newer than the one that is there; which files are new.
+pub(crate) fn write_trusted(
+    dir: &Path,
+    root: &CertificateDer<'static>,
+    list: Option<&[u8]>,
+) -> Result<Vec<PathBuf>, IdentityError> {
+    let same = files::read_trust(dir)?.as_ref() == Some(root);
+    let mut changed = Vec::new();
+    if !same {
+        files::write_trust(dir, root)?;
+        changed.push(dir.join(TRUST));
+    }
+    let Some(list) = list else { return Ok(changed) };
+    let path = dir.join(REVOKED);
+    let number = |list: &Revoked| list.number;
+    let (ours, theirs) = (Revoked::parse(list, root), Revoked::read(&path, root));
+    if !same || ours.as_ref().map_or(0, number) > theirs.as_ref().map_or(0, number) {
+        files::write(&path, Access::Public, files::encode(LIST, list).as_bytes())?;
+        changed.push(path);
+    }
+    Ok(changed)
 }
 
 /// The list in force, and the file it is from.

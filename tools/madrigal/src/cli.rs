@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use madrigal::config::Methods;
-use madrigal::network::Ports;
 
 use crate::out;
 use crate::remote::Caller;
+use values::ports;
 
 pub(crate) mod daemon;
 pub(crate) mod doctor;
+pub(crate) mod grid;
 pub(crate) mod identity;
 pub(crate) mod lab;
+mod values;
 
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
 
@@ -58,30 +60,45 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     /// Lead another host's daemon to this host's by standard input and output, as `via` in grid.toml does
     Link,
+    /// Set up a grid: make it, add hosts, look for what is wrong in its description
+    Grid(grid::Grid),
     /// Make a grid's certificate authority, issue and take back certificates
     Ca(identity::Ca),
     /// Log in to the grid for some hours, on every site at once
     Login(identity::Login),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
-    /// Look at the memory of a process, for `info -d`
-    #[command(hide = true)]
-    Peek(Peek),
     /// Print the completion script of a shell
     ///
     /// For bash: madrigal completions bash > ~/.local/share/bash-completion/completions/madrigal
     #[command(verbatim_doc_comment)]
     Completions(Completions),
+}
+
+/// What other commands and the installation run, and nobody types: in no list of commands, and in no completion.
+#[derive(Parser)]
+#[command(name = "madrigal")]
+pub(crate) enum Unlisted {
+    /// Look at the memory of a process, for `info -d`
+    Peek(Peek),
     /// Write the manual pages into a directory
-    #[command(hide = true)]
     Man(Man),
+}
+
+impl Unlisted {
+    /// Whether one of them was typed.
+    pub(crate) fn is_called() -> bool {
+        std::env::args_os().nth(1).is_some_and(|word| word == "peek" || word == "man")
+    }
 }
 
 const EXEC_HELP: &str = "The program runs in place of this command: same process id, same exit status, same signals. Exit status 127:
 no such program; 126: it cannot be executed; 1: the library to preload was not found; 2: something typed makes no sense.
 
 Not wrapped, and said in one line before the program runs plain: static programs (most Go programs are), SUID and SGID programs,
-programs with capabilities, programs of another architecture or C library.
+programs with capabilities, programs of another architecture or C library. UDP stays with the kernel; `madrigal why` counts it.
+
+Of MPI: madrigal exec -- mpirun -n 2 ./prog; the other way round, mpirun -n 2 madrigal exec -- ./prog, only sockets are looked after.
 
 Examples:
   madrigal exec -- redis-server --port 7000
@@ -216,12 +233,6 @@ pub(crate) struct Man {
     pub(crate) directory: PathBuf,
 }
 
-fn ports(text: &str) -> Result<String, String> {
-    let wrong = "give ports and ranges from low to high, such as 80,8000-8010";
-    let read = Ports::parse(text).filter(|_| !text.trim().is_empty());
-    read.map(|_| text.to_owned()).ok_or_else(|| wrong.to_owned())
-}
-
 fn methods(text: &str) -> Result<String, String> {
     let list = Methods::parse(text);
     let (Some(Methods::Only(names)) | Some(Methods::Except(names))) = &list else {
@@ -263,6 +274,22 @@ mod tests {
     #[test]
     fn the_definition_holds() {
         Cli::command().debug_assert();
+        Unlisted::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_have_every_command_and_nothing_that_is_hidden() {
+        for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "madrigal", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for command in Cli::command().get_subcommands() {
+                assert!(script.contains(command.get_name()), "{shell}: no {}", command.get_name());
+            }
+            for hidden in ["peek", "caller", "manual pages"] {
+                assert!(!script.contains(hidden), "{shell}: {hidden}");
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::cli::daemon::{Connect, Forward, Up};
 use crate::environment::Environment;
-use crate::local_grid::own_name;
+use crate::local_grid::this_host;
 use crate::{exec, library, out};
 
 /// A log longer than this begins anew.
@@ -41,13 +41,15 @@ pub(crate) fn up(args: &Up) -> i32 {
         Ok(grid) => grid,
         Err(error) => return out::usage(&error.to_string()),
     };
-    let host = args.host.clone().unwrap_or_else(own_name);
+    let host = args.host.clone().unwrap_or_else(|| this_host(&grid, &dir));
     let runtime = Runtime::find();
     allow_descriptors();
     let _ = ignore_signal(Signal::PIPE.as_raw(), true);
     match Daemon::new(grid, &host, credentials(&dir, &host), runtime.clone()) {
-        Ok(mut daemon) if args.foreground => ended(daemon.run()),
-        Ok(daemon) => detach(daemon, &runtime, &host),
+        Ok(mut daemon) => {
+            daemon.reads(&file);
+            if args.foreground { ended(daemon.run()) } else { detach(daemon, &runtime, &host) }
+        }
         Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),
         Err(error) => out::fail(&error.to_string()),
     }

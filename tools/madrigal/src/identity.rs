@@ -6,6 +6,7 @@ use madrigal_identity::{
     AUTHORITY, Authority, DAY, Entry, HOST, HOUR, Held, IDENTITY, IdentityError, Issued, Moment, Name, Peer, REVOKED,
     TRUST, USER, Validity, Which, directory, issue_host, login, logout, renew, status,
 };
+use nix::unistd::{User, geteuid};
 use serde::Serialize;
 
 use crate::cli::identity::{Ca, CaDoes, Init, Issue, Login, Revoke};
@@ -184,12 +185,14 @@ fn list(dir: &Path, json: bool) -> Result<i32, IdentityError> {
     Ok(out::FOUND)
 }
 
-/// Who logs in where the CA's own key does it: who was named, else who was logged in before, else the system's name for this user.
+/// Who logs in where the CA's own key does it: who was named, else who was logged in before, else the system's name for this user,
+/// which cron does not tell in the environment.
 fn user(dir: &Path, args: &Login) -> Option<Name> {
     if args.user.is_some() || dir.join(IDENTITY).exists() || !Authority::exists(dir) {
         return args.user.clone();
     }
-    ["USER", "LOGNAME"].iter().find_map(|variable| Name::parse(&std::env::var(variable).ok()?).ok())
+    let told = ["USER", "LOGNAME"].iter().find_map(|variable| Name::parse(&std::env::var(variable).ok()?).ok());
+    told.or_else(|| Name::parse(&User::from_uid(geteuid()).ok()??.name).ok())
 }
 
 fn greet(peer: &Peer, json: bool) -> i32 {

@@ -1,6 +1,7 @@
 //! What programs of this host are told of its grid, whether a daemon is up or not.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use madrigal_daemon::Runtime;
 use madrigal_daemon::grid::Grid;
@@ -23,7 +24,7 @@ pub(crate) fn describe_for_programs() {
     let Ok(text) = std::fs::read_to_string(&file) else { return };
     // What is wrong with it says whoever starts a daemon.
     let Ok(grid) = Grid::read(&file.display().to_string(), &text) else { return };
-    if Runtime::find().describe(&grid, &own_name()).is_ok_and(|strict| strict) {
+    if Runtime::find().describe(&grid, &this_host(&grid, &dir)).is_ok_and(|strict| strict) {
         out::say(
             "no daemon is up: what goes to other sites over networks that are not trusted will not be connected; type madrigal up, or write \
              plain = true in grid.toml",
@@ -31,7 +32,23 @@ pub(crate) fn describe_for_programs() {
     }
 }
 
+/// Which host of a grid this one is: the one of its name, or the one that its certificate names.
+pub(crate) fn this_host(grid: &Grid, dir: &Path) -> String {
+    let own = own_name();
+    if grid.host(&own).is_some() {
+        return own;
+    }
+    certified(dir).filter(|name| grid.host(name).is_some()).unwrap_or(own)
+}
+
+/// The host that a certificate in `dir` names.
+pub(crate) fn certified(dir: &Path) -> Option<String> {
+    let (_, held) = identity::status(dir).ok()?;
+    let host = held.into_iter().find(|one| one.kind == "host")?;
+    Some(host.subject?.role.name()?.to_string())
+}
+
 /// The name of this host.
-pub(crate) fn own_name() -> String {
+fn own_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

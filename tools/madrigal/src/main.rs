@@ -8,6 +8,7 @@
 //!  daemon     links to other hosts: up, down, status, connect, forward, link
 //!  doctor     checks between hosts, and what to type
 //!  remote     runs in place of ssh for launchers of MPI, and wraps what they start elsewhere
+//!  grid       a grid's hosts: its making, those that are added, what is wrong in its description
 //!  identity   certificates: of a grid, of hosts, of users
 //!  lab        a grid on one machine
 //! ```
@@ -19,6 +20,7 @@ mod daemon;
 mod doctor;
 mod environment;
 mod exec;
+mod grid;
 mod identity;
 mod info;
 mod lab;
@@ -34,7 +36,7 @@ mod status;
 mod why;
 
 use clap::Parser as _;
-use cli::{Cli, Command};
+use cli::{Cli, Command, Unlisted};
 
 /// Not Rust's own start-up, which changes signals and descriptors that the program we become has a right to.
 // SAFETY: the C library calls `main`, once, and there is no other function of that name in this program.
@@ -55,13 +57,19 @@ fn run() -> i32 {
     if remote::is_called() {
         return remote::run(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
+    if Unlisted::is_called() {
+        return match Unlisted::try_parse() {
+            Ok(Unlisted::Peek(args)) => info::peek(&args),
+            Ok(Unlisted::Man(args)) => cli::man(&args.directory),
+            Err(error) => mistyped(&error),
+        };
+    }
     match Cli::try_parse() {
         Ok(cli) => match cli.command {
             Command::Exec(args) => exec::run(&args),
             Command::Why(args) => why::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Perf(args) => perf::run(&args),
-            Command::Peek(args) => info::peek(&args),
             Command::Up(args) => daemon::up(&args),
             Command::Down => daemon::down(),
             Command::Status(args) => status::run(&args),
@@ -69,15 +77,17 @@ fn run() -> i32 {
             Command::Forward(args) => daemon::forward(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Link => daemon::link(),
+            Command::Grid(args) => grid::run(&args),
             Command::Ca(args) => identity::ca(&args),
             Command::Login(args) => identity::log_in(&args),
             Command::Lab(args) => lab::run(&args),
             Command::Completions(args) => cli::completions(args.shell),
-            Command::Man(args) => cli::man(&args.directory),
         },
-        Err(error) => {
-            let _ = error.print();
-            error.exit_code()
-        }
+        Err(error) => mistyped(&error),
     }
+}
+
+fn mistyped(error: &clap::Error) -> i32 {
+    let _ = error.print();
+    error.exit_code()
 }

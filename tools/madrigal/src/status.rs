@@ -95,8 +95,10 @@ fn describe(status: &Status) -> String {
             let address = address.clone().unwrap_or_default();
             rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}")]));
         }
-        if let Some(why) = &peer.why {
-            rows.push(row(["none".to_owned(), String::new(), String::new(), why.clone()]));
+        match (&peer.through, &peer.why) {
+            (Some(way), _) => rows.push(row([way.clone(), String::new(), String::new(), String::new()])),
+            (None, Some(why)) => rows.push(row(["none".to_owned(), String::new(), String::new(), why.clone()])),
+            (None, None) => {}
         }
     }
     text += &out::table(&rows, &[3, 4]);

@@ -138,10 +138,12 @@ fn a_daemon_is_up_once_for_its_user_only_and_leaves_no_socket() {
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(bed.runtime("a1", "")), mode(bed.runtime("a1", "daemon.sock"))), (0o700, 0o600));
     assert_eq!(bed.status("a1")["host"], "a1");
+    // Whatever it is to do: the one that is up has the port of the same file.
     bed.folder.file("other.toml", 0o600, &two("1"));
-    let other = bed.folder.path("other.toml");
-    let (status, _, err) = run(&mut bed.on("a1", &["up", "--grid", &other, "--host", "a1"]));
-    assert!(status == Some(1) && err.contains("a daemon of yours is up already"), "{err}");
+    for file in ["grid.toml", "other.toml"] {
+        let (status, _, err) = run(&mut bed.on("a1", &["up", "--grid", &bed.folder.path(file), "--host", "a1"]));
+        assert!(status == Some(1) && err.contains("a daemon of yours is up already"), "{file}: {err}");
+    }
     assert_eq!(run(&mut bed.on("a1", &["down"])).1, "down\n");
     assert!(!bed.runtime("a1", "daemon.sock").exists());
     assert_eq!(run(&mut bed.on("a1", &["down"])).1, "no daemon was up\n");
@@ -150,6 +152,90 @@ fn a_daemon_is_up_once_for_its_user_only_and_leaves_no_socket() {
     bed.kill("a1");
     assert!(bed.runtime("a1", "daemon.sock").exists());
     bed.up("a1");
+}
+
+/// A third host, `c1`, behind two.
+fn and_a_third(grid: &str) -> String {
+    format!("[site.c]\nhosts.c1 = '127.0.0.1:{}'\nallow = '1-65535'\n{grid}", free_port())
+}
+
+#[test]
+fn a_file_is_read_again_and_nothing_else_is_interrupted() {
+    let before = two("1-65535");
+    let mut bed = Bed::new("reload", &before);
+    let port = echo();
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    let mut talk = move || {
+        stream.write_all(b"hello").unwrap();
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello");
+    };
+    talk();
+    let reload = |bed: &Bed, host: &str| run(&mut bed.on(host, &["grid", "reload"]));
+    assert_eq!(reload(&bed, "a1").1, "grid.toml read again: nothing is new\n");
+    // What is wrong is told, by line and key, and changes nothing.
+    for (text, why) in [
+        ("[site.a]\nhost = 1\n", "grid.toml:2: site.a.host: there is no such key; did you mean `hosts`?"),
+        ("[site.b]\nhosts.b1 = []\n", "has no host `a1`, which this one is"),
+    ] {
+        bed.folder.file("grid.toml", 0o600, text);
+        let (status, _, err) = reload(&bed, "a1");
+        assert!(status == Some(1) && err.contains(why) && err.contains("keeps the hosts that it has"), "{err}");
+        bed.says("a1", &[why, "keeps"]);
+    }
+    assert!(!bed.links("a1", "b1").is_empty());
+    talk();
+    // A host more, before all others: a1 learns of it by the command, b1 by a signal.
+    let with = and_a_third(&before);
+    bed.folder.file("grid.toml", 0o600, &with);
+    assert_eq!(reload(&bed, "a1").1, "grid.toml read again: added c1; sites or rules changed\n");
+    let pid = bed.pid("b1").to_string();
+    assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    bed.says("b1", &["grid.toml read again: added c1"]);
+    bed.up("c1");
+    bed.linked("a1", "c1");
+    bed.linked("c1", "b1");
+    let (_forward, to_new) = bed.forward("c1", &format!("b1:{port}"));
+    let sent = bytes(100_000);
+    assert!(exchange(&TcpStream::connect(("127.0.0.1", to_new)).unwrap(), &sent) == sent);
+    talk();
+    // And taken out again: its link ends, and it is not let in any more.
+    bed.folder.file("grid.toml", 0o600, &before);
+    assert_eq!(reload(&bed, "a1").1, "grid.toml read again: removed c1; sites or rules changed\n");
+    bed.says("a1", &["no link with c1,", "it is no host of the grid any more"]);
+    assert_eq!(bed.status("a1")["peers"].as_array().unwrap().len(), 1);
+    let (status, _, err) = run(&mut bed.on("a1", &["connect", "c1:1"]));
+    assert!(status == Some(1) && err.contains("the grid has no host `c1`; there are a1, b1"), "{err}");
+    until("a refusal", || bed.peer("c1", "a1")["links"].as_array().unwrap().is_empty().then_some(()));
+    talk();
+}
+
+#[test]
+fn a_host_listens_elsewhere_when_its_file_says_so() {
+    let grid = |a: u16, b: u16| {
+        format!("[site.a]\nhosts.a1 = '127.0.0.1:{a}'\nallow = '1-65535'\n[site.b]\nhosts.b1 = '127.0.0.1:{b}'\n")
+    };
+    let (a, b, other) = (free_port(), free_port(), free_port());
+    let mut bed = Bed::new("elsewhere", &grid(a, b));
+    bed.up("a1");
+    assert!(TcpStream::connect(("127.0.0.1", a)).is_ok());
+    bed.folder.file("grid.toml", 0o600, &grid(other, b));
+    assert_eq!(run(&mut bed.on("a1", &["grid", "reload"])).1, "grid.toml read again: changed a1\n");
+    assert!(TcpStream::connect(("127.0.0.1", a)).is_err() && TcpStream::connect(("127.0.0.1", other)).is_ok());
+    bed.up("b1");
+    bed.linked("b1", "a1");
+    // A port that somebody else has: told, and everything stays.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    bed.folder.file("grid.toml", 0o600, &grid(taken.local_addr().unwrap().port(), b));
+    let (status, _, err) = run(&mut bed.on("a1", &["grid", "reload"]));
+    assert!(status == Some(1) && err.contains("cannot listen at 127.0.0.1:"), "{err}");
+    assert!(TcpStream::connect(("127.0.0.1", other)).is_ok());
+    assert!(!bed.links("b1", "a1").is_empty());
 }
 
 #[test]

@@ -121,6 +121,22 @@ fn a_grid_from_its_making_to_a_login_on_another_machine() {
 }
 
 #[test]
+fn who_logs_in_need_not_be_told_by_the_environment() {
+    let home = Home::new("cron");
+    home.good(&["ca", "init", "lyon"]);
+    let name = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let mut command = madrigal();
+    command
+        .arg("login")
+        .env("HOME", &home.folder.0)
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("USER")
+        .env_remove("LOGNAME");
+    let (code, stdout, stderr) = run(&mut command);
+    assert!(code == Some(0) && stdout.starts_with(&format!("user {} of grid lyon", name.trim())), "{stdout}{stderr}");
+}
+
+#[test]
 fn what_is_taken_back_is_told() {
     let home = Home::new("revoke");
     home.good(&["ca", "init", "lyon"]);

@@ -13,6 +13,7 @@ madrigal_tests::trials![
     whoever_is_killed_nothing_is_left_at_the_next_start,
     with_one_end_plain_the_reason_is_named,
     a_wrapped_process_without_connections_has_none,
+    udp_has_a_line_of_its_own,
     no_process_and_nonsense_are_told,
     another_users_process_is_told,
     info_tells_settings_with_where_they_are_from,
@@ -109,6 +110,21 @@ fn a_wrapped_process_without_connections_has_none() {
     assert_eq!(cat.line(), "up");
     let (code, stdout, _) = why(&[&cat.pid().to_string()]);
     assert_eq!((code, stdout), (Some(0), format!("process {} (cat): 0 connections, missed_bells 0\n", cat.pid())));
+}
+
+fn udp_has_a_line_of_its_own() {
+    let python = need("python3");
+    const SCRIPT: &str = "import socket, sys\ns = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); print('up', flush=True)\n\
+        sys.stdin.read()\n";
+    let mut program = Running::start(exec(&["--"]).arg(python).args(["-c", SCRIPT]));
+    assert_eq!(program.line(), "up");
+    let (code, stdout, _) = why(&[&program.pid().to_string()]);
+    assert!(
+        code == Some(0) && stdout.ends_with("1 UDP socket: plain, as without madrigal: only TCP is looked after\n"),
+        "{stdout}"
+    );
+    let (_, json, _) = why(&[&program.pid().to_string(), "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["processes"][0]["udp"], 1);
 }
 
 fn no_process_and_nonsense_are_told() {

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 
 pub use crate::control::carry::carry;
+use crate::control::description::Reloaded;
 use crate::control::runtime::{Runtime, RuntimeError};
 use crate::control::status::{Examination, Explanation, Status};
 use crate::local::connection::ConnectionStatus;
@@ -21,7 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 #[non_exhaustive]
 pub enum ClientError {
     /// No daemon runs.
-    #[error("no daemon of yours is up: `madrigal up --grid FILE --host NAME` starts one")]
+    #[error("no daemon of yours is up: `madrigal up` starts one")]
     Down,
     /// The runtime directory cannot be used.
     #[error(transparent)]
@@ -60,6 +61,12 @@ pub fn stop(runtime: &Runtime) -> Result<(), ClientError> {
         }
     }
     Err(ClientError::Broken(Errno::TIMEDOUT))
+}
+
+/// Has the daemon read its grid.toml again; what is new in it.
+pub fn reload(runtime: &Runtime) -> Result<Reloaded, ClientError> {
+    let (_, body) = request(runtime, &wire::frame(wire::RELOAD, b""))?;
+    serde_json::from_slice(&body).map_err(|error| ClientError::Nonsense(error.to_string()))
 }
 
 /// The connections of programs that go through the daemon, and those that failed lately; the latest first.

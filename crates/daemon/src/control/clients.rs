@@ -81,6 +81,7 @@ impl Daemon {
                 }
                 Err(wrong) => Err(wrong),
             },
+            wire::RELOAD => self.reload(),
             wire::LINK => return self.accept_command_link(token),
             wire::FORWARD => target().and_then(|target| self.begin_forward(token, target)),
             wire::ROUTE => {

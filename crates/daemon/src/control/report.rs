@@ -8,11 +8,13 @@ impl Daemon {
     /// The daemon's status, as JSON.
     pub(crate) fn status(&self) -> Vec<u8> {
         let site = |site: usize| self.grid.sites.get(site).map(|site| site.name.clone()).unwrap_or_default();
-        let others = self.grid.hosts.iter().enumerate().filter(|(at, _)| *at != self.own_index);
+        let others = self.grid.hosts.iter().enumerate().filter(|(at, host)| *at != self.own_index && !host.is_gone());
         let peers = others.map(|(at, host)| {
             let links = self.links_with(at);
             let why = links.is_empty().then(|| self.why_no_link(at));
-            PeerStatus { host: host.name.clone(), site: site(host.site), links, why, settled: self.is_settled(at) }
+            let through = if links.is_empty() { self.explain(at, None).chosen } else { None };
+            let (host, site) = (host.name.clone(), site(host.site));
+            PeerStatus { host, site, links, why, through, settled: self.is_settled(at) }
         });
         let own = self.own();
         let status = Status {

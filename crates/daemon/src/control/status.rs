@@ -41,6 +41,9 @@ pub struct PeerStatus {
     pub links: Vec<LinkStatus>,
     /// Without a link: why there is none.
     pub why: Option<String>,
+    /// Without a link: the way that new connections take all the same, such as `through r`.
+    #[serde(default)]
+    pub through: Option<String>,
     /// There is a link, or every address was tried since the last one.
     pub settled: bool,
 }

@@ -57,6 +57,7 @@ impl World {
             relay: n < relays,
             allow: None,
             via: None,
+            ssh: None,
         };
         let grid = Grid { trusted: true, hosts: (0..count).map(place).collect(), ..Grid::default() };
         let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));

@@ -24,7 +24,7 @@ pub(crate) struct Up {
     /// The description of the grid; without it grid.toml in ~/.config/madrigal, or in MADRIGAL_CONFIG_DIR
     #[arg(long, value_name = "FILE")]
     pub(crate) grid: Option<PathBuf>,
-    /// Which of its hosts this one is; without it the one with this host's name
+    /// Which of its hosts this one is; without it the one with this host's name, or that its certificate names
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
     /// Stay in the foreground, and say on standard error what happens

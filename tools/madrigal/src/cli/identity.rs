@@ -126,6 +126,6 @@ pub(crate) struct Login {
     pub(crate) json: bool,
 }
 
-fn name(text: &str) -> Result<Name, String> {
+pub(crate) fn name(text: &str) -> Result<Name, String> {
     Name::parse(text).map_err(|error| error.to_string())
 }

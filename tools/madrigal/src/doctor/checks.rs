@@ -1,5 +1,7 @@
 //! The checks, out of what daemons say: nothing is asked here.
 
+use std::net::{IpAddr, SocketAddr};
+
 use madrigal_daemon::{Certificate, Examination, Explanation, Figures, State, Status};
 use serde::Serialize;
 
@@ -70,6 +72,42 @@ impl Check {
     }
 }
 
+/// What connects hosts neither of which can call the other.
+const RELAY: &str = "have a relay that both reach: madrigal grid add HOST --site SITE --address ADDRESS --relay";
+/// How it is said that a certificate was taken back: by who refuses, and by TLS to who is refused.
+const REVOKED: &str = "revoked";
+const REFUSED_AS_REVOKED: &str = "certificate_revoked";
+
+/// What brings a daemon up.
+fn start(host: &str) -> String {
+    format!("on {host}: madrigal up")
+}
+
+/// What gives a host a certificate for one that was taken back.
+fn again(host: &str) -> String {
+    format!("if {host} is to be let in: madrigal grid add {host} --again, where the CA is")
+}
+
+/// What helps where a certificate was taken back, if that is why there is no link: this host's, where the other one refuses.
+fn revoked(why: &str, from: &str, to: &str) -> Option<String> {
+    match why {
+        _ if why.contains(REFUSED_AS_REVOKED) => Some(again(from)),
+        _ if why.contains(REVOKED) => Some(again(to)),
+        _ => None,
+    }
+}
+
+/// Whether an address means something in its own network only (RFC 1918, 6598, 3927, 4193, 4291).
+fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            let shared = ip.octets()[0] == 100 && (64..128).contains(&ip.octets()[1]);
+            ip.is_private() || ip.is_link_local() || shared
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_unicast_link_local(),
+    }
+}
+
 /// What a daemon said.
 pub(crate) struct Seen {
     pub(crate) examination: Examination,
@@ -86,11 +124,11 @@ pub(crate) fn of_pair<E: ToString>((from, near): Side<'_, E>, (to, far): Side<'_
     for (host, seen) in [(from, &near), (to, &far)] {
         checks.push(match seen {
             Ok(seen) => Check::ok(format!("daemon {host}"), format!("answers in {}", ms(seen.unsure_us * 2))),
-            Err(error) => Check::failed(
-                format!("daemon {host}"),
-                error.to_string(),
-                &format!("on {host}: madrigal status; madrigal up --grid FILE --host {host}"),
-            ),
+            Err(error) => {
+                let error = error.to_string();
+                let fix = revoked(&error, from, to).unwrap_or_else(|| start(host));
+                Check::failed(format!("daemon {host}"), error, &fix)
+            }
         });
     }
     let (near, far) = (near.ok(), far.ok());
@@ -127,7 +165,7 @@ fn resolve(from: &str, to: &str, near: Option<&Seen>, far: Option<&Seen>) -> Che
         let theirs = &other.examination.health.addresses;
         if ours != *theirs {
             let text = format!("{here} looks for {there} at {}, and {there} is at {}", spoken(&ours), spoken(theirs));
-            return Check::warning("resolve", text, "bring the same grid.toml to both, and start the daemons again");
+            return Check::warning("resolve", text, "madrigal grid push, where the CA is");
         }
     }
     let told = near.map_or_else(String::new, |near| {
@@ -146,11 +184,7 @@ fn connect(seen: &Examination, from: &str, to: &str, works: bool) -> Check {
         if works {
             return Check::ok(name, text);
         }
-        return Check::failed(
-            name,
-            text,
-            &format!("write the address of {to} in grid.toml, or name a relay that both can reach"),
-        );
+        return Check::failed(name, text, &format!("write the address of {to} in grid.toml; or {RELAY}"));
     }
     let open = seen.tried.iter().find_map(|tried| Some(format!("{} in {}", tried.address, ms(tried.us?))));
     if let Some(text) = open {
@@ -158,14 +192,22 @@ fn connect(seen: &Examination, from: &str, to: &str, works: bool) -> Check {
     }
     let told = |tried: &madrigal_daemon::Tried| format!("{}: {}", tried.address, tried.error.as_deref().unwrap_or("?"));
     let text = seen.tried.iter().map(told).collect::<Vec<_>>().join(", ");
-    let refused = text.contains("refused");
-    let port = seen.tried.first().and_then(|tried| tried.address.rsplit(':').next()).unwrap_or("7780").to_owned();
-    let fix = if refused {
-        format!("on {to}: madrigal up --grid FILE --host {to}")
-    } else {
-        format!("open port {port} of {to} for {from}, such as: nft add rule inet filter input tcp dport {port} accept")
+    let text = format!("{text}; {other}");
+    if works {
+        return Check::ok(name, text);
+    }
+    let addresses: Vec<SocketAddr> = seen.tried.iter().filter_map(|tried| tried.address.parse().ok()).collect();
+    let fix = match addresses.iter().find(|at| !is_private(at.ip())) {
+        _ if text.contains("refused") => start(to),
+        Some(at) => format!(
+            "let TCP port {} of {to} in for {from}, in the firewalls of {to} and of its site; on {to}, nft list ruleset shows what it lets in",
+            at.port()
+        ),
+        None => format!(
+            "only the network of {to} itself leads to a private address: write in grid.toml where {from} reaches it; or {RELAY}"
+        ),
     };
-    Check::bad(!works, name, format!("{text}; {other}"), &fix)
+    Check::failed(name, text, &fix)
 }
 
 fn relay(near: &Examination, far: Option<&Examination>, works: bool) -> Check {
@@ -195,7 +237,7 @@ fn relay(near: &Examination, far: Option<&Examination>, works: bool) -> Check {
         .map(|(name, why)| format!("{name}: {}", why.as_deref().unwrap_or("linked here only")))
         .collect();
     let names: Vec<&str> = near.relays.iter().map(|(name, _)| name.as_str()).collect();
-    let fix = format!("on {}: madrigal status; madrigal up --grid FILE", names.join(" or "));
+    let fix = start(&names.join(" or "));
     Check::bad(!works, "relay", format!("none has links with both: {}", missing.join("; ")), &fix)
 }
 
@@ -297,7 +339,11 @@ fn certificates(name: String, held: &[Certificate], trusted: bool, matters: bool
         return vec![Check::warning(name, "none".to_owned(), "madrigal login")];
     }
     let told = held.iter().filter_map(|one| one.problem.clone()).collect::<Vec<_>>().join("; ");
-    vec![Check::bad(!trusted, name, told, "madrigal login --status says more; madrigal login")]
+    let fix = match told.contains(REVOKED) {
+        true => again(name.rsplit(' ').next().unwrap_or("HOST")),
+        false => "madrigal login --status says more; madrigal login".to_owned(),
+    };
+    vec![Check::bad(!trusted, name, told, &fix)]
 }
 
 /// The links of this host with all others.
@@ -305,15 +351,17 @@ pub(crate) fn of_peers(status: &Status) -> Vec<Check> {
     let check = |peer: &madrigal_daemon::PeerStatus| {
         let name = format!("link {}", peer.host);
         match (peer.links.first(), &peer.why) {
+            (None, _) if peer.through.is_some() => Check::ok(name, peer.through.clone().unwrap_or_default()),
             (Some(link), _) => {
                 let at = link.address.as_ref().map_or_else(String::new, |at| format!(", {at}"));
                 Check::ok(name, format!("{}{at}, {}", link.method, figures(&link.figures)))
             }
-            (None, why) => Check::warning(
-                name,
-                why.clone().unwrap_or_else(|| "none".to_owned()),
-                &format!("madrigal doctor {} {}", status.host, peer.host),
-            ),
+            (None, why) => {
+                let why = why.clone().unwrap_or_else(|| "none".to_owned());
+                let fix = revoked(&why, &status.host, &peer.host);
+                let fix = fix.unwrap_or_else(|| format!("madrigal doctor {} {}", status.host, peer.host));
+                Check::warning(name, why, &fix)
+            }
         }
     };
     status.peers.iter().map(check).collect()
@@ -380,12 +428,12 @@ mod tests {
     }
 
     #[test]
-    fn one_open_direction_is_a_warning_and_none_a_failure() {
+    fn one_open_direction_is_enough_and_none_a_failure() {
         let reverse = |chosen| json!([way("reverse", chosen, "b1 has not called")]);
         let near = seen("a1", "b1", shut("b1", "no answer in 3 s"), reverse(true), json!([]));
         let far = seen("b1", "a1", open("a1"), json!([way("direct", true, "")]), json!([]));
         let checks = of_pair::<String>(("a1", Ok(near)), ("b1", Ok(far)));
-        assert_eq!(states(&checks), [("connect a1 -> b1", Mark::Warning)]);
+        assert_eq!(states(&checks), [], "what works has nothing to type");
         let near = seen("a1", "b1", shut("b1", "Connection refused"), reverse(false), json!([["r", "no answer"]]));
         let checks = of_pair(("a1", Ok(near)), ("b1", Err("cannot connect to b1:0: no link".to_owned())));
         let failed = [
@@ -417,5 +465,34 @@ mod tests {
         let far = seen("b1", "a1", open("a1"), json!([way("through r", true, "")]), json!([["r", null]]));
         let checks = of_pair::<String>(("a1", Ok(near)), ("b1", Ok(far)));
         assert_eq!(states(&checks), [("mtu", Mark::Warning)]);
+    }
+
+    #[test]
+    fn advice_is_about_what_is_wrong() {
+        let fix = |address: &str, error: &str, daemon: &str| {
+            let tried = json!([{ "address": address, "us": null, "error": error }]);
+            let near = seen("a1", "b1", tried, json!([way("direct", false, error)]), json!([]));
+            let checks = of_pair(("a1", Ok(near)), ("b1", Err(daemon.to_owned())));
+            let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap().fix.clone().unwrap();
+            (of("connect a1 -> b1"), of("daemon b1"))
+        };
+        let silent = "no answer in 3 s";
+        for private in ["10.2.0.2:7780", "172.20.0.1:7780", "100.64.0.9:1", "[fd00::2]:7780", "[fe80::1]:7780"] {
+            let (connect, _) = fix(private, silent, "no link");
+            assert!(
+                connect.contains("a private address") && connect.contains("--relay") && !connect.contains("nft"),
+                "{connect}"
+            );
+        }
+        for public in ["203.0.113.2:7780", "[2001:db8::2]:7780"] {
+            let (connect, daemon) = fix(public, silent, "no link");
+            assert!(connect.contains("TCP port 7780 of b1") && connect.contains("nft list ruleset"), "{connect}");
+            assert_eq!(daemon, "on b1: madrigal up");
+        }
+        assert_eq!(fix("10.2.0.2:7780", "Connection refused", "no link").0, "on b1: madrigal up");
+        let revoked = "no link with b1: revoked: the certificate of host b1, serial 5C, was taken back";
+        assert!(fix("203.0.113.2:1", silent, revoked).1.contains("madrigal grid add b1 --again"));
+        let by_them = "no link with b1: TLS: received fatal alert: certificate_revoked";
+        assert!(fix("203.0.113.2:1", silent, by_them).1.contains("madrigal grid add a1 --again"));
     }
 }

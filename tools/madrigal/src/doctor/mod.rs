@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::cli::doctor::Doctor;
 use crate::out;
+use checks::Seen;
 pub(crate) use checks::bits;
-use checks::{Check, Mark, Seen};
+pub(crate) use checks::{Check, Mark};
 
 /// What is printed as JSON.
 #[derive(Serialize)]
@@ -70,8 +71,7 @@ fn between(runtime: &Runtime, from: &str, to: &str) -> Vec<Check> {
     if !unknown.is_empty() {
         let text =
             format!("the grid of {} has no host {}; it has {}", status.host, unknown.join(" and "), known.join(", "));
-        let fix =
-            "write it below hosts of its site in grid.toml, the same file on every host, and start the daemons again";
+        let fix = "madrigal grid add HOST --site SITE, where the CA is";
         return vec![Check::failed("resolve", text, fix)];
     }
     let (near, far) = (look(runtime, from, to), look(runtime, to, from));
@@ -99,10 +99,11 @@ fn own_time() -> i64 {
 }
 
 fn no_daemon(error: &ClientError) -> Check {
-    Check::failed("daemon", error.to_string(), "madrigal up --grid FILE --host NAME")
+    Check::failed("daemon", error.to_string(), "madrigal up")
 }
 
-fn describe(checks: &[Check]) -> String {
+/// Checks in words, with what to type below those that want something.
+pub(crate) fn describe(checks: &[Check]) -> String {
     let mut rows = Vec::new();
     for check in checks {
         rows.push(vec![check.state.word().to_owned(), check.name.clone(), check.text.clone()]);

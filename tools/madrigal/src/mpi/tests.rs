@@ -140,3 +140,17 @@ fn a_launcher_runs_our_command_for_other_hosts_unless_it_was_told_another() {
     assert_eq!(set(&[("SLURM_JOB_ID", "7")], remote), None);
     assert!(reach_out(Path::new("/bin/sh"), remote, &mut environment(&[])).is_empty());
 }
+
+#[test]
+fn a_rank_whose_launcher_knows_nothing_of_us_is_told() {
+    let ours = Path::new("/opt/madrigal/lib/libfabric/libmadrigal-fi.so");
+    let told = |variables: &[(&str, &str)], provider| {
+        let env = Environment(variables.iter().map(|(key, value)| (key.into(), value.into())).collect());
+        rank_alone(&env, provider)
+    };
+    for key in ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"] {
+        assert!(told(&[(key, "0")], Some(ours)).unwrap().contains("madrigal exec -- mpirun"), "{key}");
+    }
+    let known = [("PMI_RANK", "0"), ("FI_PROVIDER_PATH", "/usr/lib:/opt/madrigal/lib/libfabric")];
+    assert_eq!((told(&[], Some(ours)), told(&known, Some(ours)), told(&[("PMI_RANK", "0")], None)), (None, None, None));
+}

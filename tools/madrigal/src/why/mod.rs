@@ -89,7 +89,7 @@ fn connections(process: &Process) -> String {
     let missed = process.missed_bells;
     let program = out::escaped(&process.program);
     let mut text = format!("process {} ({program}): {count} {plural}, missed_bells {missed}\n", process.pid);
-    let failed = process.not_connected.iter().map(failure).collect::<String>();
+    let failed = process.not_connected.iter().map(failure).collect::<String>() + &udp(process.udp);
     if count == 0 {
         return text + &failed;
     }
@@ -139,6 +139,15 @@ fn way(route: &ConnectionStatus) -> String {
     let cipher = if *tls { "tls" } else { "plain" };
     let stays = stays.as_ref().map_or_else(String::new, |stays| format!("; {stays}"));
     format!("{}:{port} ({cipher}): {why}{stays}", hops.join(" > "))
+}
+
+/// What is not looked after has a line, too.
+fn udp(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => "1 UDP socket: plain, as without madrigal: only TCP is looked after\n".to_owned(),
+        _ => format!("{count} UDP sockets: plain, as without madrigal: only TCP is looked after\n"),
+    }
 }
 
 fn failure(route: &ConnectionStatus) -> String {

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::host::{self, End, Host, is_wrapped};
 use super::ranks::{self, Worker};
 use super::reasons::{self, Because, Peer};
+use super::sockets;
 use crate::out;
 
 /// A wrapped process, or one of a parallel job, or both.
@@ -27,6 +28,8 @@ pub(super) struct Process {
     /// Sleeps that ended by the safety cut with something to read: 0 unless a wake-up was lost.
     pub(super) missed_bells: u64,
     pub(super) connections: Vec<Connection>,
+    /// UDP sockets, which stay with the kernel.
+    pub(super) udp: usize,
     /// What the daemon could not connect for it lately.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) not_connected: Vec<ConnectionStatus>,
@@ -107,6 +110,7 @@ fn parallel(pid: u32) -> Option<Process> {
         workers,
         missed_bells: 0,
         connections: Vec::new(),
+        udp: 0,
         not_connected: Vec::new(),
     })
 }
@@ -144,8 +148,8 @@ fn describe(host: &Host, pid: u32, routes: &[ConnectionStatus]) -> Process {
     let not_connected = by_daemon.chain(report.into_iter().flat_map(|report| refusals(pid, report))).collect();
     let missed_bells = report.map_or(0, |r| r.missed_bells().load(Relaxed));
     let (workers, rank) = (ranks::of(pid).unwrap_or_default(), ranks::rank(pid));
-    let program = seen.program.clone();
-    Process { pid, program, wrapped: true, rank, workers, missed_bells, connections, not_connected }
+    let (program, udp) = (seen.program.clone(), sockets::count_udp(pid));
+    Process { pid, program, wrapped: true, rank, workers, missed_bells, connections, udp, not_connected }
 }
 
 /// What was not connected, and no daemon knows of.

@@ -1,6 +1,6 @@
 //! What the kernel tells of a process's TCP sockets: `/proc/PID/fd` and `/proc/PID/net/tcp` (proc_pid_net(5)).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// A TCP socket, as the kernel lists it.
@@ -78,6 +78,16 @@ pub(super) fn descriptors(pid: u32) -> Vec<(i32, u64)> {
     found
 }
 
+/// How many UDP sockets a process has.
+pub(super) fn count_udp(pid: u32) -> usize {
+    let read = |file| std::fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+    let inode = |line: &str| line.split_ascii_whitespace().nth(9)?.parse().ok();
+    let all: HashSet<u64> =
+        ["udp", "udp6"].map(read).iter().flat_map(|text| text.lines().skip(1).filter_map(inode)).collect();
+    let held: HashSet<u64> = descriptors(pid).into_iter().map(|(_, inode)| inode).collect();
+    held.intersection(&all).count()
+}
+
 fn parse(line: &str) -> Option<Socket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let [_, local, peer, state, _, _, _, user, _, inode, ..] = fields[..] else { return None };
@@ -143,6 +153,14 @@ mod tests {
         assert_eq!((far.local, far.inode), (seen.peer, 0), "nobody has accepted it");
         assert!(socket(listener.as_raw_fd()).is_listener());
         Some(())
+    }
+
+    #[test]
+    fn udp_sockets_are_counted_once_each() {
+        let before = count_udp(std::process::id());
+        let one = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let _copy = one.try_clone().unwrap();
+        assert_eq!(count_udp(std::process::id()), before + 1);
     }
 
     #[test]

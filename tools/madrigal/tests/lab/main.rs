@@ -7,6 +7,7 @@ mod common;
 mod cuts;
 mod daemons;
 mod grid;
+mod guide;
 mod jobs;
 mod killed;
 mod links;
@@ -43,6 +44,8 @@ madrigal_tests::trials![
     daemons::one_way_firewall_works_both_ways,
     daemons::redis_between_two_sites_behind_nat,
     daemons::a_short_cut_is_survived_and_a_long_one_is_a_clean_error,
+    guide::every_line_of_the_page_works,
+    guide::the_readme_leads_to_the_page,
     jobs::ranks_of_two_sites_behind_nat_meet_by_a_relay,
     jobs::ranks_meet_through_a_one_way_firewall,
     jobs::ranks_of_ipv6_meet_ranks_of_ipv4,

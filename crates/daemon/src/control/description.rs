@@ -1,0 +1,138 @@
+//! The description of the grid (grid.toml) as the daemon has it: where it was read, and what another reading of it changes.
+//!
+//! A host keeps its index as long as the daemon is up, whatever stands before it in the file by now: links, streams and programs know it by
+//! its index. One that was removed leaves its place empty; a new one comes behind all others.
+
+use std::fmt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::grid::{GONE, Grid, Host};
+
+/// What is new in a description.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Reloaded {
+    /// Hosts.
+    pub added: Vec<String>,
+    /// Hosts.
+    pub removed: Vec<String>,
+    /// Hosts of which something else is said.
+    pub changed: Vec<String>,
+    /// Something else is said of sites, or by rules.
+    pub rules: bool,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |what: &str, hosts: &[String]| (!hosts.is_empty()).then(|| format!("{what} {}", hosts.join(", ")));
+        let rules = self.rules.then(|| "sites or rules changed".to_owned());
+        let parts = [list("added", &self.added), list("removed", &self.removed), list("changed", &self.changed), rules];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let told = if parts.is_empty() { "nothing is new".to_owned() } else { parts.join("; ") };
+        write!(f, "grid.toml read again: {told}")
+    }
+}
+
+/// Where the description is, and what says that it is to be read again.
+#[derive(Default)]
+pub(crate) struct Source {
+    pub(crate) file: Option<PathBuf>,
+    /// Readable when SIGHUP has come.
+    pub(crate) hangups: Option<UnixStream>,
+}
+
+/// What another description says anew.
+pub(crate) fn compare(old: &Grid, new: &Grid) -> Reloaded {
+    let site = |grid: &Grid, host: &Host| grid.sites.get(host.site).cloned();
+    let said = |grid: &Grid, host: &Host| {
+        let site = site(grid, host).map(|site| site.name);
+        Host { site: 0, name: site.unwrap_or_default(), ssh: None, ..host.clone() }
+    };
+    let there = |grid: &Grid, host: &Host| grid.host(&host.name).is_some();
+    let present = old.hosts.iter().filter(|host| !host.is_gone());
+    let changed = |host: &&Host| old.host(&host.name).is_some_and(|(_, before)| said(old, before) != said(new, host));
+    let names = |hosts: Vec<&Host>| hosts.into_iter().map(|host| host.name.clone()).collect();
+    let named = |grid: &Grid| {
+        let name = |at: &usize| grid.hosts.get(*at).map(|host| host.name.clone());
+        let rules = grid
+            .rules
+            .iter()
+            .map(|rule| (rule.ports.clone(), rule.hosts.iter().map(name).collect::<Vec<_>>(), rule.rule.clone()));
+        (grid.trusted, grid.plain, grid.sites.clone(), rules.collect::<Vec<_>>())
+    };
+    Reloaded {
+        added: names(new.hosts.iter().filter(|host| !there(old, host)).collect()),
+        removed: names(present.filter(|host| !there(new, host)).collect()),
+        changed: names(new.hosts.iter().filter(changed).collect()),
+        rules: named(old) != named(new),
+    }
+}
+
+/// The new description with every host in the place that it had in the old one.
+pub(crate) fn in_old_places(old: &Grid, new: Grid) -> Grid {
+    let gone = |name: &str| format!("{name}{GONE}");
+    let mut hosts: Vec<Host> = old.hosts.iter().map(left).collect();
+    let mut places = Vec::new();
+    for host in new.hosts {
+        let had = old.hosts.iter().position(|before| before.name == host.name || before.name == gone(&host.name));
+        places.push(had.unwrap_or(hosts.len()));
+        match had.and_then(|at| hosts.get_mut(at)) {
+            Some(place) => *place = host,
+            None => hosts.push(host),
+        }
+    }
+    let mut rules = new.rules;
+    for at in rules.iter_mut().flat_map(|rule| &mut rule.hosts) {
+        *at = places.get(*at).copied().unwrap_or(*at);
+    }
+    Grid { hosts, rules, ..new }
+}
+
+/// What is left of a host that is taken out.
+fn left(host: &Host) -> Host {
+    let name = if host.is_gone() { host.name.clone() } else { format!("{}{GONE}", host.name) };
+    Host {
+        name,
+        site: usize::MAX,
+        port: host.port,
+        addresses: Vec::new(),
+        relay: false,
+        allow: None,
+        via: None,
+        ssh: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(text: &str) -> Grid {
+        Grid::read("grid.toml", text).unwrap()
+    }
+
+    fn names(grid: &Grid) -> Vec<&str> {
+        grid.hosts.iter().map(|host| host.name.as_str()).collect()
+    }
+
+    #[test]
+    fn hosts_keep_their_places_and_rules_follow_them() {
+        let old = grid("[site.a]\nhosts = { a1 = '10.1.0.2', a2 = [] }\n[site.b]\nhosts.b1 = []\n");
+        let text = "[site.a]\nhosts = { a0 = [], a1 = '10.1.0.3' }\n[site.b]\nhosts.b1 = []\n[rule.x]\nhosts = ['b1', 'a0']\nforbid = 'relay'\n";
+        let new = grid(text);
+        let told = compare(&old, &new);
+        assert_eq!(told.to_string(), "grid.toml read again: added a0; removed a2; changed a1; sites or rules changed");
+        let merged = in_old_places(&old, new);
+        assert_eq!(names(&merged), ["a1", "a2!", "b1", "a0"]);
+        assert!(merged.hosts[1].is_gone() && merged.host("a2").is_none());
+        assert_eq!(merged.rules[0].hosts, [2, 3]);
+        assert_eq!(merged.sites[merged.hosts[2].site].name, "b");
+        // Who comes back has its place again; nothing is new in the same file.
+        let back = in_old_places(&merged, grid("[site.a]\nhosts = { a2 = [], a1 = [], c1 = [] }\n"));
+        assert_eq!(names(&back), ["a1", "a2", "b1!", "a0!", "c1"]);
+        assert_eq!(compare(&merged, &grid(text)), Reloaded::default());
+        assert_eq!(Reloaded::default().to_string(), "grid.toml read again: nothing is new");
+    }
+}

@@ -1,0 +1,180 @@
+//! How what a host needs is brought there: by ssh, which runs `madrigal grid join -` there; or by whoever pastes a line and types a code.
+
+use std::io::{ErrorKind, Write as _};
+use std::process::{Command, Stdio};
+
+use madrigal_daemon::grid::{Grid, Host};
+use madrigal_identity::{HOUR, Moment, Parcel};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::place::Place;
+use crate::cli::grid::Push;
+use crate::out;
+
+/// How long a line and its code are good.
+pub(super) const LINE_SECONDS: i64 = HOUR;
+/// What ssh says when it is ssh that failed (ssh(1)).
+const SSH_FAILED: i32 = 255;
+/// What a shell says of a command that is not there.
+const NO_COMMAND: i32 = 127;
+
+/// A line to paste, the code to type, and until when.
+pub(super) struct Line {
+    line: String,
+    code: String,
+    until: Moment,
+}
+
+impl Line {
+    pub(super) fn seal(parcel: &Parcel) -> Result<Self, Failure> {
+        let (line, code) = parcel.seal()?;
+        Ok(Self { line, code, until: parcel.until() })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({ "line": format!("madrigal grid join {}", self.line), "code": self.code, "until": self.until.0 })
+    }
+
+    /// What to do with it on `hosts`.
+    pub(super) fn text(&self, hosts: &str) -> String {
+        let Self { line, code, until } = self;
+        format!(
+            "On {hosts}, where madrigal is installed, paste this line:\n\nmadrigal grid join {line}\n\n\
+             and when it asks for the code type\n\n  {code}\n\n\
+             Both are good until {until}. The line may go by mail or chat; bring the code by another way, for who has both is that host.\n"
+        )
+    }
+}
+
+/// Has a host take a parcel, by ssh; what its command said, or why it did not, with what to type.
+pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String, String> {
+    let remote = format!("{} grid join -", quoted(command));
+    let mut ssh = Command::new("ssh");
+    ssh.args(["-T", "-o", "ConnectTimeout=15", "--", to, &remote]);
+    ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = ssh.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "there is no ssh here: install it, or leave --ssh away".to_owned(),
+        _ => format!("cannot run ssh: {error}"),
+    })?;
+    let (input, bytes) = (child.stdin.take(), parcel.to_bytes());
+    let done = std::thread::scope(|scope| {
+        // Who does not read it says why on standard error.
+        scope.spawn(move || input.map(|mut input| input.write_all(&bytes)));
+        child.wait_with_output()
+    });
+    let done = done.map_err(|error| format!("cannot wait for ssh: {error}"))?;
+    let words = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        text.lines()
+            .map(|line| line.trim_start_matches("madrigal: ").trim())
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
+    let (said, wrong) = (words(&done.stdout), words(&done.stderr));
+    match done.status.code() {
+        Some(0) => Ok(said),
+        Some(SSH_FAILED) => Err(format!("ssh {to}: {wrong}: type ssh {to} true until that works")),
+        Some(NO_COMMAND) => {
+            Err(format!("ssh {to}: {wrong}: install madrigal there, or say where it is with --command PATH"))
+        }
+        _ => Err(format!("ssh {to}: {wrong}")),
+    }
+}
+
+/// A word as the shell at the other end reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./~+@".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// What became of one host.
+pub(super) struct Told {
+    pub(super) host: String,
+    pub(super) done: Result<String, String>,
+    /// What does it again.
+    pub(super) again: String,
+}
+
+impl Told {
+    pub(super) fn json(&self) -> Value {
+        let (said, error) = (self.done.as_ref().ok(), self.done.as_ref().err());
+        json!({ "host": self.host, "ok": error.is_none(), "said": said, "error": error })
+    }
+
+    pub(super) fn say(&self) {
+        match &self.done {
+            Ok(said) => out::print(&format!("{}: {said}\n", self.host)),
+            Err(why) => out::say(&format!("{}: {why}; then type {}", self.host, self.again)),
+        }
+    }
+}
+
+/// Brings a description, and the list of what was taken back, to hosts that ssh reaches.
+pub(super) fn update(place: &Place, text: &str, hosts: &[&Host], command: &str) -> Result<Vec<Told>, Failure> {
+    let parcel = Parcel::update(&place.dir, text, Moment::now().plus(LINE_SECONDS))?;
+    let bring = |host: &&Host| {
+        let to = host.ssh.as_deref()?;
+        let again = format!("madrigal grid push {}", host.name);
+        Some(Told { host: host.name.clone(), done: by_ssh(to, command, &parcel), again })
+    };
+    Ok(hosts.iter().filter_map(bring).collect())
+}
+
+/// The hosts that ssh reaches, but for `except` and this one.
+pub(super) fn reached<'a>(grid: &'a Grid, place: &Place, except: Option<&str>) -> Vec<&'a Host> {
+    let own = place.own();
+    let other = |host: &&Host| Some(host.name.as_str()) != except && Some(&host.name) != own.as_ref();
+    grid.hosts.iter().filter(|host| host.ssh.is_some()).filter(other).collect()
+}
+
+/// The hosts that are told of changes by hand: neither this one nor one that ssh reaches.
+pub(super) fn by_hand(grid: &Grid, place: &Place, except: Option<&str>) -> Vec<String> {
+    let own = place.own();
+    let other = |name: &String| Some(name.as_str()) != except && Some(name) != own.as_ref();
+    grid.hosts.iter().filter(|host| host.ssh.is_none()).map(|host| host.name.clone()).filter(other).collect()
+}
+
+/// `madrigal grid push`: to hosts that ssh does not reach, by a line.
+pub(super) fn push(args: &Push, as_json: bool) -> Result<i32, Failure> {
+    let place = Place::find()?;
+    let text = place.text()?;
+    let grid = place.parse(&text)?;
+    let find = |name: &String| {
+        let found = grid.host(name).map(|(_, host)| host);
+        found.ok_or_else(|| Failure::Usage(format!("{} has no host `{name}`", place.file().display())))
+    };
+    let named = args.hosts.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let hosts = if named.is_empty() { reached(&grid, &place, None) } else { named.clone() };
+    let told = update(&place, &text, &hosts, &args.command)?;
+    let by_line: Vec<&str> = named.iter().filter(|host| host.ssh.is_none()).map(|host| host.name.as_str()).collect();
+    let line = match by_line.as_slice() {
+        [] => None,
+        _ => Some(Line::seal(&Parcel::update(&place.dir, &text, Moment::now().plus(LINE_SECONDS))?)?),
+    };
+    let status = if told.iter().all(|one| one.done.is_ok()) { out::FOUND } else { out::FAILED };
+    if as_json {
+        let hosts: Vec<Value> = told.iter().map(Told::json).collect();
+        out::print_json(&json!({ "hosts": hosts, "by_line": by_line, "line": line.as_ref().map(Line::json) }));
+        return Ok(status);
+    }
+    told.iter().for_each(Told::say);
+    if let Some(line) = line {
+        out::print(&line.text(&by_line.join(", ")));
+    }
+    if args.hosts.is_empty() {
+        out::print(&rest(&by_hand(&grid, &place, None)));
+    }
+    Ok(status)
+}
+
+/// What is to be typed for those that are told by hand.
+pub(super) fn rest(hosts: &[String]) -> String {
+    match hosts {
+        [] => String::new(),
+        _ => {
+            format!("ssh does not reach {0}: type madrigal grid push {0} for a line to paste there\n", hosts.join(" "))
+        }
+    }
+}
