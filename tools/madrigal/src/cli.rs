@@ -68,28 +68,17 @@ pub(crate) enum Command {
     Login(identity::Login),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
+    /// Look at the memory of a process, for `info -d`
+    #[command(hide = true)]
+    Peek(Peek),
     /// Print the completion script of a shell
     ///
     /// For bash: madrigal completions bash > ~/.local/share/bash-completion/completions/madrigal
     #[command(verbatim_doc_comment)]
     Completions(Completions),
-}
-
-/// What other commands and the installation run, and nobody types: in no list of commands, and in no completion.
-#[derive(Parser)]
-#[command(name = "madrigal")]
-pub(crate) enum Unlisted {
-    /// Look at the memory of a process, for `info -d`
-    Peek(Peek),
     /// Write the manual pages into a directory
+    #[command(hide = true)]
     Man(Man),
-}
-
-impl Unlisted {
-    /// Whether one of them was typed.
-    pub(crate) fn is_called() -> bool {
-        std::env::args_os().nth(1).is_some_and(|word| word == "peek" || word == "man")
-    }
 }
 
 const EXEC_HELP: &str = "The program runs in place of this command: same process id, same exit status, same signals. Exit status 127:
@@ -255,8 +244,17 @@ fn method(name: &str) -> Result<String, String> {
 
 /// Prints the completion script of `shell`.
 pub(crate) fn completions(shell: clap_complete::Shell) -> i32 {
-    clap_complete::generate(shell, &mut Cli::command(), "madrigal", &mut std::io::stdout());
+    clap_complete::generate(shell, &mut listed(&Cli::command()), "madrigal", &mut std::io::stdout());
     out::FOUND
+}
+
+/// A command and what is below it, without what is hidden: completions would have that, too.
+fn listed(command: &clap::Command) -> clap::Command {
+    let args = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(listed);
+    let about = command.get_about().cloned().unwrap_or_default();
+    let plain = clap::Command::new(command.get_name().to_owned()).about(about).args(args).subcommands(below);
+    command.get_version().map_or(plain.clone(), |version| plain.version(version.to_owned()))
 }
 
 /// Writes one manual page a command into `directory`.
@@ -274,16 +272,15 @@ mod tests {
     #[test]
     fn the_definition_holds() {
         Cli::command().debug_assert();
-        Unlisted::command().debug_assert();
     }
 
     #[test]
     fn completions_have_every_command_and_nothing_that_is_hidden() {
         for shell in [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish] {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "madrigal", &mut script);
+            clap_complete::generate(shell, &mut listed(&Cli::command()), "madrigal", &mut script);
             let script = String::from_utf8(script).unwrap();
-            for command in Cli::command().get_subcommands() {
+            for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
                 assert!(script.contains(command.get_name()), "{shell}: no {}", command.get_name());
             }
             for hidden in ["peek", "caller", "manual pages"] {

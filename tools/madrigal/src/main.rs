@@ -36,7 +36,7 @@ mod status;
 mod why;
 
 use clap::Parser as _;
-use cli::{Cli, Command, Unlisted};
+use cli::{Cli, Command};
 
 /// Not Rust's own start-up, which changes signals and descriptors that the program we become has a right to.
 // SAFETY: the C library calls `main`, once, and there is no other function of that name in this program.
@@ -57,13 +57,6 @@ fn run() -> i32 {
     if remote::is_called() {
         return remote::run(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
-    if Unlisted::is_called() {
-        return match Unlisted::try_parse() {
-            Ok(Unlisted::Peek(args)) => info::peek(&args),
-            Ok(Unlisted::Man(args)) => cli::man(&args.directory),
-            Err(error) => mistyped(&error),
-        };
-    }
     match Cli::try_parse() {
         Ok(cli) => match cli.command {
             Command::Exec(args) => exec::run(&args),
@@ -81,13 +74,13 @@ fn run() -> i32 {
             Command::Ca(args) => identity::ca(&args),
             Command::Login(args) => identity::log_in(&args),
             Command::Lab(args) => lab::run(&args),
+            Command::Peek(args) => info::peek(&args),
+            Command::Man(args) => cli::man(&args.directory),
             Command::Completions(args) => cli::completions(args.shell),
         },
-        Err(error) => mistyped(&error),
+        Err(error) => {
+            let _ = error.print();
+            error.exit_code()
+        }
     }
-}
-
-fn mistyped(error: &clap::Error) -> i32 {
-    let _ = error.print();
-    error.exit_code()
 }

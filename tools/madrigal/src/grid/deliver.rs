@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 
 use madrigal_daemon::grid::{Grid, Host};
 use madrigal_identity::{HOUR, Moment, Parcel};
+use madrigal_sys::namespace::ignore_signal;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
@@ -50,6 +52,8 @@ impl Line {
 /// Has a host take a parcel, by ssh; what its command said, or why it did not, with what to type.
 pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String, String> {
     let remote = format!("{} grid join -", quoted(command));
+    // An ssh that does not read ends its input; it says itself why.
+    let _ = ignore_signal(Signal::PIPE.as_raw(), true);
     let mut ssh = Command::new("ssh");
     ssh.args(["-T", "-o", "ConnectTimeout=15", "--", to, &remote]);
     ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -59,7 +63,6 @@ pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String,
     })?;
     let (input, bytes) = (child.stdin.take(), parcel.to_bytes());
     let done = std::thread::scope(|scope| {
-        // Who does not read it says why on standard error.
         scope.spawn(move || input.map(|mut input| input.write_all(&bytes)));
         child.wait_with_output()
     });
