@@ -2,8 +2,10 @@
 //! are put together in. No unsafe code, no system call, no clock.
 //!
 //! * [`contract`]: what an adapter is to whoever has sockets and a clock;
+//! * [`stripe`]: several streams as one ordered link;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 #![forbid(unsafe_code)]
 
 pub mod contract;
 pub mod stack;
+pub mod stripe;
