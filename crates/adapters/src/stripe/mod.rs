@@ -10,6 +10,7 @@
 //!   may come, go and break at any time; no byte is lost, none comes twice, and the link goes on while one stream lives.
 //! * Memory is bounded by [`Limits`] at both ends, whatever the peer sends.
 
+pub mod count;
 mod figures;
 mod limits;
 mod out;
