@@ -500,4 +500,33 @@ MUTANTS = [
         "what is added to a set while another thread closes that stays its member for ever",
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
+    # --- several streams as one link, and compression -----------------------------------------------------------------------------
+    Mutant(
+        "lost-pieces", "crates/adapters/src/stripe/sender.rs",
+        "            out.pieces().iter().filter(|piece| !piece.again).for_each(|piece| self.again.insert(piece.from, piece.to));\n",
+        "            let _ = out;\n",
+        "what a stream that broke had not brought is not sent again",
+        ("unit madrigal-adapters stripe::tests",),
+    ),
+    Mutant(
+        "doubles-overwrite", "crates/adapters/src/stripe/receiver.rs",
+        "while let Some((first, last)) = self.came.missing(at, to) {",
+        "while let Some((first, last)) = Some((at, to)).filter(|_| at < to) {",
+        "bytes that came already are written over by those that come again",
+        ("unit madrigal-adapters stripe::tests",),
+    ),
+    Mutant(
+        "stall-moves-nothing", "crates/adapters/src/stripe/sender.rs",
+        "                piece.again = true;\n                self.again.insert(piece.from, piece.to);\n",
+        "                piece.again = true;\n",
+        "what a stream has that falls silent waits until it speaks again",
+        ("unit madrigal-adapters speed::what_is_short",),
+    ),
+    Mutant(
+        "block-of-any-length", "crates/adapters/src/adoc/codec.rs",
+        "if count == block.len() { Ok(()) }",
+        "if count <= block.len() { Ok(()) }",
+        "a block may be shorter than it says",
+        ("unit madrigal-adapters adoc::codec",),
+    ),
 ]

@@ -1,0 +1,380 @@
+//! Adaptive compression: blocks of a link become shorter where that makes the link faster, and go as they are where it does not.
+//!
+//! ```text
+//!   write --> [ up to 128 KiB ] --> raw, lz4, or zstd of the level that is fastest here --> transmit
+//!   front <-- [ block ] <-- decoded, never longer than it says <-- receive
+//! ```
+//! * Nothing waits for more: whatever is there when bytes are asked for is a block. Less than 512 bytes go as they are.
+//! * How fast the network, this end and the other end are decides (`choose.rs`). Whoever has a clock says how long calls took
+//!   ([`Adoc::took`]) and how fast the network takes bytes ([`Adoc::set_network`]); until then nothing is compressed.
+//! * What cannot be compressed is found by a look at 4 KiB of each block, then ever more rarely.
+//! * [`Adoc::secret`]: nothing is compressed, for how long a block becomes tells what is in it.
+
+mod choose;
+mod codec;
+mod wire;
+
+use choose::{Chooser, TRIAL, speed};
+use codec::{Decoder, Encoder};
+use wire::{HEADER, Header, LONGEST};
+
+pub use codec::Codec;
+
+use crate::contract::{Adapter, Broken, Lane};
+
+/// Bytes of a block, if there are so many.
+pub const BLOCK: usize = 128 << 10;
+/// Bytes that may wait to become a block.
+const BACKLOG: usize = 2 * BLOCK;
+/// Fewer bytes than this are not compressed, nor is the time measured of fewer than that.
+const SMALL: (usize, usize) = (512, TRIAL);
+/// What is looked at of a block, to see whether it can be compressed; of blocks that are not shorter than twice that.
+const LOOK: usize = 4 << 10;
+/// The other end is told of a speed that differs from what it was told by more than a part of so many.
+const DIFFERENT: u64 = 8;
+
+/// One end of a compressed link.
+pub struct Adoc {
+    /// None where nothing is compressed.
+    chooser: Option<Chooser>,
+    encoder: Encoder,
+    decoder: Decoder,
+    /// What was written; from `begun` on it has not become a block.
+    unsent: Vec<u8>,
+    begun: usize,
+    /// A block to be sent, from `sent` on.
+    block: Vec<u8>,
+    sent: usize,
+    ended: bool,
+    end_sent: bool,
+    /// What the call that [`Adoc::took`] is about did.
+    did: Option<Did>,
+    /// How fast this end decompresses a codec; and what the other end is to be told of it, and was told.
+    speed: Option<(Codec, u64)>,
+    told: Option<(Codec, u64)>,
+    /// A header or an encoded block of which a part came.
+    partial: Vec<u8>,
+    state: Reads,
+    /// What can be read, from `read` on.
+    inbox: Vec<u8>,
+    read: usize,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy)]
+enum Did {
+    Encode(Codec, usize),
+    Decode(Codec, usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Header,
+    /// So many bytes of a raw block are to come.
+    Raw(usize),
+    Encoded {
+        codec: Codec,
+        raw: usize,
+        encoded: usize,
+    },
+    End,
+}
+
+/// What went out.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Bytes of the link, and what they became, headers included.
+    pub raw: u64,
+    /// See `raw`.
+    pub encoded: u64,
+    /// Blocks, and how many of them went as they are.
+    pub blocks: u64,
+    /// See `blocks`.
+    pub raw_blocks: u64,
+}
+
+impl Default for Adoc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Adoc {
+    /// An end of a new link.
+    pub fn new() -> Self {
+        Self::with(Some(Chooser::new()))
+    }
+
+    /// An end that compresses nothing, and understands the other one whatever that does.
+    pub fn secret() -> Self {
+        Self::with(None)
+    }
+
+    fn with(chooser: Option<Chooser>) -> Self {
+        Self {
+            chooser,
+            encoder: Encoder::default(),
+            decoder: Decoder::default(),
+            unsent: Vec::new(),
+            begun: 0,
+            block: Vec::new(),
+            sent: 0,
+            ended: false,
+            end_sent: false,
+            did: None,
+            speed: None,
+            told: None,
+            partial: Vec::new(),
+            state: Reads::Header,
+            inbox: Vec::new(),
+            read: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// How fast the network takes encoded bytes, as measured while there was enough for it.
+    pub fn set_network(&mut self, rate: u64) {
+        if let Some(chooser) = &mut self.chooser {
+            chooser.set_network(rate);
+        }
+    }
+
+    /// The call of [`Adapter::transmit`] or [`Adapter::receive`] that has just returned took so many nanoseconds of a processor.
+    pub fn took(&mut self, time: u64) {
+        match self.did.take() {
+            Some(Did::Encode(codec, raw)) => {
+                if let Some(chooser) = &mut self.chooser {
+                    chooser.compressing_took(codec, raw, time);
+                }
+            }
+            Some(Did::Decode(codec, raw)) => {
+                let seen = speed(raw, time);
+                let known = self.speed.filter(|(known, _)| *known == codec).map(|(_, rate)| rate / 2 + seen / 2);
+                self.speed = Some((codec, known.unwrap_or(seen)));
+            }
+            None => {}
+        }
+    }
+
+    /// What went out so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Makes the next thing to be sent; whether there is one.
+    fn begin(&mut self) -> bool {
+        self.block.clear();
+        self.sent = 0;
+        if let Some((codec, rate)) = self.report() {
+            let kib = u32::try_from(rate >> 10).unwrap_or(u32::MAX).max(1);
+            self.block.extend_from_slice(&Header::Speed { codec, kib }.bytes());
+        }
+        if self.begun < self.unsent.len() {
+            self.encode();
+        } else if self.ended && !self.end_sent {
+            self.end_sent = true;
+            self.block.extend_from_slice(&Header::End.bytes());
+        }
+        if self.begun == self.unsent.len() {
+            self.unsent.clear();
+            self.begun = 0;
+        }
+        !self.block.is_empty()
+    }
+
+    /// A speed of which the other end does not know.
+    fn report(&mut self) -> Option<(Codec, u64)> {
+        let (codec, rate) = self.speed?;
+        let same = |told: &(Codec, u64)| told.0 == codec && told.1.abs_diff(rate) <= told.1 / DIFFERENT;
+        if self.told.as_ref().is_some_and(same) {
+            return None;
+        }
+        self.told = self.speed;
+        self.speed
+    }
+
+    /// Makes a block of what was written.
+    fn encode(&mut self) {
+        let rest = self.unsent.get(self.begun..).unwrap_or_default();
+        let mut piece = rest.get(..rest.len().min(BLOCK)).unwrap_or_default();
+        let chooser = self.chooser.as_mut().filter(|_| piece.len() >= SMALL.0);
+        let mut codec = Codec::Raw;
+        if let Some(chooser) = chooser {
+            let (chosen, is_new) = chooser.choose();
+            codec = chosen;
+            if is_new {
+                piece = piece.get(..piece.len().min(TRIAL)).unwrap_or_default();
+            }
+            // From the middle: the beginning of a file is like no other part of it.
+            let middle = piece.get(piece.len() / 2..).and_then(|half| half.get(..LOOK));
+            if codec != Codec::Raw
+                && let Some(middle) = middle
+                && !chooser.looked(self.encoder.sample(middle))
+            {
+                codec = Codec::Raw;
+            }
+        }
+        let encoded = self.encoder.encode(codec, piece);
+        let (sent_as, bytes) = encoded.map_or((Codec::Raw, piece), |bytes| (codec, bytes));
+        self.block.extend_from_slice(&Header::Block { codec: sent_as, raw: piece.len(), encoded: bytes.len() }.bytes());
+        self.block.extend_from_slice(bytes);
+        if let Some(chooser) = self.chooser.as_mut().filter(|_| piece.len() >= SMALL.1) {
+            chooser.encoded(codec, (piece.len(), bytes.len()), sent_as == codec);
+            self.did = (codec != Codec::Raw).then_some(Did::Encode(codec, piece.len()));
+        }
+        self.counts.raw += piece.len() as u64;
+        self.counts.encoded += (HEADER + bytes.len()) as u64;
+        self.counts.blocks += 1;
+        self.counts.raw_blocks += u64::from(sent_as == Codec::Raw);
+        self.begun += piece.len();
+    }
+
+    /// Takes the front of what came; how much. 0 where nothing can be taken until more was read.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, Broken> {
+        match self.state {
+            Reads::Header => {
+                let count = self.fill(HEADER, bytes);
+                let Ok(header) = <[u8; HEADER]>::try_from(&self.partial[..]) else { return Ok(count) };
+                self.partial.clear();
+                self.state = match Header::read(header)? {
+                    Header::Block { codec: Codec::Raw, raw, .. } => Reads::Raw(raw),
+                    Header::Block { codec, raw, encoded } => Reads::Encoded { codec, raw, encoded },
+                    Header::End => Reads::End,
+                    Header::Speed { codec, kib } => {
+                        if let Some(chooser) = &mut self.chooser {
+                            chooser.decompresses(codec, u64::from(kib) << 10);
+                        }
+                        Reads::Header
+                    }
+                };
+                Ok(count)
+            }
+            Reads::Raw(left) => {
+                let count = left.min(bytes.len()).min(LONGEST.saturating_sub(self.unread()));
+                self.make_room();
+                self.inbox.extend_from_slice(bytes.get(..count).unwrap_or_default());
+                self.state = if count == left { Reads::Header } else { Reads::Raw(left - count) };
+                Ok(count)
+            }
+            // What is not read is in the way: together with it there might be more than may be held.
+            Reads::Encoded { .. } if self.unread() > 0 => Ok(0),
+            Reads::Encoded { codec, raw, encoded } => {
+                let count = self.fill(encoded, bytes);
+                if self.partial.len() == encoded {
+                    self.decode(codec, raw)?;
+                    self.state = Reads::Header;
+                }
+                Ok(count)
+            }
+            Reads::End => {
+                Err(Broken::Header { adapter: "adoc", kind: bytes.first().copied().unwrap_or(0), first: 0, second: 0 })
+            }
+        }
+    }
+
+    fn decode(&mut self, codec: Codec, raw: usize) -> Result<(), Broken> {
+        self.inbox.clear();
+        self.read = 0;
+        self.inbox.resize(raw, 0);
+        let decoded = self.decoder.decode(codec, &self.partial, &mut self.inbox);
+        self.partial.clear();
+        if raw >= SMALL.1 {
+            self.did = Some(Did::Decode(codec, raw));
+        }
+        decoded.map_err(|why| {
+            self.inbox.clear();
+            Broken::Block { kind: wire::kind(codec), raw, why }
+        })
+    }
+
+    /// Adds to what came in part, up to that length.
+    fn fill(&mut self, length: usize, bytes: &[u8]) -> usize {
+        let count = length.saturating_sub(self.partial.len()).min(bytes.len());
+        self.partial.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        count
+    }
+
+    fn unread(&self) -> usize {
+        self.inbox.len() - self.read
+    }
+
+    /// What was read makes room for more.
+    fn make_room(&mut self) {
+        if self.read > 0 && (self.read == self.inbox.len() || self.read >= BLOCK) {
+            self.inbox.drain(..self.read);
+            self.read = 0;
+        }
+    }
+}
+
+impl Adapter for Adoc {
+    fn room(&self) -> usize {
+        if self.ended { 0 } else { BACKLOG.saturating_sub(self.unsent.len() - self.begun) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.room());
+        self.unsent.drain(..self.begun);
+        self.begun = 0;
+        self.unsent.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        count
+    }
+
+    fn finish(&mut self) {
+        self.ended = true;
+    }
+
+    /// At most one block is made in a call, so that [`Adoc::took`] is about that one.
+    fn transmit(&mut self, _now: u64, _lane: Lane, room: usize, out: &mut Vec<u8>) {
+        self.did = None;
+        let end = out.len().saturating_add(room);
+        for begins in [false, true] {
+            if begins && (out.len() >= end || !self.begin()) {
+                return;
+            }
+            let rest = self.block.get(self.sent..).unwrap_or_default();
+            let count = rest.len().min(end.saturating_sub(out.len()));
+            out.extend_from_slice(rest.get(..count).unwrap_or_default());
+            self.sent += count;
+        }
+    }
+
+    /// At most one block is decoded in a call.
+    fn receive(&mut self, _now: u64, _lane: Lane, bytes: &[u8]) -> Result<usize, Broken> {
+        self.did = None;
+        let mut taken = 0;
+        while taken < bytes.len() && self.did.is_none() {
+            match self.take(bytes.get(taken..).unwrap_or_default())? {
+                0 => break,
+                count => taken += count,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn front(&self) -> &[u8] {
+        self.inbox.get(self.read..).unwrap_or_default()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.read += count.min(self.unread());
+        self.make_room();
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.state == Reads::End && self.unread() == 0
+    }
+
+    fn deadline(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn handle_time(&mut self, _now: u64) {}
+
+    fn held(&self) -> usize {
+        self.unsent.capacity() + self.block.capacity() + self.partial.capacity() + self.inbox.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests;

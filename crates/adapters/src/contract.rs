@@ -1,0 +1,108 @@
+//! What an adapter is to whoever drives it: bytes of the link above, bytes of the streams below, and the time.
+
+/// A stream below an adapter. Both ends call it by the same number, and no number is used twice on one link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Lane(pub u32);
+
+/// The stream below an adapter that has only one.
+pub const ONLY: Lane = Lane(0);
+
+/// One end of a link. Nothing here blocks, reads a clock, or grows beyond what it was made with, whatever a peer sends.
+///
+/// Who drives it asks each stream that takes bytes for more ([`Adapter::transmit`]) after every other call: any of them may have made
+/// something to be sent. Times are nanoseconds of any one clock, and never go back.
+pub trait Adapter {
+    /// How many bytes [`Adapter::write`] would take now. The fewer wait here, the sooner what is urgent goes.
+    fn room(&self) -> usize;
+
+    /// Takes bytes of the link; how many.
+    fn write(&mut self, bytes: &[u8]) -> usize;
+
+    /// Nothing more will be written: behind the last byte the other end finds the end.
+    fn finish(&mut self);
+
+    /// Adds up to `room` bytes for a stream to `out`. They count as sent: only those of a stream that is lost are sent again.
+    fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>);
+
+    /// Takes bytes that came by a stream; how many. Where these are not all, the rest is for when more was read. An error ends the link.
+    fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<usize, Broken>;
+
+    /// The front of what can be read of the link, in one piece; nothing where nothing can.
+    fn front(&self) -> &[u8];
+
+    /// So many bytes of [`Adapter::front`] were read.
+    fn consume(&mut self, count: usize);
+
+    /// Whether everything was read, and nothing more will come.
+    fn is_at_end(&self) -> bool;
+
+    /// When [`Adapter::handle_time`] is due; never: `u64::MAX`.
+    fn deadline(&self) -> u64;
+
+    /// The time has come; or any other.
+    fn handle_time(&mut self, now: u64);
+
+    /// Bytes of memory for what is unsent, unacknowledged or unread.
+    fn held(&self) -> usize;
+}
+
+/// Why a link cannot go on: what its peer sent.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// A header that nobody may send.
+    #[error("{adapter}: the peer sent a header of kind {kind} with the numbers {first} and {second}")]
+    Header {
+        /// Which adapter says so.
+        adapter: &'static str,
+        /// Its kind.
+        kind: u8,
+        /// Its first number.
+        first: u64,
+        /// Its second number.
+        second: u64,
+    },
+    /// More than the peer has credit for.
+    #[error("stripe: the peer sent up to byte {to} of the link, and may send {credit}")]
+    Credit {
+        /// Behind the last byte.
+        to: u64,
+        /// How far it may send.
+        credit: u64,
+    },
+    /// An end that is not where the link ends, or bytes behind it.
+    #[error("stripe: the peer ended the link at byte {end}, and sent of byte {at}")]
+    End {
+        /// Where it ended, or says so.
+        end: u64,
+        /// What lies behind, or was said before.
+        at: u64,
+    },
+    /// Acknowledged was what was not sent.
+    #[error("stripe: the peer has {got} bytes of {sent}, it says")]
+    Unsent {
+        /// What it says it has.
+        got: u64,
+        /// What it may have.
+        sent: u64,
+    },
+    /// More holes between the bytes that came than a sender makes.
+    #[error("stripe: the peer left more than {0} holes in the link")]
+    Holes(usize),
+    /// Bytes by a stream that the link does not have.
+    #[error("stripe: bytes by stream {}, which the link does not have", .0.0)]
+    Lane(Lane),
+    /// Pieces by a stream by which none were to come any more.
+    #[error("stripe: the peer retired stream {}, and sends by it", .0.0)]
+    Retired(Lane),
+    /// A block that cannot be decompressed to the length it says.
+    #[error("adoc: the peer sent a block of kind {kind} that is not {raw} bytes: {why}")]
+    Block {
+        /// Its kind.
+        kind: u8,
+        /// The length it says.
+        raw: usize,
+        /// What the codec says.
+        why: String,
+    },
+}

@@ -1,0 +1,48 @@
+//! Adapters: what makes one link of several streams, or a shorter one of a compressible one, as state machines; and the stacks that they
+//! are put together in. No unsafe code, no system call, no clock.
+//!
+//! * [`contract`]: what an adapter is to whoever has sockets and a clock;
+//! * [`adoc`]: adaptive compression;
+//! * [`stripe`]: several streams as one ordered link;
+//! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
+//!
+//! To add one: a folder here, a line in [`ADAPTERS`], a section in `docs/adapters.md`; `tests/contract.rs` runs over the table.
+#![forbid(unsafe_code)]
+
+pub mod adoc;
+pub mod contract;
+pub mod stack;
+pub mod stripe;
+
+use adoc::Adoc;
+use contract::{Adapter, ONLY};
+use stack::{Known, Versions};
+use stripe::{Limits, Stripe};
+
+/// An adapter of the table.
+pub struct Entry {
+    /// Its name in stacks; its folder's, too.
+    pub name: &'static str,
+    /// The versions of its format that are spoken here.
+    pub versions: Versions,
+    /// An end of a new link, over the stream [`ONLY`].
+    pub make: fn() -> Box<dyn Adapter>,
+}
+
+/// Every adapter.
+pub static ADAPTERS: &[Entry] = &[
+    Entry { name: "adoc", versions: Versions { oldest: 1, newest: 1 }, make: || Box::new(Adoc::new()) },
+    Entry { name: "stripe", versions: Versions { oldest: 1, newest: 1 }, make: || Box::new(stripe_of_one()) },
+];
+
+/// What this end can offer: see [`stack::Offer`].
+pub fn known() -> Known {
+    ADAPTERS.iter().map(|entry| (entry.name.to_owned(), entry.versions)).collect()
+}
+
+fn stripe_of_one() -> Stripe {
+    let mut stripe = Stripe::new(Limits::default());
+    // The first stream of a new link is no second one, nor one too many.
+    let _ = stripe.add(0, ONLY);
+    stripe
+}

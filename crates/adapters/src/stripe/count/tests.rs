@@ -1,0 +1,203 @@
+use super::*;
+
+/// A way with streams on it: CUBIC's, of which each carries no more than losses allow, or windows, and all together what the link does.
+struct Model {
+    way: Way,
+    /// What each stream carries at most for its window, if that is small.
+    window: Option<f64>,
+    /// Beyond so many streams all carry less.
+    peak: usize,
+    /// Nothing more is there to be sent than this, bytes a second.
+    wanted: f64,
+    seed: u64,
+}
+
+impl Model {
+    fn new(mbit: f64, round_trip: f64, loss: f64) -> Self {
+        let way = Way { rate: mbit * 125_000.0, round_trip, loss, segment: 1448.0 };
+        Self { way, window: None, peak: 16, wanted: f64::INFINITY, seed: 5 }
+    }
+
+    /// What so many streams carry.
+    fn carries(&self, count: usize) -> f64 {
+        let one = (2.0 * self.way.one_stream()).min(self.window.unwrap_or(f64::INFINITY));
+        let over = count.saturating_sub(self.peak) as f64;
+        (one * count as f64).min(self.way.rate) / (1.0 + 0.05 * over)
+    }
+
+    /// Two hundredths more or less.
+    fn noise(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        0.98 + 0.04 * (self.seed >> 33) as f64 / f64::from(1u32 << 31)
+    }
+
+    fn samples(&mut self, count: usize) -> Vec<StreamSample> {
+        let all = self.carries(count).min(self.wanted);
+        let one = |model: &mut Self| {
+            let rate = all / count as f64 * model.noise();
+            let sent = (rate / 5.0) as u64;
+            let small = model.window.is_some_and(|window| all / count as f64 >= 0.99 * window);
+            StreamSample {
+                rate: rate as u64,
+                app_limited: model.wanted < model.carries(count),
+                unsent: 100_000,
+                busy: 200,
+                receiver_limited: if small { 150 } else { 0 },
+                sent,
+                resent: (sent as f64 * model.way.loss) as u64,
+                round_trip: (model.way.round_trip * 1e9) as u64,
+                ..StreamSample::default()
+            }
+        };
+        (0..count).map(|_| one(self)).collect()
+    }
+
+    /// The least number of streams that carries as much as the next one but for a tenth.
+    fn right(&self) -> usize {
+        [1, 2, 4, 8].into_iter().find(|count| self.carries(2 * count) < 1.1 * self.carries(*count)).unwrap_or(16)
+    }
+}
+
+const TICK: u64 = 200 * MILLISECOND;
+
+/// So many seconds pass; streams take a while to come up. How long each number was wanted, in seconds.
+fn run(model: &mut Model, count: &mut StreamCount, now: &mut u64, seconds: u64) -> [f64; 17] {
+    let (mut times, mut up) = ([0.0; 17], VecDeque::from([count.count(); 3]));
+    for _ in 0..seconds * 5 {
+        *now += TICK;
+        up.push_back(count.count());
+        let there = up.pop_front().unwrap();
+        times[count.sample(*now, &model.samples(there))] += 0.2;
+    }
+    times
+}
+
+fn found(model: &mut Model, start: usize, seconds: u64) -> usize {
+    let (mut now, mut count) = (0, StreamCount::new(0, start, 16, Congestion::ByLoss));
+    run(model, &mut count, &mut now, seconds);
+    // What it is most of the time: now and then another number is tried.
+    let times = run(model, &mut count, &mut now, 600);
+    (1..=16).max_by(|a, b| times[*a].total_cmp(&times[*b])).unwrap()
+}
+
+#[test]
+fn the_right_number_is_found_from_any_start() {
+    for (mbit, round_trip, loss) in [
+        (100.0, 0.1, 0.001),
+        (100.0, 0.1, 0.01),
+        (100.0, 0.02, 0.001),
+        (30.0, 0.1, 0.001),
+        (10.0, 0.15, 0.05),
+        (1000.0, 0.05, 0.0005),
+        (1000.0, 0.01, 0.000_001),
+    ] {
+        for start in [1, 3, 8, 16] {
+            let mut model = Model::new(mbit, round_trip, loss);
+            let (right, found) = (model.right(), found(&mut model, start, 300));
+            let share = model.carries(found) / model.carries(right);
+            assert!(share >= 0.94, "{mbit} Mbit/s {round_trip} s {loss}: {found} of {right} from {start}, {share:.2}");
+            assert!(found <= 2 * right, "{mbit} Mbit/s {round_trip} s {loss}: {found} of {right} from {start}");
+        }
+    }
+}
+
+#[test]
+fn from_one_stream_it_takes_seconds_to_sixteen() {
+    let mut model = Model::new(100.0, 0.1, 0.001);
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
+    run(&mut model, &mut count, &mut now, 20);
+    assert_eq!((count.count(), model.right()), (16, 16));
+}
+
+#[test]
+fn where_more_does_not_help_it_is_tried_ever_more_rarely() {
+    // One stream fills the link, and losses say it may not: what is lost there is lost for a full queue.
+    let mut model = Model::new(10.0, 0.02, 0.0005);
+    assert_eq!(model.right(), 1);
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
+    let (mut tries, mut before) = (Vec::new(), 1);
+    for second in 0..3600 {
+        run(&mut model, &mut count, &mut now, 1);
+        if count.count() > before {
+            tries.push(second);
+        }
+        before = count.count();
+    }
+    let pauses: Vec<u64> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((5..=12).contains(&tries.len()), "tried at {tries:?}");
+    assert!(pauses[0] >= 30 && pauses.windows(2).all(|pair| pair[1] + 5 >= pair[0].min(600)), "{pauses:?}");
+    assert!(*pauses.last().unwrap() >= 590, "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= 640), "{pauses:?}");
+}
+
+#[test]
+fn streams_beyond_the_peak_are_taken_back() {
+    let mut model = Model { peak: 4, ..Model::new(20.0, 0.1, 0.001) };
+    assert!(model.carries(16) < 0.7 * model.carries(4));
+    assert!(found(&mut model, 16, 300) <= 4);
+    // Twice as many as are needed are no better: half of them go after a minute.
+    let mut model = Model::new(16.0, 0.1, 0.001);
+    assert_eq!(found(&mut model, 16, 600), model.right());
+}
+
+#[test]
+fn small_windows_are_a_reason_for_more_streams() {
+    let mut model = Model { window: Some(1_000_000.0), ..Model::new(100.0, 0.1, 0.0) };
+    assert_eq!((model.right(), found(&mut model, 1, 300)), (16, 16));
+}
+
+#[test]
+fn what_is_not_sent_says_nothing() {
+    let mut model = Model { wanted: 100_000.0, ..Model::new(100.0, 0.1, 0.001) };
+    let (mut now, mut count) = (0, StreamCount::new(0, 2, 16, Congestion::ByLoss));
+    let times = run(&mut model, &mut count, &mut now, 600);
+    assert!(times[2] > 599.0, "{times:?}");
+    // In the middle of a try the program stops: back, and soon again once there is more.
+    model.wanted = f64::INFINITY;
+    while count.count() == 2 {
+        run(&mut model, &mut count, &mut now, 1);
+    }
+    model.wanted = 1000.0;
+    run(&mut model, &mut count, &mut now, 2);
+    assert_eq!(count.count(), 2);
+    model.wanted = f64::INFINITY;
+    run(&mut model, &mut count, &mut now, 90);
+    assert_eq!(count.count(), 16);
+}
+
+#[test]
+fn a_link_that_changes_is_followed() {
+    let mut model = Model::new(100.0, 0.1, 0.001);
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
+    run(&mut model, &mut count, &mut now, 60);
+    assert_eq!(count.count(), 16);
+    model.way = Model::new(20.0, 0.1, 0.001).way;
+    let times = run(&mut model, &mut count, &mut now, 900);
+    assert!(count.count() <= 4, "{times:?}");
+    model.way = Model::new(100.0, 0.1, 0.001).way;
+    run(&mut model, &mut count, &mut now, 1300);
+    assert_eq!(count.count(), 16);
+}
+
+#[test]
+fn by_rate_one_stream_is_enough_and_limits_hold() {
+    let mut model = Model::new(100.0, 0.1, 0.01);
+    let (mut now, mut count) = (0, StreamCount::new(0, 8, 16, Congestion::of("bbr")));
+    assert_eq!(run(&mut model, &mut count, &mut now, 100)[1].round(), 100.0);
+    let (mut now, mut count) = (0, StreamCount::new(0, 16, 6, Congestion::ByLoss));
+    let times = run(&mut model, &mut count, &mut now, 600);
+    assert!(times[7..].iter().all(|time| *time == 0.0) && times[6] > 300.0, "{times:?}");
+}
+
+#[test]
+fn streams_that_do_not_come_are_not_waited_for() {
+    let mut model = Model::new(100.0, 0.1, 0.001);
+    let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
+    let mut tries = 0;
+    for _ in 0..600 * 5 {
+        let before = count.count();
+        now += TICK;
+        tries += usize::from(count.sample(now, &model.samples(1)) > before);
+    }
+    assert!((2..10).contains(&tries), "{tries}");
+}

@@ -1,0 +1,185 @@
+//! Several streams as one ordered link: what one stream alone cannot carry over a long way, several can.
+//!
+//! ```text
+//!   write --> [ one queue ] --> pieces, each to whichever stream can take it    16 bytes of header, up to 1 MiB
+//!   front <-- [ by offset ] <-- pieces, in any order                            acknowledged to the other end's Stripe
+//! ```
+//! * Streams pull: nothing is split beforehand, so each carries what it can, and what it cannot others do. Towards the end of what there is
+//!   slow streams get nothing that a fast one would bring sooner, and what hangs on one goes by the fastest a second time.
+//! * What was sent is kept until the other end's own acknowledgement: what the kernel acknowledged may never have been read. So streams
+//!   may come, go and break at any time; no byte is lost, none comes twice, and the link goes on while one stream lives.
+//! * Memory is bounded by [`Limits`] at both ends, whatever the peer sends.
+
+pub mod count;
+mod figures;
+mod limits;
+mod out;
+mod ranges;
+mod receiver;
+mod sender;
+mod store;
+mod wire;
+
+use receiver::Receiver;
+use sender::Sender;
+use wire::{Header, LANES};
+
+pub use limits::Limits;
+
+use crate::contract::{Adapter, Broken, Lane};
+
+/// The most streams, those that are about to go included.
+pub const MOST_LANES: usize = 32;
+
+/// Why a stream was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// There is one of that number.
+    #[error("the link has a stream {} already", .0.0)]
+    Twice(Lane),
+    /// There are too many.
+    #[error("the link has {MOST_LANES} streams, and gets no more")]
+    Many,
+    /// Its number is too large.
+    #[error("{} is no number of a stream: the largest is {}", .0.0, LANES - 1)]
+    Number(Lane),
+}
+
+/// One end of a link over several streams.
+#[derive(Debug)]
+pub struct Stripe {
+    sender: Sender,
+    receiver: Receiver,
+    lanes: usize,
+}
+
+impl Stripe {
+    /// An end of a new link, without a stream.
+    pub fn new(limits: Limits) -> Self {
+        Self { sender: Sender::new(&limits), receiver: Receiver::new(&limits), lanes: 0 }
+    }
+
+    /// A stream more. Both ends give it the same number, which none had before.
+    pub fn add(&mut self, now: u64, lane: Lane) -> Result<(), AddError> {
+        if self.receiver.has(lane) {
+            return Err(AddError::Twice(lane));
+        }
+        if self.lanes >= MOST_LANES {
+            return Err(AddError::Many);
+        }
+        if lane.0 >= LANES {
+            return Err(AddError::Number(lane));
+        }
+        self.sender.add(now, lane);
+        self.receiver.add(lane);
+        self.lanes += 1;
+        Ok(())
+    }
+
+    /// A stream is no more, or is not wanted any more: what the other end does not have of it goes by others at once.
+    pub fn remove(&mut self, lane: Lane) {
+        if self.receiver.has(lane) {
+            self.sender.remove(lane);
+            self.receiver.remove(lane);
+            self.lanes -= 1;
+        }
+    }
+
+    /// A stream gets no more to carry, at both ends. When it [is over](Self::is_over) it can be closed, and nothing of it was in vain.
+    pub fn retire(&mut self, lane: Lane) {
+        self.sender.retire(lane);
+    }
+
+    /// Whether a stream was retired, and carries nothing any more either way; or there is none of that number.
+    pub fn is_over(&self, lane: Lane) -> bool {
+        self.sender.is_over(lane) && self.receiver.is_over(lane)
+    }
+
+    /// How many streams there are.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Whether the other end has everything, and knows that nothing more will come.
+    pub fn is_done(&self) -> bool {
+        self.sender.is_done()
+    }
+
+    /// Bytes a second that the streams have been seen to carry, together.
+    pub fn rate(&self) -> u64 {
+        self.sender.rate()
+    }
+}
+
+impl Adapter for Stripe {
+    fn room(&self) -> usize {
+        self.sender.room()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        self.sender.write(bytes)
+    }
+
+    fn finish(&mut self) {
+        self.sender.finish();
+    }
+
+    fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>) {
+        let end = out.len().saturating_add(room);
+        loop {
+            // Between two pieces only: in the middle of one a header would be taken for bytes.
+            if self.sender.is_between(lane) {
+                self.receiver.transmit((now, self.sender.has_more()), lane, end, out);
+            }
+            if !self.sender.transmit(now, lane, end, out) {
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8]) -> Result<usize, Broken> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (count, header) = self.receiver.handle(now, lane, rest)?;
+            match header {
+                Some(Header::Credit { position, window }) => self.sender.handle_credit(position, window)?,
+                Some(Header::Got { lane, count }) => self.sender.handle_got(now, lane, count)?,
+                Some(Header::Retire) => self.sender.retire(lane),
+                Some(Header::Data { .. } | Header::End { .. }) | None => {}
+            }
+            rest = rest.get(count..).unwrap_or_default();
+        }
+        Ok(bytes.len())
+    }
+
+    fn front(&self) -> &[u8] {
+        self.receiver.front()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.receiver.consume(count);
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.receiver.is_at_end()
+    }
+
+    fn deadline(&self) -> u64 {
+        self.sender.deadline().min(self.receiver.deadline())
+    }
+
+    fn handle_time(&mut self, now: u64) {
+        self.sender.handle_time(now);
+        self.receiver.handle_time(now);
+    }
+
+    fn held(&self) -> usize {
+        self.sender.held() + self.receiver.held()
+    }
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
