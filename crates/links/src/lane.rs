@@ -104,7 +104,13 @@ impl<B, T> Queue<B, T> {
         }
     }
 
-    fn take(&mut self, id: u64) -> Option<T> {
+    /// Takes an operation back that is not over.
+    pub(crate) fn withdraw(&mut self, id: u64) -> Option<B> {
+        let at = self.posted.iter().position(|op| op.id == id)?;
+        self.posted.remove(at).map(|op| op.body)
+    }
+
+    pub(crate) fn take(&mut self, id: u64) -> Option<T> {
         let at = self.done.iter().position(|(done, _)| *done == id)?;
         Some(self.done.swap_remove(at).1)
     }
