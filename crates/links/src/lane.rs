@@ -246,7 +246,7 @@ impl<H: Half> Lane<H> {
     pub(crate) fn wait(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Option<H::Outcome> {
         let mut sleep = None;
         loop {
-            let since = match self.spin(id, engine) {
+            let since = match self.spin(id, engine, deadline) {
                 Ok(outcome) => return Some(outcome),
                 Err(since) => since,
             };
@@ -266,14 +266,14 @@ impl<H: Half> Lane<H> {
     }
 
     /// Looks as long as the wait policy allows; if that was in vain, returns when it began.
-    fn spin(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
+    fn spin(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Result<H::Outcome, u64> {
         let mut half = self.lock();
         if let Some(outcome) = half.queue().take(id) {
             return Ok(outcome);
         }
         if !half.queue().is_front(id) {
             drop(half);
-            return self.run_engine(id, engine);
+            return self.run_engine(id, engine, deadline);
         }
         self.attended.store(true, Ordering::Relaxed);
         let cheap = half.end().is_some_and(|end| end.cheap());
@@ -310,8 +310,8 @@ impl<H: Half> Lane<H> {
         }
     }
 
-    /// As `spin` where the operation is not in front: the engine does it.
-    fn run_engine(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
+    /// As `spin` where the operation is not in front: the engine does it, and may never be idle.
+    fn run_engine(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Result<H::Outcome, u64> {
         let mut wait = engine.policy().begin(&self.waiter, false);
         loop {
             let worked = engine.do_work() > 0;
@@ -319,7 +319,8 @@ impl<H: Half> Lane<H> {
                 wait.paid();
                 return Ok(outcome);
             }
-            if !worked && !wait.again(|| Peer::Unknown) {
+            let late = worked && deadline.is_some_and(|at| time::now_ns() >= at);
+            if late || !worked && !wait.again(|| Peer::Unknown) {
                 return Err(wait.since());
             }
         }
