@@ -81,11 +81,11 @@ impl Runtime {
         }
         if done == 0 && timeout_ns != 0 {
             let before = self.work_done();
-            let over = || self.work_done() != before || self.called.load(Ordering::Acquire) || self.is_shut();
+            let over = || self.work_done() != before || self.called.load(Ordering::SeqCst) || self.is_shut();
             self.engine().wait_until(&self.waiter, deadline(timeout_ns), over);
             done = self.work_done().wrapping_sub(before) as usize;
         }
-        self.called.store(false, Ordering::Release);
+        self.called.store(false, Ordering::SeqCst);
         if let Some(watcher) = &*lock(&self.watcher) {
             watcher.watch();
         }
@@ -94,7 +94,8 @@ impl Runtime {
 
     /// A thread in [`Runtime::turn`] returns, now or when it next begins to wait.
     pub(crate) fn call(&self) {
-        self.called.store(true, Ordering::Release);
+        // SYNC: SeqCst here and in `turn`: who is about to sleep says so, then looks; we note it, then look whether somebody sleeps.
+        self.called.store(true, Ordering::SeqCst);
         self.engine().call_all();
         if let Some(watcher) = &*lock(&self.watcher) {
             watcher.tell();

@@ -148,8 +148,7 @@ impl Drop for Folder {
     }
 }
 
-/// C11 with what POSIX and Linux declare beside it.
-const C: &[&str] = &["cc", "-std=c11", "-D_GNU_SOURCE"];
+const C: &[&str] = &["cc", "-std=c11"];
 const CPP: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
 
 fn exports_what_the_header_declares_and_no_more() {
