@@ -5,15 +5,19 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 BIN := $(DESTDIR)$(PREFIX)/bin
 LIB := $(DESTDIR)$(PREFIX)/lib
+INCLUDE := $(DESTDIR)$(PREFIX)/include
 SHARE := $(DESTDIR)$(PREFIX)/share
 # Folders that may be there for us alone. User units are looked for in share below every prefix (systemd.unit(5)).
+INSTALLED_FOR_C := include lib/pkgconfig share/man/man3
 INSTALLED_IN := lib/libfabric share/systemd/user share/man/man1 share/bash-completion/completions share/zsh/site-functions
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # Where rustup puts cargo, in case it was installed just now.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build test models fuzz fuzz-briefly check demo bench install uninstall clean
+.PHONY: help setup build test models fuzz fuzz-briefly check demo bench install install-c uninstall clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +31,7 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@# Links, so that whatever cargo builds next is what is used.
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
 	@ln -sf libmadrigal_ofi.so $(RELEASE)/libmadrigal-fi.so
+	@personalities/capi/link $(RELEASE)/libmadrigal_capi.a $(RELEASE)/libmadrigal.so.0
 
 test: setup build ## run every test; at the end: passed, failed, skipped, and why
 	tests/all
@@ -58,8 +63,7 @@ demo: build ## an unmodified redis plain and under Madrigal, and which path it t
 bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
 	bench/run.py $(BENCH)
 
-install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
-	@test -x $(RELEASE)/madrigal || $(MAKE) build
+install: $(RELEASE)/madrigal install-c ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	install -d $(BIN) $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_IN))
 	install -m 755 $(RELEASE)/madrigal $(BIN)/madrigal
 	install -m 755 $(RELEASE)/libmadrigal_syswrap.so $(LIB)/libmadrigal-syswrap.so
@@ -69,10 +73,23 @@ install: ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
 	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
 
+$(RELEASE)/madrigal $(RELEASE)/libmadrigal.so.0:
+	$(MAKE) build
+
+install-c: $(RELEASE)/libmadrigal.so.0 ## install only what programs in C need: library, header, pkg-config, manual page
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_FOR_C))
+	install -m 755 $(RELEASE)/libmadrigal.so.0 $(LIB)/libmadrigal.so.0
+	ln -sf libmadrigal.so.0 $(LIB)/libmadrigal.so
+	install -m 644 personalities/capi/include/madrigal.h $(INCLUDE)/madrigal.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' personalities/capi/madrigal.pc.in > $(LIB)/pkgconfig/madrigal.pc
+	install -m 644 docs/man/madrigal.3 $(SHARE)/man/man3/madrigal.3
+
 uninstall: ## remove what install put there, and folders that are empty then
 	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
 	rm -f $(SHARE)/systemd/user/madrigal.service $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
-	-@cd $(DESTDIR)$(PREFIX) && rmdir -p --ignore-fail-on-non-empty $(INSTALLED_IN)
+	rm -f $(LIB)/libmadrigal.so $(LIB)/libmadrigal.so.0 $(INCLUDE)/madrigal.h $(LIB)/pkgconfig/madrigal.pc $(SHARE)/man/man3/madrigal.3
+	-@cd $(DESTDIR)$(PREFIX) && for folder in $(INSTALLED_IN) $(INSTALLED_FOR_C); do \
+		test ! -d $$folder || rmdir -p --ignore-fail-on-non-empty $$folder; done
 
 clean: ## remove what was built
 	cargo clean

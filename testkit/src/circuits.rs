@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use madrigal::circuit::{BULK, CircuitError, Packs, Unpacks};
+use madrigal::circuit::{BULK, CircuitError, Group, Packed, Packs, Unpacks};
 use madrigal::endpoint::Send;
 use madrigal::{Circuit, Endpoint, Worker};
 use madrigal_links::worker::Options;
@@ -35,6 +35,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "a_node_that_leaves_is_told", run: leaves },
     Case { name: "strangers_are_passed_over", run: strangers },
     Case { name: "who_outruns_a_receiver_waits_for_it", run: outruns },
+    Case { name: "a_group_of_threads_speaks_with_a_circuit", run: group_and_circuit },
 ];
 
 impl Context {
@@ -333,4 +334,52 @@ fn outruns(at: &Context) {
         send(&mut receiver, 0, &[]).expect("sends");
         assert!(most <= MOST, "{most} messages went to a node that unpacked none");
     });
+}
+
+/// A short piece and one that travels alone, each way.
+fn group_and_circuit(c: &Context) {
+    let endpoints = [(); 2].map(|()| Circuit::endpoint(&c.worker()).expect("opens"));
+    let addresses = endpoints.each_ref().map(Endpoint::address);
+    let [one, other] = endpoints;
+    let mut circuit = Circuit::join(one, &addresses).expect("is in it");
+    let group = Group::join(other, &addresses).expect("is in it");
+    let long: Vec<_> = (0..3 * BULK).map(|at| (at * 7) as u8).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut short, mut got) = ([0; 5], vec![0; long.len()]);
+            let mut message = circuit.begin_unpacking().expect("comes");
+            message.unpack_express(&mut short).expect("is there");
+            message.unpack(&mut got, Unpacks::Cheaper).expect("comes");
+            assert_eq!((message.from(), message.end()), (1, Ok(())));
+            assert!(short == *b"hello" && got == long);
+            let mut answer = circuit.begin_packing(1).expect("is in it");
+            answer.pack(b"fine!", Packs::Safer);
+            answer.pack(&got, Packs::Cheaper);
+            answer.end().expect("goes");
+        });
+        let mut question = Packed::default();
+        question.copy(b"hello");
+        question.copy(&long);
+        group.send(0, question).expect("goes");
+        let (mut short, mut got) = ([0; 5], vec![0; long.len()]);
+        let mut answer = loop {
+            match group.try_receive().expect("comes") {
+                Some(message) => break message,
+                None => {
+                    group.worker().idle();
+                }
+            }
+        };
+        answer.unpack(&group, lend(&mut short), true).expect("is there");
+        answer.unpack(&group, lend(&mut got), false).expect("comes");
+        assert_eq!((answer.from(), answer.end(&group)), (0, Ok(())));
+        assert!(short == *b"fine!" && got == long);
+    });
+}
+
+/// Lends memory to a message that ends before its owner looks at it.
+#[allow(unsafe_code)]
+fn lend(bytes: &mut [u8]) -> Piece {
+    // SAFETY: writable, and nobody else looks at it before the message has ended.
+    unsafe { Piece::lend(bytes.as_mut_ptr(), bytes.len()) }
 }

@@ -4,7 +4,7 @@
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
 //! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
 //! * [`ports`]: the contract of `netaccess::message`, for any `MessageDriver`;
-//! * [`vlinks`]: the promises of `VLink`, over any driver.
+//! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
 //! whatever `madrigal::DRIVERS` holds. No trial has an upper time limit; a [`watchdog`] ends a run that hangs and says which.
@@ -18,6 +18,7 @@ pub mod noise;
 pub mod ports;
 pub mod vlinks;
 pub mod watchdog;
+pub mod withdrawn;
 
 use libtest_mimic::{Completion, Failed, Trial};
 use madrigal_base::network::Network;

@@ -68,7 +68,7 @@ impl Context {
         (near, accept.wait().expect("accepts"))
     }
 
-    fn pair(&self) -> (VLink, VLink) {
+    pub(crate) fn pair(&self) -> (VLink, VLink) {
         self.pair_on(&self.listen())
     }
 
@@ -77,12 +77,12 @@ impl Context {
     }
 }
 
-fn send(link: &VLink, bytes: &[u8]) {
+pub(crate) fn send(link: &VLink, bytes: &[u8]) {
     assert_eq!(link.write(bytes.to_vec()).wait().expect("writes"), bytes);
 }
 
 /// Reads exactly that many bytes.
-fn receive(link: &VLink, len: usize) -> Vec<u8> {
+pub(crate) fn receive(link: &VLink, len: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < len {
         let filled = link.read(vec![0; len - all.len()]).wait().expect("reads");

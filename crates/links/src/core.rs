@@ -79,6 +79,12 @@ impl Core {
         }
     }
 
+    /// Our side closes at once: posted writes fail, too.
+    pub(crate) fn abort(&self) {
+        self.tx.lock().queue().iter_mut().for_each(|op| op.body.refused = true);
+        self.close(None, false);
+    }
+
     /// Ends the link once nothing is posted any more. Handlers are called by the engine only.
     fn finish(&self, by_engine: bool) {
         let mut rx = self.rx.lock();

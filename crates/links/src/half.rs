@@ -10,6 +10,7 @@ use madrigal_base::locator::Locator;
 use madrigal_netaccess::driver::{ByteRx, ByteTx, Read, Signal, Watched, Wrote};
 
 use crate::lane::{Completed, Half, Queue};
+use crate::memory::Buffer;
 
 /// Writes gathered into one.
 const GATHER: usize = 8;
@@ -18,7 +19,7 @@ const GATHER: usize = 8;
 /// closed and everything was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filled {
-    /// The buffer of the post.
+    /// The buffer of the post; empty where memory was lent to it.
     pub buf: Vec<u8>,
     /// Bytes read into it.
     pub len: usize,
@@ -65,7 +66,7 @@ impl Signal for Fresh {
 pub(crate) struct Rx {
     input: In,
     signal: Option<Arc<Fresh>>,
-    queue: Queue<Vec<u8>, Result<Filled, ReadError>>,
+    queue: Queue<Buffer, Result<Filled, ReadError>>,
 }
 
 /// The driver's end, and how it failed.
@@ -133,7 +134,7 @@ impl In {
 }
 
 impl Half for Rx {
-    type Body = Vec<u8>;
+    type Body = Buffer;
     type Outcome = Result<Filled, ReadError>;
     const GOES_ON: bool = false;
 
@@ -144,9 +145,9 @@ impl Half for Rx {
 
     #[inline(always)]
     fn step(&mut self) -> Option<Completed<Self::Body, Self::Outcome>> {
-        let outcome = self.input.read(&mut self.queue.front_mut()?.body)?;
+        let outcome = self.input.read(self.queue.front_mut()?.body.bytes_mut())?;
         let mut op = self.queue.pop()?;
-        let buf = core::mem::take(&mut op.body);
+        let buf = op.body.take();
         Some(Completed { op, outcome: outcome.map(|len| Filled { buf, len }) })
     }
 
@@ -182,16 +183,16 @@ struct Out {
 
 /// A buffer being written.
 pub(crate) struct Outgoing {
-    pub(crate) buf: Vec<u8>,
+    pub(crate) buf: Buffer,
     /// Bytes of it that were taken.
     pub(crate) at: usize,
-    /// Posted after our side closed.
+    /// Posted after our side closed, or given up.
     pub(crate) refused: bool,
 }
 
 impl Outgoing {
     fn rest(&self) -> &[u8] {
-        self.buf.get(self.at..).unwrap_or_default()
+        self.buf.bytes().get(self.at..).unwrap_or_default()
     }
 }
 
@@ -274,7 +275,7 @@ impl Half for Tx {
             return None;
         }
         let mut op = queue.pop()?;
-        let buf = core::mem::take(&mut op.body.buf);
+        let buf = op.body.buf.take();
         Some(Completed { op, outcome: Ok(buf) })
     }
 

@@ -104,7 +104,13 @@ impl<B, T> Queue<B, T> {
         }
     }
 
-    fn take(&mut self, id: u64) -> Option<T> {
+    /// Takes an operation back that is not over.
+    pub(crate) fn withdraw(&mut self, id: u64) -> Option<B> {
+        let at = self.posted.iter().position(|op| op.id == id)?;
+        self.posted.remove(at).map(|op| op.body)
+    }
+
+    pub(crate) fn take(&mut self, id: u64) -> Option<T> {
         let at = self.done.iter().position(|(done, _)| *done == id)?;
         Some(self.done.swap_remove(at).1)
     }
@@ -240,7 +246,7 @@ impl<H: Half> Lane<H> {
     pub(crate) fn wait(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Option<H::Outcome> {
         let mut sleep = None;
         loop {
-            let since = match self.spin(id, engine) {
+            let since = match self.spin(id, engine, deadline) {
                 Ok(outcome) => return Some(outcome),
                 Err(since) => since,
             };
@@ -260,14 +266,14 @@ impl<H: Half> Lane<H> {
     }
 
     /// Looks as long as the wait policy allows; if that was in vain, returns when it began.
-    fn spin(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
+    fn spin(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Result<H::Outcome, u64> {
         let mut half = self.lock();
         if let Some(outcome) = half.queue().take(id) {
             return Ok(outcome);
         }
         if !half.queue().is_front(id) {
             drop(half);
-            return self.run_engine(id, engine);
+            return self.run_engine(id, engine, deadline);
         }
         self.attended.store(true, Ordering::Relaxed);
         let cheap = half.end().is_some_and(|end| end.cheap());
@@ -304,8 +310,8 @@ impl<H: Half> Lane<H> {
         }
     }
 
-    /// As `spin` where the operation is not in front: the engine does it.
-    fn run_engine(&self, id: u64, engine: &Engine) -> Result<H::Outcome, u64> {
+    /// As `spin` where the operation is not in front: the engine does it, and may never be idle.
+    fn run_engine(&self, id: u64, engine: &Engine, deadline: Option<u64>) -> Result<H::Outcome, u64> {
         let mut wait = engine.policy().begin(&self.waiter, false);
         loop {
             let worked = engine.do_work() > 0;
@@ -313,7 +319,8 @@ impl<H: Half> Lane<H> {
                 wait.paid();
                 return Ok(outcome);
             }
-            if !worked && !wait.again(|| Peer::Unknown) {
+            let late = worked && deadline.is_some_and(|at| time::now_ns() >= at);
+            if late || !worked && !wait.again(|| Peer::Unknown) {
                 return Err(wait.since());
             }
         }

@@ -9,11 +9,13 @@ use madrigal_base::error::{Os, ReadError, WriteError};
 use madrigal_base::ids::LinkId;
 use madrigal_base::locator::Locator;
 use madrigal_netaccess::engine::{Class, Engine};
+use madrigal_sys::piece::Piece;
 
 use crate::adapter::Stream;
 use crate::core::Core;
 use crate::half::{Filled, Outgoing, Rx, Tx};
 use crate::lane::{Half, Lane, Then as LaneThen};
+use crate::memory::Buffer;
 use crate::op::{Handler, Op, Then};
 
 /// A stream of bytes between two processes.
@@ -43,11 +45,22 @@ impl VLink {
     /// Posts a read into `buf`, up to its length. The buffer is the link's until the operation completes, and comes back with it;
     /// a descriptor dropped before that takes the read back.
     #[inline]
-    pub fn read(&self, mut buf: Vec<u8>) -> ReadOp<'_> {
+    pub fn read(&self, buf: Vec<u8>) -> ReadOp<'_> {
+        self.post_read(Buffer::Own(buf))
+    }
+
+    /// As [`VLink::read`], into memory that was lent. It is free once the operation completed or was taken back.
+    #[inline]
+    pub fn read_lent(&self, piece: Piece) -> ReadOp<'_> {
+        self.post_read(Buffer::Lent(piece))
+    }
+
+    #[inline]
+    fn post_read(&self, mut buf: Buffer) -> ReadOp<'_> {
         let core = &self.0.core;
         let mut half = core.rx.lock();
-        if let Some(outcome) = half.try_now(&mut buf) {
-            return ReadOp(LinkOp::done(outcome.map(|len| Filled { buf, len })));
+        if let Some(outcome) = half.try_now(buf.bytes_mut()) {
+            return ReadOp(LinkOp::done(outcome.map(|len| Filled { buf: buf.take(), len })));
         }
         let id = half.queue().post(buf, LaneThen::Keep { sleeping: false });
         ReadOp(LinkOp::posted(core, id))
@@ -55,18 +68,35 @@ impl VLink {
 
     /// Posts a read whose outcome a handler gets, with the link.
     pub fn read_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Filled, ReadError>>) {
-        self.0.core.rx.lock().queue().post(buf, LaneThen::Call(handler, self.clone()));
+        self.0.core.rx.lock().queue().post(Buffer::Own(buf), LaneThen::Call(handler, self.clone()));
+    }
+
+    /// As [`VLink::read_with`], into memory that was lent; it is free when the handler is called.
+    pub fn read_lent_with(&self, piece: Piece, handler: Handler<Self, Result<Filled, ReadError>>) {
+        self.0.core.rx.lock().queue().post(Buffer::Lent(piece), LaneThen::Call(handler, self.clone()));
     }
 
     /// Posts a write of all of `buf`. It completes when every byte was taken, and gives the buffer back. A write that fails gives
     /// nothing back; those posted after it fail alike. A descriptor dropped before leaves the write to itself.
     #[inline]
     pub fn write(&self, buf: Vec<u8>) -> WriteOp<'_> {
+        self.post_write(Buffer::Own(buf))
+    }
+
+    /// As [`VLink::write`], of memory that was lent. It is free once the operation completed or was taken back: dropping the
+    /// descriptor does not free it.
+    #[inline]
+    pub fn write_lent(&self, piece: Piece) -> WriteOp<'_> {
+        self.post_write(Buffer::Lent(piece))
+    }
+
+    #[inline]
+    fn post_write(&self, mut buf: Buffer) -> WriteOp<'_> {
         let core = &self.0.core;
         let mut half = core.tx.lock();
-        let at = match half.try_now(&buf) {
-            Ok(taken) if taken == buf.len() && half.queue().is_empty() => {
-                return WriteOp(LinkOp::done(Ok(buf)));
+        let at = match half.try_now(buf.bytes()) {
+            Ok(taken) if taken == buf.bytes().len() && half.queue().is_empty() => {
+                return WriteOp(LinkOp::done(Ok(buf.take())));
             }
             Ok(taken) => taken,
             Err(error) => return WriteOp(LinkOp::done(Err(error))),
@@ -77,6 +107,15 @@ impl VLink {
 
     /// Posts a write whose outcome a handler gets, with the link.
     pub fn write_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
+        self.post_write_with(Buffer::Own(buf), handler);
+    }
+
+    /// As [`VLink::write_with`], of memory that was lent; it is free when the handler is called.
+    pub fn write_lent_with(&self, piece: Piece, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
+        self.post_write_with(Buffer::Lent(piece), handler);
+    }
+
+    fn post_write_with(&self, buf: Buffer, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
         let mut half = self.0.core.tx.lock();
         let refused = half.closing;
         half.queue().post(Outgoing { buf, at: 0, refused }, LaneThen::Call(handler, self.clone()));
@@ -94,6 +133,12 @@ impl VLink {
     /// As [`VLink::close`], completing by handler.
     pub fn close_with(&self, handler: Handler<(), ()>) {
         self.0.core.close(Some(Then::Call(handler)), false);
+    }
+
+    /// Ends the link at once: as [`VLink::close`], but posted writes fail with [`WriteError::Closed`], too. From now on nobody looks at
+    /// the buffers of posted operations, though their outcomes are told as always.
+    pub fn abort(&self) {
+        self.0.core.abort();
     }
 
     /// Number of this link in its process.
@@ -154,6 +199,14 @@ impl ReadOp<'_> {
     pub fn wait_until(&mut self, deadline: Option<u64>) -> Poll<Result<Filled, ReadError>> {
         self.0.wait_until(deadline)
     }
+
+    /// Takes the read back: the buffer is free. If it had completed, what came of it, so that no byte is lost.
+    pub fn cancel(mut self) -> Option<Result<Filled, ReadError>> {
+        match self.0.cancel() {
+            Canceled::Over(outcome) => Some(outcome),
+            Canceled::Withdrawn(_) | Canceled::Nothing => None,
+        }
+    }
 }
 
 /// The descriptor of a posted write.
@@ -181,6 +234,15 @@ impl WriteOp<'_> {
     /// Waits no longer than the deadline, in nanoseconds of [`madrigal_sys::time::now_ns`].
     pub fn wait_until(&mut self, deadline: Option<u64>) -> Poll<Result<Vec<u8>, WriteError>> {
         self.0.wait_until(deadline)
+    }
+
+    /// Takes the write back: the buffer is free. How many of its bytes were taken before; `None`: all of them, for it had completed.
+    pub fn cancel(mut self) -> Result<Option<usize>, WriteError> {
+        match self.0.cancel() {
+            Canceled::Over(outcome) => outcome.map(|_| None),
+            Canceled::Withdrawn(body) => Ok(Some(body.at)),
+            Canceled::Nothing => Ok(Some(0)),
+        }
     }
 }
 
@@ -236,6 +298,16 @@ struct LinkOp<'l, H: InLink> {
     posted: Option<(Ref<'l>, u64)>,
 }
 
+/// What taking an operation back found.
+enum Canceled<H: Half> {
+    /// It was over.
+    Over(H::Outcome),
+    /// It was not.
+    Withdrawn(H::Body),
+    /// Its outcome was given before.
+    Nothing,
+}
+
 impl<'l, H: InLink> LinkOp<'l, H> {
     #[inline]
     fn done(outcome: H::Outcome) -> Self {
@@ -269,6 +341,19 @@ impl<'l, H: InLink> LinkOp<'l, H> {
     #[inline]
     fn wait_until(&mut self, deadline: Option<u64>) -> Poll<H::Outcome> {
         self.ask(|core, id| H::lane(core).wait(id, &core.engine, deadline))
+    }
+
+    fn cancel(&mut self) -> Canceled<H> {
+        if let Some(outcome) = self.outcome.take() {
+            return Canceled::Over(outcome);
+        }
+        let Some((core, id)) = self.posted.take() else { return Canceled::Nothing };
+        let mut half = H::lane(&core).lock();
+        let queue = half.queue();
+        match queue.withdraw(id) {
+            Some(body) => Canceled::Withdrawn(body),
+            None => queue.take(id).map_or(Canceled::Nothing, Canceled::Over),
+        }
     }
 
     #[inline]

@@ -24,6 +24,7 @@
 //! **Who outruns a receiver waits for it.** Of each sender 64 MiB that were not unpacked are kept (256 bytes are added for each message);
 //! then [`Packing::end`] waits until some are. So nodes that all send to each other must also unpack now and then.
 
+mod group;
 mod packing;
 mod parts;
 mod unpacking;
@@ -36,6 +37,7 @@ use madrigal_netaccess::message::LinkError;
 use crate::endpoint::{Completion, Kind, PeerId, PostError, Status};
 use crate::{Endpoint, Worker};
 
+pub use group::{Group, Packed, Unpacked};
 pub use packing::{Packing, Packs};
 use parts::{Bulk, Part};
 pub use unpacking::{Unpacking, Unpacks};
@@ -73,6 +75,28 @@ pub enum CircuitError {
     },
 }
 
+/// Who is in a group.
+struct Members {
+    ranks: Vec<PeerId>,
+    /// Their places in the group, by the endpoint's number of a peer; [`STRANGER`] for others.
+    places: Vec<usize>,
+    /// Our own.
+    rank: usize,
+}
+
+impl Members {
+    fn of(endpoint: &Endpoint, group: &[NodeAddress]) -> Result<Self, CircuitError> {
+        let me = endpoint.address();
+        let is_me = |address: &NodeAddress| (address.id, address.channel) == (me.id, me.channel);
+        let rank = group.iter().position(is_me).ok_or(CircuitError::NoSuchNode)?;
+        let ranks: Vec<_> = group.iter().map(|address| endpoint.peer(address)).collect();
+        let mut places = vec![STRANGER; ranks.iter().map(|peer| peer.0 as usize + 1).max().unwrap_or(0)];
+        // Named twice, it is the first.
+        ranks.iter().enumerate().rev().for_each(|(rank, peer)| places[peer.0 as usize] = rank);
+        Ok(Self { ranks, places, rank })
+    }
+}
+
 /// A group of nodes, and our place in it. One message is packed and one unpacked at a time.
 pub struct Circuit {
     endpoint: Endpoint,
@@ -104,13 +128,7 @@ impl Circuit {
 
     /// Joins a group: everybody names the same nodes in the same order, us among them. Nothing is sent yet.
     pub fn join(endpoint: Endpoint, group: &[NodeAddress]) -> Result<Self, CircuitError> {
-        let me = endpoint.address();
-        let is_me = |address: &NodeAddress| (address.id, address.channel) == (me.id, me.channel);
-        let rank = group.iter().position(is_me).ok_or(CircuitError::NoSuchNode)?;
-        let ranks: Vec<_> = group.iter().map(|address| endpoint.peer(address)).collect();
-        let mut places = vec![STRANGER; ranks.iter().map(|peer| peer.0 as usize + 1).max().unwrap_or(0)];
-        // Named twice, it is the first.
-        ranks.iter().enumerate().rev().for_each(|(rank, peer)| places[peer.0 as usize] = rank);
+        let Members { ranks, places, rank } = Members::of(&endpoint, group)?;
         endpoint.take_in_order();
         let counts = vec![(0, 0); ranks.len()];
         let (outbox, scratch, parts, bulk) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -1,0 +1,711 @@
+/* Madrigal for C and C++: libmadrigal.so. Written out of personalities/capi/src; do not edit.
+ *
+ * Link with `pkg-config --cflags --libs madrigal`. A guide is docs/c-api.md, a summary madrigal(3).
+ *
+ * Every function may be called from any thread, and from handlers. What fails returns a negative code (MDG_E...); mdg_strerror() has
+ * a sentence for the code, mdg_error_text() one for what happened to whom. Times are nanoseconds.
+ */
+
+#ifndef MADRIGAL_H
+#define MADRIGAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+/**
+ * It went well.
+ */
+#define MDG_OK 0
+
+/**
+ * No such handle: it was closed before, or never was.
+ */
+#define MDG_EHANDLE -1
+
+/**
+ * The handle is of another kind than the function takes.
+ */
+#define MDG_ETYPE -2
+
+/**
+ * This process was forked from one that uses Madrigal: only exec(2) and _exit(2) are left to it.
+ */
+#define MDG_EFORKED -3
+
+/**
+ * A fault of Madrigal's own.
+ */
+#define MDG_EINTERNAL -4
+
+/**
+ * An argument that cannot be: a null pointer, a text that is not UTF-8, a flag that is not known.
+ */
+#define MDG_EINVAL -5
+
+/**
+ * The text is no address, or the driver takes another form of address.
+ */
+#define MDG_EADDRESS -6
+
+/**
+ * There is no driver of that name.
+ */
+#define MDG_ENODRIVER -7
+
+/**
+ * Nobody listens there.
+ */
+#define MDG_EREFUSED -8
+
+/**
+ * Too much waits already, or another thread is using the thing; later it may do.
+ */
+#define MDG_EBUSY -9
+
+/**
+ * The time given for it passed.
+ */
+#define MDG_ETIMEDOUT -10
+
+/**
+ * It belongs to another user.
+ */
+#define MDG_EPERM -11
+
+/**
+ * No path leads there; the text names each that was considered, with its reason.
+ */
+#define MDG_ENOPATH -12
+
+/**
+ * Our own side closed it.
+ */
+#define MDG_ECLOSED -13
+
+/**
+ * Somebody listens there already.
+ */
+#define MDG_EINUSE -14
+
+/**
+ * The driver cannot work here.
+ */
+#define MDG_EUNUSABLE -15
+
+/**
+ * The peer reset the connection, or died.
+ */
+#define MDG_ERESET -16
+
+/**
+ * The peer is gone: nothing can be written to it any more.
+ */
+#define MDG_EGONE -17
+
+/**
+ * The peer broke the protocol.
+ */
+#define MDG_ECORRUPT -18
+
+/**
+ * Longer than can be carried at once.
+ */
+#define MDG_ETOOLONG -19
+
+/**
+ * The kernel refused; mdg_error_number() is its errno.
+ */
+#define MDG_ESYSTEM -20
+
+/**
+ * Too many handles are open.
+ */
+#define MDG_EFULL -21
+
+/**
+ * There is no node of that rank in the group, or this one is not in it.
+ */
+#define MDG_ERANK -22
+
+/**
+ * A node of the group cannot be reached, or is gone.
+ */
+#define MDG_ELOST -23
+
+/**
+ * Sender and receiver of a message do not name the same pieces.
+ */
+#define MDG_EMISMATCH -24
+
+/**
+ * A time that never passes.
+ */
+#define MDG_FOREVER -1
+
+/**
+ * Bytes of a node's address.
+ */
+#define MDG_ADDRESS 64
+
+/**
+ * A flag of mdg_circuit_open(): messages carry tags. All nodes of a group give the same flags.
+ */
+#define MDG_TAGS 1
+
+/**
+ * Any node, for mdg_begin_unpacking().
+ */
+#define MDG_ANY -1
+
+/**
+ * What a sender promises of a piece: nothing; the bytes may change as soon as mdg_pack() returns, for they are copied.
+ */
+#define MDG_SAFER 0
+
+/**
+ * The bytes may change until mdg_end_packing(): what they are then is sent.
+ */
+#define MDG_LATER 1
+
+/**
+ * The bytes do not change until mdg_end_packing() returns. For a receiver: they are there when mdg_end_unpacking() returns.
+ */
+#define MDG_CHEAPER 2
+
+/**
+ * What a receiver wants of a piece: the bytes are there when mdg_unpack() returns, so that they can say what follows.
+ */
+#define MDG_EXPRESS 3
+
+/**
+ * Names something that was opened. Never 0, and below 2^63. A handle that was closed is never used again: a call with it fails with
+ * MDG_EHANDLE, and one with a handle of another kind with MDG_ETYPE.
+ */
+typedef uint64_t mdg_handle;
+
+/**
+ * The engine and the drivers of a process.
+ */
+typedef mdg_handle mdg_runtime;
+
+/**
+ * A place where links arrive.
+ */
+typedef mdg_handle mdg_acceptor;
+
+/**
+ * A stream of bytes between two processes.
+ */
+typedef mdg_handle mdg_link;
+
+/**
+ * A function of the program's that is called when something completes or is ready: with what was given beside it (`user`), with the
+ * handle it was asked of, and with the result, which is an error's code if it is negative; then mdg_error_text() says more.
+ *
+ * It is called by a thread that turns the engine (mdg_turn(), or any call that waits), never inside the call it was given to, and
+ * without any lock: it may call whatever is declared here. It must return: no exception and no longjmp(3) may leave it.
+ */
+typedef void (*mdg_handler)(void *user, mdg_handle handle, int64_t result);
+
+/**
+ * An operation that was posted.
+ */
+typedef mdg_handle mdg_op;
+
+/**
+ * A place in a group of processes that send each other messages.
+ */
+typedef mdg_handle mdg_circuit;
+
+/**
+ * A message that is being packed.
+ */
+typedef mdg_handle mdg_packing;
+
+/**
+ * A message that is being unpacked.
+ */
+typedef mdg_handle mdg_unpacking;
+
+/**
+ * A descriptor of the program's own in the engine.
+ */
+typedef mdg_handle mdg_watch;
+
+/**
+ * A timer of the program's own in the engine.
+ */
+typedef mdg_handle mdg_timer;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * What a code means, in one sentence: for any number, never NULL. The text is static. Does not block; in a forked child, too.
+ */
+const char *mdg_strerror(int code);
+
+/**
+ * Why the last call of this thread that failed did so: one sentence that names the two ends, or the address, and the errno where there
+ * is one; empty before any failed. Results of operations that are negative count as failed calls. The text is the library's and is good
+ * until the next call of this thread fails, or the thread ends. Does not block; in a forked child, too.
+ */
+const char *mdg_error_text(void);
+
+/**
+ * The errno (errno(3)) that belongs to mdg_error_text(); 0 where there is none. Does not block; in a forked child, too.
+ */
+int mdg_error_number(void);
+
+/**
+ * The library's version, such as "0.1.0". The text is static. Does not block.
+ */
+const char *mdg_version(void);
+
+/**
+ * Opens a runtime, configured by the environment's MADRIGAL_* variables (madrigal(1)), and puts its handle into *runtime.
+ *
+ * A process may have several; they share nothing. Nothing listens and no thread is started. Everything else is opened from a runtime,
+ * and closed with it. A process that forks later has children that cannot use Madrigal (MDG_EFORKED); one that forks before may. Does
+ * not block. Thread-safe, as every function here.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_ESYSTEM (no descriptor is free), MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_runtime_open(mdg_runtime *runtime);
+
+/**
+ * Closes whatever a handle names. The handle is nothing from then on, and no call is refused for being made too late.
+ *
+ * * A runtime: everything opened from it is closed first, at once. Operations that are posted complete with MDG_ECLOSED, and their
+ *   handlers are called before this returns, or in a thread that is turning the engine at this moment. No memory that was lent is
+ *   touched any more, and every descriptor is closed. Waits for a thread that mdg_fd() began.
+ * * A link: as mdg_post_close(): what was posted to be written is written, as long as somebody turns the engine; what is posted to be
+ *   read completes with MDG_ECLOSED. Bytes of the peer's that were not read are dropped, and it is told so by a reset.
+ * * An acceptor: nobody listens any more; accepts complete with MDG_ECLOSED.
+ * * An operation: it is taken back, as by mdg_cancel().
+ * * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
+ * * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
+ * * A watch or a timer: its handler is not called any more, but may be running in another thread.
+ *
+ * Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
+ * MDG_EBUSY (an operation that another thread waits for), MDG_EFORKED.
+ */
+int mdg_close(mdg_handle handle);
+
+/**
+ * Copies what is known of a handle to `buf`, as JSON that ends with a nul, cut to `len` bytes.
+ *
+ * Of a link: its driver and adapter, both addresses, and where Madrigal chose the path, the others and why not. Of a runtime: every
+ * driver, whether it works here and why not, and what was wrong with the environment. More members may come. Does not block.
+ *
+ * Returns the text's length without the nul (call again with more room where that is `len` or more), or MDG_EHANDLE, MDG_EINVAL (`buf`
+ * is NULL and `len` is not 0), MDG_EFORKED.
+ */
+int64_t mdg_why(mdg_handle handle,
+                char *buf,
+                size_t len);
+
+/**
+ * Copies an address to `buf`, a text that ends with a nul, cut to `len` bytes: of an acceptor, what others connect to (a port that was
+ * left open is filled in); of a link, the peer's address as far as the driver knows it. Does not block.
+ *
+ * Returns the text's length without the nul, or MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EFORKED.
+ */
+int64_t mdg_address(mdg_handle handle,
+                    char *buf,
+                    size_t len);
+
+/**
+ * Listens at an address by the driver it names, and puts the acceptor's handle into *acceptor.
+ *
+ * Addresses are "tcp://ADDRESS:PORT" with numbers (port 0: the kernel's choice, see mdg_address()), "shm://NAME" among processes of one
+ * user on one host, "loopback://NAME" inside this process. Links can arrive as soon as this returns, and wait to be accepted. Does not
+ * block.
+ *
+ * Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EINUSE, MDG_EUNUSABLE, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL,
+ * MDG_EFORKED.
+ */
+int mdg_listen(mdg_runtime runtime,
+               const char *at,
+               mdg_acceptor *acceptor);
+
+/**
+ * Listens as NAME by every driver that may be used and works here, on this host only. The acceptor's address (mdg_address()) is a card,
+ * one word to hand to others: who connects to it goes by the best path there is (mdg_why() says which, and why not the others).
+ *
+ * Does not block. Returns as mdg_listen().
+ */
+int mdg_serve(mdg_runtime runtime,
+              const char *name,
+              mdg_acceptor *acceptor);
+
+/**
+ * Waits for the next link that arrives, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its
+ * handle into *link. Turns the engine meanwhile.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ECLOSED (the acceptor was closed), MDG_ESYSTEM (later it may do), MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_accept(mdg_acceptor acceptor,
+               int64_t timeout_ns,
+               mdg_link *link);
+
+/**
+ * Connects to an address (see mdg_listen()) or a card (see mdg_serve()), waits at most `timeout_ns` nanoseconds (MDG_FOREVER: until it
+ * is decided, which takes no more than 15 s for each path) and puts the link's handle into *link. Turns the engine meanwhile. The peer
+ * may not have accepted yet: what is written waits for it.
+ *
+ * Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ESYSTEM, MDG_EHANDLE,
+ * MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_connect(mdg_runtime runtime,
+                const char *to,
+                int64_t timeout_ns,
+                mdg_link *link);
+
+/**
+ * Reads into `buf`, up to `len` bytes: waits until there is at least one, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end;
+ * 0: only looks). Spins as the wait policy allows, then sleeps; other links go on meanwhile. The buffer is the program's again when
+ * this returns. Reads of one link complete in the order they began.
+ *
+ * Returns how many bytes were read, 0 at the end of the stream (or if `len` is 0), or MDG_ETIMEDOUT (nothing was lost), MDG_ERESET (the
+ * peer died, or closed without reading what we had sent), MDG_ECLOSED (our own side), MDG_ECORRUPT, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EINVAL, MDG_EFORKED.
+ */
+int64_t mdg_read(mdg_link link,
+                 void *buf,
+                 size_t len,
+                 int64_t timeout_ns);
+
+/**
+ * Writes `len` bytes from `buf`: waits until all were taken, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only what
+ * there is room for now). The buffer is the program's again when this returns. Bytes that were taken are not yet the peer's.
+ *
+ * Returns how many bytes were taken, less than `len` only if the time passed; or MDG_ETIMEDOUT (none were), MDG_EGONE (the peer closed,
+ * or died), MDG_ECLOSED (our own side), MDG_ECORRUPT, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFORKED.
+ */
+int64_t mdg_write(mdg_link link,
+                  const void *buf,
+                  size_t len,
+                  int64_t timeout_ns);
+
+/**
+ * Posts a read into `buf`, up to `len` bytes. Does not block. The buffer is the library's until the operation completed or was taken
+ * back. Reads of one link complete in the order they were posted.
+ *
+ * Exactly one of `handler` and `op` is given, here and in the other four. With a handler, that is called once, with `user`, the link and
+ * the result. Else the operation's handle goes into *op, to be tested, waited for, or taken back; it must come to one of these ends.
+ * The result is the number of bytes, 0 at the end of the stream, or an error as mdg_read() returns.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED: then nothing was posted.
+ */
+int mdg_post_read(mdg_link link,
+                  void *buf,
+                  size_t len,
+                  mdg_handler handler,
+                  void *user,
+                  mdg_op *op);
+
+/**
+ * Posts a write of all `len` bytes of `buf`. Does not block. The bytes must stay as they are until the operation completed or was taken
+ * back. Writes of one link complete in the order they were posted. The result is `len`, or an error as mdg_write() returns.
+ *
+ * `handler`, `user`, `op` and what is returned: see mdg_post_read().
+ */
+int mdg_post_write(mdg_link link,
+                   const void *buf,
+                   size_t len,
+                   mdg_handler handler,
+                   void *user,
+                   mdg_op *op);
+
+/**
+ * Posts a connect to an address or a card. Does not block. The result is the link's handle, or an error as mdg_connect() returns; it
+ * comes after 15 s for each path at the latest, as long as somebody turns the engine. A handler is called with the runtime's handle.
+ *
+ * `handler`, `user`, `op`: see mdg_post_read(). Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL,
+ * MDG_EFULL, MDG_EFORKED: then nothing was posted.
+ */
+int mdg_post_connect(mdg_runtime runtime,
+                     const char *to,
+                     mdg_handler handler,
+                     void *user,
+                     mdg_op *op);
+
+/**
+ * Posts an accept: it completes with the next link that arrives. Does not block. The result is the link's handle, or an error as
+ * mdg_accept() returns. Accepts of one acceptor complete in the order they were posted.
+ *
+ * `handler`, `user`, `op` and what is returned: see mdg_post_read().
+ */
+int mdg_post_accept(mdg_acceptor acceptor,
+                    mdg_handler handler,
+                    void *user,
+                    mdg_op *op);
+
+/**
+ * Posts the end of a link: reads posted before complete with MDG_ECLOSED, writes posted before are written, then the peer sees the end of
+ * the stream. Later posts fail. Does not block. The result is 0 when the link is closed on this side. The handle stays until
+ * mdg_close().
+ *
+ * `handler`, `user`, `op` and what is returned: see mdg_post_read().
+ */
+int mdg_post_close(mdg_link link,
+                   mdg_handler handler,
+                   void *user,
+                   mdg_op *op);
+
+/**
+ * Looks whether an operation completed, turning the engine once. Does not block. If it did, its result goes into *result and its handle
+ * is nothing any more.
+ *
+ * Returns 1 if it completed (whatever the result), 0 if not yet; or MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EBUSY (another thread waits
+ * for it), MDG_EFORKED.
+ */
+int mdg_test(mdg_op op,
+             int64_t *result);
+
+/**
+ * Waits until an operation completed, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: as mdg_test()). Spins as the wait
+ * policy allows, then sleeps; everything else in the runtime goes on meanwhile, and handlers are called.
+ *
+ * Returns as mdg_test(); 0: the time passed, and the operation is still posted.
+ */
+int mdg_wait(mdg_op op,
+             int64_t timeout_ns,
+             int64_t *result);
+
+/**
+ * Takes an operation back, and closes its handle: memory that was lent to it is the program's again. Does not block.
+ *
+ * A read that had completed is not lost: its bytes are in the buffer, and their number is returned. Of a write, the number of bytes
+ * that were taken before; of others 0. A connection that came of a connect is closed; one that came of an accept waits for the next.
+ *
+ * Returns 0 or more, or the error the operation ended with, or MDG_EHANDLE, MDG_ETYPE, MDG_EBUSY (another thread waits for it),
+ * MDG_EFORKED.
+ */
+int64_t mdg_cancel(mdg_op op);
+
+/**
+ * Opens a Circuit, which has an address, and is to join a group; its handle goes into *circuit. `flags` is 0 or MDG_TAGS. Any number of
+ * Circuits of a runtime share one link to each other process. Does not block.
+ *
+ * What is sent on a Circuit goes by the nearest of shared memory, a fabric and TCP that reaches the other node, looked for at the first
+ * message. Whoever waits in a call of a Circuit makes progress for all of the runtime's; nobody else does, mdg_turn() neither.
+ *
+ * mdg_close() of a Circuit waits until copies of MDG_SAFER pieces have left, and throws away what nobody unpacked.
+ *
+ * Returns 0, or MDG_EUNUSABLE (no driver of messages works here), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_circuit_open(mdg_runtime runtime,
+                     uint32_t flags,
+                     mdg_circuit *circuit);
+
+/**
+ * Copies the Circuit's address, MDG_ADDRESS bytes, to `address`. The program brings all addresses of a group to all its nodes by
+ * whatever it has. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_circuit_address(mdg_circuit circuit,
+                        void *address);
+
+/**
+ * Joins a group of `count` nodes, whose addresses lie one behind the other at `addresses`, MDG_ADDRESS bytes each: every node gives the
+ * same ones in the same order, its own among them. A node's rank is its place there. A Circuit joins once. Nothing is sent yet; does not
+ * block.
+ *
+ * Returns this node's rank, or MDG_ERANK (its own address is not among them), MDG_EADDRESS, MDG_EBUSY (it has joined before),
+ * MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_circuit_join(mdg_circuit circuit,
+                     const void *addresses,
+                     size_t count);
+
+/**
+ * Begins a message to the node of rank `to`; its handle goes into *packing. Without MDG_TAGS `tag` is 0. Nothing is sent before
+ * mdg_end_packing(); mdg_close() of the handle sends nothing. Messages may be packed in several threads. Does not block.
+ *
+ * Returns 0, or MDG_ERANK, MDG_EBUSY (no group was joined), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_begin_packing(mdg_circuit circuit,
+                      int to,
+                      uint64_t tag,
+                      mdg_packing *packing);
+
+/**
+ * Adds a piece of `len` bytes to a message. `mode` is what is promised of them: MDG_SAFER, MDG_LATER or MDG_CHEAPER; bytes that are not
+ * MDG_SAFER are lent until mdg_end_packing() returns, or the handle is closed. The receiver unpacks the same pieces in the same
+ * order; neither lengths nor modes are sent. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_pack(mdg_packing packing,
+             const void *buf,
+             size_t len,
+             int mode);
+
+/**
+ * Sends a message and closes its handle, whatever is returned; memory that was lent is the program's again.
+ *
+ * A message of pieces up to 4 KiB is on its way when this returns. For longer pieces that are not MDG_SAFER it waits for the receiver,
+ * and so it does where the receiver has 64 MiB of ours that it did not unpack: nodes that all send must also unpack now and then.
+ *
+ * Returns 0, or MDG_ELOST (the text says what was tried), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_end_packing(mdg_packing packing);
+
+/**
+ * Waits for a message, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks): of the node of rank `from`, or of
+ * MDG_ANY; with a tag that equals `tag` but for the bits of `ignore` (all ones: any tag). Of those that fit, the one that came first.
+ * Its handle goes into *unpacking. Messages may be unpacked in several threads.
+ *
+ * Returns 0, or MDG_ETIMEDOUT, MDG_ELOST (that node is gone; of MDG_ANY, all others are), MDG_ECLOSED (the Circuit was closed), MDG_ERANK,
+ * MDG_EBUSY (no group was joined), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_begin_unpacking(mdg_circuit circuit,
+                        int from,
+                        uint64_t tag,
+                        uint64_t ignore,
+                        int64_t timeout_ns,
+                        mdg_unpacking *unpacking);
+
+/**
+ * Who sent a message, and its tag. Either place may be NULL. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_sender(mdg_unpacking unpacking, int *from, uint64_t *tag);
+
+/**
+ * Takes the next piece of a message, `len` bytes to `buf`. `mode` is MDG_EXPRESS or MDG_CHEAPER; memory for the latter is lent until
+ * mdg_end_unpacking() returns, or the handle is closed. Waits for the sender only for an MDG_EXPRESS piece above 4 KiB.
+ *
+ * Returns 0, or MDG_ELOST, MDG_EMISMATCH (the sender packed other pieces), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_unpack(mdg_unpacking unpacking,
+               void *buf,
+               size_t len,
+               int mode);
+
+/**
+ * Waits until every piece of a message is there, and closes its handle, whatever is returned.
+ *
+ * Returns 0, or MDG_EMISMATCH (the sender packed other pieces), MDG_ELOST, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_end_unpacking(mdg_unpacking unpacking);
+
+/**
+ * Turns the engine: posted operations go on, handlers are called. If there is nothing to do, waits until there is, at most `timeout_ns`
+ * nanoseconds (MDG_FOREVER: without end; 0: does not block), or until mdg_call().
+ *
+ * Any call that waits turns the engine, too; a program that only waits need not call this.
+ *
+ * Returns how much was done, 0 for nothing; or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_turn(mdg_runtime runtime,
+                 int64_t timeout_ns);
+
+/**
+ * Lets a thread that waits in mdg_turn() return, or the next one that is about to; makes the descriptor of mdg_fd() readable. Does not
+ * block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_call(mdg_runtime runtime);
+
+/**
+ * A descriptor for an event loop of the program's own (poll(2), epoll(7)): readable when there is something to do for mdg_turn(), which
+ * makes it unreadable again. It is the library's: the program neither reads nor closes it, and it ends with the runtime.
+ *
+ * The first call starts a thread, which sleeps in place of the program and does no work: handlers run where the engine is turned. A
+ * program whose own descriptors are few may give them to the engine instead (mdg_watch_open()), which needs no thread. Does not block.
+ *
+ * Returns the descriptor, the same each time, or MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_fd(mdg_runtime runtime);
+
+/**
+ * Has the engine watch a descriptor of the program's: `handler` is called with `user`, the watch and the events, once a turn as long
+ * as one of the asked events lasts (it is not told once only). Its handle goes into *watch.
+ *
+ * `events` and what is told are those of poll(2): POLLIN, POLLPRI, POLLOUT, POLLRDHUP; POLLERR and POLLHUP are told in any case. The
+ * descriptor stays the program's, and must stay open until the watch is closed. One descriptor can be watched once in a runtime.
+ * Handlers of the descriptors of one runtime are called one after the other. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_ESYSTEM (EPERM: a file that one cannot wait for; EEXIST: it is watched), MDG_EHANDLE, MDG_ETYPE,
+ * MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_watch_open(mdg_runtime runtime,
+                   int fd,
+                   uint32_t events,
+                   mdg_handler handler,
+                   void *user,
+                   mdg_watch *watch);
+
+/**
+ * Other events of a watched descriptor count from now on. Does not block.
+ *
+ * Returns 0, or MDG_ESYSTEM (the descriptor was closed), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_watch_change(mdg_watch watch, uint32_t events);
+
+/**
+ * Sets a timer: `handler` is called with `user`, the timer and how often it ran out since it was last called, `delay_ns` nanoseconds from
+ * now and, if `period_ns` is not 0, every so many after that. It runs out while somebody turns the engine, else when that is next done.
+ * Its handle goes into *timer; one that has run out for good must be closed, too. Does not block.
+ *
+ * Returns 0, or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
+ */
+int mdg_timer_open(mdg_runtime runtime,
+                   uint64_t delay_ns,
+                   uint64_t period_ns,
+                   mdg_handler handler,
+                   void *user,
+                   mdg_timer *timer);
+
+/**
+ * How much the sources of a class may do each time the engine is turned, at least 1; 16 unless set. Takes effect at once.
+ *
+ * Classes are the drivers ("loopback", "shm", "tcp"), "descriptors" and "timers". Does not block.
+ *
+ * Returns 0, or MDG_EINVAL (no such class; the text names them), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_set_weight(mdg_runtime runtime,
+                   const char *class_name,
+                   uint32_t weight);
+
+/**
+ * How much the sources of a class have done so far: reads, writes, accepts and connects that completed, events of descriptors, timers that
+ * ran out. Operations that complete in the thread that waits for them are not counted. Does not block.
+ *
+ * Returns that, or MDG_EINVAL (no such class), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int64_t mdg_work_done(mdg_runtime runtime,
+                      const char *class_name);
+
+/**
+ * Looks at the kernel only with every so many turns of the engine (at least 1; 32 unless set) while there are links in memory to look at,
+ * which costs a thousandth of that. Takes effect at once. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_set_kernel_every(mdg_runtime runtime,
+                         uint32_t turns);
+
+/**
+ * The longest time in nanoseconds that a waiting thread looks again and again before it sleeps; 0 turns that off (50,000 unless set here or
+ * by MADRIGAL_SPIN_US). Takes effect at once. Does not block.
+ *
+ * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_set_spin(mdg_runtime runtime,
+                 uint64_t ns);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* MADRIGAL_H */

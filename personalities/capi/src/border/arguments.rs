@@ -1,0 +1,140 @@
+//! Arguments that come as pointers.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
+
+use madrigal_sys::piece::Piece;
+
+use super::types::mdg_handler;
+use crate::codes::MDG_EINVAL;
+use crate::failure::{Failure, note};
+
+/// A handler of C's, and what it is called with.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    function: unsafe extern "C" fn(*mut c_void, u64, i64),
+    user: *mut c_void,
+}
+
+// SAFETY: the pointer is only handed back to the program's function, which the program lets be called from any thread.
+unsafe impl Send for Call {}
+// SAFETY: as above.
+unsafe impl Sync for Call {}
+
+impl Call {
+    /// The handler, if one was given.
+    pub(super) fn new(function: mdg_handler, user: *mut c_void) -> Option<Self> {
+        function.map(|function| Self { function, user })
+    }
+
+    /// Calls it with a result; of a failure with its code, whose text is this thread's last.
+    pub(super) fn call(self, handle: u64, result: Result<i64, Failure>) {
+        let result = result.unwrap_or_else(|failure| i64::from(note(failure)));
+        // SAFETY: the program gave us the function and vouches that it may be called with what it gave beside it.
+        unsafe { (self.function)(self.user, handle, result) };
+    }
+}
+
+/// A text that ends with a nul.
+///
+/// # Safety
+/// Null, or a text that stays as it is meanwhile.
+pub(super) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    if at.is_null() {
+        return Err(Failure::new(MDG_EINVAL, format!("{what} is NULL")));
+    }
+    // SAFETY: the caller's contract.
+    let text = unsafe { CStr::from_ptr(at) };
+    text.to_str().map_err(|_| Failure::new(MDG_EINVAL, format!("{what} is not UTF-8")))
+}
+
+/// Memory of the program's, lent until the operation is over.
+///
+/// # Safety
+/// As [`Piece::lend`], unless it is null.
+#[inline]
+pub(super) unsafe fn memory(at: *const c_void, len: usize) -> Result<Piece, Failure> {
+    if len == 0 {
+        return Ok(Piece::EMPTY);
+    }
+    if at.is_null() || isize::try_from(len).is_err() {
+        return Err(no_memory(len));
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { Piece::lend(at.cast(), len) })
+}
+
+#[cold]
+fn no_memory(len: usize) -> Failure {
+    Failure::new(MDG_EINVAL, format!("the buffer is NULL, or cannot have {len} bytes"))
+}
+
+/// Where a result goes.
+pub(super) struct Place<T>(*mut T);
+
+impl<T> Place<T> {
+    /// The place, which must not be null.
+    pub(super) fn new(at: *mut T, what: &str) -> Result<Self, Failure> {
+        if at.is_null() { Err(Failure::new(MDG_EINVAL, format!("{what} is NULL"))) } else { Ok(Self(at)) }
+    }
+
+    /// Puts the result there.
+    ///
+    /// # Safety
+    /// A `T` may be written there.
+    pub(super) unsafe fn put(self, value: T) {
+        // SAFETY: not null, and the caller's contract.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Copies a text and a nul to `len` bytes at `at`, as much as fits; how long the text is.
+///
+/// # Safety
+/// So many bytes may be written there, unless it is null.
+pub(super) unsafe fn give_text(at: *mut c_char, len: usize, text: &str) -> Result<i64, Failure> {
+    if at.is_null() && len > 0 {
+        return Err(Failure::new(MDG_EINVAL, "the buffer is NULL"));
+    }
+    if let Some(room) = len.checked_sub(1) {
+        let mut fits = room.min(text.len());
+        while !text.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        // SAFETY: `fits` is less than `len`, and the caller's contract.
+        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), at.cast(), fits) };
+        // SAFETY: as above.
+        unsafe { at.add(fits).write(0) };
+    }
+    Ok(text.len() as i64)
+}
+
+/// A descriptor of the program's.
+///
+/// # Safety
+/// Open as long as the result is used, unless it is negative.
+pub(super) unsafe fn descriptor<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Failure> {
+    if fd < 0 {
+        return Err(Failure::new(MDG_EINVAL, format!("{fd} is no descriptor")));
+    }
+    // SAFETY: the caller's contract, and it is not -1.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Exactly one of a handler and a place for the operation's handle is given.
+pub(super) fn one_of(handler: Option<Call>, op: *mut u64) -> Result<How, Failure> {
+    match (handler, op.is_null()) {
+        (Some(call), true) => Ok(How::Call(call)),
+        (None, false) => Ok(How::Keep(Place(op))),
+        (Some(_), false) => Err(Failure::new(MDG_EINVAL, "both a handler and a place for the operation are given")),
+        (None, true) => Err(Failure::new(MDG_EINVAL, "neither a handler nor a place for the operation is given")),
+    }
+}
+
+/// How a posted operation completes.
+pub(super) enum How {
+    /// The handler is called.
+    Call(Call),
+    /// Its handle goes there.
+    Keep(Place<u64>),
+}

@@ -1,0 +1,154 @@
+//! Links, and where they arrive: the calls that wait.
+
+use core::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use super::arguments::{Place, memory, text};
+use super::guard::{count, status};
+use super::types::{mdg_acceptor, mdg_link, mdg_runtime};
+use crate::codes::{MDG_ETIMEDOUT, MDG_OK};
+use crate::dial::dial;
+use crate::doors::Doors;
+use crate::failure::Failure;
+use crate::link::Link;
+use crate::object::{Object, add, with};
+use crate::runtime::Runtime;
+use crate::slot::{Slot, Then};
+use crate::table::Lane;
+
+/// The runtime of a handle.
+pub(super) fn runtime_of(handle: mdg_runtime) -> Result<Arc<Runtime>, Failure> {
+    with(handle, Lane::Main, |runtime: &Arc<Runtime>| Ok(Arc::clone(runtime)))
+}
+
+/// The acceptor of a handle.
+pub(super) fn doors_of(handle: mdg_acceptor) -> Result<Arc<Doors>, Failure> {
+    with(handle, Lane::Main, |doors: &Arc<Doors>| Ok(Arc::clone(doors)))
+}
+
+/// Listens at an address by the driver it names, and puts the acceptor's handle into *acceptor.
+///
+/// Addresses are "tcp://ADDRESS:PORT" with numbers (port 0: the kernel's choice, see mdg_address()), "shm://NAME" among processes of one
+/// user on one host, "loopback://NAME" inside this process. Links can arrive as soon as this returns, and wait to be accepted. Does not
+/// block.
+///
+/// Returns 0, or MDG_EADDRESS, MDG_ENODRIVER, MDG_EINUSE, MDG_EUNUSABLE, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL,
+/// MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_listen(runtime: mdg_runtime, at: *const c_char, acceptor: *mut mdg_acceptor) -> c_int {
+    status(|| {
+        let place = Place::new(acceptor, "`acceptor`")?;
+        let runtime = runtime_of(runtime)?;
+        // SAFETY: the program vouches for its text.
+        let at = unsafe { text(at, "`at`") }?.parse()?;
+        let api = runtime.api.listen(&at)?;
+        let address = api.locator().to_string();
+        let handle = add::<Arc<Doors>>(Object::Doors(Doors::new(runtime, address, vec![api])))?;
+        // SAFETY: the program vouches for its pointers.
+        unsafe { place.put(handle) };
+        Ok(MDG_OK)
+    })
+}
+
+/// Listens as NAME by every driver that may be used and works here, on this host only. The acceptor's address (mdg_address()) is a card,
+/// one word to hand to others: who connects to it goes by the best path there is (mdg_why() says which, and why not the others).
+///
+/// Does not block. Returns as mdg_listen().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_serve(runtime: mdg_runtime, name: *const c_char, acceptor: *mut mdg_acceptor) -> c_int {
+    status(|| {
+        let place = Place::new(acceptor, "`acceptor`")?;
+        let runtime = runtime_of(runtime)?;
+        // SAFETY: the program vouches for its text.
+        let server = runtime.api.serve(unsafe { text(name, "`name`") }?)?;
+        let doors = Doors::new(runtime, server.card().to_string(), server.acceptors().to_vec());
+        let handle = add::<Arc<Doors>>(Object::Doors(doors))?;
+        // SAFETY: the program vouches for its pointers.
+        unsafe { place.put(handle) };
+        Ok(MDG_OK)
+    })
+}
+
+/// Waits for the next link that arrives, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its
+/// handle into *link. Turns the engine meanwhile.
+///
+/// Returns 0, or MDG_ETIMEDOUT, MDG_ECLOSED (the acceptor was closed), MDG_ESYSTEM (later it may do), MDG_EHANDLE, MDG_ETYPE,
+/// MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_accept(acceptor: mdg_acceptor, timeout_ns: i64, link: *mut mdg_link) -> c_int {
+    status(|| {
+        let place = Place::new(link, "`link`")?;
+        let doors = doors_of(acceptor)?;
+        let slot = Slot::new();
+        doors.accept(Then::Keep(Arc::clone(&slot)));
+        // Given up, it may still have come in time.
+        let arrival = doors.runtime.wait(&slot, timeout_ns).or_else(|| slot.give_up());
+        let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("nobody connected to {} in time", doors.address)));
+        let api = arrival.unwrap_or_else(late)?;
+        let object = Link { runtime: Arc::clone(&doors.runtime), api, choice: None };
+        let handle = add::<Link>(Object::Link(Box::new(object)))?;
+        // SAFETY: the program vouches for its pointers.
+        unsafe { place.put(handle) };
+        Ok(MDG_OK)
+    })
+}
+
+/// Connects to an address (see mdg_listen()) or a card (see mdg_serve()), waits at most `timeout_ns` nanoseconds (MDG_FOREVER: until it
+/// is decided, which takes no more than 15 s for each path) and puts the link's handle into *link. Turns the engine meanwhile. The peer
+/// may not have accepted yet: what is written waits for it.
+///
+/// Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ESYSTEM, MDG_EHANDLE,
+/// MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_connect(
+    runtime: mdg_runtime,
+    to: *const c_char,
+    timeout_ns: i64,
+    link: *mut mdg_link,
+) -> c_int {
+    status(|| {
+        let place = Place::new(link, "`link`")?;
+        let runtime = runtime_of(runtime)?;
+        // SAFETY: the program vouches for its text.
+        let to = unsafe { text(to, "`to`") }?;
+        let slot = Slot::new();
+        dial(&runtime, to, Then::Keep(Arc::clone(&slot)))?;
+        let made = runtime.wait(&slot, timeout_ns).or_else(|| slot.give_up());
+        let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("cannot connect to {to}: it was not decided in time")));
+        let (api, choice) = made.unwrap_or_else(late)?;
+        let handle = add::<Link>(Object::Link(Box::new(Link { runtime, api, choice })))?;
+        // SAFETY: the program vouches for its pointers.
+        unsafe { place.put(handle) };
+        Ok(MDG_OK)
+    })
+}
+
+/// Reads into `buf`, up to `len` bytes: waits until there is at least one, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end;
+/// 0: only looks). Spins as the wait policy allows, then sleeps; other links go on meanwhile. The buffer is the program's again when
+/// this returns. Reads of one link complete in the order they began.
+///
+/// Returns how many bytes were read, 0 at the end of the stream (or if `len` is 0), or MDG_ETIMEDOUT (nothing was lost), MDG_ERESET (the
+/// peer died, or closed without reading what we had sent), MDG_ECLOSED (our own side), MDG_ECORRUPT, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE,
+/// MDG_EINVAL, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_read(link: mdg_link, buf: *mut c_void, len: usize, timeout_ns: i64) -> i64 {
+    count(|| {
+        // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
+        let piece = unsafe { memory(buf, len) }?;
+        with(link, Lane::Main, |link: &Link| link.read(piece, timeout_ns))
+    })
+}
+
+/// Writes `len` bytes from `buf`: waits until all were taken, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only what
+/// there is room for now). The buffer is the program's again when this returns. Bytes that were taken are not yet the peer's.
+///
+/// Returns how many bytes were taken, less than `len` only if the time passed; or MDG_ETIMEDOUT (none were), MDG_EGONE (the peer closed,
+/// or died), MDG_ECLOSED (our own side), MDG_ECORRUPT, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_write(link: mdg_link, buf: *const c_void, len: usize, timeout_ns: i64) -> i64 {
+    count(|| {
+        // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
+        let piece = unsafe { memory(buf, len) }?;
+        with(link, Lane::Second, |link: &Link| link.write(piece, timeout_ns))
+    })
+}

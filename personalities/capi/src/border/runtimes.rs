@@ -1,0 +1,153 @@
+//! Runtimes, what every handle has, and the end of everything.
+
+use core::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use super::arguments::{Place, descriptor, give_text};
+use super::guard::{be_quiet, count, status};
+use super::types::{mdg_handle, mdg_runtime};
+use crate::codes::{MDG_ETYPE, MDG_OK};
+use crate::failure::Failure;
+use crate::object::{Object, add, all, any, take};
+use crate::runtime::Runtime;
+use crate::{fork, why};
+
+/// The library's version, such as "0.1.0". The text is static. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn mdg_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Opens a runtime, configured by the environment's MADRIGAL_* variables (madrigal(1)), and puts its handle into *runtime.
+///
+/// A process may have several; they share nothing. Nothing listens and no thread is started. Everything else is opened from a runtime,
+/// and closed with it. A process that forks later has children that cannot use Madrigal (MDG_EFORKED); one that forks before may. Does
+/// not block. Thread-safe, as every function here.
+///
+/// Returns 0, or MDG_EINVAL, MDG_ESYSTEM (no descriptor is free), MDG_EFULL, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
+    status(|| {
+        let place = Place::new(runtime, "`runtime`")?;
+        be_quiet();
+        fork::begin()?;
+        let handle = add::<Arc<Runtime>>(Object::Runtime(Runtime::open()?))?;
+        // SAFETY: the program vouches for its pointers.
+        unsafe { place.put(handle) };
+        Ok(MDG_OK)
+    })
+}
+
+/// Closes whatever a handle names. The handle is nothing from then on, and no call is refused for being made too late.
+///
+/// * A runtime: everything opened from it is closed first, at once. Operations that are posted complete with MDG_ECLOSED, and their
+///   handlers are called before this returns, or in a thread that is turning the engine at this moment. No memory that was lent is
+///   touched any more, and every descriptor is closed. Waits for a thread that mdg_fd() began.
+/// * A link: as mdg_post_close(): what was posted to be written is written, as long as somebody turns the engine; what is posted to be
+///   read completes with MDG_ECLOSED. Bytes of the peer's that were not read are dropped, and it is told so by a reset.
+/// * An acceptor: nobody listens any more; accepts complete with MDG_ECLOSED.
+/// * An operation: it is taken back, as by mdg_cancel().
+/// * A Circuit: who waits for a message of it gets MDG_ECLOSED. See mdg_circuit_open().
+/// * A message that is packed or unpacked: it is not sent, or the rest of it is thrown away.
+/// * A watch or a timer: its handler is not called any more, but may be running in another thread.
+///
+/// Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
+/// MDG_EBUSY (an operation that another thread waits for), MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
+    status(|| {
+        let object = any(handle)?;
+        if let Object::Runtime(runtime) = &*object {
+            return close_runtime(handle, runtime);
+        }
+        match &*object {
+            Object::Op(op) => {
+                let mut asked = op.ask()?;
+                take(handle)?;
+                // What it came to is nobody's concern any more.
+                let _ = asked.cancel();
+            }
+            other => {
+                take(handle)?;
+                end(other);
+            }
+        }
+        Ok(MDG_OK)
+    })
+}
+
+/// What an object does at its end, once its handle is gone.
+fn end(object: &Object) {
+    match object {
+        Object::Link(link) => drop(link.api.close()),
+        Object::Doors(doors) => doors.close(),
+        Object::Watch(_, watch) => {
+            // SAFETY: the kernel looks the number up; if the program closed it before, it finds nothing that is in the set.
+            if let Ok(fd) = unsafe { descriptor(watch.fd()) } {
+                watch.end(fd);
+            }
+        }
+        Object::Timer(_, timer) => timer.end(),
+        Object::Circuit(circuit) => circuit.close(),
+        Object::Op(_) | Object::Packing(_) | Object::Unpacking(_) | Object::Runtime(_) => {}
+    }
+}
+
+fn close_runtime(handle: mdg_handle, runtime: &Arc<Runtime>) -> Result<c_int, Failure> {
+    take(handle)?;
+    // What another thread opens from now on is closed by that thread.
+    runtime.shut();
+    for handle in all() {
+        let Ok(object) = any(handle) else { continue };
+        if !Arc::ptr_eq(object.runtime(), runtime) {
+            continue;
+        }
+        if let Object::Link(link) = &*object {
+            link.api.abort();
+        }
+        if let Object::Op(op) = &*object
+            && let Ok(mut asked) = op.ask()
+        {
+            let _ = asked.cancel();
+        }
+        // One that another thread waits for ends by itself: what it waits for has ended.
+        if take(handle).is_ok() {
+            end(&object);
+        }
+    }
+    runtime.finish();
+    Ok(MDG_OK)
+}
+
+/// Copies what is known of a handle to `buf`, as JSON that ends with a nul, cut to `len` bytes.
+///
+/// Of a link: its driver and adapter, both addresses, and where Madrigal chose the path, the others and why not. Of a runtime: every
+/// driver, whether it works here and why not, and what was wrong with the environment. More members may come. Does not block.
+///
+/// Returns the text's length without the nul (call again with more room where that is `len` or more), or MDG_EHANDLE, MDG_EINVAL (`buf`
+/// is NULL and `len` is not 0), MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_why(handle: mdg_handle, buf: *mut c_char, len: usize) -> i64 {
+    count(|| {
+        let text = why::why(&*any(handle)?);
+        // SAFETY: the program vouches for its buffer.
+        unsafe { give_text(buf, len, &text) }
+    })
+}
+
+/// Copies an address to `buf`, a text that ends with a nul, cut to `len` bytes: of an acceptor, what others connect to (a port that was
+/// left open is filled in); of a link, the peer's address as far as the driver knows it. Does not block.
+///
+/// Returns the text's length without the nul, or MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL (`buf` is NULL and `len` is not 0), MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_address(handle: mdg_handle, buf: *mut c_char, len: usize) -> i64 {
+    count(|| {
+        let text = match &*any(handle)? {
+            Object::Doors(doors) => doors.address.clone(),
+            Object::Link(link) => link.api.peer().to_string(),
+            _ => return Err(Failure::new(MDG_ETYPE, "only links and acceptors have addresses")),
+        };
+        // SAFETY: the program vouches for its buffer.
+        unsafe { give_text(buf, len, &text) }
+    })
+}

@@ -1,0 +1,36 @@
+//! Madrigal for C, and for every language that can call C: `libmadrigal.so`, `madrigal.h`, `madrigal.pc`.
+//!
+//! The header is written out of this source (`tests/header.rs`): the comment of an exported function is its contract. What is exported
+//! lies in `border`; everything else is safe code about Rust's own types.
+//!
+//! ```text
+//!   border      the exported functions: pointers become references, handles become objects, failures become codes
+//!      |
+//!   object      what a handle stands for, and the one table of them
+//!      |
+//!   runtime  link  doors  dial  op  circuit  sources  watcher  why     the objects
+//!      |
+//!   table       handles: found without a lock, told apart by kind and age
+//!   failure     codes and what is said of them;  fork  a child of fork(2) is found out
+//! ```
+//! Rules: nothing unwinds into C; a handle that was closed, never was, or is of another kind is an error, as is any call of a forked
+//! child; nothing is printed, and no thread is made but the one of [`border::engine::mdg_fd`].
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc, reason = "the comment of an exported function is its contract, for C")]
+
+pub mod border;
+mod circuit;
+pub mod codes;
+mod dial;
+mod doors;
+mod failure;
+mod fork;
+mod link;
+mod object;
+mod op;
+mod runtime;
+mod slot;
+mod sources;
+mod table;
+mod watcher;
+mod why;

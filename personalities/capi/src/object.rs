@@ -1,0 +1,145 @@
+//! What a handle stands for, and the one table of all handles of the process.
+
+use std::sync::Arc;
+
+use crate::circuit::{Circuit, Packing, Unpacking};
+use crate::codes::{MDG_ECLOSED, MDG_EFULL, MDG_EHANDLE, MDG_ETYPE};
+use crate::doors::Doors;
+use crate::failure::Failure;
+use crate::link::Link;
+use crate::op::Op;
+use crate::runtime::Runtime;
+use crate::sources::{Timer, Watch};
+use crate::table::{Inside, Lane, Table, kind_of};
+
+/// What a handle stands for.
+pub(crate) enum Object {
+    Runtime(Arc<Runtime>),
+    Link(Box<Link>),
+    Doors(Arc<Doors>),
+    Op(Box<Op>),
+    Watch(Arc<Runtime>, Watch),
+    Timer(Arc<Runtime>, Timer),
+    Circuit(Arc<Circuit>),
+    Packing(Box<Packing>),
+    Unpacking(Box<Unpacking>),
+}
+
+static TABLE: Table<Object> = Table::new();
+
+impl Object {
+    /// The runtime it was opened from; itself, of a runtime.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        match self {
+            Self::Runtime(runtime) | Self::Watch(runtime, _) | Self::Timer(runtime, _) => runtime,
+            Self::Link(link) => &link.runtime,
+            Self::Doors(doors) => &doors.runtime,
+            Self::Op(op) => &op.runtime,
+            Self::Circuit(circuit) => &circuit.runtime,
+            Self::Packing(packing) => &packing.circuit.runtime,
+            Self::Unpacking(unpacking) => &unpacking.circuit.runtime,
+        }
+    }
+}
+
+/// A kind of object.
+pub(crate) trait Kind {
+    /// The number in its handles, and what it is called.
+    const NUMBER: u8;
+    const NAME: &'static str;
+
+    fn of(object: &Object) -> Option<&Self>;
+}
+
+macro_rules! kinds {
+    ($($number:literal $name:literal $kind:ty: $pattern:pat => $found:expr;)*) => {
+        $(impl Kind for $kind {
+            const NUMBER: u8 = $number;
+            const NAME: &'static str = $name;
+
+            #[inline]
+            fn of(object: &Object) -> Option<&Self> {
+                match object {
+                    $pattern => Some($found),
+                    _ => None,
+                }
+            }
+        })*
+
+        /// What the objects of a handle's kind are called.
+        pub(crate) fn kind_name(kind: u8) -> &'static str {
+            match kind {
+                $($number => $name,)*
+                _ => "nothing",
+            }
+        }
+    };
+}
+
+kinds! {
+    1 "a runtime" Arc<Runtime>: Object::Runtime(runtime) => runtime;
+    2 "a link" Link: Object::Link(link) => link;
+    3 "an acceptor" Arc<Doors>: Object::Doors(doors) => doors;
+    4 "an operation" Op: Object::Op(op) => op;
+    5 "a watched descriptor" Watch: Object::Watch(_, watch) => watch;
+    6 "a timer" Timer: Object::Timer(_, timer) => timer;
+    7 "a Circuit" Arc<Circuit>: Object::Circuit(circuit) => circuit;
+    8 "a message that is packed" Packing: Object::Packing(packing) => packing;
+    9 "a message that is unpacked" Unpacking: Object::Unpacking(unpacking) => unpacking;
+}
+
+/// Adds an object of that kind: its handle.
+pub(crate) fn add<K: Kind>(object: Object) -> Result<u64, Failure> {
+    let runtime = Arc::clone(object.runtime());
+    let handle = TABLE.add(K::NUMBER, object).map_err(|_| Failure::new(MDG_EFULL, "1,048,576 handles are open"))?;
+    // Who closes the runtime does so before it looks for what was opened from it.
+    if runtime.is_shut() {
+        TABLE.take(handle);
+        return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
+    }
+    Ok(handle)
+}
+
+/// The object of a handle, by the way of `lane`.
+#[inline]
+pub(crate) fn with<K: Kind, R>(
+    handle: u64,
+    lane: Lane,
+    run: impl FnOnce(&K) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let Some(object) = TABLE.enter(handle, lane) else { return Err(missing(handle)) };
+    match K::of(&object) {
+        Some(object) => run(object),
+        None => Err(other_kind(handle, K::NAME)),
+    }
+}
+
+/// The object of a handle, of whatever kind.
+pub(crate) fn any(handle: u64) -> Result<Inside<'static, Object>, Failure> {
+    TABLE.enter(handle, Lane::Main).ok_or_else(|| missing(handle))
+}
+
+/// Takes a handle away; an error if another thread did so first.
+pub(crate) fn take(handle: u64) -> Result<(), Failure> {
+    if TABLE.take(handle) { Ok(()) } else { Err(missing(handle)) }
+}
+
+/// Every handle there is.
+pub(crate) fn all() -> Vec<u64> {
+    TABLE.handles()
+}
+
+#[cold]
+fn missing(handle: u64) -> Failure {
+    let what = kind_name(kind_of(handle));
+    Failure::new(
+        MDG_EHANDLE,
+        format!("no such handle: {handle:#x} would be {what} that was closed before, or never was"),
+    )
+}
+
+#[cold]
+fn other_kind(handle: u64, wanted: &str) -> Failure {
+    let what = kind_name(kind_of(handle));
+    Failure::new(MDG_ETYPE, format!("handle {handle:#x} is {what}, and {wanted} was wanted"))
+}

@@ -1,0 +1,110 @@
+//! Posted operations that complete by test or wait.
+
+use core::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use madrigal::{Choice, ReadOp, VLink, WriteOp};
+
+use crate::codes::MDG_EBUSY;
+use crate::dial::Made;
+use crate::doors::{Arrival, Doors};
+use crate::failure::Failure;
+use crate::link::named;
+use crate::runtime::{Runtime, deadline};
+use crate::slot::Slot;
+
+/// What came of an operation.
+pub(crate) enum Outcome {
+    /// So many bytes; 0 for a close.
+    Count(i64),
+    /// A link.
+    Link(VLink, Option<Choice>),
+}
+
+/// A posted operation. One thread at a time asks for it.
+pub(crate) struct Op {
+    pub(crate) runtime: Arc<Runtime>,
+    posted: Mutex<Option<Posted>>,
+}
+
+pub(crate) enum Posted {
+    Read(VLink, ReadOp<'static>),
+    Write(VLink, WriteOp<'static>, usize),
+    Connect(Arc<Slot<Made>>),
+    Accept(Arc<Doors>, Arc<Slot<Arrival>>),
+    Close(Arc<Slot<()>>),
+}
+
+/// The operation, for the thread that asks.
+pub(crate) struct Asked<'o>(&'o Op, MutexGuard<'o, Option<Posted>>);
+
+impl Op {
+    pub(crate) fn new(runtime: &Arc<Runtime>, posted: Posted) -> Self {
+        Self { runtime: Arc::clone(runtime), posted: Mutex::new(Some(posted)) }
+    }
+
+    /// Nobody else asks for it from now on; an error if somebody does.
+    pub(crate) fn ask(&self) -> Result<Asked<'_>, Failure> {
+        match self.posted.try_lock() {
+            Ok(posted) => Ok(Asked(self, posted)),
+            Err(TryLockError::Poisoned(posted)) => Ok(Asked(self, posted.into_inner())),
+            Err(TryLockError::WouldBlock) => {
+                Err(Failure::new(MDG_EBUSY, "another thread tests this operation or waits for it"))
+            }
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Looks whether it completed, for so long; what came of it, once.
+    pub(crate) fn wait(&mut self, timeout_ns: i64) -> Option<Result<Outcome, Failure>> {
+        let runtime = &self.0.runtime;
+        let outcome = match self.1.as_mut()? {
+            Posted::Read(link, op) => {
+                let done = if timeout_ns == 0 { op.poll() } else { op.wait_until(deadline(timeout_ns)) };
+                let Poll::Ready(outcome) = done else { return None };
+                outcome.map(|filled| Outcome::Count(filled.len as i64)).map_err(|error| named(link, error))
+            }
+            Posted::Write(link, op, len) => {
+                let done = if timeout_ns == 0 { op.poll() } else { op.wait_until(deadline(timeout_ns)) };
+                let Poll::Ready(outcome) = done else { return None };
+                outcome.map(|_| Outcome::Count(*len as i64)).map_err(|error| named(link, error))
+            }
+            Posted::Connect(slot) => runtime.wait(slot, timeout_ns)?.map(|(link, choice)| Outcome::Link(link, choice)),
+            Posted::Accept(_, slot) => runtime.wait(slot, timeout_ns)?.map(|link| Outcome::Link(link, None)),
+            Posted::Close(slot) => Ok(Outcome::Count(runtime.wait(slot, timeout_ns).map(|()| 0)?)),
+        };
+        *self.1 = None;
+        Some(outcome)
+    }
+
+    /// Takes it back: whatever memory was lent to it is free. What a read or a write came to before: its bytes.
+    pub(crate) fn cancel(&mut self) -> Result<i64, Failure> {
+        match self.1.take() {
+            None => Ok(0),
+            Some(Posted::Read(link, op)) => match op.cancel() {
+                None => Ok(0),
+                Some(outcome) => outcome.map(|filled| filled.len as i64).map_err(|error| named(&link, error)),
+            },
+            Some(Posted::Write(link, op, len)) => match op.cancel() {
+                Ok(taken) => Ok(taken.unwrap_or(len) as i64),
+                Err(error) => Err(named(&link, error)),
+            },
+            // A link that came of it is closed with it.
+            Some(Posted::Connect(slot)) => {
+                drop(slot.give_up());
+                Ok(0)
+            }
+            Some(Posted::Accept(doors, slot)) => {
+                if let Some(arrival) = slot.give_up() {
+                    doors.give_back(arrival);
+                }
+                Ok(0)
+            }
+            Some(Posted::Close(slot)) => {
+                slot.give_up();
+                Ok(0)
+            }
+        }
+    }
+}

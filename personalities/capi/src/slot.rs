@@ -1,0 +1,106 @@
+//! Where an outcome is put for whoever asks for it; or a function that is called with it.
+
+use core::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use madrigal::wait::Waiter;
+
+/// Where the outcome of one operation is put.
+pub(crate) struct Slot<T> {
+    state: Mutex<State<T>>,
+    pub(crate) waiter: Waiter,
+}
+
+enum State<T> {
+    Waiting,
+    Done(T),
+    /// It was taken, or nobody wants it any more.
+    Over,
+}
+
+impl<T> Slot<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::Waiting), waiter: Waiter::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        lock(&self.state)
+    }
+
+    /// Whether the outcome is there.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(*self.lock(), State::Done(_))
+    }
+
+    /// The outcome, if it is there.
+    pub(crate) fn take(&self) -> Option<T> {
+        let mut state = self.lock();
+        if !matches!(*state, State::Done(_)) {
+            return None;
+        }
+        match mem::replace(&mut *state, State::Over) {
+            State::Done(outcome) => Some(outcome),
+            State::Waiting | State::Over => None,
+        }
+    }
+
+    /// Nobody wants the outcome any more; if it is there already, it comes back.
+    pub(crate) fn give_up(&self) -> Option<T> {
+        match mem::replace(&mut *self.lock(), State::Over) {
+            State::Done(outcome) => Some(outcome),
+            State::Waiting | State::Over => None,
+        }
+    }
+}
+
+/// Who is told of an outcome.
+pub(crate) enum Then<T> {
+    /// It is put there.
+    Keep(Arc<Slot<T>>),
+    /// It is called.
+    Call(Box<dyn FnOnce(T) + Send>),
+}
+
+impl<T> Then<T> {
+    /// Tells it; what nobody wants any more comes back.
+    pub(crate) fn tell(self, outcome: T) -> Option<T> {
+        match self {
+            Self::Keep(slot) => {
+                let mut state = slot.lock();
+                if !matches!(*state, State::Waiting) {
+                    return Some(outcome);
+                }
+                *state = State::Done(outcome);
+                None
+            }
+            Self::Call(call) => {
+                call(outcome);
+                None
+            }
+        }
+    }
+}
+
+/// Locks; what a panic left behind is whole, for nothing that may panic is done under these locks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_taken_once_and_comes_back_from_who_gave_up() {
+        let slot = Slot::new();
+        assert_eq!((slot.is_done(), slot.take()), (false, None));
+        assert_eq!(Then::Keep(Arc::clone(&slot)).tell(5), None);
+        assert_eq!((slot.is_done(), slot.take(), slot.take()), (true, Some(5), None));
+        let slot = Slot::new();
+        assert_eq!(slot.give_up(), None);
+        assert_eq!(Then::Keep(Arc::clone(&slot)).tell(6), Some(6));
+        let slot = Slot::new();
+        Then::Keep(Arc::clone(&slot)).tell(7);
+        assert_eq!((slot.give_up(), slot.take()), (Some(7), None));
+    }
+}

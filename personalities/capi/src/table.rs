@@ -1,0 +1,344 @@
+//! Handles: numbers that C keeps for our objects. A number that is out of date, made up, or of another kind finds nothing.
+//!
+//! ```text
+//!   handle = kind (7 bits) | age of the place (36) | place (20)          never 0, never negative as a signed number
+//! ```
+//! Looking one up takes no lock: who does so first says that it is *inside* the place, then compares the place's handle. Who closes
+//! first takes the handle away, then looks whether somebody is inside. So the object is there as long as anybody is inside who saw its
+//! handle, and whoever comes last drops it.
+//!
+//! Of those inside at the same time one in each *lane* has a word of its own, which costs it one exchange and a store; the others are
+//! counted. A link's readers and writers have different lanes, so they do not meet.
+
+use core::cell::UnsafeCell;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Places in a chunk, and chunks: 2^20 handles.
+const CHUNK: usize = 1 << 10;
+const CHUNKS: usize = 1 << 10;
+const PLACE_BITS: u32 = 20;
+const AGE_BITS: u32 = 36;
+
+/// A way into a place. Each has a word of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    Main = 0,
+    Second = 1,
+}
+
+/// There is no room for another handle.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+/// The kind a handle says it is of.
+#[inline]
+pub(crate) fn kind_of(handle: u64) -> u8 {
+    (handle >> (PLACE_BITS + AGE_BITS)) as u8
+}
+
+/// A table of objects.
+pub(crate) struct Table<T> {
+    chunks: [OnceLock<Box<[Place<T>]>>; CHUNKS],
+    free: Mutex<Free>,
+    /// How many places have an entry in `Free::lingering`.
+    lingering: AtomicUsize,
+}
+
+/// Places that are not in use.
+struct Free {
+    /// From here on none ever was.
+    next: usize,
+    /// Used before. The last one freed is taken first.
+    places: Vec<usize>,
+    /// Closed while somebody was inside, and the handle that was.
+    lingering: Vec<u64>,
+}
+
+/// A place for an object. Two lines of a cache: what every look-up writes, and the rest.
+#[repr(align(64))]
+struct Place<T> {
+    handle: AtomicU64,
+    inside: [AtomicU32; 2],
+    more: AtomicU32,
+    /// The handle that was taken away while its object is still there; else 0.
+    closed: AtomicU64,
+    age: AtomicU64,
+    object: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the object is written by who took the place off the free list and dropped by who took `closed` off, both of them alone, and
+// only shared between: it is `Sync` for that, and `Send` for being dropped elsewhere.
+unsafe impl<T: Send + Sync> Sync for Place<T> {}
+
+impl<T> Place<T> {
+    fn new() -> Self {
+        Self {
+            handle: AtomicU64::new(0),
+            inside: Default::default(),
+            more: AtomicU32::new(0),
+            closed: AtomicU64::new(0),
+            age: AtomicU64::new(0),
+            object: UnsafeCell::new(None),
+        }
+    }
+
+    fn nobody_is_inside(&self) -> bool {
+        // SYNC: SeqCst, after the handle was taken away; pairs with `Table::enter`.
+        self.inside.iter().all(|word| word.load(Ordering::SeqCst) == 0) && self.more.load(Ordering::SeqCst) == 0
+    }
+}
+
+impl<T> Table<T> {
+    /// A table without anything in it.
+    pub(crate) const fn new() -> Self {
+        let free = Free { next: 0, places: Vec::new(), lingering: Vec::new() };
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::new(free), lingering: AtomicUsize::new(0) }
+    }
+
+    /// Adds an object of that kind (1 to 127): its handle.
+    pub(crate) fn add(&self, kind: u8, object: T) -> Result<u64, Full> {
+        self.sweep();
+        let mut free = self.free();
+        let at = match free.places.pop() {
+            Some(at) => at,
+            None if free.next < CHUNK * CHUNKS => {
+                free.next += 1;
+                free.next - 1
+            }
+            None => return Err(Full),
+        };
+        drop(free);
+        let chunk = self.chunks.get(at / CHUNK).ok_or(Full)?;
+        let places = chunk.get_or_init(|| (0..CHUNK).map(|_| Place::new()).collect());
+        let place = places.get(at % CHUNK).ok_or(Full)?;
+        let age = (place.age.load(Ordering::Relaxed) + 1) & ((1 << AGE_BITS) - 1);
+        place.age.store(age, Ordering::Relaxed);
+        let handle = u64::from(kind & 0x7f) << (PLACE_BITS + AGE_BITS) | age << PLACE_BITS | at as u64;
+        // SAFETY: the place came off the free list, so nobody else has it; who is inside with an old handle does not look at the object.
+        unsafe { *place.object.get() = Some(object) };
+        // SYNC: SeqCst covers the Release that pairs with the load in `enter`: who sees the handle sees the object.
+        place.handle.store(handle, Ordering::SeqCst);
+        Ok(handle)
+    }
+
+    /// The object of that handle, which stays while the result is kept.
+    #[inline]
+    pub(crate) fn enter(&self, handle: u64, lane: Lane) -> Option<Inside<'_, T>> {
+        // A place that is not in use has the handle 0.
+        let place = self.place(handle).filter(|_| kind_of(handle) != 0)?;
+        // SYNC: SeqCst here and in `take`: either that sees us inside, or we see that the handle is gone.
+        let counted = place.inside[lane as usize].swap(1, Ordering::SeqCst) != 0;
+        if counted {
+            place.more.fetch_add(1, Ordering::SeqCst);
+        }
+        let way = if counted { None } else { Some(lane) };
+        let entry = Entry { table: self, place, handle, way };
+        if place.handle.load(Ordering::SeqCst) != handle {
+            return None;
+        }
+        // SAFETY: the handle was there after we were inside, so nobody drops or replaces the object before the entry is dropped.
+        let object = unsafe { (*place.object.get()).as_ref() }?;
+        Some(Inside { object, entry })
+    }
+
+    /// Takes a handle away. True: this call did. The object is dropped once nobody is inside.
+    pub(crate) fn take(&self, handle: u64) -> bool {
+        self.sweep();
+        let Some(place) = self.place(handle).filter(|_| kind_of(handle) != 0) else { return false };
+        if place.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        place.closed.store(handle, Ordering::SeqCst);
+        if !self.reap(place, handle) {
+            let mut free = self.free();
+            free.lingering.push(handle);
+            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Every handle there is now.
+    pub(crate) fn handles(&self) -> Vec<u64> {
+        let places = self.chunks.iter().filter_map(OnceLock::get).flatten();
+        places.map(|place| place.handle.load(Ordering::SeqCst)).filter(|handle| *handle != 0).collect()
+    }
+
+    #[inline]
+    fn place(&self, handle: u64) -> Option<&Place<T>> {
+        let at = handle as usize & ((1 << PLACE_BITS) - 1);
+        self.chunks.get(at / CHUNK)?.get()?.get(at % CHUNK)
+    }
+
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the object of a handle that was taken away, unless somebody is inside. True: it is gone, by whoever.
+    fn reap(&self, place: &Place<T>, handle: u64) -> bool {
+        if place.closed.load(Ordering::SeqCst) != handle {
+            return true;
+        }
+        if !place.nobody_is_inside() {
+            return false;
+        }
+        // The handle, not a flag: after it the place may be in use again.
+        if place.closed.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return true;
+        }
+        // SAFETY: nobody who saw the handle is inside, nobody can see it any more, and of those who found that out only we took
+        // `closed` off; the place is on no list yet.
+        let object = unsafe { (*place.object.get()).take() };
+        self.free().places.push(handle as usize & ((1 << PLACE_BITS) - 1));
+        // Last, and without the lock: it may take long, and may close handles itself.
+        drop(object);
+        true
+    }
+
+    /// Looks again at what was closed while somebody was inside: who leaves at the moment of the closing may not have noticed it.
+    fn sweep(&self) {
+        if self.lingering.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut free = self.free();
+        let lingering = core::mem::take(&mut free.lingering);
+        self.lingering.store(0, Ordering::Relaxed);
+        drop(free);
+        let still = |handle: &u64| self.place(*handle).is_some_and(|place| !self.reap(place, *handle));
+        let left: Vec<_> = lingering.into_iter().filter(still).collect();
+        if !left.is_empty() {
+            let mut free = self.free();
+            free.lingering.extend(left);
+            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Being inside a place.
+struct Entry<'t, T> {
+    table: &'t Table<T>,
+    place: &'t Place<T>,
+    handle: u64,
+    /// Whose word it set; `None`: it is counted.
+    way: Option<Lane>,
+}
+
+impl<T> Drop for Entry<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SYNC: Release: what we did with the object comes before its drop; pairs with `nobody_is_inside`.
+        match self.way {
+            Some(lane) => self.place.inside[lane as usize].store(0, Ordering::Release),
+            None => {
+                self.place.more.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if self.place.handle.load(Ordering::Relaxed) != self.handle {
+            self.table.reap(self.place, self.handle);
+        }
+    }
+}
+
+/// An object that is there as long as this is kept.
+pub(crate) struct Inside<'t, T> {
+    object: &'t T,
+    #[expect(dead_code, reason = "kept for its drop")]
+    entry: Entry<'t, T>,
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    static NUMBERS: Table<u32> = Table::new();
+
+    #[test]
+    fn old_and_made_up_handles_find_nothing() {
+        let a = NUMBERS.add(3, 7).unwrap();
+        assert_eq!((kind_of(a), NUMBERS.enter(a, Lane::Main).map(|n| *n)), (3, Some(7)));
+        assert!(a as i64 > 0 && NUMBERS.handles().contains(&a));
+        assert!(NUMBERS.take(a) && !NUMBERS.take(a));
+        assert!([a, 0, 1, u64::MAX, a + 1].into_iter().all(|handle| NUMBERS.enter(handle, Lane::Main).is_none()));
+        let b = NUMBERS.add(3, 8).unwrap();
+        assert!(a != b && NUMBERS.take(b));
+    }
+
+    /// Tells when it is dropped, and whether it was before.
+    struct Told(Arc<AtomicBool>);
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            assert!(!self.0.swap(true, Ordering::SeqCst), "dropped twice");
+        }
+    }
+
+    #[test]
+    fn an_object_stays_while_somebody_is_inside() {
+        let (table, gone) = (Table::new(), Arc::new(AtomicBool::new(false)));
+        let handle = table.add(1, Told(Arc::clone(&gone))).unwrap();
+        let first = table.enter(handle, Lane::Main).unwrap();
+        let second = table.enter(handle, Lane::Main).unwrap();
+        let third = table.enter(handle, Lane::Second).unwrap();
+        assert!(table.take(handle) && table.enter(handle, Lane::Second).is_none());
+        drop((first, third));
+        assert!(!gone.load(Ordering::SeqCst));
+        drop(second);
+        assert!(gone.load(Ordering::SeqCst));
+    }
+
+    /// A number that is wrong once it is dropped.
+    struct Checked(AtomicU64);
+
+    impl Drop for Checked {
+        fn drop(&mut self) {
+            self.0.store(0, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn threads_that_enter_and_close_at_random_never_meet_a_dropped_object() {
+        static TABLE: Table<Checked> = Table::new();
+        static CURRENT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+        let work = |seed: u64| {
+            let mut random = seed;
+            for _ in 0..20_000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let current = &CURRENT[(random >> 33) as usize % CURRENT.len()];
+                let handle = current.load(Ordering::SeqCst);
+                match (random >> 40) % 4 {
+                    0 if TABLE.take(handle) => {
+                        current.store(TABLE.add(2, Checked(AtomicU64::new(99))).unwrap(), Ordering::SeqCst);
+                    }
+                    lane => {
+                        let lane = if lane == 1 { Lane::Main } else { Lane::Second };
+                        if let Some(checked) = TABLE.enter(handle, lane) {
+                            std::thread::yield_now();
+                            assert_eq!(checked.0.load(Ordering::SeqCst), 99);
+                        }
+                    }
+                }
+            }
+        };
+        for current in &CURRENT {
+            current.store(TABLE.add(2, Checked(AtomicU64::new(99))).unwrap(), Ordering::SeqCst);
+        }
+        std::thread::scope(|scope| (1..5).for_each(|seed| drop(scope.spawn(move || work(seed)))));
+        // Nothing is left behind but what lives.
+        TABLE.sweep();
+        let free = TABLE.free();
+        assert_eq!((free.lingering.len(), free.next - free.places.len()), (0, CURRENT.len()));
+    }
+}

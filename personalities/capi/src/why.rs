@@ -1,0 +1,71 @@
+//! What is known of an object, as JSON: how it goes, what was not taken, and why.
+
+use madrigal::Choice;
+use serde_json::{Value, json};
+
+use crate::circuit::Circuit;
+use crate::link::Link;
+use crate::object::Object;
+use crate::runtime::Runtime;
+
+/// What is known of an object.
+pub(crate) fn why(object: &Object) -> String {
+    let told = match object {
+        Object::Runtime(runtime) => of_runtime(runtime),
+        Object::Link(link) => of_link(link),
+        Object::Doors(doors) => json!({"kind": "acceptor", "address": doors.address}),
+        Object::Op(_) => json!({"kind": "operation"}),
+        Object::Watch(_, watch) => json!({"kind": "watch", "descriptor": watch.fd()}),
+        Object::Timer(..) => json!({"kind": "timer"}),
+        Object::Circuit(circuit) => of_circuit(circuit),
+        Object::Packing(_) | Object::Unpacking(_) => json!({"kind": "message"}),
+    };
+    told.to_string()
+}
+
+fn of_runtime(runtime: &Runtime) -> Value {
+    let drivers = runtime.api.drivers();
+    let drivers: Vec<_> = drivers
+        .into_iter()
+        .map(|driver| json!({"driver": driver.driver, "usable": driver.usable.is_ok(), "why": driver.usable.err()}))
+        .collect();
+    let warnings: Vec<_> = runtime.api.warnings().iter().map(ToString::to_string).collect();
+    json!({"kind": "runtime", "drivers": drivers, "warnings": warnings})
+}
+
+fn of_circuit(circuit: &Circuit) -> Value {
+    let nodes = circuit.nodes().into_iter().map(|node| {
+        let reached = node.reached;
+        let path = reached.as_ref().and_then(|reached| reached.path.clone());
+        let rejected = reached.iter().flat_map(|reached| &reached.rejected);
+        let rejected: Vec<_> = rejected.map(|(driver, why)| json!({"driver": driver, "why": why})).collect();
+        json!({
+            "node": node.address.id.to_string(),
+            "driver": path.as_ref().map(|(driver, _)| *driver),
+            "path": path.as_ref().map(|(_, path)| path),
+            "lost": reached.as_ref().and_then(|reached| reached.why.as_ref()).map(ToString::to_string),
+            "sent": reached.as_ref().map_or(0, |reached| reached.sent),
+            "received": reached.as_ref().map_or(0, |reached| reached.received),
+            "rejected": rejected,
+        })
+    });
+    json!({"kind": "circuit", "tags": circuit.has_tags, "nodes": nodes.collect::<Vec<_>>()})
+}
+
+fn of_link(link: &Link) -> Value {
+    let api = &link.api;
+    let rejected = |choice: &Choice| -> Vec<_> {
+        let told =
+            |rejected: &madrigal::Rejected| json!({"driver": rejected.driver, "why": rejected.reason.to_string()});
+        choice.rejected.iter().map(told).collect()
+    };
+    json!({
+        "kind": "link",
+        "id": api.id().to_string(),
+        "driver": api.peer().scheme(),
+        "adapter": api.adapter(),
+        "local": api.local().to_string(),
+        "peer": api.peer().to_string(),
+        "rejected": link.choice.as_ref().map(rejected),
+    })
+}

@@ -1,0 +1,265 @@
+/* Random calls with random arguments from several threads: fuzz SEED CALLS. Nothing may crash, hang, or return a code that there is not.
+ * Handles go through one table that all threads take from and put into, so each is used while
+ * another thread closes it. */
+#include "check.h"
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, KINDS };
+enum { THREADS = 4, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
+
+/* By the kind that a handle says it is of. */
+static uint64_t handles[KINDS][HANDLES];
+/* How many calls went well. */
+static unsigned long went_well;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned long calls_each;
+static int pairs[8][2];
+/* Lent to operations that nobody waits for: never freed, written to by several at once. */
+static char lent[BUFFERS][ROOM];
+
+struct random {
+    uint64_t state;
+};
+
+static uint64_t draw(struct random *random, uint64_t below)
+{
+    random->state ^= random->state << 13;
+    random->state ^= random->state >> 7;
+    random->state ^= random->state << 17;
+    return random->state % below;
+}
+
+static void keep(struct random *random, uint64_t handle)
+{
+    CHECK(handle >> 56 >= 1 && handle >> 56 < KINDS);
+    pthread_mutex_lock(&lock);
+    handles[handle >> 56][draw(random, HANDLES)] = handle;
+    pthread_mutex_unlock(&lock);
+}
+
+/* One of that kind, mostly. */
+static uint64_t some(struct random *random, uint64_t kind)
+{
+    uint64_t handle;
+    if (draw(random, 20) == 0)
+        kind = draw(random, KINDS);
+    pthread_mutex_lock(&lock);
+    handle = handles[kind][draw(random, HANDLES)];
+    pthread_mutex_unlock(&lock);
+    switch (draw(random, 50)) {
+    case 0:
+        return handle + draw(random, 3);
+    case 1:
+        return draw(random, ~(uint64_t)0);
+    default:
+        return handle;
+    }
+}
+
+static int64_t known(int64_t code)
+{
+    CHECK(code >= LAST_CODE);
+    if (code >= 0)
+        __atomic_fetch_add(&went_well, 1, __ATOMIC_RELAXED);
+    else
+        CHECK(strlen(mdg_error_text()) > 0 && strstr(mdg_error_text(), "fault of Madrigal") == NULL);
+    return code;
+}
+
+static void told(void *user, mdg_handle handle, int64_t result)
+{
+    struct random random = {(uint64_t)result * 2654435761u + 88172645463325252u};
+    (void)user;
+    /* What a handler does on its own: posts again, closes, waits a little. */
+    switch (draw(&random, 8)) {
+    case 0:
+        known(mdg_close(handle));
+        break;
+    case 1:
+        known(mdg_post_read(handle, lent[draw(&random, BUFFERS)], ROOM, told, NULL, NULL));
+        break;
+    case 2:
+        known(mdg_read(handle, lent[draw(&random, BUFFERS)], ROOM, 1000));
+        break;
+    default:
+        break;
+    }
+    if (result > (int64_t)1 << 56)
+        keep(&random, (uint64_t)result);
+}
+
+static const char *some_address(struct random *random)
+{
+    static const char *const all[] = {"loopback://f0", "loopback://f1", "shm://capi-fuzz-0", "shm://capi-fuzz-1",
+                                      "tcp://127.0.0.1:1", "tcp://127.0.0.1:0", "nonsense", "madrigal:x:y"};
+    return all[draw(random, sizeof all / sizeof all[0])];
+}
+
+static void call(struct random *random)
+{
+    char text[300];
+    int64_t result = 0;
+    static const uint64_t kinds[] = {0,    RUNTIME, RUNTIME, ACCEPTOR, RUNTIME, RUNTIME, RUNTIME, ACCEPTOR, ACCEPTOR, LINK, LINK,
+                                     LINK, LINK,    LINK,    LINK,     LINK,    OP,      OP,      OP,       RUNTIME,  RUNTIME, RUNTIME,
+                                     WATCH, RUNTIME, LINK,   RUNTIME,  CIRCUIT, CIRCUIT, PACKING, PACKING,  CIRCUIT,  UNPACKING};
+    uint64_t made = 0, what = draw(random, 36), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
+    uint64_t handle = some(random, kind);
+    char *buf = lent[draw(random, BUFFERS)];
+    size_t len = draw(random, ROOM + 1);
+    int64_t time = (int64_t)draw(random, 3) * 50000;
+    int by_handler = draw(random, 2) == 0;
+    mdg_handler handler = by_handler ? told : NULL;
+    uint64_t *op = by_handler ? NULL : &made;
+    switch (what) {
+    case 0:
+        if (draw(random, 10) == 0)
+            known(mdg_runtime_open(&made));
+        break;
+    case 1:
+        known(mdg_listen(handle, some_address(random), &made));
+        break;
+    case 2:
+        if (draw(random, 8) == 0)
+            known(mdg_serve(handle, "capi-fuzz-served", &made));
+        break;
+    case 3:
+        known(mdg_accept(handle, time, &made));
+        break;
+    case 4:
+    case 5:
+        known(mdg_connect(handle, some_address(random), time, &made));
+        break;
+    case 6:
+        known(mdg_post_connect(handle, some_address(random), handler, NULL, op));
+        break;
+    case 7:
+    case 8:
+        known(mdg_post_accept(handle, handler, NULL, op));
+        break;
+    case 9:
+    case 10:
+        known(mdg_post_read(handle, buf, len, handler, NULL, op));
+        break;
+    case 11:
+    case 12:
+        known(mdg_post_write(handle, buf, len, handler, NULL, op));
+        break;
+    case 13:
+        known(mdg_post_close(handle, handler, NULL, op));
+        break;
+    case 14:
+        known(mdg_read(handle, buf, len, time));
+        break;
+    case 15:
+        known(mdg_write(handle, buf, len, time));
+        break;
+    case 16:
+        if (known(mdg_test(handle, &result)) == 1 && known(result) > (int64_t)1 << 56)
+            made = (uint64_t)result;
+        break;
+    case 17:
+        if (known(mdg_wait(handle, time, &result)) == 1 && known(result) > (int64_t)1 << 56)
+            made = (uint64_t)result;
+        break;
+    case 18:
+        known(mdg_cancel(handle));
+        break;
+    case 19:
+        known(mdg_turn(handle, time));
+        break;
+    case 20:
+        known(mdg_call(handle));
+        if (draw(random, 10) == 0)
+            known(mdg_fd(handle));
+        break;
+    case 21:
+        known(mdg_watch_open(handle, pairs[draw(random, 8)][0], (uint32_t)draw(random, 8), told, NULL, &made));
+        break;
+    case 22:
+        known(mdg_watch_change(handle, (uint32_t)draw(random, 8)));
+        CHECK(write(pairs[draw(random, 8)][1], "x", 1) <= 1);
+        CHECK(read(pairs[draw(random, 8)][0], text, sizeof text) <= (ssize_t)sizeof text);
+        break;
+    case 23:
+        known(mdg_timer_open(handle, draw(random, 1000000), draw(random, 2) * 500000, told, NULL, &made));
+        break;
+    case 24:
+        known(mdg_why(handle, text, draw(random, sizeof text)));
+        known(mdg_address(handle, text, draw(random, sizeof text)));
+        known(mdg_set_weight(handle, "tcp", (uint32_t)draw(random, 4)));
+        break;
+    case 25:
+        if (draw(random, 10) == 0)
+            known(mdg_circuit_open(handle, (uint32_t)draw(random, 3), &made));
+        break;
+    case 26:
+        /* A group of one: what is sent to others is in circuit.c. */
+        if (known(mdg_circuit_address(handle, text)) == 0)
+            known(mdg_circuit_join(handle, text, draw(random, 2)));
+        break;
+    case 27:
+        known(mdg_begin_packing(handle, (int)draw(random, 3) - 1, draw(random, 2), &made));
+        break;
+    case 28:
+        known(mdg_pack(handle, buf, draw(random, 2) == 0 ? 10 : ROOM, (int)draw(random, 5)));
+        break;
+    case 29:
+        known(mdg_end_packing(handle));
+        break;
+    case 30:
+        known(mdg_begin_unpacking(handle, (int)draw(random, 3) - 1, 0, draw(random, 2), time, &made));
+        break;
+    case 31:
+        if (known(mdg_unpack(handle, buf, 10, (int)draw(random, 5))) == 0 && draw(random, 2) == 0)
+            known(mdg_end_unpacking(handle));
+        break;
+    default:
+        if (handle >> 56 != RUNTIME || draw(random, 40) == 0)
+            known(mdg_close(handle));
+        break;
+    }
+    if (made != 0)
+        keep(random, made);
+}
+
+static void *thread(void *user)
+{
+    struct random *random = (struct random *)user;
+    unsigned long at;
+    for (at = 0; at < calls_each; at++)
+        call(random);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t threads[THREADS];
+    struct random randoms[THREADS];
+    uint64_t seed;
+    int at;
+    CHECK(argc == 3);
+    seed = strtoull(argv[1], NULL, 10);
+    calls_each = strtoul(argv[2], NULL, 10);
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (at = 0; at < 8; at++)
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pairs[at]) == 0);
+    for (at = 0; at < HANDLES; at++)
+        if (at < 2)
+            CHECK(mdg_runtime_open(&handles[RUNTIME][at]) == 0);
+        else
+            handles[RUNTIME][at] = handles[RUNTIME][at % 2];
+    for (at = 0; at < THREADS; at++) {
+        randoms[at].state = (seed + 1) * 0x9e3779b97f4a7c15u + (uint64_t)at;
+        CHECK(pthread_create(&threads[at], NULL, thread, &randoms[at]) == 0);
+    }
+    for (at = 0; at < THREADS; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    printf("%lu of %lu calls went well\n", went_well, calls_each * THREADS);
+    CHECK(went_well > calls_each * THREADS / 10);
+    for (at = 0; at < HANDLES; at++)
+        known(mdg_close(handles[RUNTIME][at]));
+    puts("good");
+    return 0;
+}

@@ -1,0 +1,309 @@
+//! The library as programs see it: what it exports, and programs in C and C++ that are built with nothing but what `pkg-config` says of
+//! an installed prefix. Ignored without a compiler.
+//!
+//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use madrigal_tests::trials::need;
+
+madrigal_tests::trials![
+    exports_what_the_header_declares_and_no_more,
+    uninstalls_what_it_installs,
+    echoes_between_processes,
+    tells_of_misuse,
+    completes_by_test_wait_and_handler,
+    has_the_programs_own_sources_in_its_engine,
+    has_the_programs_own_sources_under_syswrap,
+    is_used_by_several_threads,
+    sends_messages_over_shared_memory,
+    sends_messages_over_tcp,
+    has_examples_that_run,
+    survives_random_calls,
+    compiles_as_cpp,
+];
+
+/// The folder this test was built in: `target/debug/deps/this-test`.
+fn target() -> PathBuf {
+    let exe = std::env::current_exe().expect("this program has a name");
+    exe.ancestors().nth(2).expect("target/debug").to_path_buf()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace")
+}
+
+fn ran(command: &mut Command) -> Output {
+    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{command:?}: {:?}: {said}", out.status);
+    out
+}
+
+/// Builds the library: cargo does not build an archive for the tests of its package.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "-p", "madrigal-capi", "--target-dir"]).arg(folder).current_dir(root());
+        if target().file_name().is_some_and(|profile| profile == "release") {
+            build.arg("--release");
+        }
+        ran(&mut build);
+        let mut link = Command::new(root().join("personalities/capi/link"));
+        need("cc");
+        ran(link.arg(target().join("libmadrigal_capi.a")).arg(target().join("libmadrigal.so.0")));
+        target()
+    })
+}
+
+/// What `make` does with a prefix.
+fn make(what: &str, prefix: &Path) {
+    let mut make = Command::new(need("make"));
+    make.args(["-s", what]).arg(format!("RELEASE={}", built().display())).arg(format!("PREFIX={}", prefix.display()));
+    ran(make.current_dir(root()).env_remove("MAKEFLAGS").env_remove("DESTDIR"));
+}
+
+/// A folder that is removed with all that is in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("madrigal-capi-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// With the library installed in it.
+    fn prefix(name: &str) -> Self {
+        let folder = Self::new(name);
+        make("install-c", &folder.0);
+        folder
+    }
+
+    /// What a compiler needs to use what is installed.
+    fn flags(&self) -> Vec<String> {
+        let mut config = Command::new(need("pkg-config"));
+        config.args(["--cflags", "--libs", "madrigal"]).env("PKG_CONFIG_PATH", self.0.join("lib/pkgconfig"));
+        let said = String::from_utf8(ran(&mut config).stdout).expect("UTF-8");
+        said.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Compiles a program of `tests/c`.
+    fn compile(&self, compiler: &[&str], name: &str) -> PathBuf {
+        self.compile_file(compiler, &Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c")))
+    }
+
+    fn compile_file(&self, compiler: &[&str], source: &Path) -> PathBuf {
+        let program = self.0.join(source.file_stem().expect("a name"));
+        let mut cc = Command::new(need(compiler.first().expect("a compiler")));
+        cc.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-pthread", "-o"]);
+        cc.arg(&program).arg(source).args(self.flags());
+        ran(&mut cc);
+        program
+    }
+
+    /// Compiles and runs one, which must say that all is good.
+    fn run(&self, name: &str, arguments: &[&str]) {
+        let program = self.compile(C, name);
+        self.run_again(&program, arguments);
+    }
+
+    fn run_again(&self, program: &Path, arguments: &[&str]) {
+        self.run_with(program, arguments, &[]);
+    }
+
+    /// What it said.
+    fn run_with(&self, program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
+        let mut command = self.command(program, arguments);
+        let said = String::from_utf8_lossy(&ran(command.envs(variables.iter().copied())).stdout).into_owned();
+        assert!(said.ends_with("good\n"), "{command:?}: {said}");
+        said
+    }
+
+    /// What an example says.
+    fn example(&self, name: &str, arguments: &[&str]) -> String {
+        let out = ran(&mut self.command(&self.0.join(name), arguments));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// A program with the library, for two minutes at most.
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(root().join("tools/within"));
+        command.arg("120").arg(program).args(arguments);
+        command.env("MADRIGAL_DIR", self.0.join("meet")).env("LD_LIBRARY_PATH", self.0.join("lib"));
+        command
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const C: &[&str] = &["cc", "-std=c11"];
+const CPP: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
+
+fn exports_what_the_header_declares_and_no_more() {
+    let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/madrigal.h"));
+    let header = header.expect("the header");
+    let lines = header.lines().filter(|line| !line.starts_with([' ', '*', '/', '#']) && !line.starts_with("typedef"));
+    let name = |line: &str| {
+        let before = line.split('(').next()?;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("mdg_").then(|| format!("{name}@@MADRIGAL_0"))
+    };
+    let mut declared: Vec<_> = lines.filter_map(name).collect();
+    declared.sort();
+    let library = built().join("libmadrigal.so.0");
+    let out = ran(Command::new(need("nm")).args(["-D", "--defined-only", "--with-symbol-versions"]).arg(&library));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut exported: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    exported.retain(|name| *name != "MADRIGAL_0");
+    exported.sort_unstable();
+    assert!(declared.len() > 20);
+    assert_eq!(exported, declared);
+    let out = ran(Command::new(need("readelf")).arg("-d").arg(&library));
+    assert!(String::from_utf8_lossy(&out.stdout).contains("soname: [libmadrigal.so.0]"));
+    let out = ran(Command::new("ldd").arg(&library));
+    let known = ["linux-vdso", "libgcc_s", "libc.so", "libm.so", "ld-linux"];
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let strangers: Vec<_> = text.lines().filter(|line| !known.iter().any(|name| line.contains(name))).collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+}
+
+fn uninstalls_what_it_installs() {
+    let folder = Folder::new("install");
+    std::fs::create_dir(folder.0.join("include")).expect("a folder");
+    std::fs::write(folder.0.join("include/other.h"), "").expect("a file");
+    let listed = || {
+        let out = ran(Command::new("find").arg(&folder.0).args(["-mindepth", "1", "-printf", "%P\n"]));
+        let mut all: Vec<_> = String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect();
+        all.sort();
+        all
+    };
+    make("install-c", &folder.0);
+    let installed = listed();
+    for file in ["include/madrigal.h", "lib/libmadrigal.so", "lib/libmadrigal.so.0", "lib/pkgconfig/madrigal.pc"] {
+        assert!(installed.iter().any(|found| found == file), "{file} is not in {installed:?}");
+    }
+    make("uninstall", &folder.0);
+    assert_eq!(listed(), ["include", "include/other.h"]);
+}
+
+fn echoes_between_processes() {
+    let folder = Folder::prefix("echo");
+    folder.run("echo", &["shm://capi-echo"]);
+    folder.run_again(&folder.0.join("echo"), &["tcp://127.0.0.1:0"]);
+    folder.run_again(&folder.0.join("echo"), &["serve:capi-echo-served"]);
+}
+
+fn tells_of_misuse() {
+    Folder::prefix("misuse").run("misuse", &[]);
+}
+
+fn completes_by_test_wait_and_handler() {
+    let folder = Folder::prefix("complete");
+    folder.run("complete", &["loopback://complete"]);
+    folder.run_again(&folder.0.join("complete"), &["shm://capi-complete"]);
+    folder.run_again(&folder.0.join("complete"), &["tcp://127.0.0.1:0"]);
+}
+
+fn has_the_programs_own_sources_in_its_engine() {
+    Folder::prefix("engine").run("engine", &[]);
+}
+
+/// Sockets of the program's that SysWrap looks after, in the engine.
+fn has_the_programs_own_sources_under_syswrap() {
+    let folder = Folder::prefix("wrapped");
+    let program = folder.compile(C, "wrapped");
+    let library = target().join("libmadrigal_syswrap.so");
+    if !library.exists() {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
+        ran(build.args(["build", "--quiet", "-p", "madrigal-syswrap", "--target-dir"]).arg(folder).current_dir(root()));
+    }
+    let preload = format!("LD_PRELOAD={}", library.display());
+    for eager in ["MADRIGAL_EAGER=", "MADRIGAL_EAGER=first"] {
+        folder.run_again(&need("env"), &[&preload, eager, &program.to_string_lossy()]);
+    }
+}
+
+fn is_used_by_several_threads() {
+    let folder = Folder::prefix("threads");
+    folder.run("threads", &["loopback://threads"]);
+    folder.run_again(&folder.0.join("threads"), &["shm://capi-threads"]);
+    folder.run_again(&folder.0.join("threads"), &["tcp://127.0.0.1:0"]);
+}
+
+fn sends_messages_over_shared_memory() {
+    circuit("shm", "\"driver\":\"shm\"");
+}
+
+fn sends_messages_over_tcp() {
+    circuit("tcp", "\"driver\":\"tcp\"");
+}
+
+fn circuit(methods: &str, told: &str) {
+    let folder = Folder::prefix(&format!("circuit-{methods}"));
+    let program = folder.compile(C, "circuit");
+    let said = folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
+    assert!(said.contains(told), "{told} is not in {said}");
+}
+
+/// The programs of the guide, which are those of `examples/c`.
+fn has_examples_that_run() {
+    let folder = Folder::prefix("examples");
+    let guide = std::fs::read_to_string(root().join("docs/c-api.md")).expect("the guide");
+    let examples = root().join("examples/c");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&examples).expect("the examples") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a text");
+        assert!(guide.contains(&format!("```c\n{text}```\n")), "{} is not in docs/c-api.md as it is", path.display());
+        folder.compile_file(C, &path);
+        count += 1;
+    }
+    assert_eq!(guide.matches("```c\n").count(), count);
+    assert_eq!(folder.example("hello", &[]), "who is there?\n");
+    let said = folder.example("handlers", &[]);
+    let mut lines: Vec<_> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["a link: hello", "a pipe: hello", "a timer: 1"]);
+    assert_eq!(folder.example("circuit", &[]), "hello from rank 0\n");
+    let mut server =
+        folder.command(&folder.0.join("echo"), &["serve"]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut card = String::new();
+    let stdout = server.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut card).expect("a card");
+    let said = folder.example("echo", &["ask", card.trim()]);
+    assert!(said.starts_with("hello\n{") && said.contains("\"driver\":\"shm\""), "{said}");
+    assert!(server.wait().expect("it ends").success());
+}
+
+/// The same seeds each time, and a fresh one; `MADRIGAL_CAPI_FUZZ=SEEDS` for more.
+fn survives_random_calls() {
+    let folder = Folder::prefix("fuzz");
+    let program = folder.compile(C, "fuzz");
+    let more = std::env::var("MADRIGAL_CAPI_FUZZ").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let fresh = (0..=more).map(|at: u64| u64::from(now.subsec_nanos()) + at);
+    for seed in (1..=4).chain(fresh) {
+        folder.run_again(&program, &[&seed.to_string(), "4000"]);
+    }
+}
+
+fn compiles_as_cpp() {
+    let folder = Folder::prefix("cpp");
+    for (name, arguments) in [("misuse", &[][..]), ("echo", &["shm://capi-cpp"]), ("engine", &[])] {
+        let program = folder.compile(CPP, name);
+        folder.run_again(&program, arguments);
+    }
+}
