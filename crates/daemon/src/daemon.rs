@@ -182,9 +182,7 @@ impl Daemon {
             _lock: lock,
         };
         daemon.register(ports).map_err(|errno| StartError::System { errno })?;
-        if let Some(problem) = problem {
-            daemon.log_line(&problem);
-        }
+        problem.iter().for_each(|problem| daemon.log_line(problem));
         daemon.write_hosts();
         Ok(daemon)
     }
