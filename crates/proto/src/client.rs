@@ -1,5 +1,5 @@
 //! What programs ask the daemon of their host on its Unix socket, and what it answers: the kinds of frames, as everybody knows them who
-//! asks. A frame's head is its kind; the bodies are described in `daemon/src/wire.rs`: a `Target` for `CONNECT`, a `Wanted` for `ROUTE`.
+//! asks. A frame's head is its kind; the bodies are described in `daemon/src/wire.rs`: a `Target` for `CONNECT`, a `ProgramTarget` for `ROUTE`.
 
 /// A client wants its connection to become a stream to a host and port.
 pub const CONNECT: u8 = 18;

@@ -2,7 +2,7 @@
 //!
 //! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the
 //! loopback address where the daemon lets sockets wait, and a copy of the descriptor goes to the daemon, which completes the connection, or
-//! makes it fail, when it knows (`daemon/src/parked.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
+//! makes it fail, when it knows (`daemon/src/local/park.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
 //! end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
 //!
 //! `madrigal exec` says where the daemon is; without it, nothing here costs more than one branch in connect(2).
