@@ -41,6 +41,8 @@ IDLE_PERCENT = 1.0
 GONE_S = 2.0
 UNREACHABLE_S = 15.0
 HOLD_S = 4.0
+# How often a check is tried whose launcher loses what was said.
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,14 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
     log = world.folder / "log"
     head = world.hosts[scene.head or scene.blocks[0][0]]
     command = _two_jobs(world, scene, mpi, job) if test == "jobs" else mpi.command(job)
-    code = head.run(command, BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
-    seconds = time.monotonic() - began
-    text = log.read_text(errors="replace")
-    reason = _judge(scene, mpi, test, provider, job, code, text, seconds)
+    for attempt in range(ATTEMPTS):
+        start = time.monotonic()
+        code = head.run(command, BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
+        text = log.read_text(errors="replace")
+        reason = _judge(scene, mpi, test, provider, job, code, text, time.monotonic() - start)
+        if attempt + 1 == ATTEMPTS or not (reason and test.startswith("kill") and _lost(mpi, code, text)):
+            break
+        world.reset()
     if not reason and code is not None:
         reason = _left(world)
     if reason and not reason.startswith("skipped"):
@@ -215,6 +221,11 @@ def _judge_kill(mpi: Mpi, job: Job, code: int, text: str, seconds: float) -> str
     if mpi.kind in ("mpich", "impi") and len(told) < job.ranks - 1 and not ended:
         return f"{len(told)} of {job.ranks - 1} ranks learnt of it: {_told(text)}"
     return "" if code != 0 or told else f"ended with {code}"
+
+
+def _lost(mpi: Mpi, code: int | None, text: str) -> bool:
+    """Whether the launcher has ended the job and lost all that was said: such a run shows nothing, neither good nor bad."""
+    return mpi.kind in ("mpich", "impi") and code not in (None, 0) and not re.search(r"^figure |Abort\(|FAILED", text, re.MULTILINE)
 
 
 def _left(world: World) -> str:
