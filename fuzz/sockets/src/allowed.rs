@@ -15,7 +15,8 @@ use killed::{
 #[cfg(test)]
 pub(crate) use room::MOST;
 use room::{
-    is_end_behind_room, is_large, is_left_by_bulk, is_open_behind_room, is_overfull, is_short_of_room, wakes_by_end,
+    is_end_behind_room, is_large, is_left_by_bulk, is_open_behind_room, is_overfull, is_short_of_room,
+    looks_at_more_than_fits, wakes_by_end,
 };
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
@@ -30,6 +31,7 @@ pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &En
         () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
+        () if looks_at_more_than_fits(program, number, plain, wrapped) => Some(Rule::BufferRoom),
         () if is_for_nothing(program, number, plain, wrapped) => Some(Rule::ForNothing),
         () if wakes_by_reset(program, number, wrapped) => Some(Rule::LastBell),
         () => None,

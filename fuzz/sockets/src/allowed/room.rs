@@ -3,7 +3,7 @@
 use crate::generate::UNREAD;
 use crate::op::{Data, Op, Opt, Slot};
 use crate::program::Program;
-use crate::run::Entry;
+use crate::run::{Entry, Fate};
 use crate::share::Seen;
 
 /// More than a connection has room for.
@@ -120,4 +120,14 @@ pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) ->
     let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
     let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
     wrapped.seen.ret > 0 && is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
+}
+
+/// Whether a look waits for all of more than the kernel takes in for a reader that takes nothing: plain it sleeps for good, however much was
+/// sent (the first window is half of `tcp_rmem`'s default, and grows as bytes are read).
+pub(super) fn looks_at_more_than_fits(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> bool {
+    const WINDOW: u32 = 65_535;
+    const ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
+    let Op::Recv(data) = &program.steps[number].op else { return false };
+    let has_all = matches!(wrapped.fate, Fate::Done(_)) && wrapped.seen.ret == i64::from(data.len);
+    data.flags & ALL == ALL && data.len > WINDOW && plain.fate == Fate::Blocked && has_all
 }

@@ -127,6 +127,26 @@ fn an_end_behind_room_wakes() {
 }
 
 #[test]
+fn a_look_at_all_sees_more_than_the_kernel_has_room_for() {
+    let looked = |len: u32, flags: i32, ret: i64| {
+        let via = RecvVia::Recv;
+        let look = Op::Recv(Data { slot: 0, len, via, flags, memory: Memory::Good, pieces: Pieces::One });
+        let program = program(vec![(0, look), flood(200_000)]);
+        let wrapped = Entry { fate: Fate::Done(1), seen: Seen { ret, ..Seen::default() } };
+        let asleep = Entry { fate: Fate::Blocked, seen: Seen::default() };
+        let verdict = step(&program, 0, &asleep, &wrapped, &mut Tally::default());
+        let slept = step(&program, 0, &wrapped, &asleep, &mut Tally::default());
+        assert!(matches!(slept, Verdict::Differs(_)), "it is never to sleep where plain wakes");
+        verdict == Verdict::Apart
+    };
+    const ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
+    assert!(looked(130_000, ALL, 130_000));
+    assert!(!looked(130_000, ALL, 100_000));
+    assert!(!looked(60_000, ALL, 60_000));
+    assert!(!looked(130_000, libc::MSG_WAITALL, 130_000));
+}
+
+#[test]
 fn room_is_short_in_tiny_buffers() {
     let waited = |size: i32, plain: &[u64], wrapped: &[u64]| {
         let option = Op::SetOption { slot: 1, option: Opt::SndBuf, value: size };
