@@ -301,6 +301,15 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     if old == new || !is_known(old) && !is_known(new) {
         return real();
     }
+    if is_another_of(old, new) {
+        // It stays what it is, and what is registered by it, too.
+        let children = Children::before(closes_on_exec);
+        let result = real();
+        if result >= 0 {
+            aside(|| children.count(new));
+        }
+        return result;
+    }
     let _critical = Critical::enter();
     if raw::fcntl(old, libc::F_GETFD, 0).is_ok() && may_have(new) {
         guarded_or((), || {
@@ -329,6 +338,12 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
     }
     guarded_or((), || close::end(new));
     result
+}
+
+/// Whether both are descriptors of one socket, or of one event set.
+fn is_another_of(old: c_int, new: c_int) -> bool {
+    let ours = |word: &Word| matches!(word.kind(), Kind::Socket | Kind::EventSet);
+    table::get(old).filter(ours).is_some_and(|word| table::get(new) == Some(word))
 }
 
 /// Whether dup2(2) may make that number: the kernel closes none above the limit, though one may be open.

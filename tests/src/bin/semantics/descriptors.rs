@@ -8,10 +8,13 @@ use libc::{EBADF, EINTR, EINVAL, POLLIN, SIGUSR1};
 use madrigal_tests::net::{self, read, recv_exact, send_all};
 use madrigal_tests::pair::Pair;
 
+use crate::set::Set;
+
 crate::checks![
     dup_survives_close,
     dup2_and_dup3,
     dup2_to_itself,
+    dup2_of_a_copy,
     dupfd_numbers,
     close_range_ends,
     numbers_used_again,
@@ -43,6 +46,22 @@ fn dup_survives_close() {
 fn dup2(from: &OwnedFd, to: i32) -> i32 {
     // SAFETY: checks name numbers that are theirs.
     unsafe { libc::dup2(from.as_raw_fd(), to) }
+}
+
+/// A copy takes the number of the one that it was made of: that is the same socket, registered as before.
+fn dup2_of_a_copy() {
+    let (p, set) = (Pair::warm(), Set::new());
+    set.add(&p.s, libc::EPOLLIN, 1);
+    let copy = net::dup(&p.s);
+    assert_eq!(dup2(&copy, p.s.as_raw_fd()), p.s.as_raw_fd());
+    p.assert_in_rings();
+    send_all(&p.c, b"x");
+    assert_eq!(set.wait(4, -1), [(1, libc::EPOLLIN)]);
+    set.modify(&p.s, libc::EPOLLIN, 2);
+    assert_eq!(set.wait(4, -1), [(2, libc::EPOLLIN)]);
+    drop(copy);
+    assert_eq!(recv_exact(&p.s, 1), b"x");
+    set.delete(&p.s);
 }
 
 fn dup2_and_dup3() {

@@ -1,7 +1,7 @@
 //! What event sets tell of a socket whose peer has gone: whatever number it is registered by, over a fork, and to whom (P2).
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use libc::{
     ECONNRESET, EPIPE, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, MSG_MORE, POLLIN,
@@ -98,7 +98,8 @@ type Change = fn(OwnedFd) -> OwnedFd;
 /// a fork or behind it.
 fn killed_then_shut_wakes() {
     let still = |s| s;
-    let changes: [[Change; 2]; 4] = [[still, still], [still, |s| net::dup(&s)], [still, forked], [forked, still]];
+    let changes: [[Change; 2]; 5] =
+        [[still, still], [still, |s| net::dup(&s)], [still, forked], [forked, still], [renumbered, still]];
     for (number, [before, behind]) in changes.into_iter().enumerate() {
         let (s, pid) = victim(|_| {});
         // It has to arrive: an acknowledgement that it would wait for may be delayed, and TCP may pace it.
@@ -117,6 +118,14 @@ fn killed_then_shut_wakes() {
         assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)], "{number}");
         assert_eq!(set.wait(4, 0), [], "{number}");
     }
+}
+
+/// A copy of it, which has taken its number, too.
+fn renumbered(s: OwnedFd) -> OwnedFd {
+    let (copy, number) = (net::dup(&s), s.into_raw_fd());
+    // SAFETY: a number that nobody else knows.
+    assert_eq!(unsafe { libc::dup2(copy.as_raw_fd(), number) }, number);
+    copy
 }
 
 fn forked(s: OwnedFd) -> OwnedFd {
