@@ -4,7 +4,7 @@
 //! The functions are `unsafe` where the kernel follows a caller's pointer: the caller vouches for it exactly as for the libc
 //! function of the same name. Source: the man page of the same name, section 2.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_short, c_void};
 
 use libc::{epoll_event, msghdr, pollfd, sigset_t, timespec};
 use rustix::io::Errno;
@@ -198,6 +198,14 @@ pub unsafe fn ppoll(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const 
     check(unsafe {
         syscall6(libc::SYS_ppoll, [fds.as_mut_ptr() as usize, fds.len(), ts_ptr as usize, mask as usize, size, 0])
     })
+}
+
+/// What poll(2) shows of a descriptor now; nothing where it cannot be asked.
+pub fn poll_now(fd: c_int, events: c_short) -> c_short {
+    let mut poll = [pollfd { fd, events, revents: 0 }];
+    // SAFETY: no mask.
+    let told = unsafe { ppoll(&mut poll, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null()) };
+    told.map_or(0, |_| poll[0].revents)
 }
 
 /// epoll_pwait(2), `timeout` in milliseconds (-1 for ever); `mask` may be null.

@@ -12,7 +12,7 @@ use crate::io::recv;
 use crate::lifecycle::earn;
 use crate::state::registration;
 use crate::state::session::phase;
-use crate::state::sock::options::is_low_water;
+use crate::state::sock::options::{TCP_INQ, is_low_water};
 use crate::state::sock::{self, Sock, flag, mode};
 use crate::state::socket::view;
 use crate::{real, route};
@@ -44,7 +44,6 @@ const KERNEL_TCP: &[c_int] =
 const SIOCATMARK: c_ulong = 0x8905;
 /// getpeername(2) by another name (asm-generic/socket.h).
 const SO_PEERNAME: c_int = 28;
-const TCP_INQ: c_int = 36;
 const TCP_FASTOPEN_CONNECT: c_int = 30;
 const TCP_AO_ADD_KEY: c_int = 38;
 const TCP_CLOSE: u8 = 7;

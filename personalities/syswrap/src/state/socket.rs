@@ -114,11 +114,7 @@ impl Wire for Socket<'_> {
     }
 
     fn health(self) -> Health {
-        let mut poll = [libc::pollfd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 }];
-        // SAFETY: no mask.
-        let told = unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) };
-        match poll[0].revents {
-            _ if told.is_err() => Health::Open,
+        match raw::poll_now(self.fd, libc::POLLRDHUP) {
             events if events & libc::POLLERR != 0 => Health::Broken,
             events if events & libc::POLLHUP != 0 => Health::Closed,
             events if events & libc::POLLRDHUP != 0 => Health::Ended,
@@ -131,10 +127,7 @@ impl Wire for Socket<'_> {
     }
 
     fn has_urgent(self) -> bool {
-        let mut poll = [libc::pollfd { fd: self.fd, events: libc::POLLPRI, revents: 0 }];
-        // SAFETY: no mask.
-        let told = unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) };
-        told.is_ok() && poll[0].revents & libc::POLLPRI != 0
+        raw::poll_now(self.fd, libc::POLLPRI) & libc::POLLPRI != 0
     }
 
     fn keeps_urgent(self) -> bool {

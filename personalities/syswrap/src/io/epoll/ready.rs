@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLRDHUP, epoll_event};
 use madrigal_drivers::shm::layout::{SEALED, state};
 use madrigal_report::Reason;
-use madrigal_sys::{raw, time};
+use madrigal_sys::raw;
 
 use super::{ENDED, READABLE, URGENT, WRITABLE};
 use crate::lifecycle::leave::finish_sending;
@@ -152,10 +152,5 @@ fn ask_once(told: Option<&Member>, quiet: u32, fd: c_int, wanted: u32) -> u32 {
 
 /// What poll(2) shows of a descriptor in the kernel.
 pub(crate) fn kernel_readiness(fd: c_int, wanted: u32) -> u32 {
-    let mut poll = [libc::pollfd { fd, events: wanted as i16, revents: 0 }];
-    // SAFETY: no mask.
-    match unsafe { raw::ppoll(&mut poll, Some(time::timespec(0)), core::ptr::null()) } {
-        Ok(n) if n > 0 => poll[0].revents as u16 as u32,
-        _ => 0,
-    }
+    raw::poll_now(fd, wanted as i16) as u16 as u32
 }

@@ -17,7 +17,8 @@ const KERNELS: &[(c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE),
     (libc::IPPROTO_TCP, TCP_INQ),
 ];
-const TCP_INQ: c_int = 36;
+/// linux/tcp.h.
+pub(crate) const TCP_INQ: c_int = 36;
 
 impl Sock {
     /// Whether calls return at once instead of waiting (`O_NONBLOCK`).
