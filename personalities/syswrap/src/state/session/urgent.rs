@@ -43,8 +43,9 @@ impl<W: Wire> View<'_, W> {
         // A reader that has taken bytes out of the ring had read the kernel's before.
         let is_read = drained && (given == 0 || self.out.r.head.load(Ordering::SeqCst) > 0);
         let dropped = u64::from(line.urgent.load(Ordering::SeqCst)).saturating_sub(1);
-        let front = given + line.bells.load(Ordering::SeqCst) + dropped;
-        is_read && self.out.wake.urgent_end.load(Ordering::SeqCst) == front + 1
+        // The peer can write them, too: a count may be any number.
+        let front = given.wrapping_add(line.bells.load(Ordering::SeqCst)).wrapping_add(dropped);
+        is_read && self.out.wake.urgent_end.load(Ordering::SeqCst) == front.wrapping_add(1)
     }
 
     /// Where the doorbells end among the bytes of the kernel's that we receive, and urgent bytes that count as such. Behind a seal.
