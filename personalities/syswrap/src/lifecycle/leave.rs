@@ -97,7 +97,8 @@ fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
         return;
     }
     if v.s.is_over() {
-        // What everybody who holds it is told by now.
+        // What everybody who holds it is told by now. It wakes whoever waits, which is no news.
+        registration::note_own_wake(v.wire.s);
         madrigal_sys::anew::end_told(v.wire.fd);
     }
     let Err(e) = done else { return };

@@ -6,7 +6,8 @@
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
 //!                                              keeps what it had, and nobody can change it any more
 //!                                     OURS --lend--> LENT: before a fork a registration of a socket whose peer has gone, or whose ring
-//!                                              is not read to its end; of the first kind also before it becomes ORPHAN
+//!                                              is not read to its end; of the first kind also before it becomes ORPHAN, but for one
+//!                                              that was told of everything by edges: that stays OURS, and tells of what is news to it
 //! ```
 //! A PLAIN edge-triggered registration becomes OURS once what has come is read: the kernel tells anew of an entry that is modified.
 //!
@@ -21,7 +22,7 @@ mod edge;
 
 use madrigal_base::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use edge::{ENDED, READABLE, URGENT, WRITABLE};
+pub(crate) use edge::{ENDED, READABLE, Stamps, URGENT, WRITABLE};
 
 /// A member. All-zero: unused.
 #[derive(Default)]
@@ -73,7 +74,7 @@ pub(crate) mod bit {
     /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
     /// and what it is we know better, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).
     pub(crate) const LENT: u32 = 512;
-    /// It became OURS because of something that the kernel told, and which it will tell of the entry that is ours, too: no edge.
+    /// What the kernel tells next is no edge: it became OURS because of that, or a wake of our own has made it.
     pub(crate) const TOLD: u32 = 1024;
     /// Its set was shared by a fork: what is known of it another process may have changed.
     pub(crate) const SHARED: u32 = 2048;

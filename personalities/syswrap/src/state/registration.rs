@@ -161,7 +161,7 @@ fn restore_all<S: Subject>(s: &S) {
 }
 
 fn restore_one<S: Subject>(s: &S, member: &Member) {
-    if member.has(bit::ORPHAN) && member.has(bit::LENT) && s.is_gone() {
+    if member.has(bit::ORPHAN) && member.has(bit::LENT | bit::OURS) && s.is_gone() {
         // Nobody can change the kernel's entry, which goes on saying when there is something to tell.
         return;
     }
@@ -208,7 +208,7 @@ fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<G
     }
     if member.has(bit::OURS) {
         set.deactivate(member);
-        member.set_bit(bit::OURS, false);
+        member.set_bit(bit::OURS | bit::TOLD, false);
         set.roll().ours.fetch_sub(1, Ordering::AcqRel);
     }
     Some(lock)
@@ -281,7 +281,9 @@ pub(crate) fn orphan<S: Subject>(s: &S, fd: c_int) {
     // What is told of a socket that this process has no more is not ours to put right.
     let stays = s.has_copies() && s.is_gone();
     for (m, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
-        if stays && member.has(bit::OURS) {
+        if stays && member.is_live() && member.knows_all() {
+            // The kernel would tell anew of an entry that is modified. Of this one it tells when it wakes somebody.
+        } else if stays && member.has(bit::OURS) {
             lent::lend_one(s, m, member);
         } else if !stays && member.has(bit::OURS | bit::LENT) {
             restore_one(s, member);
@@ -324,7 +326,8 @@ pub(crate) fn notified<S: Subject>(set: &S::Set, s: &S, m: usize) {
 /// Another thread has taken what was meant for all, such as a doorbell of a socket that is closing: a sleeper is made to look again.
 pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
     let _lock = set.roll().lock.lock();
-    if let (Some((id, s, member)), Some(epfd)) = (set.active().next(), set.descriptor()) {
+    let mut changeable = set.active().filter(|(_, _, member)| !member.has(bit::ORPHAN));
+    if let (Some((id, s, member)), Some(epfd)) = (changeable.next(), set.descriptor()) {
         // A modified entry that is writable, as this one is or will be, is reported at once.
         let _ = put(set, epfd, member, OURS_OUT, s.key(id as usize % s.members().len()));
     }
@@ -393,6 +396,14 @@ pub(crate) fn note_wake<S: Subject>(s: &S) {
     let _registering = s.hold_members();
     for (_, member) in used(s).filter(|(_, member)| member.is_live() && member.knows_all()) {
         member.set_bit(bit::WOKEN, true);
+    }
+}
+
+/// The same for a reason of ours: no edge, unless another wake is on its way.
+pub(crate) fn note_own_wake<S: Subject>(s: &S) {
+    let _registering = s.hold_members();
+    for (_, member) in used(s).filter(|(_, member)| member.is_live() && member.knows_all() && !member.has(bit::WOKEN)) {
+        member.set_bit(bit::TOLD, true);
     }
 }
 

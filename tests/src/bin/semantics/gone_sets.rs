@@ -18,6 +18,7 @@ crate::checks![
     reset_then_closed_but_duplicated_beside_a_spawn,
     reset_told_by_an_edge_then_forked,
     killed_then_shut_wakes,
+    killed_then_closed_wakes_nobody,
     half_closed_told_by_an_edge_then_reset_and_forked,
     half_closed_behind_a_half_close_then_forked,
     killed_then_registered_by_a_child,
@@ -92,32 +93,57 @@ fn reset_told_by_an_edge_then_forked() {
     drop((s, copy));
 }
 
+/// A connection whose peer was killed before it read.
+fn killed_with_bytes_unread() -> OwnedFd {
+    let (s, pid) = victim(|_| {});
+    // They have to arrive: an acknowledgement that they would wait for may be delayed, and TCP may pace them.
+    net::set(&s, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
+    send_all(&s, b"never read");
+    net::sleep_ms(30);
+    end(pid);
+    s
+}
+
+/// Of two descriptors that it is registered by one is closed: no news to the other one.
+fn killed_then_closed_wakes_nobody() {
+    let (s, set) = (killed_with_bytes_unread(), Set::new());
+    let copy = net::dup(&s);
+    set.add(&s, EPOLLIN | EPOLLET, 1);
+    set.add(&copy, EPOLLIN | EPOLLET, 2);
+    assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLHUP | EPOLLERR), (2, EPOLLIN | EPOLLHUP | EPOLLERR)]);
+    assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET));
+    drop(s);
+    assert_eq!(set.wait(4, 0), []);
+    assert_eq!(net::shutdown(&copy, libc::SHUT_WR), Err(libc::ENOTCONN));
+    assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLHUP), (2, EPOLLIN | EPOLLHUP)]);
+    assert_eq!(set.wait(4, 0), []);
+}
+
 type Change = fn(OwnedFd) -> OwnedFd;
 
 /// shutdown(2) wakes whoever waits for a socket that is gone, which is an edge: also where its descriptor is closed then, and in front of
 /// a fork or behind it.
 fn killed_then_shut_wakes() {
     let still = |s| s;
-    let changes: [[Change; 2]; 5] =
-        [[still, still], [still, |s| net::dup(&s)], [still, forked], [forked, still], [renumbered, still]];
+    let changes: [[Change; 2]; 6] =
+        [[still, still], [still, copied], [copied, still], [still, forked], [forked, still], [renumbered, still]];
     for (number, [before, behind]) in changes.into_iter().enumerate() {
-        let (s, pid) = victim(|_| {});
-        // It has to arrive: an acknowledgement that it would wait for may be delayed, and TCP may pace it.
-        net::set(&s, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1).unwrap();
-        send_all(&s, b"never read");
-        net::sleep_ms(30);
-        end(pid);
-        let set = Set::new();
+        let (s, set) = (killed_with_bytes_unread(), Set::new());
         set.add(&s, EPOLLIN | EPOLLOUT | EPOLLET, 1);
         assert_eq!(set.wait(4, -1), [(1, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR)], "{number}");
         assert_eq!(read(&s, &mut [0; 1]), Err(ECONNRESET), "{number}");
         assert_eq!(set.wait(4, 0), [], "{number}");
         let s = before(s);
+        assert_eq!(set.wait(4, 0), [], "{number}");
         assert_eq!(net::shutdown(&s, libc::SHUT_WR), Err(libc::ENOTCONN));
         let _s = behind(s);
         assert_eq!(set.wait(4, 0), [(1, EPOLLIN | EPOLLOUT | EPOLLHUP)], "{number}");
         assert_eq!(set.wait(4, 0), [], "{number}");
     }
+}
+
+fn copied(s: OwnedFd) -> OwnedFd {
+    net::dup(&s)
 }
 
 /// A copy of it, which has taken its number, too.

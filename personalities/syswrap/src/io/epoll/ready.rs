@@ -10,7 +10,7 @@ use madrigal_sys::raw;
 
 use super::{ENDED, READABLE, URGENT, WRITABLE};
 use crate::lifecycle::leave::finish_sending;
-use crate::state::member::{Member, bit};
+use crate::state::member::{Member, Stamps, bit};
 use crate::state::session::{View, phase};
 use crate::state::sock::Sock;
 use crate::state::socket::{Socket, view};
@@ -48,18 +48,14 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
     member.would_report(|| report_of(s, member))
 }
 
-/// How far the bytes of either direction have come: a change is an edge.
-fn stamps(s: &Sock, fd: c_int) -> (u64, u64) {
+fn stamps(s: &Sock, fd: c_int) -> Stamps {
     let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
+    let kernel = (by_kernel(&s.kernel_moves), by_kernel(&s.kernel_room));
     let tail = view(s, fd).map_or(SEALED, |v| View::<Socket<'_>>::CONSUMER.tail(v.inn, Ordering::Acquire));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
-    let into = if ring { tail & ((1 << 47) - 1) } else { by_kernel(&s.kernel_moves) };
-    let out = if s.session.tx() == phase::RING {
-        u64::from(s.session.refusals.load(Ordering::Relaxed))
-    } else {
-        by_kernel(&s.kernel_room)
-    };
-    (into, out)
+    let into = if ring { tail & ((1 << 47) - 1) } else { kernel.0 };
+    let refusals = || u64::from(s.session.refusals.load(Ordering::Relaxed));
+    Stamps { bytes: (into, if s.session.tx() == phase::RING { refusals() } else { kernel.1 }), kernel }
 }
 
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.

@@ -10,14 +10,17 @@ pub(crate) const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(crate) const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
 pub(crate) const URGENT: u32 = libc::EPOLLPRI as u32;
 
+/// How far the bytes of either direction have come: a change is an edge.
+pub(crate) struct Stamps {
+    /// By ring and kernel.
+    pub(crate) bytes: (u64, u64),
+    /// By what the kernel has told alone: behind the end of both directions only it has news, whatever the session comes to.
+    pub(crate) kernel: (u64, u64),
+}
+
 impl Member {
-    /// What the program is told of it now. `stamps`: how far the bytes of either direction have come, where a change is an edge; `look`:
-    /// what is to be seen of what is wanted.
-    pub(crate) fn report(
-        &self,
-        stamps: impl FnOnce() -> (u64, u64),
-        look: impl FnOnce(u32) -> u32,
-    ) -> Option<epoll_event> {
+    /// What the program is told of it now. `look`: what is to be seen of what is wanted.
+    pub(crate) fn report(&self, stamps: impl FnOnce() -> Stamps, look: impl FnOnce(u32) -> u32) -> Option<epoll_event> {
         let wanted = self.events.load(Ordering::Relaxed);
         // Taken before the look: what comes in between is reported now and counts as an edge once more, but never gets lost.
         let stamps = if wanted & EPOLLET as u32 != 0 { Some(stamps()) } else { None };
@@ -57,7 +60,8 @@ impl Member {
 
     /// Whether the kernel would have it on its list: something happened that it asks for. Whatever is ready then is told, though it may be
     /// something else by now; and if nothing is, it is off the list all the same. `seen`: what was found, asked for or not.
-    fn is_edge(&self, wanted: u32, seen: u32, (into, out): (u64, u64)) -> bool {
+    fn is_edge(&self, wanted: u32, seen: u32, stamps: Stamps) -> bool {
+        let (into, out) = if seen & EPOLLHUP as u32 != 0 { stamps.kernel } else { stamps.bytes };
         // The end is an edge once it is seen; that an error has been told is none.
         let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
         let was_in = self.seen_in.swap(into, Ordering::Relaxed);

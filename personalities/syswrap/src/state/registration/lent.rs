@@ -78,6 +78,10 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
         // The kernel tells everything.
         return restore_one(s, member);
     }
+    if member.has(bit::ORPHAN) {
+        // Nobody can change the kernel's entry, whose key means the same to a child.
+        return;
+    }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
     if member.has(bit::WOKEN) {
         // That is still to be told.
@@ -112,8 +116,10 @@ pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
     member.forget_edges();
     begin(&*set, member);
-    // Another process may have put it back.
-    let _ = put(&*set, s, m, member);
+    if put(&*set, s, m, member) == Err(Errno::EXIST) {
+        // Another process has put it back, as one that is lent.
+        member.set_bit(bit::ABSENT, false);
+    }
 }
 
 /// What is left of what is asked for.

@@ -16,7 +16,7 @@ use super::kernel::{Kernel, fd_of};
 use crate::state::hold::Hold;
 use crate::state::key;
 use crate::state::lock::{Guard, Lock};
-use crate::state::member::{Member, READABLE, WRITABLE, bit};
+use crate::state::member::{Member, READABLE, Stamps, WRITABLE, bit};
 use crate::state::roll::Roll;
 use crate::state::session::phase;
 
@@ -383,11 +383,11 @@ impl<'a> SockOf<'a> {
 
 impl SockOf<'_> {
     /// As `ready::stamps`.
-    fn stamps(&self) -> (u64, u64) {
+    fn stamps(&self) -> Stamps {
         let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::SeqCst)) | 1 << 47;
         let (state, tail) = (self.state(), self.state().tail.load(Ordering::SeqCst));
-        let into = if self.rx() == phase::RING { tail } else { by_kernel(&state.kernel_moves) };
-        (into, by_kernel(&state.kernel_room))
+        let kernel = (by_kernel(&state.kernel_moves), by_kernel(&state.kernel_room));
+        Stamps { bytes: (if self.rx() == phase::RING { tail } else { kernel.0 }, kernel.1), kernel }
     }
 
     /// As `ready::look`.
