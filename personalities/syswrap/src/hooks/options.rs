@@ -199,6 +199,13 @@ fn before(change: &Change) -> bool {
             s.session.note_room();
             return false;
         }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            // What the kernel has dropped of urgent bytes that came before, it has dropped by what was set then.
+            if s.mode() == mode::SESSION {
+                recv::clear_bells(&s, change.fd);
+            }
+            return false;
+        }
         _ => return false,
     };
     kernel_soon(change.fd, reason);

@@ -19,6 +19,7 @@ crate::checks![
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
+    urgent_byte_behind_another_then_inline,
     urgent_byte_behind_one_of_another_process,
     urgent_byte_of_a_child_is_passed_over,
     stream_around_urgent
@@ -253,6 +254,19 @@ fn urgent_byte_behind_another() {
     assert_eq!(stream(b"", [b"A", b"xB", b"C"], 0), b"xB.");
     assert_eq!(stream(b"unread", [b"A", b"xB", b"C"], 0), b"unreadAxB.");
     assert_eq!(stream(b"", [b"A", b"xB", b"C"], 1), b"AxBC.");
+}
+
+/// Whether it is dropped is by the option as it was when the next one came.
+fn urgent_byte_behind_another_then_inline() {
+    for (before, after, stream) in [(0, 1, &b"B."[..]), (1, 0, b"A."), (1, 1, b"AB."), (0, 0, b".")] {
+        let p = Pair::warm();
+        net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, before).unwrap();
+        [b"A", b"B"].iter().for_each(|byte| assert_eq!(send(&p.c, *byte, MSG_OOB), Ok(1)));
+        net::sleep_ms(30);
+        net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, after).unwrap();
+        send_all(&p.c, b".");
+        assert_eq!(recv_exact(&p.s, stream.len()), stream, "{before} {after}");
+    }
 }
 
 /// The same where a parent and its child have sent them.
