@@ -496,6 +496,7 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }
+        let mut mute = false;
         if how != libc::SHUT_RD
             && let Some(v) = view(&s, fd)
         {
@@ -503,10 +504,17 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             if !sending.nested() {
                 unmix(&v);
             }
-            v.be_mute();
+            mute = v.be_mute();
         }
         // The end of the stream comes behind what the peer may just be putting back into its queue.
-        io::send::in_order(&s, fd, || result.set(Some(real())));
+        let done = io::send::in_order(&s, fd, real);
+        result.set(Some(done));
+        if mute
+            && done != 0
+            && let Some(v) = view(&s, fd)
+        {
+            v.was_not_shut();
+        }
     });
     result.get().unwrap_or_else(real)
 }

@@ -1,13 +1,14 @@
 //! The end of a connection: half close, close, reset, broken pipe, and what each shows to poll(2).
 
 use libc::{
-    ECONNRESET, ENOTCONN, EPIPE, MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, SHUT_RD, SHUT_RDWR,
-    SHUT_WR,
+    ECONNRESET, ENOTCONN, EPIPE, EPOLLET, EPOLLIN, EPOLLONESHOT, MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT,
+    POLLRDHUP, SHUT_RD, SHUT_RDWR, SHUT_WR,
 };
 use madrigal_tests::net::{self, await_events, poll, read, recv, recv_exact, recv_up_to, send, send_all, shutdown};
 use madrigal_tests::pair::Pair;
 
 use crate::both;
+use crate::set::Set;
 
 crate::checks![
     half_close_by_client,
@@ -33,6 +34,7 @@ crate::checks![
     blocked_reader_sees_end,
     blocked_writer_sees_end,
     error_taken_by_so_error,
+    error_stays_behind_a_shutdown_that_fails,
     end_is_told_for_ever,
     linger_waits,
     simultaneous_close,
@@ -338,6 +340,20 @@ fn error_taken_by_so_error() {
     assert_eq!(net::take_error(&p.s), ECONNRESET);
     assert_eq!(net::take_error(&p.s), 0);
     assert_eq!(read(&p.s, &mut [0; 4]), Ok(0), "the error has been taken");
+}
+
+fn error_stays_behind_a_shutdown_that_fails() {
+    for trigger in [0, EPOLLET, EPOLLET | EPOLLONESHOT] {
+        let (p, set) = (Pair::warm(), Set::new());
+        set.add(&p.s, EPOLLIN | trigger, 1);
+        drop(p.c);
+        assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
+        assert_eq!(send(&p.s, b"x", 0), Ok(1));
+        await_events(&p.s, POLLERR);
+        assert_eq!(net::shutdown(&p.s, libc::SHUT_WR), Err(ENOTCONN));
+        assert_eq!(net::take_error(&p.s), EPIPE, "{trigger:#x}");
+        assert_eq!(net::take_error(&p.s), 0);
+    }
 }
 
 fn end_is_told_for_ever() {

@@ -241,9 +241,15 @@ impl<W: Wire> View<'_, W> {
         true
     }
 
-    /// The program shuts its sending direction: the end that the peer's kernel tells of is no death. Before it does.
-    pub(crate) fn be_mute(&self) {
-        self.out.w.shut.store(1, Ordering::SeqCst);
+    /// The program shuts its sending direction: the end that the peer's kernel tells of is no death. Before it does. False: it has shut
+    /// that before.
+    pub(crate) fn be_mute(&self) -> bool {
+        self.out.w.shut.swap(1, Ordering::SeqCst) == 0
+    }
+
+    /// It has not: there was nothing to be shut any more.
+    pub(crate) fn was_not_shut(&self) {
+        self.out.w.shut.store(0, Ordering::SeqCst);
     }
 
     /// An event set, or poll(2), has told of an end, or the peer has said that it closes: of which, and has it?
