@@ -67,13 +67,7 @@ impl Quiet {
     /// Waits until nothing is under way on a connection. `acked`: and everything is acknowledged, too. False: the kernel holds
     /// something back, nobody knows for how long.
     pub(crate) fn wait(&self, ports: &Ports, acked: bool) -> bool {
-        let (client, server) = (ports.client.load(Ordering::SeqCst) as u16, ports.server.load(Ordering::SeqCst) as u16);
-        if client == 0 || server == 0 {
-            return true;
-        }
-        let six = ports.family.load(Ordering::SeqCst) == 6;
-        let look = || (self.ask(six, client, server), self.ask(six, server, client));
-        let (mut seen, mut since) = (look(), raw::now());
+        let (mut seen, mut since) = (self.look(ports), raw::now());
         loop {
             if acked && seen.0.is_none_or(|end| end.queued == 0) && seen.1.is_none_or(|end| end.queued == 0) {
                 return true;
@@ -94,11 +88,27 @@ impl Quiet {
                 return enough;
             }
             raw::sleep_us(20);
-            let now = look();
+            let now = self.look(ports);
             if now != seen {
                 (seen, since) = (now, raw::now());
             }
         }
+    }
+
+    /// Whether an end has something to send that the other one has no room for.
+    pub(crate) fn is_held(&self, ports: &Ports) -> bool {
+        let (one, other) = self.look(ports);
+        [one, other].iter().flatten().any(|end| end.unsent > 0)
+    }
+
+    /// Both ends; neither of a connection that there is not.
+    fn look(&self, ports: &Ports) -> (Option<Info>, Option<Info>) {
+        let (client, server) = (ports.client.load(Ordering::SeqCst) as u16, ports.server.load(Ordering::SeqCst) as u16);
+        if client == 0 || server == 0 {
+            return (None, None);
+        }
+        let six = ports.family.load(Ordering::SeqCst) == 6;
+        (self.ask(six, client, server), self.ask(six, server, client))
     }
 
     /// What the kernel knows of the socket with these ports, if there is one.

@@ -50,12 +50,18 @@ impl Sequence<'_, '_> {
         self.same_process(actor, other) && self.program.steps[blocked].op.slots().contains(slot)
     }
 
-    /// Whether nobody can say what a step brings about: the receiving direction is shut while a send sleeps for room in it. What comes from
-    /// now on is answered with a reset, which ends the send; but nothing may come, for the window may have no room for one byte more.
+    /// Whether nobody can say what a step brings about: the receiving direction is shut while a send sleeps for room in it, or has left bytes
+    /// that wait for room. What comes from now on is answered with a reset, which ends the send; but nothing may come, for the window may
+    /// have no room for one byte more.
     pub(super) fn is_left_to_chance(&self, step: usize) -> bool {
         let Op::Shutdown { slot, how: libc::SHUT_RD | libc::SHUT_RDWR } = self.program.steps[step].op else {
             return false;
         };
+        let conns = &self.bench.map.conns;
+        let held = |end: (u8, u8)| conns.get(usize::from(end.0)).is_some_and(|ports| self.bench.quiet.is_held(ports));
+        if self.program.end(slot).is_some_and(held) {
+            return true;
+        }
         let fills = Need::Produce(self.program.incoming(slot));
         self.blocked().any(|(_, blocked)| self.program.needs(&self.program.steps[blocked].op).contains(&fills))
     }
