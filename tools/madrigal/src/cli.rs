@@ -15,6 +15,7 @@ pub(crate) mod doctor;
 pub(crate) mod grid;
 pub(crate) mod identity;
 pub(crate) mod lab;
+pub(crate) mod run;
 mod values;
 
 const ABOUT: &str = "Run unmodified socket programs over the fastest safe path, and see which path they took";
@@ -40,6 +41,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a program over Madrigal
     Exec(Exec),
+    /// Start the processes of a parallel job, on this host or several, over Madrigal
+    Run(run::Run),
     /// Show the connections of wrapped programs and the peers of MPI ranks, or the ways between two hosts: the path each takes, and why
     Why(Why),
     /// Show what works here: drivers, shared directory, kernel, configuration
@@ -68,6 +71,9 @@ pub(crate) enum Command {
     Login(identity::Login),
     /// Build a grid on this machine: hosts, sites, NAT, firewalls and WAN links, to try things on
     Lab(lab::Lab),
+    /// Start a job's processes on this host, for `run`
+    #[command(hide = true)]
+    Agent,
     /// Look at the memory of a process, for `info -d`
     #[command(hide = true)]
     Peek(Peek),
@@ -114,6 +120,9 @@ pub(crate) struct Exec {
     /// Which host asked for this, and its addresses in what it says: typed by `madrigal-remote`
     #[arg(long, value_name = "HOST=ADDRESSES", hide = true)]
     pub(crate) caller: Option<Caller>,
+    /// It is one process of a job that `madrigal run` has started
+    #[arg(long, hide = true)]
+    pub(crate) rank: bool,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, num_args = 0..)]
     pub(crate) program: Vec<OsString>,

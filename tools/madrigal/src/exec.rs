@@ -15,9 +15,9 @@ use crate::remote::Caller;
 use crate::{cli, library, local_grid, mpi, out, program, settings};
 
 /// Exit status: no such program.
-const MISSING: i32 = 127;
+pub(crate) const MISSING: i32 = 127;
 /// Exit status: it cannot be executed.
-const FORBIDDEN: i32 = 126;
+pub(crate) const FORBIDDEN: i32 = 126;
 /// What runs a script without a first line, as in execvp(3).
 const SHELL: &CStr = c"/bin/sh";
 
@@ -57,8 +57,13 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         local_grid::describe_for_programs();
         env.set("MADRIGAL_DAEMON", local_grid::directory());
     }
-    mpi::rank_alone(&env, library::find_provider().as_deref()).iter().for_each(|text| out::say(text));
-    let mut prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
+    let provider = library::find_provider();
+    let mut prepared = if args.rank {
+        mpi::prepare_rank(provider.as_deref(), &mut env)
+    } else {
+        mpi::rank_alone(&env, provider.as_deref()).iter().for_each(|text| out::say(text));
+        mpi::prepare(&file, provider.as_deref(), &mut env)
+    };
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {
         describe(&file, &env);

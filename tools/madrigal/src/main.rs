@@ -3,6 +3,7 @@
 //! ```text
 //!  cli        what can be typed, and its help: the one definition that completions and manual pages come from
 //!  exec       program (which file, may it be wrapped?)  library (what is preloaded)  settings (MADRIGAL_* keys)
+//!  run        a parallel job: the launcher, and the agent on each host
 //!  why        processes and connections, from the report of each wrapped process and /proc
 //!  info perf  what works here, and how fast
 //!  daemon     links to other hosts: up, down, status, connect, forward, link
@@ -31,6 +32,7 @@ mod out;
 mod perf;
 mod program;
 mod remote;
+mod run;
 mod settings;
 mod status;
 mod why;
@@ -60,6 +62,8 @@ fn run() -> i32 {
     match Cli::try_parse() {
         Ok(cli) => match cli.command {
             Command::Exec(args) => exec::run(&args),
+            Command::Run(args) => run::run(&args),
+            Command::Agent => run::agent(),
             Command::Why(args) => why::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Perf(args) => perf::run(&args),

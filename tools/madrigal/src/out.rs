@@ -17,7 +17,8 @@ pub(crate) fn print(text: &str) {
 
 /// One line on standard error.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "madrigal: {}", tamed(text));
+    // In one write: other processes write there, too.
+    let _ = std::io::stderr().write_all(format!("madrigal: {}\n", tamed(text)).as_bytes());
 }
 
 /// One line on standard error, and the exit status for an error.

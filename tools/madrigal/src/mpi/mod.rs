@@ -31,10 +31,27 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     let Some(folder) = provider.and_then(Path::parent) else {
         return vec![format!("{}: no libmadrigal-fi.so: build it with `make build`", found.kind.name())];
     };
+    let told = settle(found.kind.name(), wanted(found.kind), folder, env);
+    if found.kind == Kind::OpenMpi {
+        take_along(env);
+    }
+    vec![told]
+}
+
+/// The same for one rank of a launcher of ours: of which MPI it will be is not known yet.
+pub(crate) fn prepare_rank(provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
+    let Some(folder) = provider.and_then(Path::parent) else {
+        return vec!["MPI: no libmadrigal-fi.so: build it with `make build`".to_owned()];
+    };
+    [Kind::Mpich, Kind::Intel].map(|kind| settle(kind.name(), wanted(kind), folder, env)).to_vec()
+}
+
+/// Sets what is wanted and not set. What was done.
+fn settle(name: &str, wanted: &[(&str, &str)], folder: &Path, env: &mut Environment) -> String {
     let mut set = Vec::new();
     let mut kept = Vec::new();
     let methods = settings::read(&env.0).0.methods;
-    for &(key, value) in wanted(found.kind) {
+    for &(key, value) in wanted {
         match env.get(key) {
             Some(theirs) if !theirs.is_empty() => kept.push(format!("{key}={}", theirs.display())),
             _ => {
@@ -46,11 +63,8 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
         }
     }
     set.push(format!("{PROVIDERS}={}", add_folder(folder, env).display()));
-    if found.kind == Kind::OpenMpi {
-        take_along(env);
-    }
     let kept = if kept.is_empty() { String::new() } else { format!("; kept {}", kept.join(" ")) };
-    vec![format!("{}: set {}{kept}", found.kind.name(), set.join(" "))]
+    format!("{name}: set {}{kept}", set.join(" "))
 }
 
 /// What launchers set for each rank that they start.

@@ -84,6 +84,11 @@ pub(super) fn judge(file: &Path) -> Option<Plain> {
     }
 }
 
+/// The loader of a program that has one, by its path.
+pub(crate) fn loader(file: &Path) -> Option<String> {
+    Elf::open(file).filter(|elf| elf.class != CLASS32)?.loader()
+}
+
 /// Whether ThreadSanitizer looks for data races in the program `file`.
 pub(crate) fn detects_races(file: &Path) -> bool {
     Elf::open(file).is_some_and(|elf| elf.class != CLASS32 && elf.names(THREAD_SANITIZER))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
-pub(crate) use elf::{Plain, detects_races};
+pub(crate) use elf::{Plain, detects_races, loader};
 pub(crate) use find::{NotFound, find, refusal};
 
 /// Scripts that are interpreters of scripts, as deep as the kernel goes.
