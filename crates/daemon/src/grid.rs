@@ -6,11 +6,15 @@
 //! allow = "22,8000-8010"
 //! ```
 
+mod file;
+
 use std::net::{IpAddr, SocketAddr};
 
 use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 use madrigal_selector::route;
+
+pub use file::read_text;
 
 /// The default port of daemons.
 pub const PORT: u16 = 7780;

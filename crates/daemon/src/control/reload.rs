@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::control::description::{Reloaded, compare, in_old_places};
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
-use crate::grid::Grid;
+use crate::grid::{self, Grid};
 use crate::link::peer::Peer;
 use crate::poll::Token;
 use crate::{socket, start};
@@ -69,7 +69,7 @@ impl Daemon {
     fn read_again(&mut self) -> Result<Reloaded, String> {
         let file = self.source.file.clone().ok_or("the daemon was started without a file")?;
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(&file).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = grid::read_text(&file).map_err(|error| format!("cannot read {name}: {error}"))?;
         let new = Grid::read(&name, &text).map_err(|error| error.to_string())?;
         let own = &self.own().name;
         if new.host(own).is_none() {
