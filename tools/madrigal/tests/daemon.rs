@@ -216,6 +216,70 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
 }
 
 #[test]
+fn a_description_that_cannot_be_read_holds_up_nobody() {
+    let mut bed = Bed::new("unreadable", &two("1-65535"));
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let path = bed.folder.path("grid.toml");
+    let many: String = (0..5000).map(|n| format!("hosts.h{n} = []\n")).collect();
+    let shell = |line: &str| assert!(std::process::Command::new("sh").args(["-c", line]).status().unwrap().success());
+    for (make, why) in [
+        (format!("rm {path}"), "No such file or directory"),
+        (format!("mkfifo {path}"), "it is a FIFO, and no file"),
+        (format!("ln -sf /dev/zero {path}"), "it is a device, and no file"),
+        (format!("rm {path}; head -c 20000000 /dev/zero > {path}"), "it is longer than 1024 KiB"),
+        (
+            format!("printf '[site.a]\n{many}' > {path}"),
+            "grid.toml:1026: site.a.hosts.h1024: a grid has up to 1024 hosts",
+        ),
+        (format!("chmod 666 {path}"), "everybody may change it"),
+    ] {
+        shell(&make);
+        let (status, _, err) = run(&mut bed.on("a1", &["grid", "reload"]));
+        assert!(status == Some(1) && err.contains(why) && err.contains("keeps the hosts that it has"), "{make}: {err}");
+        let pid = bed.pid("b1").to_string();
+        assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+        bed.says("b1", &[why]);
+        assert!(!bed.links("a1", "b1").is_empty() && !bed.links("b1", "a1").is_empty());
+    }
+}
+
+#[test]
+fn many_signals_are_one() {
+    let before = two("1-65535");
+    let mut bed = Bed::new("signals", &before);
+    bed.up("a1");
+    let began = std::time::Instant::now();
+    let line = format!("for n in $(seq 300); do kill -HUP {}; sleep 0.003; done", bed.pid("a1"));
+    assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success());
+    bed.folder.file("grid.toml", 0o600, &and_a_third(&before));
+    let line = format!("kill -HUP {}", bed.pid("a1"));
+    assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success());
+    // The last one is not lost.
+    bed.says("a1", &["grid.toml read again: added c1"]);
+    let readings = bed.log("a1").matches("grid.toml read again").count();
+    let most = 2 + began.elapsed().as_millis() / 200;
+    assert!(readings as u128 <= most, "{readings} readings, {most} are enough");
+}
+
+#[test]
+fn a_relay_that_is_none_any_more_says_so() {
+    let with = format!(
+        "trusted = true\n[site.a]\nhosts.a1 = []\n[site.c]\nhosts.c1 = []\n[site.r]\nhosts.r = '127.0.0.1:{}'\nrelay = 'r'\n",
+        free_port()
+    );
+    let mut bed = Bed::new("no-relay", &with);
+    ["r", "a1", "c1"].into_iter().for_each(|host| bed.up(host));
+    let through = |bed: &Bed| bed.peer("c1", "a1")["through"].clone();
+    until("a way by the relay", || (through(&bed) == "through r").then_some(()));
+    // The others have not read the file yet.
+    bed.folder.file("grid.toml", 0o600, &with.replace("relay = 'r'\n", ""));
+    assert_eq!(run(&mut bed.on("r", &["grid", "reload"])).1, "grid.toml read again: changed r\n");
+    until("no way", || through(&bed).is_null().then_some(()));
+}
+
+#[test]
 fn a_host_listens_elsewhere_when_its_file_says_so() {
     let grid = |a: u16, b: u16| {
         format!("[site.a]\nhosts.a1 = '127.0.0.1:{a}'\nallow = '1-65535'\n[site.b]\nhosts.b1 = '127.0.0.1:{b}'\n")
