@@ -82,7 +82,7 @@ impl Core {
         };
         match sent {
             Ok(Sent::All) => {
-                self.state.nodes[node as usize].tally().sent(piece::total(send.parts));
+                self.state.nodes[node as usize].counters().sent(piece::total(send.parts));
                 Ok(Posted::Done)
             }
             Ok(Sent::Part(taken)) => Ok(self.queue_eager(channel, send, node, head, taken)),
