@@ -51,8 +51,8 @@ static void await(const char *name) {
     char wanted[512];
     struct stat ignored;
     path(wanted, sizeof wanted, name);
-    struct timespec pause = {0, 5000000};
-    while (stat(wanted, &ignored)) nanosleep(&pause, NULL);
+    struct timespec step = {0, 5000000};
+    while (stat(wanted, &ignored)) nanosleep(&step, NULL);
 }
 
 // What is sent: each stream has a seed, and a byte depends on that and its place.
