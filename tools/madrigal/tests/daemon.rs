@@ -246,6 +246,23 @@ fn a_description_that_cannot_be_read_holds_up_nobody() {
 }
 
 #[test]
+fn the_largest_grid_has_answers_that_come_whole() {
+    // Nobody listens there.
+    let refused: Vec<String> = (1..=4).map(|port| format!("'127.0.0.1:{port}'")).collect();
+    let others: String = (1..1024).map(|n| format!("hosts.h{n} = [{}]\n", refused.join(", "))).collect();
+    let mut bed = Bed::new("large", &format!("[site.a]\nhosts.h0 = '127.0.0.1:{}'\n{others}", free_port()));
+    bed.up("h0");
+    let status = until("an answer about all", || {
+        let status = bed.status("h0");
+        let told = status["peers"].as_array().unwrap();
+        let settled = told.len() == 1023 && told.iter().all(|peer| peer["settled"] == true);
+        settled.then(|| status.to_string())
+    });
+    assert!(status.len() > 250_000, "{} bytes fit into a socket's buffer", status.len());
+    assert_eq!(run(&mut bed.on("h0", &["grid", "reload"])).1, "grid.toml read again: nothing is new\n");
+}
+
+#[test]
 fn many_signals_are_one() {
     let before = two("1-65535");
     let mut bed = Bed::new("signals", &before);
