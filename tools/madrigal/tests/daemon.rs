@@ -7,6 +7,7 @@ mod common;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -259,6 +260,14 @@ fn the_largest_grid_has_answers_that_come_whole() {
         settled.then(|| status.to_string())
     });
     assert!(status.len() > 250_000, "{} bytes fit into a socket's buffer", status.len());
+    // Who reads late fills the daemon's socket, and gets everything all the same. The question is STATUS, without a body.
+    let mut late = UnixStream::connect(bed.runtime("h0", "daemon.sock")).unwrap();
+    late.write_all(&[0xA7, 1, 0, 0, 0, 0, 0, 0, 16]).unwrap();
+    bed.status("h0");
+    let mut answer = Vec::new();
+    late.read_to_end(&mut answer).unwrap();
+    let length = u64::from_le_bytes(*answer.first_chunk().unwrap()) >> 16;
+    assert_eq!(answer.len() as u64, 9 + length);
     assert_eq!(run(&mut bed.on("h0", &["grid", "reload"])).1, "grid.toml read again: nothing is new\n");
 }
 
