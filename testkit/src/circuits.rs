@@ -33,7 +33,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "express_pieces_say_what_follows", run: express },
     Case { name: "sides_that_disagree_are_told", run: disagree },
     Case { name: "a_node_that_leaves_is_told", run: leaves },
-    Case { name: "strangers_are_passed_over", run: strangers },
+    Case { name: "messages_of_non_members_are_passed_over", run: non_members },
     Case { name: "who_outruns_a_receiver_waits_for_it", run: outruns },
     Case { name: "a_group_of_threads_speaks_with_a_circuit", run: group_and_circuit },
 ];
@@ -278,16 +278,16 @@ fn leaves(at: &Context) {
     assert_eq!(stays.begin_packing(2).err(), Some(CircuitError::NoSuchNode));
 }
 
-fn strangers(at: &Context) {
+fn non_members(at: &Context) {
     let endpoint = Circuit::endpoint(&at.worker()).expect("opens");
     let address = endpoint.address();
     let mut alone = Circuit::join(endpoint, std::slice::from_ref(&address)).expect("is in it");
-    let stranger = Circuit::endpoint(&at.worker()).expect("opens");
-    let to = stranger.peer(&address);
+    let other = Circuit::endpoint(&at.worker()).expect("opens");
+    let to = other.peer(&address);
     let send = Send { to, tag: None, data: None, parts: &[Piece::EMPTY], token: 0, inject: true, delivery: false };
-    stranger.send(&send).expect("sends");
+    other.send(&send).expect("sends");
     for _ in 0..100 {
-        stranger.worker().progress();
+        other.worker().progress();
         assert!(alone.try_unpacking().expect("nothing is wrong").is_none());
     }
 }

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import run
 from bed import cage, compare, modes, parse, table
-from bed.compare import BROKEN, FLAKY, ONCE, Verdict, enough, judge, lacking, tally
+from bed.compare import BROKEN, FLAKY, ONCE, Verdict, count, enough, judge, lacking
 from bed.home import Unable, _one_line, _official
 from bed.results import CRASH, FAIL, HANG, LOST, OPEN, PASS, SKIP, Ended, Results, Unit, died, settle
 from bed.running import Runner
@@ -57,7 +57,7 @@ class Comparing(unittest.TestCase):
     def test_every_case_counts_once(self) -> None:
         plain = {"a": PASS, "b": PASS, "c": FAIL, "d": SKIP, "e": FAIL, "f": PASS, "g": PASS}
         wrapped = {"a": PASS, "b": FAIL, "c": FAIL, "d": SKIP, "e": PASS, "f": CRASH, "g": FAIL, "new": PASS}
-        told = tally(plain, wrapped, {"b": Verdict(FLAKY, ""), "f": Verdict(BROKEN, ""), "g": Verdict(ONCE, "")})
+        told = count(plain, wrapped, {"b": Verdict(FLAKY, ""), "f": Verdict(BROKEN, ""), "g": Verdict(ONCE, "")})
         self.assertEqual((told.passed, told.better, told.failed_as_plain, told.skipped, told.broken, told.flaky, told.once), (3, 1, 1, 1, 1, 1, 1))
 
     def test_only_what_is_broken_fails_the_run(self) -> None:

@@ -74,8 +74,8 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     assert_eq!(ours, hooks(), "exported against written as hooks");
     let others = |name: &&String| !(name.starts_with("io_uring_") || *name == "io_submit");
     // liburing's and libaio's make their system calls themselves.
-    let strangers: Vec<_> = ours.difference(&libc).filter(others).collect();
-    assert!(strangers.is_empty(), "not in the C library: {strangers:?}");
+    let foreign: Vec<_> = ours.difference(&libc).filter(others).collect();
+    assert!(foreign.is_empty(), "not in the C library: {foreign:?}");
 }
 
 /// System calls of a run, by name.

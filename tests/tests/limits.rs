@@ -64,7 +64,7 @@ fn a_thousand_idle_connections_cost_no_time() {
     let before = pids.map(ticks);
     net::sleep_ms(10_000);
     for (pid, before) in pids.iter().zip(before) {
-        // 0.5 % of one processor: 5 of 1000 ticks. (The client naps 100 times and looks for a file.)
+        // 0.5 % of one processor: 5 of 1000 ticks. (The client sleeps 100 times and looks for a file.)
         let used = ticks(*pid) - before;
         assert!(used <= 5, "{used} ticks in ten seconds");
     }

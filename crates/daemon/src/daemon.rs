@@ -217,6 +217,8 @@ impl Daemon {
         let token = self.new_token();
         self.poll.add_listener(&self.listener, token)?;
         self.descriptors.insert(token, Descriptor::Listener);
+        // Before anybody is told that the daemon is up: who sends SIGHUP then does not end it.
+        self.heed_hangups()?;
         self.add_ports(ports)
     }
 

@@ -16,7 +16,6 @@ impl Daemon {
     /// Runs the daemon until a client stops it.
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut changed = Vec::new();
-        self.heed_hangups()?;
         self.notifier.begin();
         self.log_line(&format!("up on {}, process {}", self.own().name, process::own_pid()));
         while !self.stopping {
@@ -83,6 +82,7 @@ impl Daemon {
             self.next_measurement,
             self.known_file.due,
             self.notifier.next(),
+            self.source.due,
         ];
         links
             .chain(dials)
@@ -114,6 +114,7 @@ impl Daemon {
         due.into_iter().for_each(|token| self.poll_parked(token));
         let due: Vec<Token> = self.migrations.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.migration_timer(token));
+        self.reload_after_hangups();
         self.resume_delayed_handshakes();
         self.dial_all();
         self.reap_commands();

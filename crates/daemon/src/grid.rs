@@ -6,14 +6,25 @@
 //! allow = "22,8000-8010"
 //! ```
 
+mod file;
+
 use std::net::{IpAddr, SocketAddr};
 
 use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 use madrigal_selector::route;
 
+pub use file::read_text;
+
 /// The default port of daemons.
 pub const PORT: u16 = 7780;
+
+/// The most hosts of a grid. Every daemon keeps links with all others, and its answers and the hosts file have to hold them.
+pub const MOST_HOSTS: usize = 1024;
+/// The most sites of a grid.
+const MOST_SITES: usize = MOST_HOSTS;
+/// The most addresses of a host: all are dialled at once, and an answer tells of each.
+const MOST_ADDRESSES: usize = 8;
 
 /// A grid, as its file describes it.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -215,6 +226,9 @@ impl Grid {
         };
         let via = table.get("via").map(|value| via(&value)).transpose()?;
         let site = self.sites.len();
+        if site >= MOST_SITES {
+            return Err(table.error(format!("a grid has up to {MOST_SITES} sites")));
+        }
         let (trusted, plain) = (flag(table, "trusted")?, flag(table, "plain")?);
         let [from, deny, carries] = WORDS.map(|key| words(table, key));
         let (from, deny, carries) = (from?, deny?, carries?);
@@ -222,11 +236,8 @@ impl Grid {
         let hosts = table.get("hosts").ok_or_else(|| table.error("hosts is missing"))?;
         let first = self.hosts.len();
         for (name, value) in hosts.table()?.entries() {
-            check_name(name).map_err(|wrong| value.error(wrong))?;
-            if self.host(name).is_some() {
-                return Err(value.error(format!("there are two hosts `{name}`")));
-            }
-            let addresses = value.list().iter().map(|one| address(one, port)).collect::<Result<_, _>>()?;
+            self.check_new_host(name).map_err(|wrong| value.error(wrong))?;
+            let addresses = addresses(&value, port)?;
             let via = via.as_ref().map(|via| via.replace(HOST_WORD, name));
             let allow = allow.clone();
             let host = Host { name: name.to_owned(), site, port, addresses, relay: false, allow, via, ssh: None };
@@ -238,6 +249,19 @@ impl Grid {
             host.ok_or_else(|| value.error(format!("this site has no host `{name}`")))?.relay = true;
         }
         self.read_ssh(first, table)
+    }
+
+    /// Whether a host of this name may be added.
+    fn check_new_host(&self, name: &str) -> Result<(), String> {
+        check_name(name)?;
+        if self.hosts.len() >= MOST_HOSTS {
+            return Err(format!("a grid has up to {MOST_HOSTS} hosts"));
+        }
+        match self.hosts.iter().find(|host| host.name.eq_ignore_ascii_case(name)) {
+            Some(host) if host.name == name => Err(format!("there are two hosts `{name}`")),
+            Some(host) => Err(format!("case alone tells it from host `{}`, and programs do not look at it", host.name)),
+            None => Ok(()),
+        }
     }
 
     fn read_ssh(&mut self, first: usize, table: &Table<'_>) -> Result<(), FileError> {
@@ -281,6 +305,14 @@ fn ports(value: &Value<'_>) -> Result<Ports, FileError> {
     Ports::parse(&text).ok_or_else(|| value.error("must be ports such as \"22,8000-8010\""))
 }
 
+fn addresses(value: &Value<'_>, port: u16) -> Result<Vec<SocketAddr>, FileError> {
+    let list = value.list();
+    if list.len() > MOST_ADDRESSES {
+        return Err(value.error(format!("a host has up to {MOST_ADDRESSES} addresses")));
+    }
+    list.iter().map(|one| address(one, port)).collect()
+}
+
 fn address(value: &Value<'_>, port: u16) -> Result<SocketAddr, FileError> {
     let text = value.text()?;
     let bare = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
@@ -288,11 +320,11 @@ fn address(value: &Value<'_>, port: u16) -> Result<SocketAddr, FileError> {
     bare.or_else(|_| text.parse()).map_err(wrong)
 }
 
-/// Whether ssh would take a text for where it is to go, and nothing else in it.
+/// Whether ssh would take a text for where it is to go, and nothing else in it: neither the user nor the host looks like an option.
 pub fn check_destination(text: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%".contains(c);
-    let good = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "[_".contains(c)) && text.chars().all(plain);
-    if good {
+    let begins_well = |part: &str| part.starts_with(|c: char| c.is_ascii_alphanumeric() || "[_".contains(c));
+    if text.split('@').all(begins_well) && text.chars().all(plain) {
         Ok(())
     } else {
         Err("must be where ssh goes, such as \"b1.example.org\" or \"ann@b1\"; options belong in ~/.ssh/config"
@@ -300,11 +332,13 @@ pub fn check_destination(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text may be the name of a site or a host.
+/// Whether a text may be the name of a site, a host or a rule. Names stand in command lines and messages: none looks like an option, or has
+/// anything in it that a shell or a terminal obeys.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
-    let good = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
-    if good { Ok(()) } else { Err(format!("`{name}` is no name: write up to 64 of a-z, 0-9, -, _ and .")) }
+    let good = name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.len() <= 64 && name.chars().all(plain);
+    let wrong = "is no name: write up to 64 of a-z, 0-9, -, _ and ., the first a letter or digit";
+    if good { Ok(()) } else { Err(format!("`{}` {wrong}", name.escape_debug())) }
 }
 
 #[cfg(test)]
@@ -369,6 +403,39 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_asks_for_too_much_is_refused_at_the_line_that_does() {
+        let hosts = |count: usize| {
+            let hosts: String = (0..count).map(|n| format!("hosts.h{n} = []\n")).collect();
+            Grid::read("grid.toml", &format!("[site.a]\n{hosts}"))
+        };
+        let wrong = |read: Result<Grid, FileError>| read.unwrap_err().to_string();
+        assert_eq!(hosts(MOST_HOSTS).unwrap().hosts.len(), MOST_HOSTS);
+        assert_eq!(wrong(hosts(50_000)), "grid.toml:1026: site.a.hosts.h1024: a grid has up to 1024 hosts");
+        let sites: String = (0..MOST_SITES + 1).map(|n| format!("[site.s{n}]\nhosts = {{}}\n")).collect();
+        assert_eq!(wrong(Grid::read("grid.toml", &sites)), "grid.toml:2049: site.s1024: a grid has up to 1024 sites");
+        let many = format!("[site.a]\nhosts.a1 = [{}]\n", "'10.0.0.1', ".repeat(MOST_ADDRESSES + 1));
+        assert_eq!(wrong(Grid::read("grid.toml", &many)), "grid.toml:2: site.a.hosts.a1: a host has up to 8 addresses");
+        for (open, close) in [("[", "]"), ("{ a = ", " }"), ("a.", "a = 1")] {
+            let deep = format!("plain = {}1{}\n", open.repeat(100_000), close.repeat(100_000));
+            assert!(wrong(Grid::read("grid.toml", &deep)).starts_with("grid.toml:1: "));
+        }
+    }
+
+    #[test]
+    fn names_and_destinations_are_never_options() {
+        for name in ["", "-x", ".", "..", "../a", "a/b", "a b", "a\n", "_a", "é", "a!"] {
+            assert!(check_name(name).is_err_and(|told| !told.contains('\n')), "{name}");
+        }
+        assert!(["a", "1", "A-1.x_"].iter().all(|name| check_name(name).is_ok()));
+        for to in ["", "-v", "ann@-v", "@b1", "ann@", "ann@b1@-v", "a b", "a\n", "a'b", "$(x)", "a;b", "a=b"] {
+            assert!(check_destination(to).is_err(), "{to}");
+        }
+        for to in ["b1", "ann@b1.example.org", "[fd00::1]", "ann@fe80::1%eth0", "_b1"] {
+            assert!(check_destination(to).is_ok(), "{to}");
+        }
+    }
+
+    #[test]
     fn errors_name_line_and_key() {
         let cases = [
             ("", "grid.toml:1: there is no host"),
@@ -381,6 +448,10 @@ mod tests {
             (
                 "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.a1 = []\n",
                 "grid.toml:4: site.b.hosts.a1: there are two hosts `a1`",
+            ),
+            (
+                "[site.a]\nhosts.a1 = []\n[site.b]\nhosts.A1 = []\n",
+                "grid.toml:4: site.b.hosts.A1: case alone tells it from host `a1`",
             ),
             ("[site.a]\nhosts.a1 = []\ndeny = 'b'\n", "grid.toml:3: site.a.deny: the grid has no site or host `b`"),
             ("[site.a]\nhosts.a1 = []\nssh.a2 = 'a2'\n", "grid.toml:3: site.a.ssh.a2: this site has no host `a2`"),

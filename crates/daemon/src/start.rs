@@ -69,8 +69,10 @@ pub(crate) fn listen(grid: &Grid, own_index: usize, lack: Option<&String>) -> Re
 pub(crate) fn places(grid: &Grid, own_index: usize, lack: Option<&String>) -> Result<Vec<SocketAddr>, StartError> {
     let Some(host) = grid.hosts.get(own_index) else { return Ok(Vec::new()) };
     let site = grid.sites.get(host.site);
-    let plain = |(at, other): (usize, &Host)| at != own_index && grid.is_trusted_between(host, other);
-    if let Some(lack) = lack.filter(|_| grid.hosts.len() > 1 && !grid.hosts.iter().enumerate().any(plain)) {
+    let mut others =
+        grid.hosts.iter().enumerate().filter(|(at, other)| *at != own_index && !other.is_gone()).peekable();
+    let is_alone = others.peek().is_none();
+    if let Some(lack) = lack.filter(|_| !is_alone && !others.any(|(_, other)| grid.is_trusted_between(host, other))) {
         return Err(untrusted(host, site, lack));
     }
     let local: Vec<SocketAddr> = host.addresses.iter().copied().filter(|at| at.ip().is_loopback()).collect();

@@ -33,8 +33,8 @@ impl<'a> Document<'a> {
     fn error(&self, span: &Range<usize>, key: &str, text: impl Into<String>) -> FileError {
         let before = self.text.as_bytes().iter().take(span.start);
         let line = 1 + before.filter(|&&byte| byte == b'\n').count();
-        let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
-        FileError { file: self.file.to_owned(), line, key, text: text.into() }
+        let key = if key.is_empty() { String::new() } else { format!("{}: ", harmless(key)) };
+        FileError { file: self.file.to_owned(), line, key, text: harmless(&text.into()) }
     }
 
     /// Hands the table of the whole document to `with`.
@@ -43,6 +43,17 @@ impl<'a> Document<'a> {
         let parsed = DeTable::parse(self.text).map_err(wrong)?;
         with(Table { document: self, path: String::new(), span: 0..0, table: parsed.get_ref() })
     }
+}
+
+/// A text on one line, without characters that a terminal obeys: anybody may have written the file.
+fn harmless(text: &str) -> String {
+    let hidden =
+        |c| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || hidden(c) { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
+    line
 }
 
 /// A table of the document.
@@ -179,4 +190,24 @@ fn nearest<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
         row.last().copied().unwrap_or(0)
     };
     known.iter().copied().map(|key| (distance(key), key)).min().filter(|(far, _)| *far <= 2).map(|(_, key)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_says_forges_no_line_and_no_escape_code() {
+        let text = "[\"a\\n\\u001b[2J\\u202e\"]\n'x\ty' = 1\n";
+        let read = |key: &'static str| {
+            Document::new("f", text).read(|top| {
+                let (_, table) = top.entries().remove(0);
+                table.table()?.only(&[key])
+            })
+        };
+        let told = read("z").unwrap_err().to_string();
+        assert_eq!(told, r"f:2: a\n\u{1b}[2J\u{202e}.x\ty: there is no such key; there are z");
+        let told = Document::new("f", "a = 'b\u{1b}").read(|_| Ok(())).unwrap_err().to_string();
+        assert!(told.starts_with("f:1: ") && !told.contains(char::is_control), "{told}");
+    }
 }

@@ -75,6 +75,8 @@ impl Authority {
     /// Makes a grid: its authority in `dir`, which from then on trusts it.
     pub fn create(dir: &Path, grid: &Name, life: Validity, force: bool) -> Result<Self, IdentityError> {
         files::make_directory(dir)?;
+        // Two at once would leave the key of one with the certificate of the other.
+        let _alone = lock(dir)?;
         let home = dir.join(AUTHORITY);
         if !force {
             refuse_to_replace(dir)?;
@@ -116,10 +118,7 @@ impl Authority {
 
     /// Keeps others from issuing and revoking at the same time, until it is dropped.
     fn lock(&self) -> Result<fs::File, IdentityError> {
-        let home = self.dir.join(AUTHORITY);
-        let lock = fs::File::open(&home).map_err(files::io(&home, "open it"))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|e| files::io(&home, "lock it")(e.into()))?;
-        Ok(lock)
+        lock(&self.dir.join(AUTHORITY))
     }
 
     /// Whether `dir` has the key of an authority.
@@ -214,6 +213,13 @@ impl Authority {
         let text = files::encode(LIST, &self.signer.sign_list(list)?);
         files::write(&self.dir.join(REVOKED), Access::Public, text.as_bytes())
     }
+}
+
+/// Waits until nobody else has a directory locked.
+fn lock(dir: &Path) -> Result<fs::File, IdentityError> {
+    let lock = fs::File::open(dir).map_err(files::io(dir, "open it"))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|e| files::io(dir, "lock it")(e.into()))?;
+    Ok(lock)
 }
 
 fn refuse_to_replace(dir: &Path) -> Result<(), IdentityError> {

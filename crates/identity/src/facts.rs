@@ -102,8 +102,8 @@ impl Chain {
 
     /// Whether all are of one grid.
     pub(crate) fn judge_grid(&self, ours: &crate::name::Name) -> Result<(), Refusal> {
-        let stranger = self.each().find(|facts| &facts.subject.grid != ours);
-        stranger.map_or(Ok(()), |facts| Err(Refusal::WrongGrid { who: facts.subject.spoken(), ours: ours.to_string() }))
+        let foreign = self.each().find(|facts| &facts.subject.grid != ours);
+        foreign.map_or(Ok(()), |facts| Err(Refusal::WrongGrid { who: facts.subject.spoken(), ours: ours.to_string() }))
     }
 
     /// Whether all are valid now; told of the one nearest to the peer.

@@ -1,11 +1,12 @@
 //! The files: where they are, who may read them, and how they are replaced without ever being half there.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pem::{EncodeConfig, LineEnding, Pem};
+use rustix::fs::OFlags;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use crate::error::IdentityError;
@@ -91,17 +92,26 @@ impl Stamp {
     }
 }
 
-/// Reads a whole file; `None`: it is not there. Refuses what others could have read or changed.
+/// Reads a whole file; `None`: it is not there. Refuses what others could have read or changed, what is no file, and what is too long.
 pub(crate) fn read(path: &Path, access: Access) -> Result<Option<Vec<u8>>, IdentityError> {
-    let file = match File::open(path) {
+    // Without NONBLOCK the open of a FIFO waits for its writer.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(path, "open it")(error)),
     };
     let facts = file.metadata().map_err(io(path, "look at it"))?;
+    let wrong = |what: String| io(path, "read it")(std::io::Error::other(what));
+    if !facts.is_file() {
+        return Err(wrong("it is no regular file".to_owned()));
+    }
     judge(path, &facts, access)?;
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(io(path, "read it"))?;
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(io(path, "read it"))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(wrong(format!("it is longer than {} MiB", LARGEST >> 20)));
+    }
     Ok(Some(bytes))
 }
 

@@ -28,6 +28,8 @@ const MAGIC: &[u8] = b"madrigal-parcel 1\n";
 const SEALED: &str = "m1.";
 /// No parcel is longer.
 const LONGEST: usize = 4 << 20;
+/// No sealed one is longer: Linux passes no argument of 128 KiB to a command.
+const LONGEST_LINE: usize = 120_000;
 /// What the key of a sealed parcel is derived for.
 const PURPOSE: &[u8] = b"madrigal parcel 1";
 /// Digits of codes (Crockford 1982): none is taken for another.
@@ -67,6 +69,15 @@ pub enum ParcelError {
         /// This host's clock.
         now: Moment,
     },
+    /// A line that no shell passes on.
+    #[error(
+        "the line would be {length} bytes long, and a command takes up to {LONGEST_LINE}: bring it by ssh \
+         (--ssh), or make grid.toml shorter"
+    )]
+    Long {
+        /// Its length.
+        length: usize,
+    },
     /// What seals is not there.
     #[error("the parcel cannot be sealed: {0}")]
     Seal(&'static str),
@@ -96,6 +107,16 @@ impl Parcel {
         let root = Trust::read(dir)?.root;
         let list = files::read_one(&dir.join(REVOKED), LIST, ADVICE)?;
         Ok(Self { host: None, root, list, grid: grid.to_owned(), until })
+    }
+
+    /// The text of the description.
+    pub fn description(&self) -> &str {
+        &self.grid
+    }
+
+    /// The host whose certificate and key are in it; `None` where there are none.
+    pub fn host(&self) -> Result<Option<Name>, IdentityError> {
+        self.host.as_ref().map(owner).transpose()
     }
 
     /// The last second in which a sealed one is opened.
@@ -151,7 +172,8 @@ impl Parcel {
         let done = key_of(&code).seal_in_place_append_tag(first_nonce(), Aad::from(SEALED.as_bytes()), &mut bytes);
         done.map_err(|_| ParcelError::Seal("the cipher refuses"))?;
         let spoken = code.as_bytes().chunks(4).map(|four| String::from_utf8_lossy(four)).collect::<Vec<_>>().join("-");
-        Ok((format!("{SEALED}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes)), spoken))
+        let line = format!("{SEALED}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes));
+        if line.len() > LONGEST_LINE { Err(ParcelError::Long { length: line.len() }) } else { Ok((line, spoken)) }
     }
 
     /// Opens what [`Parcel::seal`] wrote, if it is not too late.
@@ -170,7 +192,7 @@ impl Parcel {
     /// Puts everything into `dir`, made if need be. What is of another grid, or of another host, is not replaced without `force`.
     pub fn install(&self, dir: &Path, force: bool) -> Result<Installed, IdentityError> {
         files::make_directory(dir)?;
-        let host = self.host.as_ref().map(owner).transpose()?;
+        let host = self.host()?;
         if !force {
             self.may_install(dir, host.as_ref())?;
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use common::{Folder, Grid, day, future, name, past};
 use madrigal_identity::{
-    Authority, Credentials, HOST, IDENTITY, LOGIN, TRUST, USER, Which, directory, login, logout, status,
+    Authority, Credentials, HOST, IDENTITY, Kind, LOGIN, TRUST, USER, Which, directory, login, logout, status,
 };
 
 fn mode(path: &Path) -> u32 {
@@ -211,4 +211,19 @@ fn the_directory_is_where_the_documentation_says() {
     assert_eq!(with(&[("MADRIGAL_CONFIG_DIR", "/m")]).unwrap(), "/m");
     assert!(with(&[("MADRIGAL_CONFIG_DIR", "m")]).unwrap_err().contains("MADRIGAL_CONFIG_DIR=m"));
     assert!(with(&[]).unwrap_err().contains("set MADRIGAL_CONFIG_DIR"));
+}
+
+#[test]
+fn of_two_that_make_a_grid_at_once_one_does() {
+    let folder = Folder::new();
+    let made = std::thread::scope(|scope| {
+        let one = || Authority::create(&folder.0, &name("lyon"), day(), false).map(drop);
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).filter(Result::is_ok).count()
+    });
+    assert_eq!(made, 1);
+    // Its key is that of the certificate that is trusted.
+    let ca = Authority::open(&folder.0).unwrap();
+    ca.issue_host(&name("a1"), day()).unwrap().install(&folder.0, false).unwrap();
+    assert!(Credentials::load_as(&folder.0, Kind::Host).unwrap().is_some());
 }

@@ -55,6 +55,54 @@ fn another_code_a_changed_line_and_a_late_one_are_refused() {
 }
 
 #[test]
+fn a_line_is_one_that_a_command_takes() {
+    let grid = Grid::new("lyon");
+    let with = |length: usize| {
+        let text = format!("{TEXT}#{}\n", "x".repeat(length));
+        ca_parcel(&grid, &text)
+            .seal()
+            .map(|(line, code)| (line.len(), Parcel::open(&line, &code, Moment::now()).is_ok()))
+    };
+    let (length, opens) = with(80_000).unwrap();
+    assert!(opens && length < 128 << 10, "{length}");
+    assert!(matches!(with(100_000), Err(ParcelError::Long { length }) if length > 120_000));
+    // By ssh it goes all the same.
+    let plain = ca_parcel(&grid, &"#".repeat(1 << 20)).to_bytes();
+    assert_eq!(Parcel::from_bytes(&plain).unwrap().description().len(), 1 << 20);
+}
+
+fn ca_parcel(grid: &Grid, text: &str) -> Parcel {
+    grid.ca.issue_host(&name("b1"), day()).unwrap().parcel(text, Moment::now().plus(HOUR))
+}
+
+#[test]
+fn files_that_are_none_are_refused_and_hold_up_nobody() {
+    let (grid, home) = (Grid::new("lyon"), Folder::new());
+    parcel(&grid.ca, "b1").install(&home.0, false).unwrap();
+    for file in ["host.pem", "ca.pem", "revoked.pem", "grid.toml"] {
+        let path = home.0.join(file);
+        let before = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let told = parcel(&grid.ca, "b1").install(&home.0, false);
+        if file == "revoked.pem" {
+            // A list that nobody can read is replaced.
+            assert!(told.is_ok() && path.metadata().unwrap().is_file());
+            continue;
+        }
+        let told = told.map(drop).unwrap_err().to_string();
+        assert!(told.contains("it is no regular file"), "{file}: {told}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, before).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    std::fs::write(home.0.join("grid.toml"), vec![b'#'; (4 << 20) + 1]).unwrap();
+    let told = parcel(&grid.ca, "b1").install(&home.0, false).map(drop).unwrap_err().to_string();
+    assert!(told.contains("it is longer than 4 MiB"), "{told}");
+}
+
+#[test]
 fn what_is_of_another_grid_or_host_stays() {
     let (lyon, nice, home) = (Grid::new("lyon"), Grid::new("nice"), Folder::new());
     parcel(&lyon.ca, "b1").install(&home.0, false).unwrap();

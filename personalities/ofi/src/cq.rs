@@ -100,7 +100,7 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     let cq = unsafe { CqObject::of(cq) };
     let mut state = cq.domain.lock();
     let found = state.progress() > 0;
-    // Doors and questions are looked at by the clock.
+    // Listeners and requests are polled by the clock.
     let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.server.is_some());
     let end = if looks { time::now_ns() + LOOK_NS } else { u64::MAX };
     let State { queues, armed, .. } = &mut *state;

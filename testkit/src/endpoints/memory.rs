@@ -171,7 +171,7 @@ pub(super) fn withdrawn(at: &Context) {
         }
         assert!(memory.part(0, 100_000).bytes() == noise(1, 100_000));
         parties[1].endpoint.withdraw(1).expect("nothing arrives");
-        // The news travels as a frame, of which a port may take a byte at a time.
+        // The withdrawal travels as a frame, of which a port may take a byte at a time.
         for _ in 0..200 {
             parties.iter_mut().for_each(Party::poll);
         }

@@ -224,7 +224,7 @@ public class Churn {
             if (!String.valueOf(error.getMessage()).contains("Cannot assign requested address")) {
                 say("error connect of connection " + Integer.toUnsignedString(id) + " " + error);
             }
-            nap(10);
+            pause(10);
             return;
         }
         try (Peer peer = opened) {
@@ -265,7 +265,7 @@ public class Churn {
         }
     }
 
-    static void nap(long milliseconds) {
+    static void pause(long milliseconds) {
         try {
             Thread.sleep(milliseconds);
         } catch (InterruptedException error) {
@@ -284,7 +284,7 @@ public class Churn {
             });
         }
         for (int i = 0; i < seconds * 10; i++) {
-            nap(100);
+            pause(100);
             say("progress " + connections + " " + bytes);
         }
         over = true;

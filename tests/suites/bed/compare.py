@@ -47,7 +47,7 @@ def enough(first: str, wrapped: list[str], plain: list[str], most: int) -> bool:
 
 
 @dataclass
-class Tally:
+class Counts:
     """One line of the table."""
 
     passed: int = 0
@@ -60,9 +60,9 @@ class Tally:
     once: int = 0
 
 
-def tally(plain: Results, wrapped: Results, verdicts: dict[str, Verdict]) -> Tally:
+def count(plain: Results, wrapped: Results, verdicts: dict[str, Verdict]) -> Counts:
     """Counts. Cases that only the wrapped run has are not compared with anything, and count as what they are."""
-    told = Tally()
+    told = Counts()
     for case in dict.fromkeys([*plain, *wrapped]):
         before, after = plain.get(case), wrapped.get(case)
         if case in verdicts:

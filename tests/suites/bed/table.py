@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from bed.compare import BROKEN, FLAKY, ONCE, Tally, Verdict, tally
+from bed.compare import BROKEN, FLAKY, ONCE, Counts, Verdict, count
 from bed.results import Results
 
 HEAD = f"{'suite':<11} {'mode':<8} {'passed':>7} {'as plain':>9} {'skipped':>8} {'broken':>7} {'flaky':>6} {'once':>5} {'time':>8}"
@@ -26,9 +26,9 @@ class Line:
     """Units that its watchdog kept from running."""
 
     @property
-    def tally(self) -> Tally:
+    def counts(self) -> Counts:
         """Its numbers; of the plain run compared with itself."""
-        return tally(self.plain, self.results, self.verdicts)
+        return count(self.plain, self.results, self.verdicts)
 
     def of_kind(self, kind: str) -> list[tuple[str, Verdict]]:
         """The cases that were taken for this."""
@@ -38,7 +38,7 @@ class Line:
         """Its line of the table."""
         if self.reason:
             return f"{self.suite:<11} {self.mode:<8} skipped: {self.reason}"
-        told = self.tally
+        told = self.counts
         late = f"  {self.late} units not run: its time was up" if self.late else ""
         return (f"{self.suite:<11} {self.mode:<8} {told.passed:>7} {told.failed_as_plain:>9} {told.skipped:>8} {told.broken:>7} {told.flaky:>6} "
                 f"{told.once:>5} {self.seconds:>6.0f} s{late}")
@@ -50,7 +50,7 @@ class Line:
     def as_json(self) -> dict[str, object]:
         """For other programs."""
         return {"suite": self.suite, "mode": self.mode, "seconds": round(self.seconds, 1), "reason": self.reason, "late": self.late,
-                "counts": asdict(self.tally), "results": self.results,
+                "counts": asdict(self.counts), "results": self.results,
                 "verdicts": {case: asdict(verdict) for case, verdict in self.verdicts.items()}}
 
 

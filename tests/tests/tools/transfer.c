@@ -51,8 +51,8 @@ static void await(const char *name) {
     char wanted[512];
     struct stat ignored;
     path(wanted, sizeof wanted, name);
-    struct timespec nap = {0, 5000000};
-    while (stat(wanted, &ignored)) nanosleep(&nap, NULL);
+    struct timespec step = {0, 5000000};
+    while (stat(wanted, &ignored)) nanosleep(&step, NULL);
 }
 
 // What is sent: each stream has a seed, and a byte depends on that and its place.
@@ -236,12 +236,12 @@ static void finish(const char *role, struct end *end) {
 
 static void *serve(void *ignored) {
     (void)ignored;
-    int door = listener(), fd = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+    int listening = listener(), fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0) die("accept");
     struct end end = {.fd = fd, .is_server = 1};
     converse(&end);
     finish("serve", &end);
-    close(door);
+    close(listening);
     return NULL;
 }
 
@@ -270,10 +270,10 @@ static void *receive_boxes(void *ignored) {
 
 static void boxes(void) {
     unsigned char answer;
-    int door = listener();
+    int listening = listener();
     pthread_t reader;
     ends[0] = caller();
-    ends[1] = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+    ends[1] = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
     if (pthread_create(&reader, NULL, receive_boxes, NULL)) die("pthread_create");
     for (int i = 0; i < 300; i++) {
         int *box = malloc(sizeof *box);
@@ -284,7 +284,7 @@ static void boxes(void) {
     pthread_join(reader, NULL);
     close(ends[0]);
     close(ends[1]);
-    close(door);
+    close(listening);
     char name[512];
     unlink(path(name, sizeof name, "port"));
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use madrigal_daemon::grid::Grid;
+use madrigal_daemon::grid::{self, Grid};
 use madrigal_daemon::{Daemon, Runtime, StartError, client};
 use madrigal_identity::{self as identity, Credentials, HOST, IdentityError, Kind, LOGIN_SECONDS, Name, Validity};
 use madrigal_sys::namespace::ignore_signal;
@@ -33,7 +33,7 @@ pub(crate) fn up(args: &Up) -> i32 {
         Err(error) => return out::fail(&error.to_string()),
     };
     let file = args.grid.clone().unwrap_or_else(|| dir.join("grid.toml"));
-    let text = match std::fs::read_to_string(&file) {
+    let text = match grid::read_text(&file) {
         Ok(text) => text,
         Err(error) => return out::usage(&format!("cannot read {}: {error}", file.display())),
     };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use madrigal_daemon::Runtime;
-use madrigal_daemon::grid::Grid;
+use madrigal_daemon::grid::{self, Grid};
 use madrigal_identity as identity;
 
 use crate::out;
@@ -21,7 +21,7 @@ pub(crate) fn directory() -> Option<OsString> {
 pub(crate) fn describe_for_programs() {
     let Ok(dir) = identity::directory(|name| std::env::var(name).ok()) else { return };
     let file = dir.join("grid.toml");
-    let Ok(text) = std::fs::read_to_string(&file) else { return };
+    let Ok(text) = grid::read_text(&file) else { return };
     // What is wrong with it says whoever starts a daemon.
     let Ok(grid) = Grid::read(&file.display().to_string(), &text) else { return };
     if Runtime::find().describe(&grid, &this_host(&grid, &dir)).is_ok_and(|strict| strict) {

@@ -15,10 +15,10 @@ pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(tamed(text).as_bytes());
 }
 
-/// One line on standard error.
+/// One line on standard error, whatever another host or a file has put into the text.
 pub(crate) fn say(text: &str) {
     // In one write: other processes write there, too.
-    let _ = std::io::stderr().write_all(format!("madrigal: {}\n", tamed(text)).as_bytes());
+    let _ = std::io::stderr().write_all(format!("madrigal: {}\n", one_line(text)).as_bytes());
 }
 
 /// One line on standard error, and the exit status for an error.
@@ -71,6 +71,15 @@ fn tamed(text: &str) -> std::borrow::Cow<'_, str> {
     tame.into()
 }
 
+/// A text without line breaks, and without anything that a terminal obeys.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_obeyed(c) { push_escaped(&mut line, c) } else { line.push(c) }
+    }
+    line
+}
+
 /// The same JSON with every such character in its strings written as a number (RFC 8259, 7).
 fn json_of_plain_characters(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
@@ -103,13 +112,15 @@ pub(crate) fn flush() {
     let _ = std::io::stdout().flush();
 }
 
-/// Lays rows out in columns, the first row being the heading; columns in `right` are set to the right, the last one is not filled.
+/// Lays rows out in columns, the first row being the heading; columns in `right` are set to the right, the last one is not filled. A cell
+/// stays on its line: it may hold what another host says.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (c, (cell, &width)) in row.iter().zip(&widths).enumerate() {
             line += &if right.contains(&c) { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
@@ -132,6 +143,12 @@ mod tests {
         let json = json_of_plain_characters(&serde_json::to_string_pretty(&[name]).unwrap());
         assert!(json.chars().all(|c| c == '\n' || !is_obeyed(c)), "{json}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), [name]);
+    }
+
+    #[test]
+    fn a_cell_forges_no_row() {
+        let rows = [vec!["b1".to_owned(), "lost\nok  all is well\u{2028}\t\x1b[1A".to_owned()]];
+        assert_eq!(table(&rows, &[]), "b1  lost\\nok  all is well\\u{2028}\\t\\x1b[1A\n");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod common;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -213,6 +214,95 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
     assert!(status == Some(1) && err.contains("the grid has no host `c1`; there are a1, b1"), "{err}");
     until("a refusal", || bed.peer("c1", "a1")["links"].as_array().unwrap().is_empty().then_some(()));
     talk();
+}
+
+#[test]
+fn a_description_that_cannot_be_read_holds_up_nobody() {
+    let mut bed = Bed::new("unreadable", &two("1-65535"));
+    bed.up("a1");
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    let path = bed.folder.path("grid.toml");
+    let many: String = (0..5000).map(|n| format!("hosts.h{n} = []\n")).collect();
+    let shell = |line: &str| assert!(std::process::Command::new("sh").args(["-c", line]).status().unwrap().success());
+    for (make, why) in [
+        (format!("rm {path}"), "No such file or directory"),
+        (format!("mkfifo {path}"), "it is a FIFO, and no file"),
+        (format!("ln -sf /dev/zero {path}"), "it is a device, and no file"),
+        (format!("rm {path}; head -c 20000000 /dev/zero > {path}"), "it is longer than 1024 KiB"),
+        (
+            format!("printf '[site.a]\n{many}' > {path}"),
+            "grid.toml:1026: site.a.hosts.h1024: a grid has up to 1024 hosts",
+        ),
+        (format!("chmod 666 {path}"), "everybody may change it"),
+    ] {
+        shell(&make);
+        let (status, _, err) = run(&mut bed.on("a1", &["grid", "reload"]));
+        assert!(status == Some(1) && err.contains(why) && err.contains("keeps the hosts that it has"), "{make}: {err}");
+        let pid = bed.pid("b1").to_string();
+        assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+        bed.says("b1", &[why]);
+        assert!(!bed.links("a1", "b1").is_empty() && !bed.links("b1", "a1").is_empty());
+    }
+}
+
+#[test]
+fn the_largest_grid_has_answers_that_come_whole() {
+    // Nobody listens there.
+    let refused: Vec<String> = (1..=4).map(|port| format!("'127.0.0.1:{port}'")).collect();
+    let others: String = (1..1024).map(|n| format!("hosts.h{n} = [{}]\n", refused.join(", "))).collect();
+    let mut bed = Bed::new("large", &format!("[site.a]\nhosts.h0 = '127.0.0.1:{}'\n{others}", free_port()));
+    bed.up("h0");
+    let status = until("an answer about all", || {
+        let status = bed.status("h0");
+        let told = status["peers"].as_array().unwrap();
+        let settled = told.len() == 1023 && told.iter().all(|peer| peer["settled"] == true);
+        settled.then(|| status.to_string())
+    });
+    assert!(status.len() > 250_000, "{} bytes fit into a socket's buffer", status.len());
+    // Who reads late fills the daemon's socket, and gets everything all the same. The question is STATUS, without a body.
+    let mut late = UnixStream::connect(bed.runtime("h0", "daemon.sock")).unwrap();
+    late.write_all(&[0xA7, 1, 0, 0, 0, 0, 0, 0, 16]).unwrap();
+    bed.status("h0");
+    let mut answer = Vec::new();
+    late.read_to_end(&mut answer).unwrap();
+    let length = u64::from_le_bytes(*answer.first_chunk().unwrap()) >> 16;
+    assert_eq!(answer.len() as u64, 9 + length);
+    assert_eq!(run(&mut bed.on("h0", &["grid", "reload"])).1, "grid.toml read again: nothing is new\n");
+}
+
+#[test]
+fn many_signals_are_one() {
+    let before = two("1-65535");
+    let mut bed = Bed::new("signals", &before);
+    bed.up("a1");
+    let began = std::time::Instant::now();
+    let line = format!("for n in $(seq 300); do kill -HUP {}; sleep 0.003; done", bed.pid("a1"));
+    assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success());
+    bed.folder.file("grid.toml", 0o600, &and_a_third(&before));
+    let line = format!("kill -HUP {}", bed.pid("a1"));
+    assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success());
+    // The last one is not lost.
+    bed.says("a1", &["grid.toml read again: added c1"]);
+    let readings = bed.log("a1").matches("grid.toml read again").count();
+    let most = 2 + began.elapsed().as_millis() / 200;
+    assert!(readings as u128 <= most, "{readings} readings, {most} are enough");
+}
+
+#[test]
+fn a_relay_that_is_none_any_more_says_so() {
+    let with = format!(
+        "trusted = true\n[site.a]\nhosts.a1 = []\n[site.c]\nhosts.c1 = []\n[site.r]\nhosts.r = '127.0.0.1:{}'\nrelay = 'r'\n",
+        free_port()
+    );
+    let mut bed = Bed::new("no-relay", &with);
+    ["r", "a1", "c1"].into_iter().for_each(|host| bed.up(host));
+    let through = |bed: &Bed| bed.peer("c1", "a1")["through"].clone();
+    until("a way by the relay", || (through(&bed) == "through r").then_some(()));
+    // The others have not read the file yet.
+    bed.folder.file("grid.toml", 0o600, &with.replace("relay = 'r'\n", ""));
+    assert_eq!(run(&mut bed.on("r", &["grid", "reload"])).1, "grid.toml read again: changed r\n");
+    until("no way", || through(&bed).is_null().then_some(()));
 }
 
 #[test]

@@ -258,6 +258,43 @@ fn a_description_is_checked_without_a_daemon() {
         (2, vec!["name A7".to_owned(), "addresses".to_owned()])
     );
     assert_eq!(check("[site.a]\n"), (2, vec!["grid.toml".to_owned()]));
+    // A word that means more than was meant.
+    let ambiguous = "[site.a]\nhosts.b = '198.51.100.2'\n[site.b]\nhosts.b7 = []\n";
+    assert_eq!(check(ambiguous), (0, Vec::new()));
+    assert_eq!(check(&format!("{ambiguous}deny = 'b'\n")), (1, vec!["name b".to_owned()]));
+    // What is no file, and what forges a line.
+    let fifo = hosts.folder.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let (status, out, _) = hosts.run("a1", &["grid", "check", &fifo]);
+    assert!(status == Some(2) && out.contains("it is a FIFO, and no file"), "{out}");
+    let file = hosts.folder.file("grid.toml", 0o644, "[site.\"a\\nok    grid.toml  good\\u001b[2J\"]\n");
+    let (status, out, _) = hosts.run("a1", &["grid", "check", &file]);
+    assert!(status == Some(2) && !out.contains('\u{1b}') && !out.lines().any(|line| line.starts_with("ok")), "{out}");
+}
+
+#[test]
+fn a_description_that_the_host_would_not_take_replaces_nothing() {
+    let hosts = Hosts::new("refused");
+    let at = format!("127.0.0.1:{}", free_port());
+    hosts.good("a1", &["grid", "init"]);
+    let told = hosts.json("a1", &["grid", "add", "b1", "--site", "b", "--address", &at]);
+    let words = |told: &Value| ["line", "code"].map(|key| told["line"][key].as_str().unwrap().to_owned());
+    let [line, code] = words(&told);
+    assert_eq!(hosts.paste("b1", &line, &code).0, Some(0));
+    let before = hosts.text("b1");
+    // Of another version, as it may be; and one in which the host is not.
+    for (text, why) in [
+        (format!("{before}[ways.x]\na = 1\n"), "grid.toml:"),
+        ("[site.c]\nhosts.c1 = []\n".to_owned(), "it has no host b1, which this one is"),
+    ] {
+        let parcel =
+            madrigal_identity::Parcel::update(&hosts.file("a1", ""), &text, madrigal_identity::Moment::now().plus(60));
+        let (line, code) = parcel.unwrap().seal().unwrap();
+        let (status, _, err) = hosts.paste("b1", &format!("madrigal grid join {line}"), &code);
+        assert!(status == Some(1) && err.contains(why) && err.contains("nothing is changed"), "{err}");
+        assert_eq!(hosts.text("b1"), before);
+        assert!(!hosts.file("b1", "grid.toml.old").exists());
+    }
 }
 
 #[test]

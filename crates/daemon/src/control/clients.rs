@@ -13,6 +13,8 @@ use crate::wire::{self, ProgramTarget, Target};
 
 /// The time that a client has to send its request.
 const REQUEST_TIMEOUT: u64 = 10 * SECOND;
+/// The time that a client has to read a long answer.
+const ANSWER_TIMEOUT: u64 = 10 * SECOND;
 /// The longest request. Bytes behind it are for the other end of a stream.
 const LONGEST_REQUEST: usize = 16 << 10;
 
@@ -26,8 +28,9 @@ impl Daemon {
             }
             let deadline = self.now + REQUEST_TIMEOUT;
             self.descriptors.insert(token, Descriptor::Client);
+            let (inbox, outbox) = Default::default();
             self.clients
-                .insert(token, ControlConnection { socket, inbox: Vec::new(), passed: None, deadline, forward: None });
+                .insert(token, ControlConnection { socket, inbox, passed: None, outbox, deadline, forward: None });
         }
     }
 
@@ -41,8 +44,11 @@ impl Daemon {
         }
     }
 
-    /// A control connection is readable, or was closed.
+    /// A control connection is readable, has room, or was closed.
     pub(crate) fn handle_client(&mut self, token: Token) {
+        if self.clients.get(&token).is_some_and(|client| !client.outbox.is_empty()) {
+            return self.send_outbox(token);
+        }
         let mut buffer = [0; 4096];
         loop {
             let Some(client) = self.clients.get_mut(&token) else { return };
@@ -100,18 +106,37 @@ impl Daemon {
         self.reply(token, &answer);
     }
 
-    /// Answers a client. Returns whether its socket took the answer.
+    /// Answers a client. Returns whether its socket took the answer, or has begun to.
     pub(crate) fn reply(&mut self, token: Token, answer: &Result<Vec<u8>, String>) -> bool {
+        let now = self.now;
         let Some(client) = self.clients.get_mut(&token) else { return false };
-        let frame = match answer {
+        let mut frame = match answer {
             Ok(body) => wire::frame(wire::DONE, body),
             Err(why) => wire::frame(wire::FAILED, why.as_bytes()),
         };
-        let received = socket::send(&client.socket, &frame) == Ok(frame.len());
-        if client.forward.is_none() || !received {
+        let taken = socket::send(&client.socket, &frame).unwrap_or(0);
+        if taken > 0 && taken < frame.len() {
+            // The status of many hosts is longer than a socket's buffer.
+            client.outbox = frame.split_off(taken);
+            client.deadline = now + ANSWER_TIMEOUT;
+            self.send_outbox(token);
+            return true;
+        }
+        if client.forward.is_none() || taken == 0 {
             self.drop_client(token);
         }
-        received
+        taken > 0
+    }
+
+    /// Sends more of an answer that is too long for a socket's buffer.
+    fn send_outbox(&mut self, token: Token) {
+        while let Some(client) = self.clients.get_mut(&token) {
+            match socket::send(&client.socket, &client.outbox) {
+                Ok(0) => return,
+                Ok(count) if count < client.outbox.len() => drop(client.outbox.drain(..count)),
+                _ => return self.drop_client(token),
+            }
+        }
     }
 
     /// A client connects to another daemon, as by ssh: its connection becomes a link.

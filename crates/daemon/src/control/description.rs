@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::grid::{GONE, Grid, Host};
+use crate::grid::{GONE, Grid, Host, MOST_HOSTS};
 
 /// What is new in a description.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default, Debug)]
@@ -35,12 +35,24 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Where the description is, and what says that it is to be read again.
-#[derive(Default)]
+/// The most places of hosts that were ever in a description since the daemon was started.
+const MOST_PLACES: usize = 2 * MOST_HOSTS;
+
+/// Where the description is, and when it is read again.
 pub(crate) struct Source {
     pub(crate) file: Option<PathBuf>,
     /// Readable when SIGHUP has come.
     pub(crate) hangups: Option<UnixStream>,
+    /// When SIGHUP has it read again; never: `u64::MAX`.
+    pub(crate) due: u64,
+    /// Before this, SIGHUP does not.
+    pub(crate) not_before: u64,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self { file: None, hangups: None, due: u64::MAX, not_before: 0 }
+    }
 }
 
 /// What another description says anew.
@@ -70,8 +82,8 @@ pub(crate) fn compare(old: &Grid, new: &Grid) -> Reloaded {
     }
 }
 
-/// The new description with every host in the place that it had in the old one.
-pub(crate) fn in_old_places(old: &Grid, new: Grid) -> Grid {
+/// The new description with every host in the place that it had in the old one. An error: there are too many places.
+pub(crate) fn in_old_places(old: &Grid, new: Grid) -> Result<Grid, String> {
     let gone = |name: &str| format!("{name}{GONE}");
     let mut hosts: Vec<Host> = old.hosts.iter().map(left).collect();
     let mut places = Vec::new();
@@ -83,11 +95,15 @@ pub(crate) fn in_old_places(old: &Grid, new: Grid) -> Grid {
             None => hosts.push(host),
         }
     }
+    if hosts.len() > MOST_PLACES {
+        let what = "more hosts were added and removed since this daemon was started";
+        return Err(format!("{what} than it has places for, {MOST_PLACES}: type madrigal down; madrigal up"));
+    }
     let mut rules = new.rules;
     for at in rules.iter_mut().flat_map(|rule| &mut rule.hosts) {
         *at = places.get(*at).copied().unwrap_or(*at);
     }
-    Grid { hosts, rules, ..new }
+    Ok(Grid { hosts, rules, ..new })
 }
 
 /// What is left of a host that is taken out.
@@ -124,15 +140,27 @@ mod tests {
         let new = grid(text);
         let told = compare(&old, &new);
         assert_eq!(told.to_string(), "grid.toml read again: added a0; removed a2; changed a1; sites or rules changed");
-        let merged = in_old_places(&old, new);
+        let merged = in_old_places(&old, new).unwrap();
         assert_eq!(names(&merged), ["a1", "a2!", "b1", "a0"]);
         assert!(merged.hosts[1].is_gone() && merged.host("a2").is_none());
         assert_eq!(merged.rules[0].hosts, [2, 3]);
         assert_eq!(merged.sites[merged.hosts[2].site].name, "b");
         // Who comes back has its place again; nothing is new in the same file.
-        let back = in_old_places(&merged, grid("[site.a]\nhosts = { a2 = [], a1 = [], c1 = [] }\n"));
+        let back = in_old_places(&merged, grid("[site.a]\nhosts = { a2 = [], a1 = [], c1 = [] }\n")).unwrap();
         assert_eq!(names(&back), ["a1", "a2", "b1!", "a0!", "c1"]);
         assert_eq!(compare(&merged, &grid(text)), Reloaded::default());
         assert_eq!(Reloaded::default().to_string(), "grid.toml read again: nothing is new");
+    }
+
+    #[test]
+    fn hosts_that_come_and_go_fill_no_memory_for_ever() {
+        let mut held = grid("[site.a]\nhosts.a1 = []\n");
+        let told = (0..5000).find_map(|n| {
+            let merged = in_old_places(&held, grid(&format!("[site.a]\nhosts = {{ a1 = [], h{n} = [] }}\n")));
+            merged.map(|grid| held = grid).err()
+        });
+        assert!(told.is_some_and(|told| told.contains("type madrigal down")) && held.hosts.len() == MOST_PLACES);
+        // Those that it knew may come back.
+        assert!(in_old_places(&held, grid("[site.a]\nhosts = { a1 = [], h7 = [] }\n")).is_ok());
     }
 }

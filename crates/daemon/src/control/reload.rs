@@ -12,11 +12,14 @@ use rustix::process::Signal;
 use crate::control::description::{Reloaded, compare, in_old_places};
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
-use crate::grid::Grid;
+use crate::grid::{self, Grid};
 use crate::link::peer::Peer;
 use crate::poll::Token;
+use crate::units::MILLISECOND;
 use crate::{socket, start};
 
+/// The least time from one reading for SIGHUP to the next. Those that come meanwhile count as one.
+const HANGUP_PAUSE: u64 = 200 * MILLISECOND;
 /// Why a link ends: its peer was removed.
 const TAKEN_OUT: &str = "it is no host of the grid any more";
 /// Why a link ends: the description does not allow plain ones.
@@ -41,11 +44,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// SIGHUP came.
+    /// SIGHUP came, once or many times. The description is read in this pass, or a while after the last time.
     pub(crate) fn handle_hangups(&mut self) {
         let mut hangups = self.source.hangups.as_ref();
-        let came = hangups.as_mut().is_some_and(|hangups| matches!(hangups.read(&mut [0; 64]), Ok(1..)));
+        let came = hangups.as_mut().is_some_and(|hangups| matches!(hangups.read(&mut [0; 4096]), Ok(1..)));
         if came {
+            self.source.due = self.source.due.min(self.source.not_before);
+        }
+    }
+
+    /// Reads the description again, if SIGHUP asked for it.
+    pub(crate) fn reload_after_hangups(&mut self) {
+        if self.source.due <= self.now {
+            (self.source.due, self.source.not_before) = (u64::MAX, self.now + HANGUP_PAUSE);
             // What is wrong stands in the log.
             let _ = self.reload();
         }
@@ -69,14 +80,14 @@ impl Daemon {
     fn read_again(&mut self) -> Result<Reloaded, String> {
         let file = self.source.file.clone().ok_or("the daemon was started without a file")?;
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(&file).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let text = grid::read_text(&file).map_err(|error| format!("cannot read {name}: {error}"))?;
         let new = Grid::read(&name, &text).map_err(|error| error.to_string())?;
         let own = &self.own().name;
         if new.host(own).is_none() {
             return Err(format!("{name} has no host `{own}`, which this one is"));
         }
         let told = compare(&self.grid, &new);
-        let new = in_old_places(&self.grid, new);
+        let new = in_old_places(&self.grid, new)?;
         self.listen_as(&new)?;
         self.end_links(&new);
         let old = std::mem::replace(&mut self.grid, new);

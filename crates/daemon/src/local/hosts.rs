@@ -59,19 +59,20 @@ pub(crate) fn across_border(grid: &Grid, own: &Host, host: &Host) -> How {
 
 /// The addresses that mean host `at` and no other, for programs on host `own_index`.
 pub(crate) fn addresses(grid: &Grid, own_index: usize, at: usize) -> Vec<IpAddr> {
-    let site = |place: usize| grid.hosts.get(place).map(|host| host.site);
-    let (near, all) = (site(at) == site(own_index), grid.hosts.iter().enumerate());
-    let ips = |host: &Host| host.addresses.iter().map(|at| at.ip().to_canonical()).collect::<Vec<_>>();
-    let mine = grid.hosts.get(at).map(ips).unwrap_or_default();
+    let Some(host) = grid.hosts.get(at) else { return Vec::new() };
+    let own_site = grid.hosts.get(own_index).map(|own| own.site);
     // A host of the same site takes precedence over those of other sites, and this host over all.
-    let others = all.filter(|(place, _)| match *place {
+    let takes = |place: usize, other: &Host| match place {
         place if place == at => false,
         place if place == own_index => true,
         _ if at == own_index => false,
-        place => !near || site(place) == site(own_index),
-    });
-    let others: Vec<IpAddr> = others.flat_map(|(_, host)| ips(host)).collect();
-    mine.into_iter().filter(|ip| !ip.is_loopback() && !others.contains(ip)).collect()
+        _ => Some(host.site) != own_site || Some(other.site) == own_site,
+    };
+    let is_of = |other: &Host, ip: IpAddr| other.addresses.iter().any(|at| at.ip().to_canonical() == ip);
+    let is_taken =
+        |ip: IpAddr| grid.hosts.iter().enumerate().any(|(place, other)| is_of(other, ip) && takes(place, other));
+    let own = host.addresses.iter().map(|at| at.ip().to_canonical());
+    own.filter(|ip| !ip.is_loopback() && !is_taken(*ip)).collect()
 }
 
 #[cfg(test)]

@@ -7,12 +7,18 @@ use madrigal_proto::hosts::{self, How};
 use crate::daemon::Daemon;
 use crate::local::hosts::{across_border, addresses};
 
+/// In the hosts file, in place of a host that was removed: no name.
+const NOBODY: &str = "!";
+
 impl Daemon {
     /// Writes the hosts file, if its text changed.
     pub(crate) fn write_hosts(&mut self) {
         let all = self.grid.hosts.iter().enumerate();
-        let all =
-            all.map(|(at, host)| (host.name.as_str(), self.method_to(at), addresses(&self.grid, self.own_index, at)));
+        let all = all.map(|(at, host)| {
+            // A place that nobody has takes little room.
+            let name = if host.is_gone() { NOBODY } else { host.name.as_str() };
+            (name, self.method_to(at), addresses(&self.grid, self.own_index, at))
+        });
         let text = hosts::write(self.decoys.ports(), all);
         if text == self.hosts_written {
             return;

@@ -19,9 +19,9 @@ const REPEAT_AFTER: u64 = 30 * SECOND;
 const LONGEST_UPDATE: usize = 48 << 10;
 
 impl Daemon {
-    /// Links or advertisements changed: if this host is a relay, it advertises soon.
+    /// Links or advertisements changed: if this host is a relay, or was one until now, it advertises soon.
     pub(crate) fn advertise_soon(&mut self) {
-        if self.own().relay {
+        if self.own().relay || self.advertisements.next < u64::MAX {
             self.advertisements.next = self.advertisements.next.min(self.now + CHANGE_DELAY);
         }
     }
@@ -31,10 +31,13 @@ impl Daemon {
         if self.advertisements.next > self.now {
             return;
         }
-        self.advertisements.next = self.now + REPEAT_AFTER;
+        // A host that is no relay any more takes back what it advertised.
+        let is_relay = self.own().relay;
+        self.advertisements.next = if is_relay { self.now + REPEAT_AFTER } else { u64::MAX };
         let neighbours: Vec<(usize, Token)> =
             (0..self.grid.hosts.len()).filter_map(|host| Some((host, self.link_to(host)?))).collect();
-        let all: Vec<Reach> = (0..self.grid.hosts.len()).filter_map(|host| self.reach(host)).collect();
+        let all: Vec<Reach> =
+            (0..self.grid.hosts.len()).filter(|_| is_relay).filter_map(|host| self.reach(host)).collect();
         for (neighbour, link) in neighbours {
             let update = table::update_for(self.name(neighbour), &all);
             self.send_update(link, update);

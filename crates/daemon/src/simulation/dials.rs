@@ -84,7 +84,7 @@ impl World {
     }
 
     fn advance(&mut self, at: usize) {
-        let (now, random) = (self.now, self.random.next());
+        let (now, random) = (self.now, self.random.any());
         let host = &mut self.hosts[at];
         if let Some((_, succeeds)) = host.trying.take_if(|(end, _)| *end <= now) {
             // The network may have shut meanwhile.
@@ -158,7 +158,7 @@ impl World {
     fn lose_link(&mut self) {
         self.linked = false;
         for host in &mut self.hosts {
-            let random = self.random.next();
+            let random = self.random.any();
             host.backoff.lost(self.now, random);
             host.reason = true;
         }

@@ -228,7 +228,8 @@ fn one(random: Random) {
         } else {
             world.down(one, other);
         }
-        let pause = world.random.below(if world.random.0.is_multiple_of(4) { 20 * SECOND } else { SECOND });
+        let longest = if world.random.once_in(4) { 20 * SECOND } else { SECOND };
+        let pause = world.random.below(longest);
         world.until(world.now + pause);
         // Some arrive and some do not; none runs in a loop.
         for _ in 0..3 {

@@ -210,7 +210,7 @@ impl Group {
             // Messages of a node are counted in the order they are taken.
             let mut received = lock(&self.received);
             let Some((peer, packet)) = self.endpoint.next_plain(&mut Vec::new()) else { return Ok(None) };
-            let from = self.members.places.get(peer.0 as usize).copied().unwrap_or(super::STRANGER);
+            let from = self.members.places.get(peer.0 as usize).copied().unwrap_or(super::NON_MEMBER);
             let place = received.get_mut(from).map(|count| {
                 *count += 1;
                 *count - 1
@@ -220,7 +220,7 @@ impl Group {
                 Ok(packet) => packet,
                 Err((len, claim)) => self.receive_long(from, len, claim)?,
             };
-            // Strangers are passed over.
+            // Messages of others than members are passed over.
             if let Some(place) = place {
                 return Ok(Some(Unpacked { from, place, packet, at: 0, bulk: Vec::new(), missing: 0 }));
             }

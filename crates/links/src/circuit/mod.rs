@@ -46,7 +46,7 @@ pub use unpacking::{Unpacking, Unpacks};
 pub const BULK: usize = 4 << 10;
 
 /// The place of a peer that is not in the group.
-const STRANGER: usize = usize::MAX;
+const NON_MEMBER: usize = usize::MAX;
 
 /// Why a message was not sent or received whole. A Circuit goes on with the other nodes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum CircuitError {
 /// Who is in a group.
 struct Members {
     ranks: Vec<PeerId>,
-    /// Their places in the group, by the endpoint's number of a peer; [`STRANGER`] for others.
+    /// Their places in the group, by the endpoint's number of a peer; [`NON_MEMBER`] for others.
     places: Vec<usize>,
     /// Our own.
     rank: usize,
@@ -90,7 +90,7 @@ impl Members {
         let is_me = |address: &NodeAddress| (address.id, address.channel) == (me.id, me.channel);
         let rank = group.iter().position(is_me).ok_or(CircuitError::NoSuchNode)?;
         let ranks: Vec<_> = group.iter().map(|address| endpoint.peer(address)).collect();
-        let mut places = vec![STRANGER; ranks.iter().map(|peer| peer.0 as usize + 1).max().unwrap_or(0)];
+        let mut places = vec![NON_MEMBER; ranks.iter().map(|peer| peer.0 as usize + 1).max().unwrap_or(0)];
         // Named twice, it is the first.
         ranks.iter().enumerate().rev().for_each(|(rank, peer)| places[peer.0 as usize] = rank);
         Ok(Self { ranks, places, rank })
@@ -101,7 +101,7 @@ impl Members {
 pub struct Circuit {
     endpoint: Endpoint,
     ranks: Vec<PeerId>,
-    /// Their places in the group, by the endpoint's number of a peer; [`STRANGER`] for others.
+    /// Their places in the group, by the endpoint's number of a peer; [`NON_MEMBER`] for others.
     places: Vec<usize>,
     rank: usize,
     /// Messages with each node so far: sent, received.
@@ -170,12 +170,12 @@ impl Circuit {
     #[inline]
     fn arrived(&mut self) -> Result<Option<(usize, Vec<u8>)>, CircuitError> {
         while let Some((peer, packet)) = self.endpoint.next_plain(&mut self.used) {
-            let rank = self.places.get(peer.0 as usize).copied().unwrap_or(STRANGER);
+            let rank = self.places.get(peer.0 as usize).copied().unwrap_or(NON_MEMBER);
             let bytes = match packet {
                 Ok(bytes) => bytes,
                 Err((len, claim)) => self.receive_long(rank, len, claim)?,
             };
-            // Strangers are passed over.
+            // Messages of others than members are passed over.
             if let Some(counts) = self.counts.get_mut(rank) {
                 counts.1 += 1;
                 return Ok(Some((rank, bytes)));

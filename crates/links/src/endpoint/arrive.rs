@@ -79,11 +79,11 @@ impl State {
         let plain = !message.tagged && message.operation.is_none();
         if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
             endpoint.inbox.push_back((came.node, from, bytes));
-            return self.kept(came.node, Load::Eager(len));
+            return self.charge(came.node, Load::Eager(len));
         }
-        self.kept(came.node, Load::Eager(len))?;
-        let kept = Unexpected { message, len, body: UnexpectedBody::Eager(bytes) };
-        self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
+        self.charge(came.node, Load::Eager(len))?;
+        let unexpected = Unexpected { message, len, body: UnexpectedBody::Eager(bytes) };
+        self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, unexpected);
         Some(())
     }
 
@@ -130,10 +130,10 @@ impl State {
                 self.fetch(came.head.to, came.node, matched, Lies { op, remote, via: came.via });
             }
             None => {
-                self.kept(came.node, load)?;
-                let kept =
+                self.charge(came.node, load)?;
+                let unexpected =
                     Unexpected { message, len, body: UnexpectedBody::Rendezvous(Lies { op, remote, via: came.via }) };
-                self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, kept);
+                self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, unexpected);
             }
         }
         Some(())
@@ -255,14 +255,14 @@ impl State {
     }
 
     /// A receive was posted: the message it takes, if one waits.
-    pub(crate) fn give_unexpected(&mut self, channel: u16, from: u32, matched: Matched, kept: Unexpected) {
+    pub(crate) fn give_unexpected(&mut self, channel: u16, from: u32, matched: Matched, unexpected: Unexpected) {
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from as usize)).map_or(0, |peer| peer.node);
-        self.released(node, kept.load());
-        match kept.body {
+        self.released(node, unexpected.load());
+        match unexpected.body {
             UnexpectedBody::Eager(bytes) => {
                 piece::scatter(matched.pieces.all(), 0, &bytes);
                 self.recycle(bytes);
-                self.acknowledge(node, kept.message.operation, Ended::Well);
+                self.acknowledge(node, unexpected.message.operation, Ended::Well);
                 self.complete_receive(channel, matched.completion, matched.many);
             }
             UnexpectedBody::Rendezvous(_) if self.nodes[node as usize].route == Route::Down => {
@@ -274,15 +274,15 @@ impl State {
     }
 
     /// Throws an unexpected message away; its sender is told as if it had been received.
-    pub(crate) fn discard_unexpected(&mut self, channel: u16, from: PeerId, kept: Unexpected) {
+    pub(crate) fn discard_unexpected(&mut self, channel: u16, from: PeerId, unexpected: Unexpected) {
         let pieces = Pieces::new(&[]);
         let completion = Completion::new(Kind::Received, 0);
         let node = self.endpoint(channel).and_then(|e| e.peers.get(from.0 as usize)).map_or(0, |peer| peer.node);
-        self.released(node, kept.load());
-        match kept.body {
+        self.released(node, unexpected.load());
+        match unexpected.body {
             UnexpectedBody::Eager(bytes) => {
                 self.recycle(bytes);
-                self.acknowledge(node, kept.message.operation, Ended::Well);
+                self.acknowledge(node, unexpected.message.operation, Ended::Well);
             }
             UnexpectedBody::Rendezvous(Lies { op, remote, via }) => {
                 let take = Take { pieces, want: 0, got: 0, theirs: Some(op), remote, via, many: None, come: Come::Not };

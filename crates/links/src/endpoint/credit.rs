@@ -127,15 +127,15 @@ impl State {
         self.queue(node, Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken.unsigned_abs()), Vec::new());
     }
 
-    /// A message of a node is kept. `None`: it sent more than it may.
+    /// Charges a node for an unexpected message. `None`: it sent more than it may.
     #[inline]
-    pub(crate) fn kept(&mut self, node: u32, load: Load) -> Option<()> {
+    pub(crate) fn charge(&mut self, node: u32, load: Load) -> Option<()> {
         let account = self.nodes[node as usize].credit.account(load);
         account.space -= load.cost();
         (account.space >= 0).then_some(())
     }
 
-    /// A message that was kept is not any more.
+    /// An unexpected message was taken.
     #[inline]
     pub(crate) fn released(&mut self, node: u32, load: Load) {
         let account = self.nodes[node as usize].credit.account(load);
@@ -210,11 +210,11 @@ mod tests {
         let (mut state, node) = state();
         let most = 2 * Load::Eager(MAX_KEPT).cost();
         for (load, window) in [(Load::Eager(4096), WINDOW), (Load::Rendezvous(64), RENDEZVOUS)] {
-            let all = (0..1_000_000).take_while(|_| state.kept(node, load).is_some()).count() as i64;
+            let all = (0..1_000_000).take_while(|_| state.charge(node, load).is_some()).count() as i64;
             assert!(all * load.cost() >= window && all * load.cost() <= window + most);
             state.released(node, load);
             state.released(node, load);
-            assert_eq!(state.kept(node, load), Some(()));
+            assert_eq!(state.charge(node, load), Some(()));
         }
     }
 

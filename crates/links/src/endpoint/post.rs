@@ -82,7 +82,7 @@ impl Core {
         };
         match sent {
             Ok(Sent::All) => {
-                self.state.nodes[node as usize].tally().sent(piece::total(send.parts));
+                self.state.nodes[node as usize].counters().sent(piece::total(send.parts));
                 Ok(Posted::Done)
             }
             Ok(Sent::Part(taken)) => Ok(self.queue_eager(channel, send, node, head, taken)),
@@ -224,16 +224,16 @@ impl Core {
         let matching = self.state.endpoint(channel).ok_or(PostError::Invalid)?.matching(tagged);
         match matching.waiting(from, tag, receive.ignore).and_then(|at| matching.take_message(at, false)) {
             None => drop(matching.post(from, tag, receive.ignore, Target::One { pieces, token: receive.token })),
-            Some((from, _, kept)) => self.give(channel, from, pieces, receive.token, kept),
+            Some((from, _, unexpected)) => self.give(channel, from, pieces, receive.token, unexpected),
         }
         Ok(())
     }
 
     /// Gives an unexpected message to a receive.
     #[cold]
-    fn give(&mut self, channel: u16, from: u32, pieces: Pieces, token: u64, kept: Unexpected) {
-        let matched = matched(pieces, token, PeerId(from), &kept.message, kept.len);
-        self.state.give_unexpected(channel, from, matched, kept);
+    fn give(&mut self, channel: u16, from: u32, pieces: Pieces, token: u64, unexpected: Unexpected) {
+        let matched = matched(pieces, token, PeerId(from), &unexpected.message, unexpected.len);
+        self.state.give_unexpected(channel, from, matched, unexpected);
         self.flush_all();
         self.settle();
     }
@@ -265,14 +265,14 @@ impl Core {
         loop {
             let matching = self.state.endpoint(channel).ok_or(PostError::Invalid)?.matching(tagged);
             let found = matching.waiting(from, tag, receive.ignore).and_then(|at| matching.take_message(at, false));
-            let Some((from_peer, _, kept)) = found else {
+            let Some((from_peer, _, unexpected)) = found else {
                 matching.post(from, tag, receive.ignore, Target::Many(key));
                 break;
             };
             let Some(many) = self.state.many.get(key) else { break };
-            let matched = many.next(key, PeerId(from_peer), &kept.message, kept.len);
+            let matched = many.next(key, PeerId(from_peer), &unexpected.message, unexpected.len);
             let closed = many.closed;
-            self.state.give_unexpected(channel, from_peer, matched, kept);
+            self.state.give_unexpected(channel, from_peer, matched, unexpected);
             if closed {
                 break;
             }
@@ -300,18 +300,18 @@ impl Core {
     fn claimed(&mut self, channel: u16, claim: &Claim) -> Result<(u32, Unexpected), PostError> {
         let endpoint = self.state.endpoint(channel).ok_or(PostError::Invalid)?;
         let taken = endpoint.matching(claim.tagged).take_message(claim.message, true);
-        taken.map(|(from, _, kept)| (from, kept)).ok_or(PostError::Invalid)
+        taken.map(|(from, _, unexpected)| (from, unexpected)).ok_or(PostError::Invalid)
     }
 
     pub(super) fn receive_claimed(&mut self, channel: u16, claim: &Claim, to: &Receive<'_>) -> Result<(), PostError> {
-        let (from, kept) = self.claimed(channel, claim)?;
-        self.give(channel, from, Pieces::new(to.parts), to.token, kept);
+        let (from, unexpected) = self.claimed(channel, claim)?;
+        self.give(channel, from, Pieces::new(to.parts), to.token, unexpected);
         Ok(())
     }
 
     pub(super) fn discard(&mut self, channel: u16, claim: &Claim) -> Result<(), PostError> {
-        let (from, kept) = self.claimed(channel, claim)?;
-        self.state.discard_unexpected(channel, PeerId(from), kept);
+        let (from, unexpected) = self.claimed(channel, claim)?;
+        self.state.discard_unexpected(channel, PeerId(from), unexpected);
         Ok(())
     }
 
@@ -323,11 +323,11 @@ impl Core {
             self.state.released(node, Load::Eager(bytes.len()));
             return Some((from, Ok(bytes)));
         }
-        if endpoint.matching(false).is_empty() { None } else { self.next_kept(channel) }
+        if endpoint.matching(false).is_empty() { None } else { self.next_unexpected(channel) }
     }
 
-    /// The plain message that was kept first.
-    fn next_kept(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
+    /// The first unexpected plain message.
+    fn next_unexpected(&mut self, channel: u16) -> Option<(PeerId, Plain)> {
         let matching = self.state.endpoint(channel)?.matching(false);
         let message = matching.waiting(None, 0, u64::MAX)?;
         if !matches!(matching.message(message)?.message.body, UnexpectedBody::Eager(_)) {
@@ -336,11 +336,11 @@ impl Core {
             matching.claim(message);
             return Some((from, Err((len, Claim { message, tagged: false }))));
         }
-        let (from, _, kept) = matching.take_message(message, false)?;
-        let UnexpectedBody::Eager(bytes) = kept.body else { return None };
+        let (from, _, unexpected) = matching.take_message(message, false)?;
+        let UnexpectedBody::Eager(bytes) = unexpected.body else { return None };
         let node = self.state.endpoint(channel)?.peers.get(from as usize)?.node;
         self.state.released(node, Load::Eager(bytes.len()));
-        if let Some(operation) = kept.message.operation {
+        if let Some(operation) = unexpected.message.operation {
             self.state.tell_end(node, operation, Ended::Well);
         }
         Some((PeerId(from), Ok(bytes)))
@@ -377,7 +377,7 @@ impl Core {
         if let Some(slot) = self.state.endpoints.get_mut(usize::from(channel))
             && let Some(closed) = slot.take()
         {
-            closed.kept().for_each(|(node, load)| self.state.released(node, load));
+            closed.unexpected().for_each(|(node, load)| self.state.released(node, load));
         }
         for node in &mut self.state.nodes {
             node.last = node.last.filter(|(ours, _, _)| *ours != channel);

@@ -70,8 +70,8 @@ impl Core {
         let copied = if writes { port.push(link, &parts, &remote) } else { port.pull(link, &remote, &parts) };
         match copied {
             SingleCopy::Done => {
-                let tally = self.state.nodes[node as usize].tally();
-                ranks::add(if writes { &tally.copied_out } else { &tally.copied_in }, len as u64);
+                let counters = self.state.nodes[node as usize].counters();
+                ranks::add(if writes { &counters.copied_out } else { &counters.copied_in }, len as u64);
                 return Some(());
             }
             SingleCopy::No => self.state.refused_copies(node),

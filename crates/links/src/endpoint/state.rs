@@ -142,10 +142,10 @@ impl EndpointState {
     }
 
     /// Messages that no receive took: whose, and what they cost.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = (u32, Load)> {
+    pub(crate) fn unexpected(&self) -> impl Iterator<Item = (u32, Load)> {
         let all = self.matching.iter().flat_map(Matching::messages);
-        let kept = all.filter_map(|it| Some((self.peers.get(it.from as usize)?.node, it.message.load())));
-        kept.chain(self.inbox.iter().map(|(node, _, bytes)| (*node, Load::Eager(bytes.len()))))
+        let unexpected = all.filter_map(|it| Some((self.peers.get(it.from as usize)?.node, it.message.load())));
+        unexpected.chain(self.inbox.iter().map(|(node, _, bytes)| (*node, Load::Eager(bytes.len()))))
     }
 
     #[inline]

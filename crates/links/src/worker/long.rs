@@ -113,7 +113,7 @@ impl Core {
             SingleCopy::Done => {
                 take.come = Come::Copies;
                 take.got += len;
-                ranks::add(&self.state.nodes[node as usize].tally().copied_in, len as u64);
+                ranks::add(&self.state.nodes[node as usize].counters().copied_in, len as u64);
                 if take.got < take.want {
                     return Some((len, true));
                 }

@@ -238,8 +238,8 @@ impl Core {
             path: None,
             rejected: node.rejected.clone(),
             why: node.why.clone(),
-            sent: node.tally().sent.load(Ordering::Relaxed),
-            received: node.tally().received.load(Ordering::Relaxed),
+            sent: node.counters().sent.load(Ordering::Relaxed),
+            received: node.counters().received.load(Ordering::Relaxed),
         };
         if let Route::Up { port, link } | Route::Linking { port, link } = node.route {
             let slot = &self.ports[port];

@@ -188,7 +188,7 @@ impl Core {
             let Some((item, skip)) = to.out.next() else { return true };
             match send_item(&mut self.ports[port], link, &item, skip) {
                 Ok(Sent::All) => {
-                    to.tally().sent(item.len());
+                    to.counters().sent(item.len());
                     if let Some(op) = item.then {
                         self.state.was_sent(op);
                     }

@@ -104,7 +104,7 @@ impl Sink for EventSink<'_> {
     #[inline]
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
         if let Some(came) = self.came(link, head) {
-            self.state.nodes[came.node as usize].tally().received(body.len());
+            self.state.nodes[came.node as usize].counters().received(body.len());
             self.look(&came, body);
         }
     }
@@ -112,7 +112,7 @@ impl Sink for EventSink<'_> {
     fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement) {
         let Some(came) = self.came(link, head) else { return };
         let state = &mut *self.state;
-        state.nodes[came.node as usize].tally().received(len);
+        state.nodes[came.node as usize].counters().received(len);
         let placed = match came.head.what {
             What::Eager => state.place_eager(&came, len, placement),
             What::Data => state.place_data(&came, len, placement),

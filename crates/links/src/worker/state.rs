@@ -237,7 +237,7 @@ impl Node {
 
     /// What was sent to it and received from it.
     #[inline]
-    pub(crate) fn tally(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         match &self.record {
             Record::Listed(rank) => rank.counters(),
             Record::Own(counters) => counters,
@@ -441,9 +441,9 @@ mod tests {
     fn nodes_that_are_not_listed_count_for_themselves() {
         let mut state = State::default();
         let nodes = [1, 2].map(|id| state.node(NodeId::new(id).expect("a number")));
-        state.nodes[nodes[0] as usize].tally().sent(5);
+        state.nodes[nodes[0] as usize].counters().sent(5);
         let sent =
-            |node: u32| state.nodes[node as usize].tally().sent_bytes.load(core::sync::atomic::Ordering::Relaxed);
+            |node: u32| state.nodes[node as usize].counters().sent_bytes.load(core::sync::atomic::Ordering::Relaxed);
         assert_eq!(nodes.map(sent), [5, 0]);
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Idle {
 }
 
 enum Next {
-    Look,
+    Poll,
     Yield,
     /// For so many nanoseconds.
     Sleep(u64),
@@ -106,7 +106,7 @@ impl Idle {
         if looks.is_multiple_of(FEW_LOOKS) && (looks.is_multiple_of(LOOKS) || self.clock_is_cheap()) {
             return self.timed(policy);
         }
-        if policy.was_contended() { self.give_way(looks) } else { Next::Look }
+        if policy.was_contended() { self.give_way(looks) } else { Next::Poll }
     }
 
     /// Whether looking at the clock is little beside what looking for messages costs now.
@@ -138,7 +138,7 @@ impl Idle {
         let away = self.away.load(Ordering::Relaxed);
         let more = if away < DEAR_NS { 0 } else { (away / AWAY_PER_LOOK_NS).min(MOST_LOOKS) };
         if u64::from(looks.wrapping_sub(self.yielded.load(Ordering::Relaxed))) < more {
-            return Next::Look;
+            return Next::Poll;
         }
         self.yielded.store(looks, Ordering::Relaxed);
         Next::Yield
@@ -185,12 +185,12 @@ impl Idle {
             return if self.read_load(policy, now) {
                 self.give_way(self.looks.load(Ordering::Relaxed))
             } else {
-                Next::Look
+                Next::Poll
             };
         }
         // Some looks lie between two sleeps: who only looks now and then, between other things, is hardly held up.
         if self.does_more() {
-            return Next::Look;
+            return Next::Poll;
         }
         let sleep = (self.sleep.load(Ordering::Relaxed) * 2).clamp(SLEEP_NS, LONGEST_SLEEP_NS);
         self.sleep.store(sleep, Ordering::Relaxed);
@@ -244,7 +244,7 @@ impl Worker {
     #[inline]
     fn wait_once(&self, caller: bool) -> bool {
         match self.idle.next(&self.policy) {
-            Next::Look => {
+            Next::Poll => {
                 core::hint::spin_loop();
                 return false;
             }
@@ -391,7 +391,7 @@ mod tests {
         let policy = WaitPolicy::new();
         let idle = Idle::default();
         for _ in 0..10 * LOOKS {
-            assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
+            assert!(matches!(idle.next(&policy), Next::Poll | Next::Yield));
         }
         idle.since.store(time::now_ns().saturating_sub(2 * PATIENCE_NS).max(1), Ordering::Relaxed);
         let slept: Vec<_> = (0..20 * LOOKS)
@@ -399,7 +399,7 @@ mod tests {
             .collect();
         assert!(slept.len() >= 20 && slept[0] == SLEEP_NS && slept[19] == LONGEST_SLEEP_NS);
         idle.busy();
-        assert!(matches!(idle.next(&policy), Next::Look | Next::Yield));
+        assert!(matches!(idle.next(&policy), Next::Poll | Next::Yield));
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
         (0..40).for_each(|_| idle.was_away(4_000_000));
         assert_eq!(u64::from(looks_before_yields(&idle)), MOST_LOOKS);
         idle.busy();
-        assert!(matches!(idle.give_way(1), Next::Look), "something came");
+        assert!(matches!(idle.give_way(1), Next::Poll), "something came");
         (0..40).for_each(|_| idle.was_away(1_000));
         assert_eq!(looks_before_yields(&idle), 1, "those who do not yield are gone");
     }

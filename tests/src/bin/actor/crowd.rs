@@ -43,12 +43,12 @@ pub(crate) fn echo(listener: &OwnedFd) {
 
 /// Sends it all back; false when the peer is gone, or takes nothing for long.
 fn answer(fd: i32, mut bytes: &[u8]) -> bool {
-    let mut naps = 0;
-    while !bytes.is_empty() && naps < 1000 {
+    let mut sleeps = 0;
+    while !bytes.is_empty() && sleeps < 1000 {
         match net::send(fd, bytes, libc::MSG_DONTWAIT) {
             Ok(n) => bytes = &bytes[n..],
             Err(libc::EAGAIN) => {
-                naps += 1;
+                sleeps += 1;
                 net::sleep_ms(1);
             }
             Err(_) => return false,

@@ -64,7 +64,7 @@ fn more_is_not_shown() {
     p.assert_in_rings();
 }
 
-/// What is there already stays so, and is no news.
+/// What is there already stays so, and is no event.
 fn more_behind_unread_bytes() {
     let p = Pair::warm();
     let set = Set::new();

@@ -128,7 +128,7 @@ fn queued_by_what_was_read() {
     p.assert_in_rings();
 }
 
-/// Bytes are no news to who asks for room, but an end is.
+/// Bytes are no event for who asks for room, but an end is.
 fn queued_by_an_end() {
     let (set, pairs) = ready_set(EPOLLOUT | EPOLLET, 1, 0);
     let p = &pairs[0];

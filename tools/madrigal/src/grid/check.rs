@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use madrigal_daemon::grid::{Grid, Host};
+use madrigal_daemon::grid::{self, Grid, Host, Site};
 use madrigal_daemon::{Runtime, Status, client};
 use madrigal_identity::{Authority, DAY, Moment, Name};
 use serde::Serialize;
@@ -15,6 +15,8 @@ use crate::doctor::{Check, Mark, describe};
 use crate::local_grid::this_host;
 use crate::out;
 
+/// So many daemons are asked together.
+const AT_ONCE: usize = 32;
 /// A certificate that ends sooner is worth a word.
 const SOON: i64 = 14 * DAY;
 
@@ -45,7 +47,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<i32, Failure> {
 
 fn read(path: &Path) -> Result<Grid, Check> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = grid::read_text(path).map_err(|error| {
         Check::failed(
             "grid.toml",
             format!("cannot read {name}: {error}"),
@@ -60,6 +62,7 @@ fn of_grid(place: &Place, path: &Path, grid: &Grid) -> Vec<Check> {
     let counted = format!("{}: {} hosts in {} sites", path.display(), grid.hosts.len(), grid.sites.len());
     let mut checks = vec![Check::ok("grid.toml", counted)];
     checks.extend(names(grid));
+    checks.extend(words(grid));
     checks.extend(addresses(grid));
     checks.push(ways(grid));
     checks.extend(certificates(place, grid));
@@ -74,6 +77,21 @@ fn names(grid: &Grid) -> Vec<Check> {
         Some(Check::failed(format!("name {}", host.name), error.to_string(), "give it another name in grid.toml"))
     };
     grid.hosts.iter().filter_map(wrong).collect()
+}
+
+/// Words in `from`, `deny` and `carries` that mean a site and a host: whoever meant the host has the whole site.
+fn words(grid: &Grid) -> Vec<Check> {
+    let used = |name: &str| {
+        let lists =
+            |site: &Site| [&site.from, &site.deny, &site.carries].into_iter().flatten().any(|word| word == name);
+        grid.sites.iter().any(lists)
+    };
+    let both = |site: &&Site| grid.host(&site.name).is_some_and(|(_, host)| grid.sites.get(host.site) != Some(site));
+    let told = grid.sites.iter().filter(both).filter(|site| used(&site.name)).map(|site| {
+        let text = "it is a site and a host of another site: in from, deny and carries it means both".to_owned();
+        Check::warning(format!("name {}", site.name), text, "give one of them another name in grid.toml")
+    });
+    told.collect()
 }
 
 /// Addresses that several hosts of one site have.
@@ -172,18 +190,24 @@ fn daemons(place: &Place, grid: &Grid) -> Vec<Check> {
     };
     let others: Vec<&Host> = grid.hosts.iter().filter(|host| host.name != own.host).collect();
     let mut checks = vec![of_daemon(grid, &own.host, Ok(&own), true)];
-    // All at once: one that cannot be reached takes seconds.
-    checks.extend(std::thread::scope(|scope| {
-        let ask = |host: &Host| client::status_of(&runtime, &host.name).map_err(|error| error.to_string());
-        let asked: Vec<_> = others.iter().map(|host| scope.spawn(move || ask(host))).collect();
-        let answers = asked.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("was not asked".to_owned())));
-        let told = others
-            .iter()
-            .zip(answers)
-            .map(|(host, answer)| of_daemon(grid, &host.name, answer.as_ref().map_err(String::as_str), false));
-        told.collect::<Vec<_>>()
-    }));
+    // Many at once: one that cannot be reached takes seconds.
+    for some in others.chunks(AT_ONCE) {
+        checks.extend(
+            some.iter()
+                .zip(ask(&runtime, some))
+                .map(|(host, answer)| of_daemon(grid, &host.name, answer.as_ref().map_err(String::as_str), false)),
+        );
+    }
     checks
+}
+
+/// What the daemons of these hosts say, each asked by a thread of its own.
+fn ask(runtime: &Runtime, hosts: &[&Host]) -> Vec<Result<Status, String>> {
+    let one = |host: &Host| client::status_of(runtime, &host.name).map_err(|error| error.to_string());
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = hosts.iter().map(|host| scope.spawn(move || one(host))).collect();
+        asked.into_iter().map(|one| one.join().unwrap_or_else(|_| Err("was not asked".to_owned()))).collect()
+    })
 }
 
 /// Whether a daemon answers, and knows the hosts of the file and no others.

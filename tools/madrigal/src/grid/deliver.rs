@@ -1,6 +1,6 @@
 //! How what a host needs is brought there: by ssh, which runs `madrigal grid join -` there; or by whoever pastes a line and types a code.
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::process::{Command, Stdio};
 
 use madrigal_daemon::grid::{Grid, Host};
@@ -18,6 +18,8 @@ use crate::out;
 pub(super) const LINE_SECONDS: i64 = HOUR;
 /// What ssh says when it is ssh that failed (ssh(1)).
 const SSH_FAILED: i32 = 255;
+/// The most bytes of its output that are kept: another host decides how long it is.
+const LONGEST_ANSWER: u64 = 64 << 10;
 /// What a shell says of a command that is not there.
 const NO_COMMAND: i32 = 127;
 
@@ -55,28 +57,23 @@ pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String,
     // An ssh that does not read ends its input; it says itself why.
     let _ = ignore_signal(Signal::PIPE.as_raw(), true);
     let mut ssh = Command::new("ssh");
-    ssh.args(["-T", "-o", "ConnectTimeout=15", "--", to, &remote]);
+    // A host that is lost on the way is given up after a minute.
+    let bounds = ["-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"];
+    ssh.arg("-T").args(bounds).args(["--", to, &remote]);
     ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = ssh.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound => "there is no ssh here: install it, or leave --ssh away".to_owned(),
         _ => format!("cannot run ssh: {error}"),
     })?;
     let (input, bytes) = (child.stdin.take(), parcel.to_bytes());
-    let done = std::thread::scope(|scope| {
+    let (said, wrong) = (child.stdout.take(), child.stderr.take());
+    let (said, wrong) = std::thread::scope(|scope| {
         scope.spawn(move || input.map(|mut input| input.write_all(&bytes)));
-        child.wait_with_output()
+        let wrong = scope.spawn(move || begin_of(wrong));
+        (words(&begin_of(said)), words(&wrong.join().unwrap_or_default()))
     });
-    let done = done.map_err(|error| format!("cannot wait for ssh: {error}"))?;
-    let words = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes);
-        text.lines()
-            .map(|line| line.trim_start_matches("madrigal: ").trim())
-            .filter(|line| !line.is_empty())
-            .collect::<Vec<_>>()
-            .join("; ")
-    };
-    let (said, wrong) = (words(&done.stdout), words(&done.stderr));
-    match done.status.code() {
+    let status = child.wait().map_err(|error| format!("cannot wait for ssh: {error}"))?;
+    match status.code() {
         Some(0) => Ok(said),
         Some(SSH_FAILED) => Err(format!("ssh {to}: {wrong}: type ssh {to} true until that works")),
         Some(NO_COMMAND) => {
@@ -86,10 +83,31 @@ pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String,
     }
 }
 
+/// What a program writes until it ends: the first bytes of it. The others are read and dropped.
+fn begin_of(output: Option<impl Read>) -> Vec<u8> {
+    let mut begin = Vec::new();
+    if let Some(mut output) = output {
+        let _ = output.by_ref().take(LONGEST_ANSWER).read_to_end(&mut begin);
+        let _ = std::io::copy(&mut output, &mut std::io::sink());
+    }
+    begin
+}
+
+/// What a command of ours says, as one line.
+pub(super) fn words(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.lines().map(|line| line.trim_start_matches("madrigal: ").trim());
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
 /// A word as the shell at the other end reads it.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./~+@".contains(c);
-    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// What became of one host.
@@ -179,5 +197,29 @@ pub(super) fn rest(hosts: &[String]) -> String {
         _ => {
             format!("ssh does not reach {0}: type madrigal grid push {0} for a line to paste there\n", hosts.join(" "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_one_word() {
+        for word in
+            ["madrigal", "~/bin/madrigal", "", "a b", "a\nb", "it's", "$(touch x)", "`x`", "a;b", "-x", "*", "\\"]
+        {
+            let line = format!("printf '%s|' {} end", quoted(word));
+            let done = Command::new("/bin/sh").args(["-c", &line]).env("HOME", "~").output().unwrap();
+            assert_eq!(String::from_utf8(done.stdout).unwrap(), format!("{word}|end|"));
+        }
+    }
+
+    #[test]
+    fn an_answer_without_end_takes_bounded_memory() {
+        let mut endless = std::io::repeat(b'x').take(10 << 20);
+        assert_eq!(begin_of(Some(&mut endless)).len() as u64, LONGEST_ANSWER);
+        assert_eq!(endless.limit(), 0, "all is read: a writer that nobody reads would wait for ever");
+        assert_eq!(words(b"madrigal: one\n\n  two \r\n"), "one; two");
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use madrigal_daemon::grid::Grid;
+use madrigal_daemon::grid::{self, Grid};
 use madrigal_identity as identity;
 use rustix::fs::{FlockOperation, flock};
 
@@ -42,7 +42,7 @@ impl Place {
     /// The text of the description.
     pub(super) fn text(&self) -> Result<String, Failure> {
         let path = self.file();
-        fs::read_to_string(&path).map_err(|error| match error.kind() {
+        grid::read_text(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 let advice = "type madrigal grid init NAME, or go to where that was typed";
                 Failure::Failed(format!("there is no {}: {advice}", path.display()))

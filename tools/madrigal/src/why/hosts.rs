@@ -25,16 +25,18 @@ pub(super) fn run(from: &str, to: &str, port: Option<u16>, json: bool) -> i32 {
 fn describe(why: &Explanation) -> String {
     let port = why.port.map_or_else(String::new, |port| format!(":{port}"));
     let chosen = why.chosen.as_deref().unwrap_or("no way");
-    let mut text = format!("{} to {}{port}: {chosen}\n", why.from, why.to);
+    // The daemon of another host may say all this: one line each.
+    let line = |text: &str| format!("{}\n", out::one_line(text));
+    let mut text = line(&format!("{} to {}{port}: {chosen}", why.from, why.to));
     if !why.rules.is_empty() {
-        text += &format!("rules: {}\n", why.rules.join(", "));
+        text += &line(&format!("rules: {}", why.rules.join(", ")));
     }
     text.push('\n');
     let heading = ["", "way", "round trip", "carried", "sent again", "mtu", "measured", ""];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(why.ways.iter().map(row));
     text += &out::table(&rows, &[2, 3, 4, 5]);
-    why.staying.iter().for_each(|stays| text += &format!("{stays}\n"));
+    why.staying.iter().for_each(|stays| text += &line(stays));
     text
 }
 
@@ -59,4 +61,25 @@ fn row(way: &WayStatus) -> Vec<String> {
         when,
         way.why.clone().unwrap_or(at),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_host_forges_no_line() {
+        let evil = || "x\nok  all is well".to_owned();
+        let why = Explanation {
+            from: evil(),
+            to: evil(),
+            port: None,
+            chosen: Some(evil()),
+            ways: Vec::new(),
+            last: None,
+            rules: vec![evil()],
+            staying: vec![evil()],
+        };
+        assert!(describe(&why).lines().all(|line| !line.starts_with("ok")), "{}", describe(&why));
+    }
 }

@@ -1,4 +1,4 @@
-//! Strangers at the port: nothing they send or leave out changes anything for those who are linked, or takes more than a bound of memory.
+//! Unauthenticated peers at the port: nothing they send or leave out changes anything for those who are linked, or takes more than a bound of memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,10 +1,12 @@
 //! A stripe over streams with a rate, a delay, jitter, losses and a life, in a time of their own. Each schedule follows from one number,
-//! which a failure names: `SEED=4711 cargo test -p madrigal-adapters stripe::simulation` plays that one alone.
+//! which a failure names: `SEED=4711 cargo test -p madrigal-adapters stripe::simulation` runs that one alone.
 
 mod random;
 mod speed;
 
 use std::collections::VecDeque;
+
+use madrigal_seeds::Random;
 
 use super::store::CHUNK;
 use super::{Limits, Stripe};
@@ -16,27 +18,6 @@ const SECOND: u64 = 1000 * MS;
 const MBIT: u64 = 125_000;
 /// A stream takes bytes while so many wait in it (TCP_NOTSENT_LOWAT).
 const LOWAT: usize = 128 << 10;
-
-/// Numbers that follow from a seed (splitmix64).
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    /// Less than `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    fn once_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
 
 /// How a stream is.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +65,7 @@ struct Net {
     wires: Vec<Wire>,
     next: u32,
     now: u64,
-    chance: Chance,
+    random: Random,
     /// What each end is to send, has written, and has read of the other's.
     wanted: [u64; 2],
     written: [u64; 2],
@@ -110,7 +91,7 @@ impl Net {
             wires: Vec::new(),
             next: 0,
             now: 0,
-            chance: Chance(seed.wrapping_mul(0x2545_F491_4F6C_DD1D)),
+            random: Random::new(seed),
             wanted: [0; 2],
             written: [0; 2],
             read: [0; 2],
@@ -189,8 +170,8 @@ impl Net {
         let count = pipe.queue.len().min((pipe.fraction / MS) as usize);
         pipe.fraction = if count == pipe.queue.len() { 0 } else { pipe.fraction - count as u64 * MS };
         if count > 0 {
-            let mut due = now + wire.kind.delay + self.chance.below(wire.kind.jitter + 1);
-            if wire.kind.loss > 0 && self.chance.once_in(wire.kind.loss) {
+            let mut due = now + wire.kind.delay + self.random.below(wire.kind.jitter + 1);
+            if wire.kind.loss > 0 && self.random.once_in(wire.kind.loss) {
                 due += 2 * wire.kind.delay + 10 * MS;
             }
             pipe.last = pipe.last.max(due);
@@ -210,7 +191,7 @@ impl Net {
             let (_, bytes) = wire.pipes[end].flight.pop_front().unwrap();
             let mut rest = &bytes[..];
             while !rest.is_empty() {
-                let (piece, more) = rest.split_at((1 + self.chance.below(100_000) as usize).min(rest.len()));
+                let (piece, more) = rest.split_at((1 + self.random.below(100_000) as usize).min(rest.len()));
                 let taken = self.ends[other].receive(now, wire.lane, piece).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(taken, piece.len());
                 rest = more;
@@ -257,17 +238,5 @@ impl Net {
         }
         assert_eq!([self.read[1], self.read[0]], self.wanted);
         self.now - began
-    }
-}
-
-/// Plays that many schedules, or the one that was asked for.
-fn play(count: u64, one: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    let asked = std::env::var("SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let seeds = asked.map_or(0..count, |seed| seed..seed + 1);
-    for seed in seeds {
-        if let Err(why) = std::panic::catch_unwind(|| one(seed)) {
-            eprintln!("to play this one alone: SEED={seed}");
-            std::panic::resume_unwind(why);
-        }
     }
 }

@@ -5,39 +5,39 @@ use super::*;
 
 /// A net with streams of all kinds, and things to send both ways.
 fn world(seed: u64) -> Net {
-    let mut chance = Chance(seed ^ 0xD1CE);
-    let window = (256 << 10) + chance.below(2 << 20) as usize;
+    let mut random = Random::new(seed ^ 0xD1CE);
+    let window = (256 << 10) + random.below(2 << 20) as usize;
     let mut net = Net::new(Limits { window, backlog: window }, seed);
     for end in 0..2 {
-        net.wanted[end] = if chance.once_in(4) { chance.below(20_000) } else { chance.below(4_000_000) };
-        if chance.once_in(3) {
-            net.appetite[end] = 2_000 + chance.below(50_000);
+        net.wanted[end] = if random.once_in(4) { random.below(20_000) } else { random.below(4_000_000) };
+        if random.once_in(3) {
+            net.appetite[end] = 2_000 + random.below(50_000);
         }
     }
     // Nothing ever happens to the first one.
-    net.add(Kind { rate: 200_000 + chance.below(4_000_000), ..kind(&mut chance) });
-    for _ in 0..chance.below(6) {
-        net.add(kind(&mut chance));
+    net.add(Kind { rate: 200_000 + random.below(4_000_000), ..kind(&mut random) });
+    for _ in 0..random.below(6) {
+        net.add(kind(&mut random));
     }
     net
 }
 
-fn kind(chance: &mut Chance) -> Kind {
-    let rate = 20_000 << chance.below(10);
-    let loss = if chance.once_in(2) { 20 + chance.below(300) } else { 0 };
-    Kind { rate, delay: chance.below(150) * MS, jitter: chance.below(40) * MS, loss }
+fn kind(random: &mut Random) -> Kind {
+    let rate = 20_000 << random.below(10);
+    let loss = if random.once_in(2) { 20 + random.below(300) } else { 0 };
+    Kind { rate, delay: random.below(150) * MS, jitter: random.below(40) * MS, loss }
 }
 
 /// Something happens to a stream; not to the first one.
 fn trouble(net: &mut Net) {
     let now = net.now;
-    if net.ends[0].lanes() < 8 && net.ends[1].lanes() < 8 && net.chance.once_in(300) {
-        let kind = kind(&mut net.chance);
+    if net.ends[0].lanes() < 8 && net.ends[1].lanes() < 8 && net.random.once_in(300) {
+        let kind = kind(&mut net.random);
         net.add(kind);
     }
     for at in 1..net.wires.len() {
-        let (fate, time) = (net.chance.below(5000), net.chance.below(3000 * MS));
-        let sooner = net.chance.below(400) * MS;
+        let (fate, time) = (net.random.below(5000), net.random.below(3000 * MS));
+        let sooner = net.random.below(400) * MS;
         let wire = &mut net.wires[at];
         let lane = wire.lane;
         match fate {
@@ -45,14 +45,14 @@ fn trouble(net: &mut Net) {
             0..4 if wire.ends == [u64::MAX; 2] => {
                 wire.ends = if time % 2 == 0 { [now, now + sooner] } else { [now + sooner, now] };
                 for pipe in &mut wire.pipes {
-                    let left = net.chance.below(1 + pipe.flight.len() as u64) as usize;
+                    let left = net.random.below(1 + pipe.flight.len() as u64) as usize;
                     pipe.flight.truncate(left);
                     pipe.queue.clear();
                 }
                 wire.kind.rate = 0;
             }
             4..8 => wire.frozen = now + time,
-            8..12 if wire.kind.rate > 0 => wire.kind = Kind { delay: wire.kind.delay, ..kind(&mut net.chance) },
+            8..12 if wire.kind.rate > 0 => wire.kind = Kind { delay: wire.kind.delay, ..kind(&mut net.random) },
             12 if wire.has[0] => net.ends[0].retire(lane),
             13 if wire.has[1] => net.ends[1].retire(lane),
             _ => {}
@@ -77,7 +77,7 @@ fn close(net: &mut Net) {
 
 fn one(seed: u64) {
     let mut net = world(seed);
-    let calm = net.chance.below(6000) * MS;
+    let calm = net.random.below(6000) * MS;
     // What the first stream alone would take, for its rate, the window and the readers, twice; and a while for those that freeze.
     let first = net.wires[0].kind;
     let trip = 2 * (first.delay + first.jitter) + 50 * MS + LOWAT as u64 * SECOND / first.rate;
@@ -98,7 +98,7 @@ fn one(seed: u64) {
 
 #[test]
 fn all_bytes_come_once_and_in_order_whatever_breaks() {
-    play(if cfg!(debug_assertions) { 100 } else { 2000 }, one);
+    madrigal_seeds::run(if cfg!(debug_assertions) { 100 } else { 2000 }, one);
 }
 
 #[test]
