@@ -11,6 +11,7 @@ use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
     only_hooks_are_exported_and_all_exist_in_the_c_library,
+    every_hook_is_called_by_a_test,
     foreign_descriptors_cost_no_extra_system_call,
 ];
 
@@ -76,6 +77,47 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     // liburing's and libaio's make their system calls themselves.
     let foreign: Vec<_> = ours.difference(&libc).filter(others).collect();
     assert!(foreign.is_empty(), "not in the C library: {foreign:?}");
+}
+
+/// Hooks that no test calls by name: other names of what one calls, or what such a one passes through.
+const UNCALLED: &[&str] = &[
+    "_Exit",
+    "__sigaction",
+    "__sysv_signal",
+    "bsd_signal",
+    "execvpe",
+    "fexecve",
+    "gethostbyname",
+    "gethostbyname2",
+    "gethostbyname_r",
+    "io_uring_queue_init",
+    "io_uring_queue_init_mem",
+    "io_uring_queue_init_params",
+    "io_uring_setup",
+    "lio_listio64",
+    "preadv64v2",
+    "pwritev64v2",
+    "sendfile64",
+    "sigset",
+    "ssignal",
+    "sysv_signal",
+];
+
+fn every_hook_is_called_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut called = BTreeSet::new();
+    for folder in ["src", "tests", "churn", "../fuzz", "../tools/madrigal/tests"] {
+        for file in files(&root.join(folder)) {
+            let is_program = file.extension().is_some_and(|kind| ["rs", "c", "py"].iter().any(|known| kind == *known));
+            if is_program && !file.ends_with("tests/exports.rs") {
+                let text = std::fs::read_to_string(&file).expect("a program");
+                called.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));
+            }
+        }
+    }
+    let uncalled: BTreeSet<String> = hooks().into_iter().filter(|name| !called.contains(name)).collect();
+    let known: BTreeSet<String> = UNCALLED.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(uncalled, known, "hooks without a check (tests/src/bin/semantics), against `UNCALLED`");
 }
 
 /// System calls of a run, by name.

@@ -6,7 +6,8 @@
 //! * [`stripe`]: several streams as one ordered link;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
-//! To add one: a folder here, a line in [`ADAPTERS`], a section in `docs/adapters.md`; `tests/contract.rs` runs over the table.
+//! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`; `tests/contract.rs` runs
+//! over the table and says what is missing. `CONTRIBUTING.md` has the files in order.
 #![forbid(unsafe_code)]
 
 pub mod adoc;

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use madrigal_adapters::contract::{Adapter, ONLY};
+use madrigal_adapters::stack::{Offer, Stack, agree};
 use madrigal_adapters::{ADAPTERS, known};
 use proptest::prelude::*;
 
@@ -127,6 +128,23 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn every_adapter_stands_in_stacks_and_is_agreed_on() {
+    let unknown = "nosuch/tcp".parse::<Stack>().unwrap_err().to_string();
+    for entry in ADAPTERS {
+        let texts = [format!("{}/tcp", entry.name), format!("{}(2)/tcp", entry.name)];
+        let read: Vec<Stack> = texts.iter().filter_map(|text| text.parse().ok()).collect();
+        let [stack] = &read[..] else { panic!("one of {texts:?} is a stack: stack.rs, `Element` and `element`") };
+        assert!(texts.contains(&stack.to_string()), "{stack}");
+        assert!(unknown.contains(&format!("`{}", entry.name)), "{unknown}: stack.rs, `StackError::Unknown`");
+        let offer = |known| Offer { stack: stack.clone(), strict: false, known };
+        let agreed = agree(&offer(known()), &offer(known())).unwrap();
+        assert_eq!((&agreed.stack, agreed.versions.get(entry.name)), (stack, Some(&entry.versions.newest)));
+        let without = agree(&offer(known()), &offer(Default::default())).unwrap();
+        assert_eq!((without.stack.to_string().as_str(), without.left_out.len()), ("tcp", 1), "{}", entry.name);
     }
 }
 

@@ -298,6 +298,26 @@ mod tests {
         }
     }
 
+    /// The first cells of a table of README.md's.
+    fn cells(from: &str) -> String {
+        let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+        let table = readme.split_once(from).expect(from).1;
+        let rows = table.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+        rows.filter_map(|row| row.split('|').nth(1)).collect()
+    }
+
+    #[test]
+    fn readme_has_every_command() {
+        let told = cells("## The commands");
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let name = command.get_name();
+            let stands = [' ', '`'].iter().any(|end| {
+                [format!("`madrigal {name}{end}"), format!("`{name}{end}")].iter().any(|text| told.contains(text))
+            });
+            assert!(stands, "README.md, \"The commands\": no row for `madrigal {name}`");
+        }
+    }
+
     #[test]
     fn ports_and_methods_read_as_documented() {
         for good in ["80", "80,8000-8010", "0-65535"] {
@@ -308,7 +328,9 @@ mod tests {
         }
         assert!(methods("shm,tcp").is_ok() && methods("^shm").is_ok() && methods("^daemon").is_ok());
         assert!(method("daemon").is_err());
-        assert!(methods("smh").unwrap_err().contains("there is no method `smh`; there are loopback, shm, tcp"));
+        let wrong = methods("smh").unwrap_err();
+        assert!(wrong.contains("there is no method `smh`; there are loopback, shm, "), "{wrong}");
+        assert!(madrigal::DRIVERS.iter().all(|driver| wrong.contains(driver.name())), "{wrong}");
         assert!(methods("shm,,tcp").is_err() && methods("").is_err());
     }
 }

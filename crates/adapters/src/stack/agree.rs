@@ -3,7 +3,7 @@
 //! What only makes a link faster is left out where one end does not want it or cannot do it, with the reason. What makes it safe is never
 //! left out in silence: where the two differ there, there is no link, and the reason names the element.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Element, Stack};
 
@@ -134,7 +134,9 @@ pub fn agree(one: &Offer, other: &Offer) -> Result<Agreed, Refusal> {
 /// The elements that a link can be without: the versions that both ends speak, and what is left out.
 fn optional(one: &Offer, other: &Offer) -> (BTreeMap<String, u16>, Vec<LeftOut>) {
     let (mut versions, mut left_out) = (BTreeMap::new(), Vec::new());
-    for name in ["adoc", "stripe"] {
+    let elements = one.stack.elements().iter().chain(other.stack.elements());
+    let names: BTreeSet<_> = elements.filter(|element| is_optional(**element)).map(|element| element.name()).collect();
+    for name in names {
         let (element, twin) = match (one.stack.find(name), other.stack.find(name)) {
             (Some(element), Some(twin)) => (element, twin),
             (Some(element), None) | (None, Some(element)) => {
@@ -164,8 +166,12 @@ fn optional(one: &Offer, other: &Offer) -> (BTreeMap<String, u16>, Vec<LeftOut>)
     (versions, left_out)
 }
 
+/// Whether a link can be without it. No `_`: whoever adds an element says it here.
 fn is_optional(element: Element) -> bool {
-    matches!(element, Element::Adoc | Element::Stripe(_))
+    match element {
+        Element::Adoc | Element::Stripe(_) => true,
+        Element::Tls | Element::Tcp => false,
+    }
 }
 
 /// As many streams as both want.

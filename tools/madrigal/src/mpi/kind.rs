@@ -4,22 +4,28 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Families of MPIs that use libfabric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    OpenMpi,
-    Mpich,
-    Intel,
+macro_rules! kinds {
+    ($($kind:ident = $name:literal,)*) => {
+        /// Families of MPIs that use libfabric.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum Kind { $($kind,)* }
+
+        impl Kind {
+            /// All of them.
+            #[cfg(test)]
+            pub(super) const ALL: &[Self] = &[$(Self::$kind,)*];
+
+            pub(super) fn name(self) -> &'static str {
+                match self { $(Self::$kind => $name,)* }
+            }
+        }
+    };
 }
 
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI",
-            Self::Mpich => "MPICH",
-            Self::Intel => "Intel MPI",
-        }
-    }
+kinds! {
+    OpenMpi = "Open MPI",
+    Mpich = "MPICH",
+    Intel = "Intel MPI",
 }
 
 /// A launcher of MPI.

@@ -79,6 +79,18 @@ fn both_may_live_in_one_folder_and_one_may_know_no_libfabric() {
     assert_eq!((found.kind, found.unable.is_some()), (Kind::Mpich, true));
 }
 
+#[test]
+fn the_page_has_every_mpi_and_what_is_set_for_it() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ofi.md")).unwrap();
+    for kind in Kind::ALL {
+        let row = page.lines().find(|line| line.starts_with(&format!("| {} ", kind.name())));
+        let row = row.unwrap_or_else(|| panic!("docs/ofi.md: no row for {}", kind.name()));
+        for (key, value) in wanted(*kind) {
+            assert!(row.contains(&format!("{key}={value}")), "docs/ofi.md: no {key}={value} in the row {row}");
+        }
+    }
+}
+
 fn environment(pairs: &[(&str, &str)]) -> Environment {
     Environment(pairs.iter().map(|(key, value)| (OsString::from(key), OsString::from(value))).collect())
 }
