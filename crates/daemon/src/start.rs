@@ -106,3 +106,24 @@ fn untrusted(host: &Host, site: Option<&Site>, lack: &str) -> StartError {
 fn everywhere(host: &Host) -> Vec<SocketAddr> {
     vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), host.port)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::description::in_old_places;
+
+    #[test]
+    fn a_host_whose_others_were_removed_needs_no_certificate() {
+        let read = |text: &str| Grid::read("grid.toml", text).unwrap();
+        let two = read("[site.a]\nhosts = { a1 = [], a2 = '10.1.0.3' }\ntrusted = true\n");
+        let alone = read("[site.a]\nhosts.a1 = []\n");
+        let left = in_old_places(&two, alone.clone()).unwrap();
+        assert_eq!((alone.hosts.len(), left.hosts.len()), (1, 2));
+        let lack = "there is no certificate".to_owned();
+        for grid in [alone, left] {
+            assert!(places(&grid, 0, Some(&lack)).is_ok_and(|places| places.is_empty()));
+        }
+        let apart = read("[site.a]\nhosts = { a1 = [], a2 = '10.1.0.3' }\n");
+        assert!(matches!(places(&apart, 0, Some(&lack)), Err(StartError::Untrusted { .. })));
+    }
+}
