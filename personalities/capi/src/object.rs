@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::op::Op;
 use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
-use crate::table::{Inside, Lane, Table, kind_of};
+use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
 
 /// What a handle stands for.
 pub(crate) enum Object {
@@ -88,16 +88,30 @@ kinds! {
     9 "a message that is unpacked" Unpacking: Object::Unpacking(unpacking) => unpacking;
 }
 
+/// Room for a handle, taken before its object is made: so nothing that was made or received is lost for want of one.
+pub(crate) struct Room(Reserved<'static, Object>);
+
+impl Room {
+    pub(crate) fn take() -> Result<Self, Failure> {
+        TABLE.reserve().map(Self).map_err(|Full| Failure::new(MDG_EFULL, "1,048,576 handles are open"))
+    }
+
+    /// Puts an object of that kind there: its handle.
+    pub(crate) fn fill<K: Kind>(self, object: Object) -> Result<u64, Failure> {
+        let runtime = Arc::clone(object.runtime());
+        let handle = self.0.fill(K::NUMBER, object);
+        // Who closes the runtime does so before it looks for what was opened from it.
+        if runtime.is_shut() {
+            TABLE.take(handle);
+            return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
+        }
+        Ok(handle)
+    }
+}
+
 /// Adds an object of that kind: its handle.
 pub(crate) fn add<K: Kind>(object: Object) -> Result<u64, Failure> {
-    let runtime = Arc::clone(object.runtime());
-    let handle = TABLE.add(K::NUMBER, object).map_err(|_| Failure::new(MDG_EFULL, "1,048,576 handles are open"))?;
-    // Who closes the runtime does so before it looks for what was opened from it.
-    if runtime.is_shut() {
-        TABLE.take(handle);
-        return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
-    }
-    Ok(handle)
+    Room::take()?.fill::<K>(object)
 }
 
 /// The object of a handle, by the way of `lane`.
