@@ -28,6 +28,15 @@ pub(crate) enum Object {
 static TABLE: Table<Object> = Table::new();
 
 impl Object {
+    /// Takes an operation back, unless another thread waits for it: that one ends by itself, as what it waits for has ended.
+    pub(crate) fn take_back(&self) {
+        if let Self::Op(op) = self
+            && let Ok(mut asked) = op.ask()
+        {
+            let _ = asked.cancel();
+        }
+    }
+
     /// The runtime it was opened from; itself, of a runtime.
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         match self {
@@ -102,16 +111,19 @@ impl Room {
         let handle = self.0.fill(K::NUMBER, object);
         // Who closes the runtime does so before it looks for what was opened from it.
         if runtime.is_shut() {
-            TABLE.take(handle);
+            withdraw(handle);
             return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
         }
         Ok(handle)
     }
 }
 
-/// Adds an object of that kind: its handle.
-pub(crate) fn add<K: Kind>(object: Object) -> Result<u64, Failure> {
-    Room::take()?.fill::<K>(object)
+/// Takes a handle away that nobody was told of; an operation's memory is free when this returns.
+#[cold]
+fn withdraw(handle: u64) {
+    let Ok(object) = any(handle) else { return };
+    object.take_back();
+    TABLE.take(handle);
 }
 
 /// The object of a handle, by the way of `lane`.
