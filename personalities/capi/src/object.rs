@@ -140,6 +140,20 @@ pub(crate) fn with<K: Kind, R>(
     }
 }
 
+/// The same for a call that may end the object: it gives `run` what takes the handle away, which is an error if another thread did so first.
+#[inline]
+pub(crate) fn ending<K: Kind, R>(
+    handle: u64,
+    run: impl FnOnce(&K, &dyn Fn() -> Result<(), Failure>) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let Some(inside) = TABLE.enter(handle, Lane::Main) else { return Err(missing(handle)) };
+    let take = || if inside.take() { Ok(()) } else { Err(missing(handle)) };
+    match K::of(&inside) {
+        Some(object) => run(object, &take),
+        None => Err(other_kind(handle, K::NAME)),
+    }
+}
+
 /// The object of a handle, of whatever kind.
 pub(crate) fn any(handle: u64) -> Result<Inside<'static, Object>, Failure> {
     TABLE.enter(handle, Lane::Main).ok_or_else(|| missing(handle))

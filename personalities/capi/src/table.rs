@@ -37,7 +37,7 @@
 //!
 //! All of it is memory of one process: who dies in it takes it along. A forked child does not look at it ([`crate::fork`]).
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
 #[cfg(not(feature = "shuttle"))]
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -122,6 +122,15 @@ impl<T> Place<T> {
         }
     }
 
+    /// Takes the handle away: of all who try one does.
+    fn take(&self, handle: u64) -> bool {
+        let taken = self.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if taken {
+            self.closed.store(handle, Ordering::SeqCst);
+        }
+        taken
+    }
+
     fn nobody_is_inside(&self) -> bool {
         // SYNC: SeqCst, after the handle was taken away; pairs with `Table::enter`.
         self.inside.iter().all(|word| word.load(Ordering::SeqCst) == 0) && self.more.load(Ordering::SeqCst) == 0
@@ -165,7 +174,7 @@ impl<T> Table<T> {
             place.more.fetch_add(1, Ordering::SeqCst);
         }
         let way = if counted { None } else { Some(lane) };
-        let entry = Entry { table: self, place, handle, way };
+        let entry = Entry { table: self, place, handle, way, is_closer: Cell::new(false) };
         if place.handle.load(Ordering::SeqCst) != handle {
             return None;
         }
@@ -178,15 +187,10 @@ impl<T> Table<T> {
     pub(crate) fn take(&self, handle: u64) -> bool {
         self.sweep();
         let Some(place) = self.place(handle).filter(|_| kind_of(handle) != 0) else { return false };
-        if place.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        if !place.take(handle) {
             return false;
         }
-        place.closed.store(handle, Ordering::SeqCst);
-        if !self.reap(place, handle) {
-            let mut free = self.free();
-            free.lingering.push(handle);
-            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
-        }
+        self.reap_or_linger(place, handle);
         true
     }
 
@@ -225,6 +229,15 @@ impl<T> Table<T> {
         // Last, and without the lock: it may take long, and may close handles itself.
         drop(object);
         true
+    }
+
+    /// Drops the object of a handle that was taken away; while somebody is inside, it is looked at again later.
+    fn reap_or_linger(&self, place: &Place<T>, handle: u64) {
+        if !self.reap(place, handle) {
+            let mut free = self.free();
+            free.lingering.push(handle);
+            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
+        }
     }
 
     /// What is closed there, be it that handle or a later one, is dropped unless somebody is inside.
@@ -301,6 +314,8 @@ struct Entry<'t, T> {
     handle: u64,
     /// Whose word it set; `None`: it is counted.
     way: Option<Lane>,
+    /// Who is inside took the handle away, and sees to the object when he leaves.
+    is_closer: Cell<bool>,
 }
 
 impl<T> Drop for Entry<'_, T> {
@@ -313,7 +328,9 @@ impl<T> Drop for Entry<'_, T> {
                 self.place.more.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        if self.place.handle.load(Ordering::Relaxed) != self.handle {
+        if self.is_closer.get() {
+            self.table.reap_or_linger(self.place, self.handle);
+        } else if self.place.handle.load(Ordering::Relaxed) != self.handle {
             self.table.reap_whatever(self.place);
         }
     }
@@ -322,8 +339,18 @@ impl<T> Drop for Entry<'_, T> {
 /// An object that is there as long as this is kept.
 pub(crate) struct Inside<'t, T> {
     object: &'t T,
-    #[expect(dead_code, reason = "kept for its drop")]
     entry: Entry<'t, T>,
+}
+
+impl<T> Inside<'_, T> {
+    /// As [`Table::take`] of its handle, by who is inside: the object is dropped when he leaves, or whoever is the last one.
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.entry.place.take(self.entry.handle);
+        if taken {
+            self.entry.is_closer.set(true);
+        }
+        taken
+    }
 }
 
 impl<T> Deref for Inside<'_, T> {
@@ -396,7 +423,7 @@ mod tests {
         let handle = table.add(1, Told(Arc::clone(&gone))).unwrap();
         let place = table.place(handle).unwrap();
         place.inside[0].store(1, Ordering::SeqCst);
-        let stranger = Entry { table: &table, place, handle: old, way: Some(Lane::Main) };
+        let stranger = Entry { table: &table, place, handle: old, way: Some(Lane::Main), is_closer: Cell::new(false) };
         assert!(table.take(handle) && !gone.load(Ordering::SeqCst));
         drop(stranger);
         assert!(gone.load(Ordering::SeqCst));

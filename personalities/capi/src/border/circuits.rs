@@ -13,7 +13,7 @@ use super::types::{mdg_circuit, mdg_packing, mdg_runtime, mdg_unpacking};
 use crate::circuit::{Circuit, Packing, Promise, Unpacking, Wanted};
 use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_OK};
 use crate::failure::Failure;
-use crate::object::{Object, take, with};
+use crate::object::{Object, ending, with};
 use crate::table::Lane;
 
 /// Bytes of a node's address.
@@ -145,8 +145,8 @@ pub unsafe extern "C" fn mdg_pack(packing: mdg_packing, buf: *const c_void, len:
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
     status(|| {
-        with(packing, Lane::Main, |its: &Packing| {
-            take(packing)?;
+        ending(packing, |its: &Packing, take| {
+            take()?;
             its.end()?;
             Ok(MDG_OK)
         })
@@ -225,9 +225,9 @@ pub unsafe extern "C" fn mdg_unpack(unpacking: mdg_unpacking, buf: *mut c_void, 
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_end_unpacking(unpacking: mdg_unpacking) -> c_int {
     status(|| {
-        with(unpacking, Lane::Main, |its: &Unpacking| {
+        ending(unpacking, |its: &Unpacking, take| {
             let mut rest = its.rest()?;
-            take(unpacking)?;
+            take()?;
             its.end(&mut rest)?;
             Ok(MDG_OK)
         })

@@ -14,7 +14,7 @@ use crate::dial::{Made, dial};
 use crate::doors::Arrival;
 use crate::failure::Failure;
 use crate::link::{Link, named};
-use crate::object::{Object, Room, take, with};
+use crate::object::{Object, Room, ending, with};
 use crate::op::{Op, Outcome, Posted};
 use crate::runtime::Runtime;
 use crate::slot::{Slot, Then};
@@ -238,19 +238,19 @@ pub unsafe extern "C" fn mdg_wait(op: mdg_op, timeout_ns: i64, result: *mut i64)
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_cancel(op: mdg_op) -> i64 {
     count(|| {
-        with(op, Lane::Main, |its: &Op| {
+        ending(op, |its: &Op, take| {
             let mut asked = its.ask()?;
-            take(op)?;
+            take()?;
             asked.cancel()
         })
     })
 }
 
 fn ask(op: mdg_op, timeout_ns: i64, give: impl FnOnce(i64)) -> Result<c_int, Failure> {
-    with(op, Lane::Main, |its: &Op| {
+    ending(op, |its: &Op, take| {
         let Some(outcome) = its.ask()?.wait(timeout_ns) else { return Ok(0) };
         // It may have gone with the runtime meanwhile.
-        let _ = take(op);
+        let _ = take();
         give(number(&its.runtime, outcome).unwrap_or_else(|failure| i64::from(crate::failure::note(failure))));
         Ok(1)
     })

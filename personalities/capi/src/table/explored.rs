@@ -97,8 +97,18 @@ impl World {
         fate.looked_at.fetch_sub(1, Order::SeqCst);
     }
 
+    /// From outside, or by who is inside.
     fn close(&self, handle: u64) {
-        if !self.table.take(handle) {
+        let taken = if thread_rng().gen_range(0..2) == 0 {
+            self.table.take(handle)
+        } else {
+            self.table.enter(handle, Lane::Second).is_some_and(|object| {
+                let taken = object.take();
+                (0..thread_rng().gen_range(0..3)).for_each(|_| thread::yield_now());
+                taken
+            })
+        };
+        if !taken {
             return;
         }
         let mut given = self.given.lock().unwrap();
