@@ -1,5 +1,5 @@
-/* What a message of 8 bytes costs over shared memory in one thread that has both ends, in nanoseconds: sending it and receiving it. The
- * least of many short rounds, so that a busy machine matters little. crates/madrigal/examples/one_thread.rs is the same by the Rust API.
+/* What a message of 8 bytes costs in one thread that has both ends, in nanoseconds: sending it and receiving it, by a link over shared memory,
+ * or by a Circuit, which the loopback driver carries in one process. The least of many short rounds, so that a busy machine matters little. crates/madrigal/examples/one_thread.rs is the same by the Rust API.
  * usage: one_thread vlink|circuit ROUNDS */
 #define _GNU_SOURCE
 #include <madrigal.h>

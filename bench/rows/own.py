@@ -94,12 +94,13 @@ class VLinkLatency:
 
 @dataclass(frozen=True)
 class CapiOverRust:
-    """A message of 8 bytes by the library for C against the same by the Rust API, over shared memory, by a VLink and by a Circuit: what its
-    code costs in one thread that has both ends, and one way between two processes. Turn about; differences of the medians of the runs."""
+    """A message of 8 bytes by the library for C against the same by the Rust API, by a VLink and by a Circuit: what its code costs in one
+    thread that has both ends (a Circuit is then carried by the loopback driver), and one way between two processes over shared memory.
+    Turn about; differences of the medians of the runs."""
 
     figures: Sequence[Figure] = tuple(
-        Figure(f"C API, {what}, 8 B over shm{how}: added", "ns", 10.0, lower_is_better=True, absolute=True)
-        for how in (", one thread", "") for what in ("VLink", "Circuit"))
+        Figure(f"C API, {what}: added", "ns", 10.0, lower_is_better=True, absolute=True)
+        for what in ("VLink, shm, one thread", "Circuit, loopback, one thread", "VLink, shm, one way", "Circuit, shm, one way"))
 
     def measure(self, plan: Plan) -> list[Result]:
         """One thread first, which no other program makes noisy."""
