@@ -22,6 +22,24 @@ def c_program(name: str) -> str:
     return _made(name, [source], [["cc", "-O2", "-Wall", "-pthread", str(source), "-o", "{out}"]])
 
 
+def capi_program(name: str) -> str:
+    """Path of bench/c/NAME.c, compiled and linked with the library for C of this build."""
+    library, header = TARGET / "release" / "libmadrigal.so.0", ROOT / "personalities" / "capi" / "include"
+    if not library.exists():
+        raise Failed("needs `make build`")
+    source = BENCH / "c" / f"{name}.c"
+    folder = library.parent.resolve()
+    command = ["cc", "-O2", "-Wall", f"-I{header}", str(source), str(folder / library.name), f"-Wl,-rpath,{folder}", "-o", "{out}"]
+    return _made(f"capi-{name}", [source, header / "madrigal.h"], [command])
+
+
+def rust_example(name: str) -> str:
+    """Path of crates/madrigal/examples/NAME.rs, built as the release is."""
+    run(["cargo", "build", "--quiet", "--release", "-p", "madrigal", "--example", name, "--target-dir", str(TARGET)],
+        seconds=1800.0, cwd=ROOT)
+    return str(TARGET / "release" / "examples" / name)
+
+
 def go_program(name: str) -> str:
     """Path of bench/peers/NAME.go as a static binary, compiled."""
     source = BENCH / "peers" / f"{name}.go"

@@ -62,8 +62,9 @@ def line(result: Result) -> str:
     value = f"+{result.added:.2f}" if figure.absolute else f"{result.ratio:.2f} x"
     worst = "" if figure.absolute else f"{result.worst:.2f}"
     target = f"<{figure.target:g}" if figure.absolute else f"{figure.target:g} x"
+    note = f"{_verdict(result)} ({result.note})" if result.note else _verdict(result)
     return COLUMNS.format(figure.name, figure.unit, _short(median(result.plain)), _short(median(result.madrigal)), value, worst,
-                          target, f"{100 * stats.spread(result.madrigal):.0f}%", result.plain_cc, ring, f"{100 * result.others:.0f}%", _verdict(result)).rstrip()
+                          target, f"{100 * stats.spread(result.madrigal):.0f}%", result.plain_cc, ring, f"{100 * result.others:.0f}%", note).rstrip()
 
 
 def _verdict(result: Result) -> str:

@@ -8,7 +8,7 @@ from harness.measure import Figure, Pair, Row
 from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
-from rows.own import Calls, Idle, IdlePeers, Multiplexing, PassThrough, VLinkLatency
+from rows.own import Calls, CapiOverRust, Idle, IdlePeers, Multiplexing, PassThrough, VLinkLatency
 from rows.redis import Redis, RedisTails
 from rows.services import GoEcho, Memcached, MemcachedTails, NginxKeepAlive, NginxNewConnections, NginxTails, Pgbench
 
@@ -66,6 +66,7 @@ def all_rows() -> dict[str, Row]:
         **_checks(),
         "vlink": VLinkLatency(),
         "multiplexing": Multiplexing(),
+        "capi": CapiOverRust(),
         "peers": IdlePeers(),
         "calls": Calls(),
         "hook": PassThrough(),

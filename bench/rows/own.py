@@ -7,10 +7,10 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 from harness import builds, processes
 from harness.measure import Figure, Plan, Result
@@ -90,6 +90,38 @@ class VLinkLatency:
 
     def measure(self, plan: Plan) -> list[Result]:
         return [Result(self.figures[0], *_perf(plan, ["vlink"], "bare_ns", "link_ns"), "none")]
+
+
+@dataclass(frozen=True)
+class CapiOverRust:
+    """A message of 8 bytes by the library for C against the same by the Rust API, by a VLink and by a Circuit: what its code costs in one
+    thread that has both ends (a Circuit is then carried by the loopback driver), and one way between two processes over shared memory.
+    Turn about; differences of the medians of the runs."""
+
+    figures: Sequence[Figure] = tuple(
+        Figure(f"C API, {what}: added", "ns", 10.0, lower_is_better=True, absolute=True)
+        for what in ("VLink, shm, one thread", "Circuit, loopback, one thread", "VLink, shm, one way", "Circuit, shm, one way"))
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """One thread first, which no other program makes noisy."""
+        rounds, iterations = ("500", "10000") if plan.quick else ("2000", "50000")
+        shm = {"env": {**os.environ, "MADRIGAL_METHODS": "shm"}}
+        rust, c, two = builds.rust_example("one_thread"), builds.capi_program("one_thread"), builds.capi_program("pingpong")
+        single = replace(plan, runs=1)
+
+        def alone(program: str, what: str) -> float:
+            return float(processes.run([program, what, rounds], **shm))
+
+        pairs = [(lambda what=what: alone(rust, what), lambda what=what: alone(c, what)) for what in ("vlink", "circuit")]
+        pairs += [(lambda what=what: next(_perf(single, [what, "--iterations", iterations], "link_ns"))[0],
+                   lambda what=what: float(processes.run([two, what, "8", iterations], **shm))) for what in ("vlink", "circuit")]
+        return [_added(figure, pair, max(plan.runs, 7)) for figure, pair in zip(self.figures, pairs)]
+
+
+def _added(figure: Figure, pair: tuple[Callable[[], float], Callable[[], float]], runs: int) -> Result:
+    seen = [[one() for one in pair] for _ in range(runs)]
+    rust, c = [run[0] for run in seen], [run[1] for run in seen]
+    return Result(figure, rust, c, "Rust API", note=f"{median(c) / median(rust):.3f} x")
 
 
 @dataclass(frozen=True)

@@ -529,4 +529,33 @@ MUTANTS = [
         "a block may be shorter than it says",
         ("unit madrigal-adapters adoc::codec",),
     ),
+    # --- handles of the library for C -------------------------------------------------------------------------------------------------
+    Mutant(
+        "handle-age-not-compared", "personalities/capi/src/table.rs",
+        "        if place.handle.load(Ordering::SeqCst) != handle {\n            return None;",
+        "        if kind_of(place.handle.load(Ordering::SeqCst)) != kind_of(handle) {\n            return None;",
+        "a handle that was closed finds what is in its place now",
+        ("unit madrigal-capi table::tests", "model madrigal-capi table 25"),
+    ),
+    Mutant(
+        "handle-freed-in-use", "personalities/capi/src/table.rs",
+        "        if !place.nobody_is_inside() {",
+        "        if false {",
+        "an object is dropped by who closes it though another thread is using it",
+        ("model madrigal-capi table 25", "unit madrigal-capi an_object_stays_while_somebody_is_inside"),
+    ),
+    Mutant(
+        "handle-freed-twice", "personalities/capi/src/table.rs",
+        "        if place.closed.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {\n            return true;",
+        "        if place.closed.swap(0, Ordering::SeqCst) == 1 {\n            return true;",
+        "two threads that find a closed handle both free its place: two objects get one place",
+        ("model madrigal-capi table 100",),
+    ),
+    Mutant(
+        "handle-forgotten", "personalities/capi/src/table.rs",
+        "        if closed != 0 {\n            self.reap(place, closed);",
+        "        if false {\n            self.reap(place, closed);",
+        "who comes last out of a place that was closed leaves its object behind",
+        ("unit madrigal-capi table::tests", "model madrigal-capi table 25"),
+    ),
 ]

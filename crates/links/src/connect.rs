@@ -1,7 +1,7 @@
 //! The connect primitive: an attempt under way, with a deadline.
 
 use core::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use madrigal_base::error::{ConnectError, Os};
 use madrigal_base::locator::Locator;
@@ -28,24 +28,38 @@ pub fn connect(
     op
 }
 
-/// As [`connect()`], completing by handler.
+/// As [`connect()`], completing by handler. What is returned may be dropped: the attempt goes on.
 pub fn connect_with(
     engine: &Arc<Engine>,
     driver: &dyn Driver,
     to: &Locator,
     place: &Place,
     handler: Handler<(), Result<VLink, ConnectError>>,
-) {
-    begin(engine, driver, to, place, Then::Call(handler));
+) -> Attempting {
+    Attempting(Arc::downgrade(&begin(engine, driver, to, place, Then::Call(handler))))
 }
 
-fn begin(
-    engine: &Arc<Engine>,
-    driver: &dyn Driver,
-    to: &Locator,
-    place: &Place,
-    then: Then<(), Result<VLink, ConnectError>>,
-) {
+/// A connect that was posted with a handler, for who may want to take it back.
+#[derive(Clone)]
+pub struct Attempting(Weak<Attempt>);
+
+impl Attempting {
+    /// Takes the attempt back, with its descriptor: its handler is called with [`ConnectError::Closed`] before this returns. Nothing
+    /// happens once it is decided. Does not block.
+    pub fn cancel(&self) {
+        if let Some(attempt) = self.0.upgrade() {
+            attempt.cancel();
+        }
+    }
+}
+
+impl core::fmt::Debug for Attempting {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(if self.0.strong_count() == 0 { "Attempting, over" } else { "Attempting" })
+    }
+}
+
+fn begin(engine: &Arc<Engine>, driver: &dyn Driver, to: &Locator, place: &Place, then: Told) -> Arc<Attempt> {
     let began = time::now_ns();
     let state = match driver.connect(to, place) {
         Ok(Connecting::Pending(pending)) => State::Going(pending),
@@ -55,7 +69,11 @@ fn begin(
     let inner = Mutex::new(Inner { state, then: Some(then), registration: None });
     let attempt = Arc::new(Attempt { engine: Arc::clone(engine), driver: driver.name(), to: to.clone(), began, inner });
     attempt.start();
+    attempt
 }
+
+/// Who is told what came of it.
+type Told = Then<(), Result<VLink, ConnectError>>;
 
 /// A connection attempt, as the engine sees it.
 struct Attempt {
@@ -69,7 +87,7 @@ struct Attempt {
 struct Inner {
     state: State,
     /// Who is told; `None` once it was.
-    then: Option<Then<(), Result<VLink, ConnectError>>>,
+    then: Option<Told>,
     registration: Option<Registration>,
 }
 
@@ -105,6 +123,18 @@ impl Attempt {
                 self.work(1);
             }
         }
+    }
+
+    fn cancel(&self) {
+        let closed = || ConnectError::Closed { to: self.to.clone() };
+        let mut inner = self.lock();
+        let (then, registration) = (inner.then.take(), inner.registration.take());
+        let state = mem::replace(&mut inner.state, State::Decided(Err(closed())));
+        drop(inner);
+        // The engine forgets the descriptor before it is closed.
+        drop(registration);
+        drop(state);
+        tell(then, Err(closed()));
     }
 
     fn deadline(&self) -> u64 {
@@ -153,15 +183,19 @@ impl Source for Attempt {
         // Before the link is made: it registers the same descriptor.
         drop(registration);
         let outcome = decision.and_then(|endpoint| self.link(*endpoint));
-        match then {
-            Some(Then::Tell(completer)) => completer.complete(outcome),
-            Some(Then::Call(handler)) => handler.call(&(), outcome),
-            None => {}
-        }
+        tell(then, outcome);
         Work { count: 1, next: Next::Park }
     }
 
     fn arm(&self) -> bool {
         false
+    }
+}
+
+fn tell(then: Option<Told>, outcome: Result<VLink, ConnectError>) {
+    match then {
+        Some(Then::Tell(completer)) => completer.complete(outcome),
+        Some(Then::Call(handler)) => handler.call(&(), outcome),
+        None => {}
     }
 }

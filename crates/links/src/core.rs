@@ -85,6 +85,13 @@ impl Core {
         self.close(None, false);
     }
 
+    /// Whether it has ended, and nothing is posted.
+    pub(crate) fn is_over(&self) -> bool {
+        let mut rx = self.rx.lock();
+        let mut tx = self.tx.lock();
+        tx.end().is_none() && rx.queue().is_empty() && tx.queue().is_empty()
+    }
+
     /// Ends the link once nothing is posted any more. Handlers are called by the engine only.
     fn finish(&self, by_engine: bool) {
         let mut rx = self.rx.lock();

@@ -39,7 +39,7 @@ pub mod worker;
 pub use acceptor::Acceptor;
 pub use adapter::Adapter;
 pub use circuit::Circuit;
-pub use connect::{connect, connect_with};
+pub use connect::{Attempting, connect, connect_with};
 pub use endpoint::Endpoint;
 pub use half::Filled;
 pub use op::{Handler, Op};

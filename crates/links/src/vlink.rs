@@ -141,6 +141,11 @@ impl VLink {
         self.0.core.abort();
     }
 
+    /// Whether it is closed on this side, with nothing left that is posted. Does not block.
+    pub fn is_over(&self) -> bool {
+        self.0.core.is_over()
+    }
+
     /// Number of this link in its process.
     pub fn id(&self) -> LinkId {
         self.0.core.id

@@ -34,7 +34,7 @@ mod runtime;
 pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
 pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver, shm};
-pub use madrigal_links::{Acceptor, Filled, Handler, Op, ReadOp, VLink, WriteOp};
+pub use madrigal_links::{Acceptor, Attempting, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 pub use madrigal_links::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};
 pub use madrigal_netaccess::{engine, wait};
 

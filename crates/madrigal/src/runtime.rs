@@ -8,7 +8,7 @@ use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::{HostId, ProcessId, UserId};
 use madrigal_base::locator::Locator;
 use madrigal_drivers::DRIVERS;
-use madrigal_links::{Acceptor, Handler, Op, VLink};
+use madrigal_links::{Acceptor, Attempting, Handler, Op, VLink};
 use madrigal_netaccess::driver::{Driver, Place};
 use madrigal_netaccess::engine::Engine;
 use madrigal_netaccess::wait::Waiter;
@@ -103,15 +103,15 @@ impl Runtime {
         }
     }
 
-    /// As [`Runtime::connect`], completing by handler. Fails at once only for a locator that names no driver.
+    /// As [`Runtime::connect`], completing by handler; the attempt can be taken back. Fails at once only for a locator that names no
+    /// driver.
     pub fn connect_with(
         &self,
         to: &Locator,
         handler: Handler<(), Result<VLink, ConnectError>>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<Attempting, ConnectError> {
         let driver = madrigal_drivers::driver(to.scheme()).ok_or_else(|| ConnectError::NoDriver { to: to.clone() })?;
-        madrigal_links::connect_with(&self.engine, driver, to, &self.place, handler);
-        Ok(())
+        Ok(madrigal_links::connect_with(&self.engine, driver, to, &self.place, handler))
     }
 
     /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.

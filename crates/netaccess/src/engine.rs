@@ -250,10 +250,12 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.drop_signal(self.entry.retire());
-        // The source may be dropped here, and drop registrations of its own: not under the lock.
+        let is_queued = self.entry.retire();
+        self.drop_signal(self.entry.take_signal());
+        // The source may be dropped here, and drop registrations of its own: not under the locks.
+        let queued = if is_queued { self.engine.classes.of(self.entry.class()).forget(&self.entry) } else { None };
         let removed = queue::lock(&self.engine.table).remove(self.entry.key());
-        drop(removed);
+        drop((queued, removed));
     }
 }
 

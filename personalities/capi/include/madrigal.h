@@ -139,7 +139,7 @@
 #define MDG_EMISMATCH -24
 
 /**
- * A time that never passes.
+ * A time that never passes. Any other negative time is MDG_EINVAL: what is left of a time that has passed is 0.
  */
 #define MDG_FOREVER -1
 
@@ -290,7 +290,7 @@ int mdg_runtime_open(mdg_runtime *runtime);
  * * A watch or a timer: its handler is not called any more, but may be running in another thread.
  *
  * Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
- * MDG_EBUSY (an operation that another thread waits for), MDG_EFORKED.
+ * MDG_EBUSY (an operation that another thread waits for, a message that another thread is unpacking), MDG_EFORKED.
  */
 int mdg_close(mdg_handle handle);
 
@@ -357,8 +357,8 @@ int mdg_accept(mdg_acceptor acceptor,
  * is decided, which takes no more than 15 s for each path) and puts the link's handle into *link. Turns the engine meanwhile. The peer
  * may not have accepted yet: what is written waits for it.
  *
- * Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ESYSTEM, MDG_EHANDLE,
- * MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+ * Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ECLOSED (the runtime was
+ * closed), MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
  */
 int mdg_connect(mdg_runtime runtime,
                 const char *to,
@@ -583,7 +583,8 @@ int mdg_sender(mdg_unpacking unpacking, int *from, uint64_t *tag);
  * Takes the next piece of a message, `len` bytes to `buf`. `mode` is MDG_EXPRESS or MDG_CHEAPER; memory for the latter is lent until
  * mdg_end_unpacking() returns, or the handle is closed. Waits for the sender only for an MDG_EXPRESS piece above 4 KiB.
  *
- * Returns 0, or MDG_ELOST, MDG_EMISMATCH (the sender packed other pieces), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * Returns 0, or MDG_ELOST, MDG_EMISMATCH (the sender packed other pieces), MDG_EBUSY (another thread is unpacking this message),
+ * MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_unpack(mdg_unpacking unpacking,
                void *buf,
@@ -591,9 +592,10 @@ int mdg_unpack(mdg_unpacking unpacking,
                int mode);
 
 /**
- * Waits until every piece of a message is there, and closes its handle, whatever is returned.
+ * Waits until every piece of a message is there, and closes its handle, whatever is returned but MDG_EBUSY.
  *
- * Returns 0, or MDG_EMISMATCH (the sender packed other pieces), MDG_ELOST, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * Returns 0, or MDG_EMISMATCH (the sender packed other pieces), MDG_ELOST, MDG_EBUSY (another thread is unpacking this message),
+ * MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_end_unpacking(mdg_unpacking unpacking);
 
@@ -603,14 +605,14 @@ int mdg_end_unpacking(mdg_unpacking unpacking);
  *
  * Any call that waits turns the engine, too; a program that only waits need not call this.
  *
- * Returns how much was done, 0 for nothing; or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ * Returns how much was done, 0 for nothing; or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int64_t mdg_turn(mdg_runtime runtime,
                  int64_t timeout_ns);
 
 /**
- * Lets a thread that waits in mdg_turn() return, or the next one that is about to; makes the descriptor of mdg_fd() readable. Does not
- * block.
+ * Lets the threads that wait in mdg_turn() return, or if there is none the next that is about to; makes the descriptor of mdg_fd()
+ * readable. Does not block.
  *
  * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
@@ -618,7 +620,8 @@ int mdg_call(mdg_runtime runtime);
 
 /**
  * A descriptor for an event loop of the program's own (poll(2), epoll(7)): readable when there is something to do for mdg_turn(), which
- * makes it unreadable again. It is the library's: the program neither reads nor closes it, and it ends with the runtime.
+ * makes it unreadable again; and when another thread has done something, so that operations are worth a test. It is readable at first.
+ * It is the library's: the program neither reads nor closes it, and it ends with the runtime.
  *
  * The first call starts a thread, which sleeps in place of the program and does no work: handlers run where the engine is turned. A
  * program whose own descriptors are few may give them to the engine instead (mdg_watch_open()), which needs no thread. Does not block.
@@ -696,8 +699,8 @@ int mdg_set_kernel_every(mdg_runtime runtime,
                          uint32_t turns);
 
 /**
- * The longest time in nanoseconds that a waiting thread looks again and again before it sleeps; 0 turns that off (50,000 unless set here or
- * by MADRIGAL_SPIN_US). Takes effect at once. Does not block.
+ * The longest time in nanoseconds that a waiting thread looks again and again before it sleeps, a second at most; 0 turns that off (50,000
+ * unless set here or by MADRIGAL_SPIN_US). Takes effect at once. Does not block.
  *
  * Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */

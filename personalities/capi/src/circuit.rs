@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use madrigal::circuit::{CircuitError, Group, Packed, Unpacked};
 use madrigal::workers::Reached;
@@ -13,7 +13,7 @@ use madrigal_sys::piece::Piece;
 use crate::codes::*;
 use crate::failure::Failure;
 use crate::runtime::{Runtime, deadline};
-use crate::slot::lock;
+use crate::slot::{lock, lock_or_busy};
 
 /// Looks between two at the clock, and between two at who is lost. A look in vain may end in a sleep of some milliseconds.
 const CLOCK_LOOKS: u32 = 8;
@@ -51,10 +51,11 @@ pub(crate) struct Message {
 pub(crate) struct Packing {
     pub(crate) circuit: Arc<Circuit>,
     to: usize,
-    packed: Mutex<Packed>,
+    /// `None` once it has ended.
+    packed: Mutex<Option<Packed>>,
 }
 
-/// A message that is being unpacked. `None` once it has ended.
+/// A message that is being unpacked, by one thread at a time. `None` once it has ended.
 pub(crate) struct Unpacking {
     pub(crate) circuit: Arc<Circuit>,
     pub(crate) from: usize,
@@ -211,20 +212,22 @@ impl Packing {
         if circuit.has_tags {
             packed.copy(&tag.to_le_bytes());
         }
-        Ok(Self { circuit, to, packed: Mutex::new(packed) })
+        Ok(Self { circuit, to, packed: Mutex::new(Some(packed)) })
     }
 
-    pub(crate) fn pack(&self, piece: Piece, promise: Promise) {
+    pub(crate) fn pack(&self, piece: Piece, promise: Promise) -> Result<(), Failure> {
         let mut packed = lock(&self.packed);
+        let packed = packed.as_mut().ok_or_else(ended)?;
         match promise {
             Promise::Safer => packed.copy(piece.bytes()),
             Promise::Later | Promise::Cheaper => packed.lend(piece),
         }
+        Ok(())
     }
 
     /// Sends the message.
     pub(crate) fn end(&self) -> Result<(), Failure> {
-        let packed = core::mem::take(&mut *lock(&self.packed));
+        let packed = lock(&self.packed).take().ok_or_else(ended)?;
         Ok(self.circuit.group()?.send(self.to, packed)?)
     }
 }
@@ -236,15 +239,25 @@ impl Unpacking {
     }
 
     pub(crate) fn unpack(&self, piece: Piece, express: bool) -> Result<(), Failure> {
-        let mut message = lock(&self.message);
-        let message = message.as_mut().ok_or_else(|| Failure::new(MDG_EHANDLE, "the message has ended"))?;
+        let mut message = lock_or_busy(&self.message, "this message")?;
+        let message = message.as_mut().ok_or_else(ended)?;
         Ok(message.unpacked.unpack(self.circuit.group()?, piece, express)?)
     }
 
+    /// What is left of it, for the thread that ends it or throws it away: memory that was lent to it is free with that. An error if
+    /// another thread is unpacking.
+    pub(crate) fn rest(&self) -> Result<MutexGuard<'_, Option<Message>>, Failure> {
+        lock_or_busy(&self.message, "this message")
+    }
+
     /// Waits until all of it is there.
-    pub(crate) fn end(&self) -> Result<(), Failure> {
-        let message = lock(&self.message).take();
-        let message = message.ok_or_else(|| Failure::new(MDG_EHANDLE, "the message has ended"))?;
+    pub(crate) fn end(&self, rest: &mut Option<Message>) -> Result<(), Failure> {
+        let message = rest.take().ok_or_else(ended)?;
         Ok(message.unpacked.end(self.circuit.group()?)?)
     }
+}
+
+#[cold]
+fn ended() -> Failure {
+    Failure::new(MDG_EHANDLE, "the message has ended")
 }

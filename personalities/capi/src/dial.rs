@@ -4,54 +4,115 @@ use std::sync::{Arc, Mutex};
 
 use madrigal::error::ConnectError;
 use madrigal::locator::Locator;
-use madrigal::{Card, Choice, Handler, VLink};
+use madrigal::{Attempting, Card, Choice, Handler, VLink};
 
+use crate::codes::{MDG_ECLOSED, MDG_ENOPATH};
 use crate::failure::Failure;
 use crate::runtime::Runtime;
-use crate::slot::{Then, lock};
+use crate::slot::{Slot, Then, lock};
 
 /// A link that was made, and why it goes the way it goes, where that was chosen.
 pub(crate) type Made = Result<(VLink, Option<Choice>), Failure>;
 
-/// Connects to a locator or a card, and tells `then`. An error at once: the text is neither.
-pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result<(), Failure> {
-    if to.starts_with("madrigal:") {
-        reach(runtime, to.parse::<Card>()?, None, then);
-        return Ok(());
-    }
-    let to: Locator = to.parse()?;
-    let then = once(move |outcome: Result<VLink, ConnectError>| {
-        then.tell(outcome.map(|link| (link, None)).map_err(Failure::from));
-    });
-    runtime.api.connect_with(&to, then)?;
-    Ok(())
+/// A connect under way: one attempt, or one after the other where there are several paths.
+pub(crate) struct Dial {
+    runtime: Arc<Runtime>,
+    /// Who is told; `None` once it was, or nobody wants to know.
+    then: Mutex<Option<Then<Made>>>,
+    /// What was tried; at most one of them is not over.
+    attempts: Mutex<Vec<Attempting>>,
 }
 
-/// Tries the best path to a process; if it fails, the next best. `failed`: what the last one tried gave.
-fn reach(runtime: &Arc<Runtime>, card: Card, failed: Option<Failure>, then: Then<Made>) {
-    let choice = match runtime.api.choose(&card) {
-        Ok(choice) => choice,
-        Err(error) => {
-            then.tell(Err(failed.unwrap_or_else(|| Failure::from(error))));
+/// Connects to a locator or a card, and tells `then`. An error at once: the text is neither, or the runtime is closed.
+pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result<Arc<Dial>, Failure> {
+    let dial = Dial { runtime: Arc::clone(runtime), then: Mutex::new(Some(then)), attempts: Mutex::default() };
+    let dial = Arc::new(dial);
+    if to.starts_with("madrigal:") {
+        let card = to.parse()?;
+        runtime.begins(&dial)?;
+        dial.reach(card, None);
+        return Ok(dial);
+    }
+    let to: Locator = to.parse()?;
+    runtime.begins(&dial)?;
+    let its = Arc::clone(&dial);
+    dial.attempt(&to, move |outcome| its.tell(outcome.map(|link| (link, None)).map_err(Failure::from)))?;
+    Ok(dial)
+}
+
+impl Dial {
+    /// Nobody waits with that slot any more, and nothing is tried any more; what it got all the same.
+    pub(crate) fn give_up(&self, slot: &Slot<Made>) -> Option<Made> {
+        let then = lock(&self.then).take();
+        drop(then);
+        self.stop();
+        slot.give_up()
+    }
+
+    /// The runtime is closed: who waits is told.
+    pub(crate) fn close(&self) {
+        self.tell(Err(Failure::new(MDG_ECLOSED, "cannot connect: the runtime is closed")));
+        self.stop();
+    }
+
+    fn tell(&self, made: Made) {
+        let then = lock(&self.then).take();
+        // A link that nobody wants any more is closed.
+        drop(then.map(|then| then.tell(made)));
+    }
+
+    fn stop(&self) {
+        let attempts = core::mem::take(&mut *lock(&self.attempts));
+        attempts.iter().for_each(Attempting::cancel);
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.then).is_none()
+    }
+
+    /// Tries one path; `then` is told, once.
+    fn attempt(
+        &self,
+        to: &Locator,
+        then: impl FnOnce(Result<VLink, ConnectError>) + Send + 'static,
+    ) -> Result<(), Failure> {
+        let attempt = self.runtime.api.connect_with(to, once(then))?;
+        lock(&self.attempts).push(attempt);
+        // Who gave up meanwhile has not seen this one.
+        if self.is_over() {
+            self.stop();
+        }
+        Ok(())
+    }
+
+    /// Tries the best path to a process; if it fails, the next best. `failed`: what the last one tried gave.
+    fn reach(self: &Arc<Self>, card: Card, failed: Option<Failure>) {
+        if self.is_over() {
             return;
         }
-    };
-    let by = choice.path.driver().to_owned();
-    let Some(to) = card.locators.iter().find(|locator| locator.scheme() == by).cloned() else {
-        then.tell(Err(failed.unwrap_or_else(|| Failure::new(crate::codes::MDG_ENOPATH, format!("no {by} in {card}")))));
-        return;
-    };
-    let again = Arc::clone(runtime);
-    let handler = once(move |outcome: Result<VLink, ConnectError>| match outcome {
-        Ok(link) => drop(then.tell(Ok((link, Some(choice))))),
-        Err(error) => {
-            let mut rest = card;
-            rest.locators.retain(|locator| locator.scheme() != by);
-            reach(&again, rest, Some(Failure::from(error)), then);
+        let choice = match self.runtime.api.choose(&card) {
+            Ok(choice) => choice,
+            Err(error) => return self.tell(Err(failed.unwrap_or_else(|| Failure::from(error)))),
+        };
+        let by = choice.path.driver().to_owned();
+        let Some(to) = card.locators.iter().find(|locator| locator.scheme() == by).cloned() else {
+            let none = || Failure::new(MDG_ENOPATH, format!("no {by} in {card}"));
+            return self.tell(Err(failed.unwrap_or_else(none)));
+        };
+        let its = Arc::clone(self);
+        let outcome = self.attempt(&to, move |outcome| match outcome {
+            Ok(link) => its.tell(Ok((link, Some(choice)))),
+            Err(error) => {
+                let mut rest = card;
+                rest.locators.retain(|locator| locator.scheme() != by);
+                its.reach(rest, Some(Failure::from(error)));
+            }
+        });
+        // The card has only addresses of drivers there are: `choose` names no other.
+        if let Err(failure) = outcome {
+            self.tell(Err(failure));
         }
-    });
-    // The card has only addresses of drivers there are: `choose` names no other.
-    let _ = runtime.api.connect_with(&to, handler);
+    }
 }
 
 /// A handler that is called once.

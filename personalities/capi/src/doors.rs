@@ -9,7 +9,7 @@ use madrigal::{Acceptor, Handler, VLink};
 use crate::codes::MDG_ECLOSED;
 use crate::failure::Failure;
 use crate::runtime::Runtime;
-use crate::slot::{Then, lock};
+use crate::slot::{Slot, Then, lock};
 
 /// A link that arrived.
 pub(crate) type Arrival = Result<VLink, Failure>;
@@ -64,6 +64,13 @@ impl Doors {
         drop(arrived);
         wanted.into_iter().for_each(|then| drop(then.tell(Err(self.closed()))));
         self.runtime.engine().call_all();
+    }
+
+    /// Who waited with that slot waits no more; what it got all the same.
+    pub(crate) fn give_up(&self, slot: &Arc<Slot<Arrival>>) -> Option<Arrival> {
+        let is_his = |then: &Then<Arrival>| matches!(then, Then::Keep(his) if Arc::ptr_eq(his, slot));
+        lock(&self.queue).wanted.retain(|then| !is_his(then));
+        slot.give_up()
     }
 
     /// What arrived for somebody who does not want it any more is the next one's.

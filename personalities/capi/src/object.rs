@@ -10,7 +10,7 @@ use crate::link::Link;
 use crate::op::Op;
 use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
-use crate::table::{Inside, Lane, Table, kind_of};
+use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
 
 /// What a handle stands for.
 pub(crate) enum Object {
@@ -28,6 +28,15 @@ pub(crate) enum Object {
 static TABLE: Table<Object> = Table::new();
 
 impl Object {
+    /// Takes an operation back, unless another thread waits for it: that one ends by itself, as what it waits for has ended.
+    pub(crate) fn take_back(&self) {
+        if let Self::Op(op) = self
+            && let Ok(mut asked) = op.ask()
+        {
+            let _ = asked.cancel();
+        }
+    }
+
     /// The runtime it was opened from; itself, of a runtime.
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         match self {
@@ -88,16 +97,33 @@ kinds! {
     9 "a message that is unpacked" Unpacking: Object::Unpacking(unpacking) => unpacking;
 }
 
-/// Adds an object of that kind: its handle.
-pub(crate) fn add<K: Kind>(object: Object) -> Result<u64, Failure> {
-    let runtime = Arc::clone(object.runtime());
-    let handle = TABLE.add(K::NUMBER, object).map_err(|_| Failure::new(MDG_EFULL, "1,048,576 handles are open"))?;
-    // Who closes the runtime does so before it looks for what was opened from it.
-    if runtime.is_shut() {
-        TABLE.take(handle);
-        return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
+/// Room for a handle, taken before its object is made: so nothing that was made or received is lost for want of one.
+pub(crate) struct Room(Reserved<'static, Object>);
+
+impl Room {
+    pub(crate) fn take() -> Result<Self, Failure> {
+        TABLE.reserve().map(Self).map_err(|Full| Failure::new(MDG_EFULL, "1,048,576 handles are open"))
     }
-    Ok(handle)
+
+    /// Puts an object of that kind there: its handle.
+    pub(crate) fn fill<K: Kind>(self, object: Object) -> Result<u64, Failure> {
+        let runtime = Arc::clone(object.runtime());
+        let handle = self.0.fill(K::NUMBER, object);
+        // Who closes the runtime does so before it looks for what was opened from it.
+        if runtime.is_shut() {
+            withdraw(handle);
+            return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
+        }
+        Ok(handle)
+    }
+}
+
+/// Takes a handle away that nobody was told of; an operation's memory is free when this returns.
+#[cold]
+fn withdraw(handle: u64) {
+    let Ok(object) = any(handle) else { return };
+    object.take_back();
+    TABLE.take(handle);
 }
 
 /// The object of a handle, by the way of `lane`.
@@ -110,6 +136,20 @@ pub(crate) fn with<K: Kind, R>(
     let Some(object) = TABLE.enter(handle, lane) else { return Err(missing(handle)) };
     match K::of(&object) {
         Some(object) => run(object),
+        None => Err(other_kind(handle, K::NAME)),
+    }
+}
+
+/// The same for a call that may end the object: it gives `run` what takes the handle away, which is an error if another thread did so first.
+#[inline]
+pub(crate) fn ending<K: Kind, R>(
+    handle: u64,
+    run: impl FnOnce(&K, &dyn Fn() -> Result<(), Failure>) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    let Some(inside) = TABLE.enter(handle, Lane::Main) else { return Err(missing(handle)) };
+    let take = || if inside.take() { Ok(()) } else { Err(missing(handle)) };
+    match K::of(&inside) {
+        Some(object) => run(object, &take),
         None => Err(other_kind(handle, K::NAME)),
     }
 }

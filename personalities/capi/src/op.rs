@@ -1,17 +1,16 @@
 //! Posted operations that complete by test or wait.
 
 use core::task::Poll;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use madrigal::{Choice, ReadOp, VLink, WriteOp};
 
-use crate::codes::MDG_EBUSY;
-use crate::dial::Made;
+use crate::dial::{Dial, Made};
 use crate::doors::{Arrival, Doors};
 use crate::failure::Failure;
 use crate::link::named;
 use crate::runtime::{Runtime, deadline};
-use crate::slot::Slot;
+use crate::slot::{Slot, lock_or_busy};
 
 /// What came of an operation.
 pub(crate) enum Outcome {
@@ -30,7 +29,7 @@ pub(crate) struct Op {
 pub(crate) enum Posted {
     Read(VLink, ReadOp<'static>),
     Write(VLink, WriteOp<'static>, usize),
-    Connect(Arc<Slot<Made>>),
+    Connect(Arc<Dial>, Arc<Slot<Made>>),
     Accept(Arc<Doors>, Arc<Slot<Arrival>>),
     Close(Arc<Slot<()>>),
 }
@@ -45,13 +44,7 @@ impl Op {
 
     /// Nobody else asks for it from now on; an error if somebody does.
     pub(crate) fn ask(&self) -> Result<Asked<'_>, Failure> {
-        match self.posted.try_lock() {
-            Ok(posted) => Ok(Asked(self, posted)),
-            Err(TryLockError::Poisoned(posted)) => Ok(Asked(self, posted.into_inner())),
-            Err(TryLockError::WouldBlock) => {
-                Err(Failure::new(MDG_EBUSY, "another thread tests this operation or waits for it"))
-            }
-        }
+        Ok(Asked(self, lock_or_busy(&self.posted, "this operation")?))
     }
 }
 
@@ -70,7 +63,9 @@ impl Asked<'_> {
                 let Poll::Ready(outcome) = done else { return None };
                 outcome.map(|_| Outcome::Count(*len as i64)).map_err(|error| named(link, error))
             }
-            Posted::Connect(slot) => runtime.wait(slot, timeout_ns)?.map(|(link, choice)| Outcome::Link(link, choice)),
+            Posted::Connect(_, slot) => {
+                runtime.wait(slot, timeout_ns)?.map(|(link, choice)| Outcome::Link(link, choice))
+            }
             Posted::Accept(_, slot) => runtime.wait(slot, timeout_ns)?.map(|link| Outcome::Link(link, None)),
             Posted::Close(slot) => Ok(Outcome::Count(runtime.wait(slot, timeout_ns).map(|()| 0)?)),
         };
@@ -91,12 +86,12 @@ impl Asked<'_> {
                 Err(error) => Err(named(&link, error)),
             },
             // A link that came of it is closed with it.
-            Some(Posted::Connect(slot)) => {
-                drop(slot.give_up());
+            Some(Posted::Connect(dial, slot)) => {
+                drop(dial.give_up(&slot));
                 Ok(0)
             }
             Some(Posted::Accept(doors, slot)) => {
-                if let Some(arrival) = slot.give_up() {
+                if let Some(arrival) = doors.give_up(&slot) {
                     doors.give_back(arrival);
                 }
                 Ok(0)

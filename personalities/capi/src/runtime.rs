@@ -1,15 +1,16 @@
 //! A runtime: the engine and what turns it.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::engine::Engine;
 use madrigal::time;
 use madrigal::wait::Waiter;
-use madrigal::{DRIVERS, Worker};
+use madrigal::{DRIVERS, VLink, Worker};
 
-use crate::codes::{MDG_EINVAL, MDG_EUNUSABLE};
+use crate::codes::{MDG_ECLOSED, MDG_EINVAL, MDG_EUNUSABLE};
+use crate::dial::Dial;
 use crate::failure::Failure;
 use crate::slot::{Slot, lock};
 use crate::sources::{DESCRIPTORS, Descriptors, TIMERS};
@@ -24,11 +25,16 @@ pub(crate) struct Runtime {
     waiter: Waiter,
     /// Nothing is opened from it any more.
     closed: AtomicBool,
-    /// Somebody asked that a thread in [`Runtime::turn`] return.
-    called: AtomicBool,
+    /// How often somebody asked that threads in [`Runtime::turn`] return, and how many of these askings one of them has answered.
+    calls: AtomicU64,
+    answered: AtomicU64,
     descriptors: Mutex<Option<Arc<Descriptors>>>,
     watcher: Mutex<Option<Watcher>>,
     worker: Mutex<Option<Arc<Worker>>>,
+    /// Connects that may be under way.
+    dials: Mutex<Vec<Weak<Dial>>>,
+    /// Links without a handle, of which something may still be to be written.
+    leaving: Mutex<Vec<VLink>>,
 }
 
 impl Runtime {
@@ -38,10 +44,13 @@ impl Runtime {
             api,
             waiter: Waiter::default(),
             closed: AtomicBool::new(false),
-            called: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             descriptors: Mutex::new(None),
             watcher: Mutex::new(None),
             worker: Mutex::new(None),
+            dials: Mutex::default(),
+            leaving: Mutex::default(),
         }))
     }
 
@@ -69,8 +78,48 @@ impl Runtime {
         slot.take()
     }
 
+    /// A connect begins, which is to end with the runtime.
+    pub(crate) fn begins(&self, dial: &Arc<Dial>) -> Result<(), Failure> {
+        let mut dials = lock(&self.dials);
+        // Now and then: a list that is as long as it ever was.
+        if dials.len() == dials.capacity() {
+            dials.retain(|dial| dial.strong_count() > 0);
+        }
+        dials.push(Arc::downgrade(dial));
+        // Who closes the runtime says so before it looks at the list.
+        if self.is_shut() { Err(Failure::new(MDG_ECLOSED, "the runtime is closed")) } else { Ok(()) }
+    }
+
+    /// A link's handle was closed: it ends when what was posted is written, or with the runtime.
+    pub(crate) fn leaves(&self, link: &VLink) {
+        if link.is_over() {
+            return;
+        }
+        let mut leaving = lock(&self.leaving);
+        if leaving.len() == leaving.capacity() {
+            leaving.retain(|link| !link.is_over());
+        }
+        leaving.push(link.clone());
+    }
+
+    /// Tells what is still to be told.
+    #[cold]
+    fn settle(&self) {
+        let leaving = core::mem::take(&mut *lock(&self.leaving));
+        leaving.iter().for_each(VLink::abort);
+        drop(leaving);
+        for _ in 0..PASSES {
+            if self.engine().do_work() == 0 {
+                break;
+            }
+        }
+        self.engine().call_all();
+    }
+
     /// Turns the engine until something was done, somebody called, the runtime was closed, or the time has passed. How much was done.
     pub(crate) fn turn(&self, timeout_ns: i64) -> usize {
+        // A call that came before and that nobody has answered ends this wait, too.
+        let answered = self.answered.load(Ordering::SeqCst);
         let mut done = 0;
         for _ in 0..PASSES {
             let now = self.engine().do_work();
@@ -80,22 +129,24 @@ impl Runtime {
             }
         }
         if done == 0 && timeout_ns != 0 {
-            let before = self.work_done();
-            let over = || self.work_done() != before || self.called.load(Ordering::SeqCst) || self.is_shut();
+            let before = work_done(self.engine());
+            let is_called = || self.calls.load(Ordering::SeqCst) != answered;
+            let over = || work_done(self.engine()) != before || is_called() || self.is_shut();
             self.engine().wait_until(&self.waiter, deadline(timeout_ns), over);
-            done = self.work_done().wrapping_sub(before) as usize;
+            done = work_done(self.engine()).wrapping_sub(before) as usize;
         }
-        self.called.store(false, Ordering::SeqCst);
+        // Of those that wait each has its own `answered`: none swallows a call that is for another, too.
+        self.answered.fetch_max(self.calls.load(Ordering::SeqCst), Ordering::SeqCst);
         if let Some(watcher) = &*lock(&self.watcher) {
             watcher.watch();
         }
         done
     }
 
-    /// A thread in [`Runtime::turn`] returns, now or when it next begins to wait.
+    /// The threads in [`Runtime::turn`] return; if there is none, the next one does instead of waiting.
     pub(crate) fn call(&self) {
         // SYNC: SeqCst here and in `turn`: who is about to sleep says so, then looks; we note it, then look whether somebody sleeps.
-        self.called.store(true, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         self.engine().call_all();
         if let Some(watcher) = &*lock(&self.watcher) {
             watcher.tell();
@@ -134,21 +185,13 @@ impl Runtime {
 
     /// Everything that was opened from it is closed: tells what is still to be told, and ends the thread.
     pub(crate) fn finish(&self) {
+        let dials = core::mem::take(&mut *lock(&self.dials));
+        dials.iter().filter_map(Weak::upgrade).for_each(|dial| dial.close());
         *lock(&self.watcher) = None;
         *lock(&self.descriptors) = None;
-        for _ in 0..PASSES {
-            if self.engine().do_work() == 0 {
-                break;
-            }
-        }
-        self.engine().call_all();
+        self.settle();
         let worker = lock(&self.worker).take();
         drop(worker);
-    }
-
-    /// How much was done so far by sources of every class.
-    fn work_done(&self) -> u64 {
-        class_names().map(|name| self.engine().work_done(self.engine().class(name))).fold(0, u64::wrapping_add)
     }
 
     /// The engine's class of that name.
@@ -159,6 +202,18 @@ impl Runtime {
         })?;
         Ok(self.engine().class(known))
     }
+}
+
+impl Drop for Runtime {
+    /// The last thread that was in a call leaves: what was posted while the runtime was being closed is told, too.
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// How much was done so far by an engine's sources of every class.
+pub(crate) fn work_done(engine: &Engine) -> u64 {
+    class_names().map(|name| engine.work_done(engine.class(name))).fold(0, u64::wrapping_add)
 }
 
 /// The classes whose weights can be set: the drivers, and what is the caller's own.

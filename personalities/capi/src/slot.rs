@@ -1,9 +1,12 @@
 //! Where an outcome is put for whoever asks for it; or a function that is called with it.
 
 use core::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use madrigal::wait::Waiter;
+
+use crate::codes::MDG_EBUSY;
+use crate::failure::Failure;
 
 /// Where the outcome of one operation is put.
 pub(crate) struct Slot<T> {
@@ -84,6 +87,15 @@ impl<T> Then<T> {
 /// Locks; what a panic left behind is whole, for nothing that may panic is done under these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks what one thread at a time uses; an error if another one has it.
+pub(crate) fn lock_or_busy<'m, T>(mutex: &'m Mutex<T>, what: &str) -> Result<MutexGuard<'m, T>, Failure> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => Err(Failure::new(MDG_EBUSY, format!("another thread is using {what}"))),
+    }
 }
 
 #[cfg(test)]

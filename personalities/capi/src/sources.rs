@@ -45,8 +45,15 @@ pub(crate) struct Watch {
 
 struct Set {
     epoll: Epoll,
-    calls: Mutex<HashMap<u64, Arc<Call>>>,
+    watches: Mutex<Watches>,
     next: AtomicU64,
+}
+
+#[derive(Default)]
+struct Watches {
+    calls: HashMap<u64, Arc<Call>>,
+    /// Whose a descriptor is: where the program closed one before its watch, the number may be a later one's.
+    keys: HashMap<c_int, u64>,
 }
 
 fn failed(what: &str) -> impl Fn(nix::Error) -> Failure {
@@ -58,7 +65,7 @@ impl Descriptors {
         let set = || Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("cannot make an epoll set"));
         let (epoll, outer) = (set()?, set()?);
         outer.add(&epoll.0, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(failed("cannot make an epoll set"))?;
-        let inner = Arc::new(Set { epoll, calls: Mutex::default(), next: AtomicU64::new(0) });
+        let inner = Arc::new(Set { epoll, watches: Mutex::default(), next: AtomicU64::new(0) });
         let (signal, source) = (Arc::clone(&inner) as Arc<dyn Signal>, Arc::clone(&inner) as Arc<dyn Source>);
         let registered = engine.register(engine.class(DESCRIPTORS), Some(signal), source);
         let registration =
@@ -70,12 +77,14 @@ impl Descriptors {
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, number: c_int, events: u32, call: Call) -> Result<Watch, Failure> {
         let set = &self.inner;
         let key = set.next.fetch_add(1, Ordering::Relaxed);
-        lock(&set.calls).insert(key, Arc::new(call));
-        let watch = Watch { set: Arc::clone(set), fd: number, key };
-        let event = EpollEvent::new(flags(events), key);
-        // A watch that is dropped forgets the call.
-        set.epoll.add(fd, event).map_err(failed(&format!("cannot watch descriptor {number}")))?;
-        Ok(watch)
+        // Whoever is told of an event looks for its call under the lock.
+        let mut watches = lock(&set.watches);
+        let added = set.epoll.add(fd, EpollEvent::new(flags(events), key));
+        added.map_err(failed(&format!("cannot watch descriptor {number}")))?;
+        watches.calls.insert(key, Arc::new(call));
+        watches.keys.insert(number, key);
+        drop(watches);
+        Ok(Watch { set: Arc::clone(set), fd: number, key })
     }
 }
 
@@ -83,7 +92,12 @@ impl Watch {
     /// Other events count from now on.
     pub(crate) fn change(&self, fd: BorrowedFd<'_>, events: u32) -> Result<(), Failure> {
         let mut event = EpollEvent::new(flags(events), self.key);
-        let changed = self.set.epoll.modify(fd, &mut event);
+        let watches = lock(&self.set.watches);
+        let changed = if watches.keys.get(&self.fd) == Some(&self.key) {
+            self.set.epoll.modify(fd, &mut event)
+        } else {
+            Err(nix::Error::EBADF)
+        };
         changed.map_err(failed(&format!("cannot change what is watched of descriptor {}", self.fd)))
     }
 
@@ -93,24 +107,22 @@ impl Watch {
 
     /// The descriptor is the caller's alone again.
     pub(crate) fn end(&self, fd: BorrowedFd<'_>) {
-        if self.forget() {
+        let mut watches = lock(&self.set.watches);
+        let call = watches.calls.remove(&self.key);
+        if watches.keys.get(&self.fd) == Some(&self.key) {
+            watches.keys.remove(&self.fd);
             // An error means that the caller closed it before.
             let _ = self.set.epoll.delete(fd);
         }
-    }
-}
-
-impl Watch {
-    /// True: it was known until now.
-    fn forget(&self) -> bool {
-        let call = lock(&self.set.calls).remove(&self.key);
-        call.is_some()
+        drop(watches);
+        drop(call);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.forget();
+        let call = lock(&self.set.watches).calls.remove(&self.key);
+        drop(call);
     }
 }
 
@@ -132,7 +144,7 @@ impl Source for Set {
             return Work { count: 0, next: Next::Park };
         }
         for event in events.iter().take(ready) {
-            let call = lock(&self.calls).get(&event.data()).cloned();
+            let call = lock(&self.watches).calls.get(&event.data()).cloned();
             if let Some(call) = call {
                 call(i64::from(event.events().bits()));
             }

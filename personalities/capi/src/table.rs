@@ -2,24 +2,61 @@
 //!
 //! ```text
 //!   handle = kind (7 bits) | age of the place (36) | place (20)          never 0, never negative as a signed number
+//!
+//!          reserve                    fill                  take                    reap
+//!   FREE ----------> RESERVED (age + 1) ----> LIVE (handle) -----> CLOSED (handle) -----> FREE; after the last age WORN
+//!     ^                 | dropped
+//!     +-----------------+
 //! ```
-//! Looking one up takes no lock: who does so first says that it is *inside* the place, then compares the place's handle. Who closes
+//! | state | `handle` | `closed` | the object | who may touch it |
+//! |---|---|---|---|---|
+//! | FREE, on the list | 0 | 0 | none | nobody |
+//! | RESERVED | 0 | 0 | none, or being written | the one thread that took the place off the list |
+//! | LIVE | its handle | 0 | there | whoever is inside, by reference |
+//! | CLOSED | 0 | its handle | there | whoever was inside before, by reference |
+//! | reaped: emptied, then FREE | 0 | 0 | being dropped | the one thread that took the handle out of `closed` |
+//! | WORN: every age was used | 0 | 0 | none | nobody, ever: no handle comes twice |
+//!
+//! | step | who | by what |
+//! |---|---|---|
+//! | reserve | one thread: it takes the place off the list, under the list's lock | |
+//! | fill | that thread | writes the object, then `handle`: from then on it is found |
+//! | take | one of all that try, a closed runtime among them | exchanges `handle` for 0: from then on nobody finds it; then writes `closed` |
+//! | reap | one of all that try: who took the handle, who comes out last, who opens or closes something later | exchanges `closed` for 0, once nobody is inside |
+//!
+//! `closed` is written last by who closes, and whoever takes it out frees: only that thread drops the object and puts the place back.
+//!
+//! Looking a handle up takes no lock: who does so first says that it is *inside* the place, then compares the place's handle. Who closes
 //! first takes the handle away, then looks whether somebody is inside. So the object is there as long as anybody is inside who saw its
-//! handle, and whoever comes last drops it.
+//! handle. Whoever comes out of a place whose handle is not his reaps what is closed there, his own or a later one that he kept from
+//! being reaped. He looks without a fence, so he may miss a closing of the same moment: such a place is on a second list (*lingering*)
+//! that whoever opens or closes something looks through.
 //!
 //! Of those inside at the same time one in each *lane* has a word of its own, which costs it one exchange and a store; the others are
 //! counted. A link's readers and writers have different lanes, so they do not meet.
+//!
+//! All of it is memory of one process: who dies in it takes it along. A forked child does not look at it ([`crate::fork`]).
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
+#[cfg(not(feature = "shuttle"))]
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+#[cfg(not(feature = "shuttle"))]
+use std::sync::{Mutex, MutexGuard};
+use std::sync::{OnceLock, PoisonError};
 
-/// Places in a chunk, and chunks: 2^20 handles.
-const CHUNK: usize = 1 << 10;
-const CHUNKS: usize = 1 << 10;
+#[cfg(feature = "shuttle")]
+use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(feature = "shuttle")]
+use shuttle::sync::{Mutex, MutexGuard};
+
+/// Places in a chunk, and chunks: 2^20 handles. A scheduler has few, so that they are soon used again.
+const CHUNK: usize = if cfg!(feature = "shuttle") { 2 } else { 1 << 10 };
+const CHUNKS: usize = if cfg!(feature = "shuttle") { 2 } else { 1 << 10 };
 const PLACE_BITS: u32 = 20;
 const AGE_BITS: u32 = 36;
+/// The last age of a place.
+const LAST_AGE: u64 = (1 << AGE_BITS) - 1;
 
 /// A way into a place. Each has a word of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,26 +99,36 @@ struct Place<T> {
     handle: AtomicU64,
     inside: [AtomicU32; 2],
     more: AtomicU32,
-    /// The handle that was taken away while its object is still there; else 0.
+    /// The handle that was taken away while its object is still there; else 0. Who takes it out frees the place.
     closed: AtomicU64,
+    /// How often the place was reserved. Written by who has it reserved.
     age: AtomicU64,
     object: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the object is written by who took the place off the free list and dropped by who took `closed` off, both of them alone, and
-// only shared between: it is `Sync` for that, and `Send` for being dropped elsewhere.
+// SAFETY: the object is written by who reserved the place and dropped by who took `closed` out, each of them alone with it, and only
+// shared in between: it is `Sync` for that, and `Send` for being dropped elsewhere.
 unsafe impl<T: Send + Sync> Sync for Place<T> {}
 
 impl<T> Place<T> {
     fn new() -> Self {
         Self {
             handle: AtomicU64::new(0),
-            inside: Default::default(),
+            inside: [const { AtomicU32::new(0) }; 2],
             more: AtomicU32::new(0),
             closed: AtomicU64::new(0),
             age: AtomicU64::new(0),
             object: UnsafeCell::new(None),
         }
+    }
+
+    /// Takes the handle away: of all who try one does.
+    fn take(&self, handle: u64) -> bool {
+        let taken = self.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if taken {
+            self.closed.store(handle, Ordering::SeqCst);
+        }
+        taken
     }
 
     fn nobody_is_inside(&self) -> bool {
@@ -97,8 +144,8 @@ impl<T> Table<T> {
         Self { chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::new(free), lingering: AtomicUsize::new(0) }
     }
 
-    /// Adds an object of that kind (1 to 127): its handle.
-    pub(crate) fn add(&self, kind: u8, object: T) -> Result<u64, Full> {
+    /// A place for an object that is about to be made, or kept in readiness for what must not be lost once it is there.
+    pub(crate) fn reserve(&self) -> Result<Reserved<'_, T>, Full> {
         self.sweep();
         let mut free = self.free();
         let at = match free.places.pop() {
@@ -113,14 +160,7 @@ impl<T> Table<T> {
         let chunk = self.chunks.get(at / CHUNK).ok_or(Full)?;
         let places = chunk.get_or_init(|| (0..CHUNK).map(|_| Place::new()).collect());
         let place = places.get(at % CHUNK).ok_or(Full)?;
-        let age = (place.age.load(Ordering::Relaxed) + 1) & ((1 << AGE_BITS) - 1);
-        place.age.store(age, Ordering::Relaxed);
-        let handle = u64::from(kind & 0x7f) << (PLACE_BITS + AGE_BITS) | age << PLACE_BITS | at as u64;
-        // SAFETY: the place came off the free list, so nobody else has it; who is inside with an old handle does not look at the object.
-        unsafe { *place.object.get() = Some(object) };
-        // SYNC: SeqCst covers the Release that pairs with the load in `enter`: who sees the handle sees the object.
-        place.handle.store(handle, Ordering::SeqCst);
-        Ok(handle)
+        Ok(Reserved { table: self, place, at, is_filled: false })
     }
 
     /// The object of that handle, which stays while the result is kept.
@@ -134,7 +174,7 @@ impl<T> Table<T> {
             place.more.fetch_add(1, Ordering::SeqCst);
         }
         let way = if counted { None } else { Some(lane) };
-        let entry = Entry { table: self, place, handle, way };
+        let entry = Entry { table: self, place, handle, way, is_closer: Cell::new(false) };
         if place.handle.load(Ordering::SeqCst) != handle {
             return None;
         }
@@ -147,15 +187,10 @@ impl<T> Table<T> {
     pub(crate) fn take(&self, handle: u64) -> bool {
         self.sweep();
         let Some(place) = self.place(handle).filter(|_| kind_of(handle) != 0) else { return false };
-        if place.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        if !place.take(handle) {
             return false;
         }
-        place.closed.store(handle, Ordering::SeqCst);
-        if !self.reap(place, handle) {
-            let mut free = self.free();
-            free.lingering.push(handle);
-            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
-        }
+        self.reap_or_linger(place, handle);
         true
     }
 
@@ -188,12 +223,37 @@ impl<T> Table<T> {
             return true;
         }
         // SAFETY: nobody who saw the handle is inside, nobody can see it any more, and of those who found that out only we took
-        // `closed` off; the place is on no list yet.
+        // it out of `closed`; the place is on no list yet.
         let object = unsafe { (*place.object.get()).take() };
-        self.free().places.push(handle as usize & ((1 << PLACE_BITS) - 1));
+        self.give_back(place, handle as usize & ((1 << PLACE_BITS) - 1));
         // Last, and without the lock: it may take long, and may close handles itself.
         drop(object);
         true
+    }
+
+    /// Drops the object of a handle that was taken away; while somebody is inside, it is looked at again later.
+    fn reap_or_linger(&self, place: &Place<T>, handle: u64) {
+        if !self.reap(place, handle) {
+            let mut free = self.free();
+            free.lingering.push(handle);
+            self.lingering.store(free.lingering.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// What is closed there, be it that handle or a later one, is dropped unless somebody is inside.
+    #[cold]
+    fn reap_whatever(&self, place: &Place<T>) {
+        let closed = place.closed.load(Ordering::SeqCst);
+        if closed != 0 {
+            self.reap(place, closed);
+        }
+    }
+
+    /// The place is on the list again, unless the next handle of it would be the first once more.
+    fn give_back(&self, place: &Place<T>, at: usize) {
+        if place.age.load(Ordering::Relaxed) < LAST_AGE {
+            self.free().places.push(at);
+        }
     }
 
     /// Looks again at what was closed while somebody was inside: who leaves at the moment of the closing may not have noticed it.
@@ -215,6 +275,38 @@ impl<T> Table<T> {
     }
 }
 
+/// A place that is nobody else's, for an object that is being made. Dropped before that, it is free again.
+pub(crate) struct Reserved<'t, T> {
+    table: &'t Table<T>,
+    place: &'t Place<T>,
+    at: usize,
+    is_filled: bool,
+}
+
+impl<T> Reserved<'_, T> {
+    /// Puts an object of that kind (1 to 127) there: its handle.
+    pub(crate) fn fill(mut self, kind: u8, object: T) -> u64 {
+        let place = self.place;
+        let age = place.age.load(Ordering::Relaxed) + 1;
+        place.age.store(age, Ordering::Relaxed);
+        let handle = u64::from(kind & 0x7f) << (PLACE_BITS + AGE_BITS) | age << PLACE_BITS | self.at as u64;
+        // SAFETY: we have reserved the place, so nobody else writes it; who is inside with an old handle does not look at the object.
+        unsafe { *place.object.get() = Some(object) };
+        // SYNC: SeqCst covers the Release that pairs with the load in `enter`: who sees the handle sees the object.
+        place.handle.store(handle, Ordering::SeqCst);
+        self.is_filled = true;
+        handle
+    }
+}
+
+impl<T> Drop for Reserved<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_filled {
+            self.table.give_back(self.place, self.at);
+        }
+    }
+}
+
 /// Being inside a place.
 struct Entry<'t, T> {
     table: &'t Table<T>,
@@ -222,6 +314,8 @@ struct Entry<'t, T> {
     handle: u64,
     /// Whose word it set; `None`: it is counted.
     way: Option<Lane>,
+    /// Who is inside took the handle away, and sees to the object when he leaves.
+    is_closer: Cell<bool>,
 }
 
 impl<T> Drop for Entry<'_, T> {
@@ -234,8 +328,10 @@ impl<T> Drop for Entry<'_, T> {
                 self.place.more.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        if self.place.handle.load(Ordering::Relaxed) != self.handle {
-            self.table.reap(self.place, self.handle);
+        if self.is_closer.get() {
+            self.table.reap_or_linger(self.place, self.handle);
+        } else if self.place.handle.load(Ordering::Relaxed) != self.handle {
+            self.table.reap_whatever(self.place);
         }
     }
 }
@@ -243,8 +339,18 @@ impl<T> Drop for Entry<'_, T> {
 /// An object that is there as long as this is kept.
 pub(crate) struct Inside<'t, T> {
     object: &'t T,
-    #[expect(dead_code, reason = "kept for its drop")]
     entry: Entry<'t, T>,
+}
+
+impl<T> Inside<'_, T> {
+    /// As [`Table::take`] of its handle, by who is inside: the object is dropped when he leaves, or whoever is the last one.
+    pub(crate) fn take(&self) -> bool {
+        let taken = self.entry.place.take(self.entry.handle);
+        if taken {
+            self.entry.is_closer.set(true);
+        }
+        taken
+    }
 }
 
 impl<T> Deref for Inside<'_, T> {
@@ -256,12 +362,21 @@ impl<T> Deref for Inside<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "shuttle"))]
+mod explored;
+
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    impl<T> Table<T> {
+        fn add(&self, kind: u8, object: T) -> Result<u64, Full> {
+            Ok(self.reserve()?.fill(kind, object))
+        }
+    }
 
     static NUMBERS: Table<u32> = Table::new();
 
@@ -297,6 +412,55 @@ mod tests {
         assert!(!gone.load(Ordering::SeqCst));
         drop(second);
         assert!(gone.load(Ordering::SeqCst));
+    }
+
+    /// Who is inside for a moment with an old handle keeps a later one from being reaped, and reaps it when he leaves.
+    #[test]
+    fn who_leaves_reaps_what_he_kept_from_being_reaped() {
+        let (table, gone) = (Table::new(), Arc::new(AtomicBool::new(false)));
+        let old = table.add(1, Told(Arc::default())).unwrap();
+        assert!(table.take(old));
+        let handle = table.add(1, Told(Arc::clone(&gone))).unwrap();
+        let place = table.place(handle).unwrap();
+        place.inside[0].store(1, Ordering::SeqCst);
+        let stranger = Entry { table: &table, place, handle: old, way: Some(Lane::Main), is_closer: Cell::new(false) };
+        assert!(table.take(handle) && !gone.load(Ordering::SeqCst));
+        drop(stranger);
+        assert!(gone.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_place_whose_ages_are_used_up_is_not_used_again() {
+        let table = Table::new();
+        let first = table.add(1, 1).unwrap();
+        table.place(first).unwrap().age.store(LAST_AGE - 1, Ordering::SeqCst);
+        assert!(table.take(first));
+        let last = table.add(1, 2).unwrap();
+        assert_eq!((last >> PLACE_BITS & LAST_AGE, last as i64 > 0), (LAST_AGE, true));
+        assert!(table.take(last) && table.enter(last, Lane::Main).is_none());
+        let next = table.add(1, 3).unwrap();
+        assert_ne!(next & ((1 << PLACE_BITS) - 1), last & ((1 << PLACE_BITS) - 1));
+    }
+
+    #[test]
+    fn a_place_that_was_reserved_in_vain_is_free_again() {
+        let table: Table<u32> = Table::new();
+        drop(table.reserve().unwrap());
+        let free = table.free();
+        assert_eq!((free.next, free.places.as_slice()), (1, &[0][..]));
+    }
+
+    #[test]
+    fn a_table_that_is_full_says_so_and_loses_nothing() {
+        let table = Table::new();
+        let handles: Vec<_> = (0..CHUNK * CHUNKS).map(|number| table.add(5, number).unwrap()).collect();
+        assert!(table.add(5, 0).is_err());
+        assert!(
+            handles.iter().enumerate().all(|(number, handle)| *table.enter(*handle, Lane::Main).unwrap() == number)
+        );
+        assert!(table.take(handles[77]));
+        let next = table.add(5, 1).unwrap();
+        assert!(next != handles[77] && table.add(5, 0).is_err());
     }
 
     /// A number that is wrong once it is dropped.

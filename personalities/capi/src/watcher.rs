@@ -11,6 +11,7 @@ use madrigal_sys::signals::Blocked;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::failure::Failure;
+use crate::runtime::work_done;
 use crate::slot::lock;
 
 /// A thread that sleeps for an engine.
@@ -28,8 +29,9 @@ struct Shared {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is to sleep until there is something to do.
-    Watching,
+    /// It is to sleep until there is something to do, or another thread has done something since: what that has brought to its end
+    /// may be what the program waits for.
+    Watching { done: u64 },
     /// The descriptor is readable: the program is to turn the engine.
     Told,
     /// It is to end.
@@ -41,8 +43,10 @@ impl Watcher {
     pub(crate) fn begin(engine: &Arc<Engine>) -> Result<Self, Failure> {
         let failed = |errno: rustix::io::Errno| Failure::system(errno.raw_os_error(), "cannot make an eventfd");
         let bell = Fd::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        let (engine, state) = (Arc::clone(engine), Mutex::new(State::Watching));
+        // Told at first: what was done before this the program may not have looked at.
+        let (engine, state) = (Arc::clone(engine), Mutex::new(State::Told));
         let shared = Arc::new(Shared { engine, bell, state, changed: Condvar::new() });
+        shared.ring();
         let its = Arc::clone(&shared);
         // The program's signal handlers run in its own threads: a thread begins with the mask of who made it.
         let blocked = Blocked::all();
@@ -62,7 +66,7 @@ impl Watcher {
         if *state != State::Ending {
             // Empty means that it was taken out before.
             let _ = rustix::io::read(&self.shared.bell, &mut [0u8; 8]);
-            *state = State::Watching;
+            *state = State::Watching { done: work_done(&self.shared.engine) };
             self.shared.changed.notify_one();
         }
     }
@@ -97,9 +101,12 @@ impl Shared {
             }
             drop(state);
             // SYNC: the state is changed under the lock that the look takes, and `call_all` comes after (`Sleep::sleep`).
-            self.engine.sleeper().sleep(None, &mut || *lock(&self.state) != State::Watching);
+            self.engine.sleeper().sleep_for_any(None, &mut || match *lock(&self.state) {
+                State::Watching { done } => work_done(&self.engine) != done,
+                State::Told | State::Ending => true,
+            });
             let mut state = lock(&self.state);
-            if *state == State::Watching {
+            if matches!(*state, State::Watching { .. }) {
                 *state = State::Told;
                 self.ring();
             }

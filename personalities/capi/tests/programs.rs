@@ -15,6 +15,7 @@ madrigal_tests::trials![
     uninstalls_what_it_installs,
     echoes_between_processes,
     tells_of_misuse,
+    is_right_at_its_edges,
     completes_by_test_wait_and_handler,
     has_the_programs_own_sources_in_its_engine,
     has_the_programs_own_sources_under_syswrap,
@@ -209,6 +210,18 @@ fn tells_of_misuse() {
     Folder::prefix("misuse").run("misuse", &[]);
 }
 
+/// Each by its name, and in a process of its own: a wait that does not end is told by the name.
+fn is_right_at_its_edges() {
+    let folder = Folder::prefix("edges");
+    let program = folder.compile(C, "edges");
+    let said = ran(folder.command(&program, &["names"]).stdout(Stdio::piped())).stdout;
+    let said = String::from_utf8(said).expect("UTF-8");
+    assert!(said.lines().count() > 10, "{said}");
+    for name in said.lines() {
+        folder.run_again(&program, &[name]);
+    }
+}
+
 fn completes_by_test_wait_and_handler() {
     let folder = Folder::prefix("complete");
     folder.run("complete", &["loopback://complete"]);
@@ -296,7 +309,7 @@ fn survives_random_calls() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let fresh = (0..=more).map(|at: u64| u64::from(now.subsec_nanos()) + at);
     for seed in (1..=4).chain(fresh) {
-        folder.run_again(&program, &[&seed.to_string(), "4000"]);
+        folder.run_again(&program, &[&seed.to_string(), "2000"]);
     }
 }
 

@@ -98,10 +98,10 @@ impl Entry {
         lock(&self.signal).take()
     }
 
-    /// Never visited again. Returns its signal.
-    pub(super) fn retire(&self) -> Option<Arc<dyn Signal>> {
-        self.state.store(state::RETIRED, Ordering::Release);
-        self.take_signal()
+    /// Never visited again. True: it may lie in its class's queue.
+    pub(super) fn retire(&self) -> bool {
+        // SYNC: AcqRel: who queued it before has done so, or is about to in a pass that takes it out again.
+        self.state.swap(state::RETIRED, Ordering::AcqRel) == state::QUEUED
     }
 
     /// Makes sure of a visit that begins later. True: the caller must queue it.
@@ -188,6 +188,16 @@ impl Lane {
         let mut queue = lock(&self.queue);
         queue.push_back(entry);
         self.waiting.store(queue.len(), Ordering::Release);
+    }
+
+    /// Takes an entry out that was retired: a source may hold its engine, which would hold it for ever once nobody turns it.
+    #[must_use]
+    pub(super) fn forget(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        let mut queue = lock(&self.queue);
+        let at = queue.iter().position(|queued| Arc::ptr_eq(queued, entry))?;
+        let forgotten = queue.remove(at);
+        self.waiting.store(queue.len(), Ordering::Release);
+        forgotten
     }
 
     /// Makes an entry runnable.

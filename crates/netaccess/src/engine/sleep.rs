@@ -65,8 +65,8 @@ impl Sleep<'_> {
         }
     }
 
-    /// As [`Sleep::sleep`], woken by any work done on any thread.
-    pub(super) fn sleep_for_any(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+    /// As [`Sleep::sleep`], woken by any work done on any thread too: `look` compares [`Engine::work_done`] with what it was.
+    pub fn sleep_for_any(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
         let for_any = &self.engine.sleepers.for_any;
         // SYNC: AcqRel here and in `turned`: either the work done before that look is visible to `look`, or the count is to it.
         for_any.fetch_add(1, Ordering::AcqRel);

@@ -236,3 +236,14 @@ fn sleepers_on_many_threads_are_never_forgotten() {
     };
     std::thread::scope(|scope| (0..THREADS).for_each(|i| drop(scope.spawn(move || thread(i)))));
 }
+
+#[test]
+fn a_source_that_was_woken_and_removed_lets_its_engine_go() {
+    let engine = Engine::new().unwrap();
+    let (its, gone) = (Arc::clone(&engine), Arc::downgrade(&engine));
+    let source = call(Next::Park, move |_| its.policy().max_spin_ns() as u32);
+    let registration = engine.register(engine.class("woken"), None, source).unwrap();
+    registration.wake();
+    drop((registration, engine));
+    assert!(gone.upgrade().is_none());
+}

@@ -2,12 +2,16 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use madrigal_sys::piece::Piece;
 
-use super::types::mdg_handler;
+use super::types::{MDG_FOREVER, mdg_handler};
 use crate::codes::MDG_EINVAL;
 use crate::failure::{Failure, note};
+use crate::object::{Kind, Object, Room};
+use crate::op::{Op, Posted};
+use crate::runtime::Runtime;
 
 /// A handler of C's, and what it is called with.
 #[derive(Clone, Copy)]
@@ -121,11 +125,40 @@ pub(super) unsafe fn descriptor<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Failure
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
+/// How long to wait: what was computed of a time that has passed is not taken for a time without end.
+#[inline]
+pub(super) fn time(ns: i64) -> Result<i64, Failure> {
+    if ns < MDG_FOREVER { Err(no_time(ns)) } else { Ok(ns) }
+}
+
+#[cold]
+fn no_time(ns: i64) -> Failure {
+    Failure::new(MDG_EINVAL, format!("{ns} ns is less than no time, and not MDG_FOREVER"))
+}
+
+/// Opens something for the program, whose handle goes to `at`. Room for the handle comes first, so that nothing is made, or taken from a
+/// peer, that has no handle then.
+///
+/// # Safety
+/// A handle may be written to `at`, unless it is null.
+pub(super) unsafe fn opened<K: Kind>(
+    at: *mut u64,
+    what: &str,
+    make: impl FnOnce() -> Result<Object, Failure>,
+) -> Result<u64, Failure> {
+    let place = Place::new(at, what)?;
+    let room = Room::take()?;
+    let handle = room.fill::<K>(make()?)?;
+    // SAFETY: the caller's contract.
+    unsafe { place.put(handle) };
+    Ok(handle)
+}
+
 /// Exactly one of a handler and a place for the operation's handle is given.
 pub(super) fn one_of(handler: Option<Call>, op: *mut u64) -> Result<How, Failure> {
     match (handler, op.is_null()) {
         (Some(call), true) => Ok(How::Call(call)),
-        (None, false) => Ok(How::Keep(Place(op))),
+        (None, false) => Ok(How::Keep(Kept { place: Place(op), room: Room::take()? })),
         (Some(_), false) => Err(Failure::new(MDG_EINVAL, "both a handler and a place for the operation are given")),
         (None, true) => Err(Failure::new(MDG_EINVAL, "neither a handler nor a place for the operation is given")),
     }
@@ -135,6 +168,25 @@ pub(super) fn one_of(handler: Option<Call>, op: *mut u64) -> Result<How, Failure
 pub(super) enum How {
     /// The handler is called.
     Call(Call),
-    /// Its handle goes there.
-    Keep(Place<u64>),
+    /// It has a handle.
+    Keep(Kept),
+}
+
+/// Where the handle of an operation goes, and room for it.
+pub(super) struct Kept {
+    place: Place<u64>,
+    room: Room,
+}
+
+impl Kept {
+    /// Gives the program the handle of an operation that was posted. On an error it is taken back.
+    ///
+    /// # Safety
+    /// A handle may be written to the place.
+    pub(super) unsafe fn give(self, runtime: &Arc<Runtime>, posted: Posted) -> Result<(), Failure> {
+        let handle = self.room.fill::<Op>(Object::Op(Box::new(Op::new(runtime, posted))))?;
+        // SAFETY: the caller's contract.
+        unsafe { self.place.put(handle) };
+        Ok(())
+    }
 }

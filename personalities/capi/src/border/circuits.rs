@@ -6,14 +6,14 @@ use std::sync::Arc;
 use madrigal_base::node::NodeAddress;
 use madrigal_sys::piece::Piece;
 
-use super::arguments::{Place, memory};
+use super::arguments::{Place, memory, opened, time};
 use super::guard::status;
 use super::links::runtime_of;
 use super::types::{mdg_circuit, mdg_packing, mdg_runtime, mdg_unpacking};
 use crate::circuit::{Circuit, Packing, Promise, Unpacking, Wanted};
 use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_OK};
 use crate::failure::Failure;
-use crate::object::{Object, add, take, with};
+use crate::object::{Object, ending, with};
 use crate::table::Lane;
 
 /// Bytes of a node's address.
@@ -47,18 +47,15 @@ fn circuit_of(handle: mdg_circuit) -> Result<Arc<Circuit>, Failure> {
 /// Returns 0, or MDG_EUNUSABLE (no driver of messages works here), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_circuit_open(runtime: mdg_runtime, flags: u32, circuit: *mut mdg_circuit) -> c_int {
-    status(|| {
-        let place = Place::new(circuit, "`circuit`")?;
+    let make = || {
         let runtime = runtime_of(runtime)?;
         if flags & !MDG_TAGS != 0 {
             return Err(Failure::new(MDG_EINVAL, format!("{flags:#x} has flags that are not known")));
         }
-        let object = Object::Circuit(Circuit::open(&runtime, flags & MDG_TAGS != 0)?);
-        let handle = add::<Arc<Circuit>>(object)?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Circuit(Circuit::open(&runtime, flags & MDG_TAGS != 0)?))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Arc<Circuit>>(circuit, "`circuit`", make) }.map(|_| MDG_OK))
 }
 
 /// Copies the Circuit's address, MDG_ADDRESS bytes, to `address`. The program brings all addresses of a group to all its nodes by
@@ -108,15 +105,12 @@ pub unsafe extern "C" fn mdg_begin_packing(
     tag: u64,
     packing: *mut mdg_packing,
 ) -> c_int {
-    status(|| {
-        let place = Place::new(packing, "`packing`")?;
+    let make = || {
         let to = usize::try_from(to).unwrap_or(usize::MAX);
-        let object = Object::Packing(Box::new(Packing::begin(circuit_of(circuit)?, to, tag)?));
-        let handle = add::<Packing>(object)?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Packing(Box::new(Packing::begin(circuit_of(circuit)?, to, tag)?)))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Packing>(packing, "`packing`", make) }.map(|_| MDG_OK))
 }
 
 /// Adds a piece of `len` bytes to a message. `mode` is what is promised of them: MDG_SAFER, MDG_LATER or MDG_CHEAPER; bytes that are not
@@ -136,7 +130,7 @@ pub unsafe extern "C" fn mdg_pack(packing: mdg_packing, buf: *const c_void, len:
             _ => return Err(Failure::new(MDG_EINVAL, format!("{mode} is no mode of a piece that is packed"))),
         };
         with(packing, Lane::Main, |packing: &Packing| {
-            packing.pack(piece, promise);
+            packing.pack(piece, promise)?;
             Ok(MDG_OK)
         })
     })
@@ -151,8 +145,8 @@ pub unsafe extern "C" fn mdg_pack(packing: mdg_packing, buf: *const c_void, len:
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
     status(|| {
-        with(packing, Lane::Main, |its: &Packing| {
-            take(packing)?;
+        ending(packing, |its: &Packing, take| {
+            take()?;
             its.end()?;
             Ok(MDG_OK)
         })
@@ -174,17 +168,15 @@ pub unsafe extern "C" fn mdg_begin_unpacking(
     timeout_ns: i64,
     unpacking: *mut mdg_unpacking,
 ) -> c_int {
-    status(|| {
-        let place = Place::new(unpacking, "`unpacking`")?;
-        let circuit = circuit_of(circuit)?;
+    let make = || {
+        let (circuit, timeout_ns) = (circuit_of(circuit)?, time(timeout_ns)?);
         let from = (from != MDG_ANY).then(|| usize::try_from(from).unwrap_or(usize::MAX));
         let message = circuit.receive(&Wanted { from, tag, ignore }, timeout_ns)?;
         let message = message.ok_or_else(|| Failure::new(MDG_ETIMEDOUT, "no such message came in time"))?;
-        let handle = add::<Unpacking>(Object::Unpacking(Box::new(Unpacking::new(circuit, message))))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Unpacking(Box::new(Unpacking::new(circuit, message))))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Unpacking>(unpacking, "`unpacking`", make) }.map(|_| MDG_OK))
 }
 
 /// Who sent a message, and its tag. Either place may be NULL. Does not block.
@@ -209,7 +201,8 @@ pub unsafe extern "C" fn mdg_sender(unpacking: mdg_unpacking, from: *mut c_int, 
 /// Takes the next piece of a message, `len` bytes to `buf`. `mode` is MDG_EXPRESS or MDG_CHEAPER; memory for the latter is lent until
 /// mdg_end_unpacking() returns, or the handle is closed. Waits for the sender only for an MDG_EXPRESS piece above 4 KiB.
 ///
-/// Returns 0, or MDG_ELOST, MDG_EMISMATCH (the sender packed other pieces), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// Returns 0, or MDG_ELOST, MDG_EMISMATCH (the sender packed other pieces), MDG_EBUSY (another thread is unpacking this message),
+/// MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_unpack(unpacking: mdg_unpacking, buf: *mut c_void, len: usize, mode: c_int) -> c_int {
     status(|| {
@@ -225,15 +218,17 @@ pub unsafe extern "C" fn mdg_unpack(unpacking: mdg_unpacking, buf: *mut c_void, 
     })
 }
 
-/// Waits until every piece of a message is there, and closes its handle, whatever is returned.
+/// Waits until every piece of a message is there, and closes its handle, whatever is returned but MDG_EBUSY.
 ///
-/// Returns 0, or MDG_EMISMATCH (the sender packed other pieces), MDG_ELOST, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// Returns 0, or MDG_EMISMATCH (the sender packed other pieces), MDG_ELOST, MDG_EBUSY (another thread is unpacking this message),
+/// MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_end_unpacking(unpacking: mdg_unpacking) -> c_int {
     status(|| {
-        with(unpacking, Lane::Main, |its: &Unpacking| {
-            take(unpacking)?;
-            its.end()?;
+        ending(unpacking, |its: &Unpacking, take| {
+            let mut rest = its.rest()?;
+            take()?;
+            its.end(&mut rest)?;
             Ok(MDG_OK)
         })
     })

@@ -3,13 +3,13 @@
 use core::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
-use super::arguments::{Call, Place, descriptor, text};
+use super::arguments::{Call, descriptor, opened, text, time};
 use super::guard::{count, status};
 use super::links::runtime_of;
 use super::types::{mdg_handler, mdg_runtime, mdg_timer, mdg_watch};
 use crate::codes::{MDG_EINVAL, MDG_OK};
 use crate::failure::Failure;
-use crate::object::{Object, add, with};
+use crate::object::{Object, with};
 use crate::sources::{Call as Called, Timer, Watch};
 use crate::table::Lane;
 
@@ -18,14 +18,14 @@ use crate::table::Lane;
 ///
 /// Any call that waits turns the engine, too; a program that only waits need not call this.
 ///
-/// Returns how much was done, 0 for nothing; or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// Returns how much was done, 0 for nothing; or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_turn(runtime: mdg_runtime, timeout_ns: i64) -> i64 {
-    count(|| Ok(runtime_of(runtime)?.turn(timeout_ns) as i64))
+    count(|| Ok(runtime_of(runtime)?.turn(time(timeout_ns)?) as i64))
 }
 
-/// Lets a thread that waits in mdg_turn() return, or the next one that is about to; makes the descriptor of mdg_fd() readable. Does not
-/// block.
+/// Lets the threads that wait in mdg_turn() return, or if there is none the next that is about to; makes the descriptor of mdg_fd()
+/// readable. Does not block.
 ///
 /// Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
@@ -37,7 +37,8 @@ pub extern "C" fn mdg_call(runtime: mdg_runtime) -> c_int {
 }
 
 /// A descriptor for an event loop of the program's own (poll(2), epoll(7)): readable when there is something to do for mdg_turn(), which
-/// makes it unreadable again. It is the library's: the program neither reads nor closes it, and it ends with the runtime.
+/// makes it unreadable again; and when another thread has done something, so that operations are worth a test. It is readable at first.
+/// It is the library's: the program neither reads nor closes it, and it ends with the runtime.
 ///
 /// The first call starts a thread, which sleeps in place of the program and does no work: handlers run where the engine is turned. A
 /// program whose own descriptors are few may give them to the engine instead (mdg_watch_open()), which needs no thread. Does not block.
@@ -67,17 +68,18 @@ pub unsafe extern "C" fn mdg_watch_open(
     watch: *mut mdg_watch,
 ) -> c_int {
     status(|| {
-        let place = Place::new(watch, "`watch`")?;
         let (called, own) = called(handler, user)?;
-        let runtime = runtime_of(runtime)?;
-        // SAFETY: the program vouches that it is open.
-        let at = unsafe { descriptor(fd) }?;
-        let object = Object::Watch(Arc::clone(&runtime), runtime.descriptors()?.add(at, fd, events, called)?);
-        let handle = add::<Watch>(object)?;
+        let make = || {
+            let runtime = runtime_of(runtime)?;
+            // SAFETY: the program vouches that it is open.
+            let at = unsafe { descriptor(fd) }?;
+            let watch = runtime.descriptors()?.add(at, fd, events, called)?;
+            Ok(Object::Watch(runtime, watch))
+        };
+        // SAFETY: the program vouches for its pointers.
+        let handle = unsafe { opened::<Watch>(watch, "`watch`", make) }?;
         // Nobody set it before; events that come first are told again.
         let _ = own.set(handle);
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
         Ok(MDG_OK)
     })
 }
@@ -111,15 +113,16 @@ pub unsafe extern "C" fn mdg_timer_open(
     timer: *mut mdg_timer,
 ) -> c_int {
     status(|| {
-        let place = Place::new(timer, "`timer`")?;
         let (called, own) = called(handler, user)?;
-        let runtime = runtime_of(runtime)?;
-        let object = Object::Timer(Arc::clone(&runtime), Timer::begin(runtime.engine(), delay_ns, period_ns, called)?);
-        let handle = add::<Timer>(object)?;
+        let make = || {
+            let runtime = runtime_of(runtime)?;
+            let timer = Timer::begin(runtime.engine(), delay_ns, period_ns, called)?;
+            Ok(Object::Timer(runtime, timer))
+        };
+        // SAFETY: the program vouches for its pointers.
+        let handle = unsafe { opened::<Timer>(timer, "`timer`", make) }?;
         // Nobody set it before, and the timer has not run out yet.
         let _ = own.set(handle);
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
         with(handle, Lane::Main, |timer: &Timer| {
             timer.start();
             Ok(MDG_OK)
@@ -169,17 +172,20 @@ pub extern "C" fn mdg_set_kernel_every(runtime: mdg_runtime, turns: u32) -> c_in
     })
 }
 
-/// The longest time in nanoseconds that a waiting thread looks again and again before it sleeps; 0 turns that off (50,000 unless set here or
-/// by MADRIGAL_SPIN_US). Takes effect at once. Does not block.
+/// The longest time in nanoseconds that a waiting thread looks again and again before it sleeps, a second at most; 0 turns that off (50,000
+/// unless set here or by MADRIGAL_SPIN_US). Takes effect at once. Does not block.
 ///
 /// Returns 0, or MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_set_spin(runtime: mdg_runtime, ns: u64) -> c_int {
     status(|| {
-        runtime_of(runtime)?.engine().policy().set_max_spin_ns(ns);
+        runtime_of(runtime)?.engine().policy().set_max_spin_ns(ns.min(MOST_SPIN_NS));
         Ok(MDG_OK)
     })
 }
+
+/// What a budget for spinning is bounded to: longer ones do not fit the reckoning of waiters.
+const MOST_SPIN_NS: u64 = 1_000_000_000;
 
 /// What calls a handler with a handle that is not known yet, and where that goes.
 fn called(handler: mdg_handler, user: *mut c_void) -> Result<(Called, Arc<OnceLock<u64>>), Failure> {

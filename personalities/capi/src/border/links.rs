@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use super::arguments::{Place, memory, text};
+use super::arguments::{memory, opened, text, time};
 use super::guard::{count, status};
 use super::types::{mdg_acceptor, mdg_link, mdg_runtime};
 use crate::codes::{MDG_ETIMEDOUT, MDG_OK};
@@ -11,7 +11,7 @@ use crate::dial::dial;
 use crate::doors::Doors;
 use crate::failure::Failure;
 use crate::link::Link;
-use crate::object::{Object, add, with};
+use crate::object::{Object, with};
 use crate::runtime::Runtime;
 use crate::slot::{Slot, Then};
 use crate::table::Lane;
@@ -36,18 +36,16 @@ pub(super) fn doors_of(handle: mdg_acceptor) -> Result<Arc<Doors>, Failure> {
 /// MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_listen(runtime: mdg_runtime, at: *const c_char, acceptor: *mut mdg_acceptor) -> c_int {
-    status(|| {
-        let place = Place::new(acceptor, "`acceptor`")?;
+    let make = || {
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
         let at = unsafe { text(at, "`at`") }?.parse()?;
         let api = runtime.api.listen(&at)?;
         let address = api.locator().to_string();
-        let handle = add::<Arc<Doors>>(Object::Doors(Doors::new(runtime, address, vec![api])))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Doors(Doors::new(runtime, address, vec![api])))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Arc<Doors>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
 }
 
 /// Listens as NAME by every driver that may be used and works here, on this host only. The acceptor's address (mdg_address()) is a card,
@@ -56,17 +54,14 @@ pub unsafe extern "C" fn mdg_listen(runtime: mdg_runtime, at: *const c_char, acc
 /// Does not block. Returns as mdg_listen().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_serve(runtime: mdg_runtime, name: *const c_char, acceptor: *mut mdg_acceptor) -> c_int {
-    status(|| {
-        let place = Place::new(acceptor, "`acceptor`")?;
+    let make = || {
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
         let server = runtime.api.serve(unsafe { text(name, "`name`") }?)?;
-        let doors = Doors::new(runtime, server.card().to_string(), server.acceptors().to_vec());
-        let handle = add::<Arc<Doors>>(Object::Doors(doors))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Doors(Doors::new(runtime, server.card().to_string(), server.acceptors().to_vec())))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Arc<Doors>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
 }
 
 /// Waits for the next link that arrives, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its
@@ -76,29 +71,26 @@ pub unsafe extern "C" fn mdg_serve(runtime: mdg_runtime, name: *const c_char, ac
 /// MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_accept(acceptor: mdg_acceptor, timeout_ns: i64, link: *mut mdg_link) -> c_int {
-    status(|| {
-        let place = Place::new(link, "`link`")?;
-        let doors = doors_of(acceptor)?;
+    let make = || {
+        let (doors, timeout_ns) = (doors_of(acceptor)?, time(timeout_ns)?);
         let slot = Slot::new();
         doors.accept(Then::Keep(Arc::clone(&slot)));
         // Given up, it may still have come in time.
-        let arrival = doors.runtime.wait(&slot, timeout_ns).or_else(|| slot.give_up());
+        let arrival = doors.runtime.wait(&slot, timeout_ns).or_else(|| doors.give_up(&slot));
         let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("nobody connected to {} in time", doors.address)));
         let api = arrival.unwrap_or_else(late)?;
-        let object = Link { runtime: Arc::clone(&doors.runtime), api, choice: None };
-        let handle = add::<Link>(Object::Link(Box::new(object)))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Link(Box::new(Link { runtime: Arc::clone(&doors.runtime), api, choice: None })))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Link>(link, "`link`", make) }.map(|_| MDG_OK))
 }
 
 /// Connects to an address (see mdg_listen()) or a card (see mdg_serve()), waits at most `timeout_ns` nanoseconds (MDG_FOREVER: until it
 /// is decided, which takes no more than 15 s for each path) and puts the link's handle into *link. Turns the engine meanwhile. The peer
 /// may not have accepted yet: what is written waits for it.
 ///
-/// Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ESYSTEM, MDG_EHANDLE,
-/// MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
+/// Returns 0, or MDG_EREFUSED, MDG_EBUSY, MDG_ETIMEDOUT, MDG_EPERM, MDG_EADDRESS, MDG_ENODRIVER, MDG_ENOPATH, MDG_ECLOSED (the runtime was
+/// closed), MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EINVAL, MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_connect(
     runtime: mdg_runtime,
@@ -106,21 +98,19 @@ pub unsafe extern "C" fn mdg_connect(
     timeout_ns: i64,
     link: *mut mdg_link,
 ) -> c_int {
-    status(|| {
-        let place = Place::new(link, "`link`")?;
-        let runtime = runtime_of(runtime)?;
+    let make = || {
+        let (runtime, timeout_ns) = (runtime_of(runtime)?, time(timeout_ns)?);
         // SAFETY: the program vouches for its text.
         let to = unsafe { text(to, "`to`") }?;
         let slot = Slot::new();
-        dial(&runtime, to, Then::Keep(Arc::clone(&slot)))?;
-        let made = runtime.wait(&slot, timeout_ns).or_else(|| slot.give_up());
+        let dial = dial(&runtime, to, Then::Keep(Arc::clone(&slot)))?;
+        let made = runtime.wait(&slot, timeout_ns).or_else(|| dial.give_up(&slot));
         let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("cannot connect to {to}: it was not decided in time")));
         let (api, choice) = made.unwrap_or_else(late)?;
-        let handle = add::<Link>(Object::Link(Box::new(Link { runtime, api, choice })))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Link(Box::new(Link { runtime, api, choice })))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Link>(link, "`link`", make) }.map(|_| MDG_OK))
 }
 
 /// Reads into `buf`, up to `len` bytes: waits until there is at least one, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end;
@@ -134,7 +124,7 @@ pub unsafe extern "C" fn mdg_connect(
 pub unsafe extern "C" fn mdg_read(link: mdg_link, buf: *mut c_void, len: usize, timeout_ns: i64) -> i64 {
     count(|| {
         // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
-        let piece = unsafe { memory(buf, len) }?;
+        let (piece, timeout_ns) = (unsafe { memory(buf, len) }?, time(timeout_ns)?);
         with(link, Lane::Main, |link: &Link| link.read(piece, timeout_ns))
     })
 }
@@ -148,7 +138,7 @@ pub unsafe extern "C" fn mdg_read(link: mdg_link, buf: *mut c_void, len: usize, 
 pub unsafe extern "C" fn mdg_write(link: mdg_link, buf: *const c_void, len: usize, timeout_ns: i64) -> i64 {
     count(|| {
         // SAFETY: the program vouches for its buffer until this returns, and nobody looks at it after.
-        let piece = unsafe { memory(buf, len) }?;
+        let (piece, timeout_ns) = (unsafe { memory(buf, len) }?, time(timeout_ns)?);
         with(link, Lane::Second, |link: &Link| link.write(piece, timeout_ns))
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use madrigal::Handler;
 
-use super::arguments::{Call, How, Place, memory, one_of, text};
+use super::arguments::{Call, How, Place, memory, one_of, text, time};
 use super::guard::{count, status};
 use super::links::{doors_of, runtime_of};
 use super::types::{mdg_acceptor, mdg_handle, mdg_handler, mdg_link, mdg_op, mdg_runtime};
@@ -14,7 +14,7 @@ use crate::dial::{Made, dial};
 use crate::doors::Arrival;
 use crate::failure::Failure;
 use crate::link::{Link, named};
-use crate::object::{Object, add, take, with};
+use crate::object::{Object, Room, ending, with};
 use crate::op::{Op, Outcome, Posted};
 use crate::runtime::Runtime;
 use crate::slot::{Slot, Then};
@@ -43,9 +43,10 @@ pub unsafe extern "C" fn mdg_post_read(
         let piece = unsafe { memory(buf, len) }?;
         with(link, Lane::Main, |at: &Link| {
             match how {
-                How::Keep(place) => {
+                How::Keep(kept) => {
                     let posted = Posted::Read(at.api.clone(), at.api.read_lent(piece).into_owned());
-                    keep(&at.runtime, posted, place)?;
+                    // SAFETY: the program vouches for its pointers.
+                    unsafe { kept.give(&at.runtime, posted) }?;
                 }
                 How::Call(call) => at.api.read_lent_with(
                     piece,
@@ -79,9 +80,10 @@ pub unsafe extern "C" fn mdg_post_write(
         let piece = unsafe { memory(buf, len) }?;
         with(link, Lane::Second, |at: &Link| {
             match how {
-                How::Keep(place) => {
+                How::Keep(kept) => {
                     let posted = Posted::Write(at.api.clone(), at.api.write_lent(piece).into_owned(), len);
-                    keep(&at.runtime, posted, place)?;
+                    // SAFETY: the program vouches for its pointers.
+                    unsafe { kept.give(&at.runtime, posted) }?;
                 }
                 How::Call(call) => at.api.write_lent_with(
                     piece,
@@ -114,10 +116,11 @@ pub unsafe extern "C" fn mdg_post_connect(
         // SAFETY: the program vouches for its text.
         let to = unsafe { text(to, "`to`") }?;
         match how {
-            How::Keep(place) => {
+            How::Keep(kept) => {
                 let slot = Slot::new();
-                dial(&from, to, Then::Keep(Arc::clone(&slot)))?;
-                keep(&from, Posted::Connect(slot), place)?;
+                let dial = dial(&from, to, Then::Keep(Arc::clone(&slot)))?;
+                // SAFETY: the program vouches for its pointers.
+                unsafe { kept.give(&from, Posted::Connect(dial, slot)) }?;
             }
             How::Call(call) => {
                 let its = Arc::clone(&from);
@@ -147,9 +150,11 @@ pub unsafe extern "C" fn mdg_post_accept(
         let how = one_of(Call::new(handler, user), op)?;
         let doors = doors_of(acceptor)?;
         match how {
-            How::Keep(place) => {
+            How::Keep(kept) => {
                 let slot = Slot::new();
-                keep(&doors.runtime, Posted::Accept(Arc::clone(&doors), Arc::clone(&slot)), place)?;
+                let posted = Posted::Accept(Arc::clone(&doors), Arc::clone(&slot));
+                // SAFETY: the program vouches for its pointers.
+                unsafe { kept.give(&doors.runtime, posted) }?;
                 doors.accept(Then::Keep(slot));
             }
             How::Call(call) => {
@@ -180,9 +185,10 @@ pub unsafe extern "C" fn mdg_post_close(
         let how = one_of(Call::new(handler, user), op)?;
         with(link, Lane::Main, |at: &Link| {
             match how {
-                How::Keep(place) => {
+                How::Keep(kept) => {
                     let slot = Slot::new();
-                    keep(&at.runtime, Posted::Close(Arc::clone(&slot)), place)?;
+                    // SAFETY: the program vouches for its pointers.
+                    unsafe { kept.give(&at.runtime, Posted::Close(Arc::clone(&slot))) }?;
                     at.api.close_with(Handler::new(move |(), ()| {
                         Then::Keep(Arc::clone(&slot)).tell(());
                     }));
@@ -216,6 +222,7 @@ pub unsafe extern "C" fn mdg_test(op: mdg_op, result: *mut i64) -> c_int {
 pub unsafe extern "C" fn mdg_wait(op: mdg_op, timeout_ns: i64, result: *mut i64) -> c_int {
     status(|| {
         let place = Place::new(result, "`result`")?;
+        let timeout_ns = time(timeout_ns)?;
         // SAFETY: the program vouches for its pointers.
         ask(op, timeout_ns, |result| unsafe { place.put(result) })
     })
@@ -231,19 +238,19 @@ pub unsafe extern "C" fn mdg_wait(op: mdg_op, timeout_ns: i64, result: *mut i64)
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_cancel(op: mdg_op) -> i64 {
     count(|| {
-        with(op, Lane::Main, |its: &Op| {
+        ending(op, |its: &Op, take| {
             let mut asked = its.ask()?;
-            take(op)?;
+            take()?;
             asked.cancel()
         })
     })
 }
 
 fn ask(op: mdg_op, timeout_ns: i64, give: impl FnOnce(i64)) -> Result<c_int, Failure> {
-    with(op, Lane::Main, |its: &Op| {
+    ending(op, |its: &Op, take| {
         let Some(outcome) = its.ask()?.wait(timeout_ns) else { return Ok(0) };
         // It may have gone with the runtime meanwhile.
-        let _ = take(op);
+        let _ = take();
         give(number(&its.runtime, outcome).unwrap_or_else(|failure| i64::from(crate::failure::note(failure))));
         Ok(1)
     })
@@ -256,14 +263,7 @@ fn number(runtime: &Arc<Runtime>, outcome: Result<Outcome, Failure>) -> Result<i
         Outcome::Link(api, choice) => {
             let link = Link { runtime: Arc::clone(runtime), api, choice };
             // Handles are below 2^63.
-            add::<Link>(Object::Link(Box::new(link))).map(mdg_handle::cast_signed)
+            Room::take()?.fill::<Link>(Object::Link(Box::new(link))).map(mdg_handle::cast_signed)
         }
     }
-}
-
-fn keep(runtime: &Arc<Runtime>, posted: Posted, place: Place<u64>) -> Result<(), Failure> {
-    let handle = add::<Op>(Object::Op(Box::new(Op::new(runtime, posted))))?;
-    // SAFETY: the program vouches for its pointers.
-    unsafe { place.put(handle) };
-    Ok(())
 }

@@ -3,12 +3,12 @@
 use core::ffi::{c_char, c_int};
 use std::sync::Arc;
 
-use super::arguments::{Place, descriptor, give_text};
+use super::arguments::{descriptor, give_text, opened};
 use super::guard::{be_quiet, count, status};
 use super::types::{mdg_handle, mdg_runtime};
 use crate::codes::{MDG_ETYPE, MDG_OK};
 use crate::failure::Failure;
-use crate::object::{Object, add, all, any, take};
+use crate::object::{Object, all, any, take};
 use crate::runtime::Runtime;
 use crate::{fork, why};
 
@@ -27,15 +27,13 @@ pub extern "C" fn mdg_version() -> *const c_char {
 /// Returns 0, or MDG_EINVAL, MDG_ESYSTEM (no descriptor is free), MDG_EFULL, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
-    status(|| {
-        let place = Place::new(runtime, "`runtime`")?;
+    let make = || {
         be_quiet();
         fork::begin()?;
-        let handle = add::<Arc<Runtime>>(Object::Runtime(Runtime::open()?))?;
-        // SAFETY: the program vouches for its pointers.
-        unsafe { place.put(handle) };
-        Ok(MDG_OK)
-    })
+        Ok(Object::Runtime(Runtime::open()?))
+    };
+    // SAFETY: the program vouches for its pointers.
+    status(|| unsafe { opened::<Arc<Runtime>>(runtime, "`runtime`", make) }.map(|_| MDG_OK))
 }
 
 /// Closes whatever a handle names. The handle is nothing from then on, and no call is refused for being made too late.
@@ -52,7 +50,7 @@ pub unsafe extern "C" fn mdg_runtime_open(runtime: *mut mdg_runtime) -> c_int {
 /// * A watch or a timer: its handler is not called any more, but may be running in another thread.
 ///
 /// Does not block but for what is said above. Returns 0, or MDG_EHANDLE (also where another thread closes the same handle first),
-/// MDG_EBUSY (an operation that another thread waits for), MDG_EFORKED.
+/// MDG_EBUSY (an operation that another thread waits for, a message that another thread is unpacking), MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
     status(|| {
@@ -67,6 +65,11 @@ pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
                 // What it came to is nobody's concern any more.
                 let _ = asked.cancel();
             }
+            Object::Unpacking(unpacking) => {
+                let mut rest = unpacking.rest()?;
+                take(handle)?;
+                *rest = None;
+            }
             other => {
                 take(handle)?;
                 end(other);
@@ -79,7 +82,10 @@ pub extern "C" fn mdg_close(handle: mdg_handle) -> c_int {
 /// What an object does at its end, once its handle is gone.
 fn end(object: &Object) {
     match object {
-        Object::Link(link) => drop(link.api.close()),
+        Object::Link(link) => {
+            drop(link.api.close());
+            link.runtime.leaves(&link.api);
+        }
         Object::Doors(doors) => doors.close(),
         Object::Watch(_, watch) => {
             // SAFETY: the kernel looks the number up; if the program closed it before, it finds nothing that is in the set.
@@ -105,12 +111,7 @@ fn close_runtime(handle: mdg_handle, runtime: &Arc<Runtime>) -> Result<c_int, Fa
         if let Object::Link(link) = &*object {
             link.api.abort();
         }
-        if let Object::Op(op) = &*object
-            && let Ok(mut asked) = op.ask()
-        {
-            let _ = asked.cancel();
-        }
-        // One that another thread waits for ends by itself: what it waits for has ended.
+        object.take_back();
         if take(handle).is_ok() {
             end(&object);
         }

@@ -25,7 +25,7 @@ pub type mdg_packing = mdg_handle;
 /// A message that is being unpacked.
 pub type mdg_unpacking = mdg_handle;
 
-/// A time that never passes.
+/// A time that never passes. Any other negative time is MDG_EINVAL: what is left of a time that has passed is 0.
 pub const MDG_FOREVER: i64 = -1;
 
 /// A function of the program's that is called when something completes or is ready: with what was given beside it (`user`), with the

@@ -1,13 +1,15 @@
-/* Random calls with random arguments from several threads: fuzz SEED CALLS. Nothing may crash, hang, or return a code that there is not.
- * Handles go through one table that all threads take from and put into, so each is used while
- * another thread closes it. */
+/* Random calls with random arguments from eight threads: fuzz SEED CALLS. Nothing may crash, hang, or return a code that there is not;
+ * what cannot be (no place for a result, no text, no buffer, a time below none) is always an error; and once every runtime is closed no
+ * descriptor is left. Handles go through one table that all threads take from and put into, so each is used while another thread closes
+ * it. */
 #include "check.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum { RUNTIME = 1, LINK, ACCEPTOR, OP, WATCH, TIMER, CIRCUIT, PACKING, UNPACKING, KINDS };
-enum { THREADS = 4, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
+enum { THREADS = 8, HANDLES = 8, BUFFERS = 256, ROOM = 4097, LAST_CODE = MDG_EMISMATCH };
 
 /* By the kind that a handle says it is of. */
 static uint64_t handles[KINDS][HANDLES];
@@ -58,6 +60,29 @@ static uint64_t some(struct random *random, uint64_t kind)
     }
 }
 
+/* Every runtime that was opened. */
+static mdg_runtime opened[4096];
+static unsigned count_opened;
+
+static void note_opened(mdg_runtime runtime)
+{
+    unsigned at = __atomic_fetch_add(&count_opened, 1, __ATOMIC_RELAXED);
+    CHECK(at < sizeof opened / sizeof opened[0]);
+    opened[at] = runtime;
+}
+
+/* Descriptors that this process has open. */
+static int descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int count = 0;
+    CHECK(dir != NULL);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
 static int64_t known(int64_t code)
 {
     CHECK(code >= LAST_CODE);
@@ -97,6 +122,29 @@ static const char *some_address(struct random *random)
     return all[draw(random, sizeof all / sizeof all[0])];
 }
 
+/* Calls with something that cannot be, of any handle. */
+static void wrong(struct random *random)
+{
+    char byte = 0;
+    int64_t result = 0, negative = -2 - (int64_t)draw(random, (uint64_t)1 << 62);
+    uint64_t handle = some(random, 1 + draw(random, KINDS - 1)), made = 0;
+    CHECK(known(mdg_listen(handle, NULL, &made)) < 0 && known(mdg_listen(handle, "shm://x", NULL)) < 0);
+    CHECK(known(mdg_connect(handle, "loopback://f0", negative, &made)) < 0 && known(mdg_connect(handle, NULL, 0, &made)) < 0);
+    CHECK(known(mdg_accept(handle, negative, &made)) < 0 && known(mdg_accept(handle, 0, NULL)) < 0);
+    CHECK(known(mdg_read(handle, &byte, 1, negative)) < 0 && known(mdg_read(handle, NULL, 1, 0)) < 0);
+    CHECK(known(mdg_write(handle, &byte, 1, negative)) < 0 && known(mdg_write(handle, &byte, SIZE_MAX, 0)) < 0);
+    CHECK(known(mdg_post_read(handle, &byte, 1, told, NULL, &made)) < 0 && known(mdg_post_write(handle, &byte, 1, NULL, NULL, NULL)) < 0);
+    CHECK(known(mdg_post_connect(handle, NULL, told, NULL, NULL)) < 0 && known(mdg_post_accept(handle, NULL, NULL, NULL)) < 0);
+    CHECK(known(mdg_test(handle, NULL)) < 0 && known(mdg_wait(handle, negative, &result)) < 0);
+    CHECK(known(mdg_turn(handle, negative)) < 0 && known(mdg_watch_open(handle, -1, 1, told, NULL, &made)) < 0);
+    CHECK(known(mdg_watch_open(handle, 0, 1, NULL, NULL, &made)) < 0 && known(mdg_timer_open(handle, 1, 1, NULL, NULL, &made)) < 0);
+    CHECK(known(mdg_set_weight(handle, NULL, 1)) < 0 && known(mdg_circuit_open(handle, ~0u, &made)) < 0);
+    CHECK(known(mdg_circuit_address(handle, NULL)) < 0 && known(mdg_circuit_join(handle, NULL, SIZE_MAX)) < 0);
+    CHECK(known(mdg_begin_packing(handle, -1, 0, &made)) < 0 && known(mdg_begin_packing(handle, 0, 0, NULL)) < 0);
+    CHECK(known(mdg_pack(handle, NULL, 1, MDG_SAFER)) < 0 && known(mdg_unpack(handle, &byte, 1, 17)) < 0);
+    CHECK(known(mdg_begin_unpacking(handle, 0, 0, 0, negative, &made)) < 0 && made == 0 && result == 0);
+}
+
 static void call(struct random *random)
 {
     char text[300];
@@ -104,7 +152,7 @@ static void call(struct random *random)
     static const uint64_t kinds[] = {0,    RUNTIME, RUNTIME, ACCEPTOR, RUNTIME, RUNTIME, RUNTIME, ACCEPTOR, ACCEPTOR, LINK, LINK,
                                      LINK, LINK,    LINK,    LINK,     LINK,    OP,      OP,      OP,       RUNTIME,  RUNTIME, RUNTIME,
                                      WATCH, RUNTIME, LINK,   RUNTIME,  CIRCUIT, CIRCUIT, PACKING, PACKING,  CIRCUIT,  UNPACKING};
-    uint64_t made = 0, what = draw(random, 36), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
+    uint64_t made = 0, what = draw(random, 38), kind = what < sizeof kinds / sizeof kinds[0] ? kinds[what] : 1 + draw(random, KINDS - 1);
     uint64_t handle = some(random, kind);
     char *buf = lent[draw(random, BUFFERS)];
     size_t len = draw(random, ROOM + 1);
@@ -114,8 +162,8 @@ static void call(struct random *random)
     uint64_t *op = by_handler ? NULL : &made;
     switch (what) {
     case 0:
-        if (draw(random, 10) == 0)
-            known(mdg_runtime_open(&made));
+        if (draw(random, 10) == 0 && known(mdg_runtime_open(&made)) == 0)
+            note_opened(made);
         break;
     case 1:
         known(mdg_listen(handle, some_address(random), &made));
@@ -215,6 +263,10 @@ static void call(struct random *random)
         if (known(mdg_unpack(handle, buf, 10, (int)draw(random, 5))) == 0 && draw(random, 2) == 0)
             known(mdg_end_unpacking(handle));
         break;
+    case 32:
+    case 33:
+        wrong(random);
+        break;
     default:
         if (handle >> 56 != RUNTIME || draw(random, 40) == 0)
             known(mdg_close(handle));
@@ -238,17 +290,20 @@ int main(int argc, char **argv)
     pthread_t threads[THREADS];
     struct random randoms[THREADS];
     uint64_t seed;
-    int at;
+    int at, before;
+    unsigned runtime;
     CHECK(argc == 3);
     seed = strtoull(argv[1], NULL, 10);
     calls_each = strtoul(argv[2], NULL, 10);
     printf("seed %llu\n", (unsigned long long)seed);
     for (at = 0; at < 8; at++)
         CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pairs[at]) == 0);
+    before = descriptors();
     for (at = 0; at < HANDLES; at++)
-        if (at < 2)
+        if (at < 2) {
             CHECK(mdg_runtime_open(&handles[RUNTIME][at]) == 0);
-        else
+            note_opened(handles[RUNTIME][at]);
+        } else
             handles[RUNTIME][at] = handles[RUNTIME][at % 2];
     for (at = 0; at < THREADS; at++) {
         randoms[at].state = (seed + 1) * 0x9e3779b97f4a7c15u + (uint64_t)at;
@@ -258,8 +313,9 @@ int main(int argc, char **argv)
         CHECK(pthread_join(threads[at], NULL) == 0);
     printf("%lu of %lu calls went well\n", went_well, calls_each * THREADS);
     CHECK(went_well > calls_each * THREADS / 10);
-    for (at = 0; at < HANDLES; at++)
-        known(mdg_close(handles[RUNTIME][at]));
+    for (runtime = 0; runtime < count_opened; runtime++)
+        known(mdg_close(opened[runtime]));
+    CHECK(descriptors() == before);
     puts("good");
     return 0;
 }
