@@ -58,7 +58,7 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         env.set("MADRIGAL_DAEMON", local_grid::directory());
     }
     mpi::rank_alone(&env, library::find_provider().as_deref()).iter().for_each(|text| out::say(text));
-    let mut prepared = mpi::prepare(&file, library::find_provider().as_deref(), &mut env);
+    let mut prepared = mpi::prepare(&file, rest, library::find_provider().as_deref(), &mut env);
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {
         describe(&file, &env);

@@ -17,13 +17,18 @@ use crate::settings;
 
 /// Where libfabric looks for providers.
 const PROVIDERS: &str = "FI_PROVIDER_PATH";
-/// What Open MPI takes along to other hosts.
+/// What Open MPI takes along to other hosts: since version 5, ...
 const TAKEN_ALONG: &str = "OMPI_MCA_mca_base_env_list";
+/// ... and before, where the other one and `-x` exclude each other. A list from a file ([`TUNE`]) would be lost beside this one.
+const TAKEN_ALONG_4: &str = "OMPI_MCA_mca_base_env_list_internal";
+/// What names such a file to Open MPI's launcher.
+const TUNE: [&str; 2] = ["-tune", "--tune"];
 /// What restricts all of libfabric, also where we use it ourselves.
 const FILTER: &str = "FI_PROVIDER";
 
-/// Prepares the environment for a launcher of MPI. What was done, to be told to who wants to know; nothing for other programs.
-pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
+/// Prepares the environment for a launcher of MPI that is given `words`. What was done, to be told to who wants to know; nothing for other
+/// programs.
+pub(crate) fn prepare(file: &Path, words: &[OsString], provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
     let Some(found) = kind::of(file) else { return Vec::new() };
     if let Some(why) = found.unable {
         return vec![format!("{}: {why}: it is left to its sockets", found.kind.name())];
@@ -47,7 +52,7 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     }
     set.push(format!("{PROVIDERS}={}", add_folder(folder, env).display()));
     if found.kind == Kind::OpenMpi {
-        take_along(env);
+        set.extend(take_along(file, words, env));
     }
     let kept = if kept.is_empty() { String::new() } else { format!("; kept {}", kept.join(" ")) };
     vec![format!("{}: set {}{kept}", found.kind.name(), set.join(" "))]
@@ -127,15 +132,20 @@ fn add_folder(folder: &Path, env: &mut Environment) -> OsString {
     value
 }
 
-/// Open MPI hands its own variables to ranks on other hosts; ours must be named.
-fn take_along(env: &mut Environment) {
-    if env.get(TAKEN_ALONG).is_some_and(|theirs| !theirs.is_empty()) {
-        return;
+/// Open MPI hands its own variables to ranks on other hosts; ours must be named. What was set.
+fn take_along(file: &Path, words: &[OsString], env: &mut Environment) -> Option<String> {
+    let is_orte = kind::is_orte(file);
+    let key = if is_orte { TAKEN_ALONG_4 } else { TAKEN_ALONG };
+    let has_file = is_orte && words.iter().any(|word| TUNE.iter().any(|tune| word == tune));
+    if has_file || env.get(key).is_some_and(|theirs| !theirs.is_empty()) {
+        return None;
     }
     let ours = |key: &OsStr| key == PROVIDERS || key.as_bytes().starts_with(b"MADRIGAL_");
     let names: Vec<&[u8]> =
         env.0.iter().map(|(key, _)| key).filter(|key| ours(key)).map(|key| key.as_bytes()).collect();
-    env.set(TAKEN_ALONG, Some(OsString::from_vec(names.join(&b';'))));
+    let value = OsString::from_vec(names.join(&b';'));
+    env.set(key, Some(value.clone()));
+    Some(format!("{key}={}", value.display()))
 }
 
 #[cfg(test)]
