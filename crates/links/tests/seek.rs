@@ -248,6 +248,17 @@ fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
 }
 
 #[test]
+fn a_message_nobody_knows_of_is_taken_back() {
+    let scene = scene();
+    scene.send();
+    assert!(scene.endpoint.cancel_send(2) && !scene.endpoint.cancel_send(2));
+    let done = scene.look().expect("is told");
+    assert_eq!((done.status, done.token), (Status::Canceled, 2));
+    assert!(scene.worker.flush(Some(0)), "nothing of it waits");
+    assert_eq!(scene.fail(), []);
+}
+
+#[test]
 fn a_driver_that_could_not_be_opened_is_named_where_the_others_have_no_way() {
     let scene = scene();
     lock(&scene.script).refuses = true;

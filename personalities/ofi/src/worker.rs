@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use madrigal::worker_with;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_links::endpoint::Stall;
 use madrigal_links::worker::Worker;
 use madrigal_netaccess::message::LinkError;
 
@@ -88,6 +89,13 @@ pub(crate) fn explain(me: NodeId, to: &NodeAddress, why: &LinkError) -> Option<i
         LinkError::Corrupt { what, .. } => complain(&format!("{us} has given up {them}, which sent nonsense: {what}")),
         _ => None,
     }
+}
+
+/// Tells the user that nothing could be sent to a node for long, and what waits.
+#[cold]
+pub(crate) fn complain_of(me: NodeId, stall: &Stall) {
+    let Stall { to, seconds, what } = stall;
+    complain(&format!("{} could send nothing to {} for {seconds} s: {what}", ourselves(me), whom(to)));
 }
 
 /// Who we are, for people.

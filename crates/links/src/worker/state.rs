@@ -9,6 +9,7 @@ use madrigal_report::ranks::{Counters, Rank, Ranks};
 
 use super::out::{Item, Out};
 use super::wait::Idle;
+use crate::endpoint::Refused;
 use crate::endpoint::credit::Credit;
 use crate::endpoint::state::{Awaited, EndpointState, Many};
 use crate::endpoint::types::{Completion, Kind, PeerId, Status};
@@ -74,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) last: Option<(u16, u16, PeerId)>,
     pub(crate) record: Record,
     pub(crate) credit: Credit,
+    /// Nothing can be sent to it.
+    pub(crate) refused: Option<Refused>,
     /// Operations on memory and numbers that it was asked for and that are not over.
     pub(crate) asked: usize,
 }
@@ -231,6 +234,7 @@ impl Node {
             last: None,
             record: rank.map_or_else(|| Record::Own(Box::default()), Record::Listed),
             credit: Credit::default(),
+            refused: None,
             asked: 0,
         }
     }
