@@ -110,6 +110,13 @@ fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("OMPI_MCA_opal_common_ofi_provider_include", "madrigal"),
             // So that a rank knows the others from the start, and can reach out to one that cannot reach it.
             ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
+            // So that a launcher learns of a host that is cut off, before its ranks have it send there: then it would learn of it no more.
+            ("OMPI_MCA_oob_tcp_keepalive_time", "5"),
+            ("OMPI_MCA_oob_tcp_keepalive_intvl", "2"),
+            ("OMPI_MCA_oob_tcp_keepalive_probes", "5"),
+            ("PRTE_MCA_oob_tcp_keepalive_time", "5"),
+            ("PRTE_MCA_oob_tcp_keepalive_intvl", "2"),
+            ("PRTE_MCA_oob_tcp_keepalive_probes", "5"),
         ],
         Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), (FILTER, "madrigal")],
         Kind::Intel => &[
