@@ -23,10 +23,11 @@ from bed.scenes import SCENES, Scene, world_of
 LIGHT_MPIS = ("mpich", "openmpi4")
 LIGHT_SCENES = ("one", "two", "docker0", "firewall-in", "firewall-out", "blocked", "no-ptrace")
 LIGHT_TESTS = ("ring", "storm", "mixed", "probe", "truncate", "colls", "allreduce", "win", "kill", "kill-fabric", "no-driver", "why", "jobs",
-               "sockets")
+               "sockets", "early", "cut", "flood", "exports", "expired")
 # What takes seconds by its nature is not done everywhere.
 LIGHT_ONLY = {"kill": ("one", "two"), "kill-fabric": ("one", "two"), "no-driver": ("two",), "why": ("two", "no-ptrace"), "jobs": ("one", "two"),
-              "sockets": ("two",), "mixed": ("one", "two", "docker0", "firewall-in", "no-ptrace")}
+              "sockets": ("two",), "early": ("one",), "cut": ("two",), "flood": ("one",), "exports": ("two",), "expired": ("one",),
+              "mixed": ("one", "two", "docker0", "firewall-in", "no-ptrace")}
 
 
 def main() -> int:

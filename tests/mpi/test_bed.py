@@ -70,6 +70,23 @@ class Judging(unittest.TestCase):
         self.assertIn("told twice", judge(good + good, code=1, scene="blocked"))
         self.assertIn("after 15.4", judge(line.format("15.4"), code=1, scene="blocked"))
 
+    def test_who_is_lost_is_named_in_time(self) -> None:
+        told = "figure early code 15 seconds {}\n"
+        line = "madrigal: node 1 on h1 cannot reach node 2 on h1: 10.77.0.1:4: Connection refused (os error 111); and so on\n"
+        self.assertEqual(judge(line + told.format("12.9"), "early", 1), "")
+        self.assertEqual(judge("madrigal: node 1 on h1 has lost node 2 on h1: its process ended, or closed\n", "early", 1), "")
+        self.assertEqual(judge(line, "early", 0), "no error")
+        self.assertIn("after 25.0", judge(line + told.format("25.0"), "early", 1))
+        self.assertIn("no line", judge(line.replace("node 2", "somebody"), "early", 1))
+        silent = "madrigal: node 1 on h1 has had no answer from node 2 on h2 for 8 s: its host, or the network to it, is down\n"
+        self.assertEqual(judge(silent, "cut", 0), "")
+        self.assertIn("no line", judge(silent.replace("on h2", "on h1"), "cut", 1))
+        self.assertIn("no line", judge(line, "cut", 1))
+
+    def test_what_waits_is_told(self) -> None:
+        line = "madrigal: node 1 on h1 could send nothing to node 2 on h1 for 10 s: 65536 KiB of messages wait there for receives\n"
+        self.assertEqual(judge(line + GOOD.replace("ring", "flood"), "flood"), "")
+        self.assertIn("nothing tells", judge(GOOD.replace("ring", "flood"), "flood"))
 
     def test_why_tells_what_refuses_single_copies(self) -> None:
         how, refused = "up shm 1 inbox, single copy\n", "not by single copy: process_vm_readv: Operation not permitted (os error 1)\n"

@@ -24,6 +24,8 @@ struct Script {
     armed: usize,
     /// The link cannot be made.
     fails: bool,
+    /// Where it fails, everybody refused.
+    absent: bool,
     /// It is no driver for such a node.
     refuses: bool,
     /// The number of the link.
@@ -72,10 +74,10 @@ impl Port for Told {
         if !core::mem::take(&mut script.fails) {
             return 0;
         }
-        let down = Link(script.link);
+        let (down, absent) = (Link(script.link), script.absent);
         script.link += 1;
         drop(script);
-        sink.down(down, LinkError::Unreachable { node: them().id, tried: "as told".into() });
+        sink.down(down, LinkError::Unreachable { node: them().id, tried: "as told".into(), absent });
         1
     }
 
@@ -201,6 +203,20 @@ fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
 }
 
 #[test]
+fn who_waits_for_one_that_is_not_there_any_more_hears_of_it() {
+    let scene = scene();
+    lock(&scene.script).absent = true;
+    scene.receive(None);
+    scene.until_asked(1);
+    assert_eq!(scene.fail(), [], "one for anybody waits on");
+    scene.receive(Some(scene.peer));
+    scene.until_asked(2);
+    let done = scene.fail();
+    assert!(matches!(&done[..], [done] if (done.status, done.from) == (Status::Gone, Some(scene.peer))), "{done:?}");
+    assert!(matches!(&scene.worker.lost()[..], [(to, LinkError::Unreachable { .. })] if *to == them()));
+}
+
+#[test]
 fn one_for_anybody_makes_everybody_looked_for() {
     let scene = scene();
     scene.receive(None);
@@ -229,6 +245,17 @@ fn who_sends_while_one_looks_has_the_whole_time_and_an_error_that_says_why() {
     let lost = scene.worker.lost();
     assert!(matches!(&lost[..], [(to, LinkError::Unreachable { tried, .. })] if *to == them() && tried == "as told"));
     assert!(scene.worker.lost().is_empty());
+}
+
+#[test]
+fn a_message_nobody_knows_of_is_taken_back() {
+    let scene = scene();
+    scene.send();
+    assert!(scene.endpoint.cancel_send(2) && !scene.endpoint.cancel_send(2));
+    let done = scene.look().expect("is told");
+    assert_eq!((done.status, done.token), (Status::Canceled, 2));
+    assert!(scene.worker.flush(Some(0)), "nothing of it waits");
+    assert_eq!(scene.fail(), []);
 }
 
 #[test]

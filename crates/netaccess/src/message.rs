@@ -163,6 +163,16 @@ pub enum LinkError {
         node: NodeId,
         /// Address by address.
         tried: String,
+        /// Every address refused at last, and nothing else leads there: most likely its process is not there any more.
+        absent: bool,
+    },
+    /// Nothing has come back for long; the link is not down yet.
+    #[error("node {node} has not answered for {seconds} s")]
+    Silent {
+        /// Who.
+        node: NodeId,
+        /// For how long.
+        seconds: u64,
     },
     /// The peer closed, died or was cut off.
     #[error("node {node} is gone: {why}")]
@@ -192,6 +202,9 @@ pub trait Sink {
 
     /// A link is down for good; told once.
     fn down(&mut self, link: Link, why: LinkError);
+
+    /// The other end of a link, its system too, has not answered for so many seconds; told once each time. The link is not down yet.
+    fn silent(&mut self, _link: Link, _seconds: u64) {}
 
     /// A frame is here whole. The bytes are lent until this returns.
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]);

@@ -23,9 +23,11 @@ pub struct Info {
     pub state: u8,
     _ca_state: u8,
     pub retransmits: u8,
-    _bytes: [u8; 4],
+    /// Probes of a closed window first.
+    bytes: [u8; 4],
     flags: u8,
-    _words: [u32; 13],
+    /// The last one: milliseconds since something was acknowledged.
+    words: [u32; 13],
     pub pmtu: u32,
     _rcv_ssthresh: u32,
     pub rtt: u32,
@@ -54,6 +56,13 @@ impl Info {
     /// much there could have been.
     pub fn rate_is_of_the_program(&self) -> bool {
         self.flags & 1 != 0
+    }
+
+    /// How often the last thing that was sent, or a probe of a closed window, has been sent again, and how many milliseconds ago something
+    /// came that acknowledged anything.
+    pub fn unanswered(&self) -> (u8, u32) {
+        let ([probes, ..], [.., since]) = (self.bytes, self.words);
+        (self.retransmits.max(probes), since)
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::worker_with;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
+use madrigal_links::endpoint::Stall;
 use madrigal_links::worker::Worker;
 use madrigal_netaccess::message::LinkError;
 
@@ -44,14 +46,21 @@ const NUMBERS: i32 = 0x1_0000;
 /// knows it.
 #[cold]
 pub(crate) fn complain(text: &str) -> Option<i32> {
+    note(text, true)
+}
+
+/// Keeps a text for who asks by its number, and tells it to the user the first time if it is to be told.
+fn note(text: &str, aloud: bool) -> Option<i32> {
     let mut said = lock(&SAID);
     if let Some(at) = said.iter().position(|known| known.to_bytes() == text.as_bytes()) {
         return Some(NUMBERS + at as i32);
     }
     let kept = CString::new(text).ok().filter(|_| said.len() < ENOUGH)?;
     said.push(Box::leak(kept.into_boxed_c_str()));
-    let line = format!("madrigal: {text}\n");
-    let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    if aloud {
+        let line = format!("madrigal: {text}\n");
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    }
     Some(NUMBERS + said.len() as i32 - 1)
 }
 
@@ -61,15 +70,43 @@ pub(crate) fn said(number: i32) -> Option<&'static CStr> {
     lock(&SAID).get(at).copied()
 }
 
-/// Tells the user why a node cannot be reached; that it is gone, only the program is told.
+/// Some node was lost.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Tells the user why a node cannot be reached, or is gone though it was still needed. Where one is gone a launcher ends all others, so
+/// of those only the first is told; the program is told of each.
 #[cold]
 pub(crate) fn explain(me: NodeId, to: &NodeAddress, why: &LinkError) -> Option<i32> {
-    let LinkError::Unreachable { node, tried } = why else { return None };
-    let system = rustix::system::uname();
-    let host = system.nodename().to_string_lossy();
-    let hosts = contents("/etc/hosts");
-    let theirs = name_in(&hosts, &to.addresses).map_or_else(String::new, |name| format!(" on {name}"));
-    complain(&format!("node {me} on {host} cannot reach node {node}{theirs}: {tried}"))
+    let (us, them) = (ourselves(me), whom(to));
+    match why {
+        LinkError::Unreachable { tried, .. } => complain(&format!("{us} cannot reach {them}: {tried}")),
+        LinkError::Silent { seconds, .. } => complain(&format!(
+            "{us} has had no answer from {them} for {seconds} s: its host, or the network to it, is down"
+        )),
+        LinkError::Gone { why, .. } => {
+            note(&format!("{us} has lost {them}: {why}"), !LOST.swap(true, Ordering::Relaxed))
+        }
+        LinkError::Corrupt { what, .. } => complain(&format!("{us} has given up {them}, which sent nonsense: {what}")),
+        _ => None,
+    }
+}
+
+/// Tells the user that nothing could be sent to a node for long, and what waits.
+#[cold]
+pub(crate) fn complain_of(me: NodeId, stall: &Stall) {
+    let Stall { to, seconds, what } = stall;
+    complain(&format!("{} could send nothing to {} for {seconds} s: {what}", ourselves(me), whom(to)));
+}
+
+/// Who we are, for people.
+fn ourselves(me: NodeId) -> String {
+    format!("node {me} on {}", rustix::system::uname().nodename().to_string_lossy())
+}
+
+/// Who another one is, and the host where it is.
+fn whom(to: &NodeAddress) -> String {
+    let host = name_in(&contents("/etc/hosts"), &to.addresses).map_or_else(String::new, |name| format!(" on {name}"));
+    format!("node {}{host}", to.id)
 }
 
 /// The host that a list such as /etc/hosts gives one of these addresses to. Nobody is asked: that could take long.

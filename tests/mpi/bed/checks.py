@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Iterator
 
 from bed import programs
-from bed.hosts import AGENT, Unable
+from bed.hosts import AGENT, Unable, ip
 from bed.mpis import HOME, OURS, Job, Mpi, command_line
 from bed.scenes import Scene, World
 
@@ -21,8 +24,11 @@ TESTS: dict[str, tuple[list[str], int]] = {
     "fence": (["fence", "30"], 0), "pingpong": (["pingpong", "5"], 2), "bandwidth": (["bandwidth", "100"], 2), "rate": (["rate", "100"], 2),
     "idle": (["idle", "3"], 2), "late": (["late", "18"], 0), "kill": (["kill", "8"], 0), "kill-large": (["kill", "4000000"], 0),
     "kill-fabric": (["kill", "8"], 0), "no-driver": (["ring", "3"], 0), "why": (["why"], 0), "jobs": (["jobs"], 2), "sockets": (["sockets"], 0),
+    "early": (["early"], 0), "cut": (["cut"], 0), "flood": (["flood", "400000", "14"], 2), "exports": (["exports", "BED_WORD", "told"], 0),
+    "expired": (["expired"], 1),
 }
 HARD = ("ring", "mixed", "colls")
+ENDS = ("early", "cut", "flood", "exports", "expired")
 METHODS = {"kill-fabric": "fabric:tcp", "no-driver": "shm"}
 """Tests whose messages go by these drivers alone: over libfabric's own `tcp`, below ours; and where none reaches the other host."""
 
@@ -35,12 +41,19 @@ class Work:
     ranks: int = 0
 
 
+TWO_JOBS = ("jobs", "expired")
+APART = ("no-driver", "cut")
+"""Tests that need ranks on different hosts."""
 LIMIT_S = 60.0
+LIMITS_S = {"cut": 90.0}
 BLOCKED_S = 20.0
 IDLE_PERCENT = 1.0
 GONE_S = 2.0
 UNREACHABLE_S = 15.0
 HOLD_S = 4.0
+# Who never had a way to a rank is sure only after the time in which one is looked for.
+HOLD_EARLY_S = 25.0
+EARLY_S = 20.0
 # How often a check is tried whose launcher loses what was said.
 ATTEMPTS = 3
 
@@ -75,7 +88,7 @@ def tests_of(scene: Scene) -> list[str]:
         return list(HARD)
     # Which network libfabric's own provider takes, where there are several, is not ours to say.
     plain = scene.name in ("one", "two", "three")
-    return [test for test in TESTS if test not in METHODS or plain and (test != "no-driver" or len(scene.blocks) > 1)]
+    return [test for test in TESTS if test not in (*METHODS, *ENDS) or plain and (test not in APART or len(scene.blocks) > 1)]
 
 
 def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Work | None = None) -> Outcome:
@@ -95,26 +108,35 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
         return outcome("skipped", "of our provider under `madrigal exec` only")
     if test == "kill-fabric" and mpi.name == "impi16":
         return outcome("skipped", "this MPI loads no other provider besides ours")
-    if test == "jobs" and mpi.kind == "openmpi":
+    if test in ("early", "cut", "flood") and provider != OURS:
+        return outcome("skipped", "of our provider only")
+    if test in TWO_JOBS and mpi.kind == "openmpi":
         return outcome("skipped", "jobs of this MPI meet by a server of names only")
+    if test == "expired" and mpi.kind == "impi":
+        return outcome("skipped", "this MPI knows no time-out of MPI_Comm_connect")
+    if test == "exports" and mpi.kind != "openmpi":
+        return outcome("skipped", "only Open MPI's launcher has -x")
     try:
         job = _job(world, scene, mpi, provider, work or Work(tuple(TESTS[test][0]), TESTS[test][1]))
         job.settings = {"MADRIGAL_METHODS": METHODS[test]} if test in METHODS else {}
+        job.exported = {"BED_WORD": "told"} if test == "exports" else {}
     except Unable as why:
         return outcome("skipped", str(why))
     log = world.folder / "log"
     head = world.hosts[scene.head or scene.blocks[0][0]]
-    command = _two_jobs(world, scene, mpi, job) if test == "jobs" else mpi.command(job)
+    command = _two_jobs(world, scene, mpi, job) if test in TWO_JOBS else mpi.command(job)
     for attempt in range(ATTEMPTS):
         start = time.monotonic()
-        code = head.run(command, BLOCKED_S if scene.blocked or scene.hard else LIMIT_S, log)
+        log.write_text("")
+        with _cutting(world, log, scene.blocks[-1][0] if test == "cut" else ""):
+            code = head.run(command, BLOCKED_S if scene.blocked or scene.hard else LIMITS_S.get(test, LIMIT_S), log)
         text = log.read_text(errors="replace")
         reason = _judge(scene, mpi, test, provider, job, code, text, time.monotonic() - start)
         if attempt + 1 == ATTEMPTS or not (reason and test.startswith("kill") and _lost(mpi, code, text)):
             break
         world.reset()
     if not reason and code is not None:
-        reason = _left(world)
+        reason = _left(world, test)
     if reason and not reason.startswith("skipped"):
         if code is None:
             text += _stacks(world)
@@ -126,13 +148,38 @@ def run(world: World, scene: Scene, mpi: Mpi, test: str, provider: str, work: Wo
     return outcome("FAILED" if reason else "pass", reason or "; ".join(figures[-1:]), figures)
 
 
+@contextmanager
+def _cutting(world: World, log: Path, host: str) -> Iterator[None]:
+    """Takes a host, where one is named, off the network once a rank says so; at the end it is back."""
+    over = threading.Event()
+    card = f"{world.lan.name}-{host}"
+
+    def cut() -> None:
+        while not over.wait(0.05):
+            if "figure cut me" in log.read_text(errors="replace"):
+                ip("link", "set", card, "down")
+                return
+
+    watch = threading.Thread(target=cut)
+    if host:
+        watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if host:
+            watch.join()
+            ip("link", "set", card, "up")
+            time.sleep(1)
+
+
 def _job(world: World, scene: Scene, mpi: Mpi, provider: str, work: Work) -> Job:
     wanted = work.ranks
     program = [programs.bed(mpi), *work.words, *([str(command_line())] if work.words[0] == "why" else [])]
     if scene.refuse:
         program.insert(0, programs.refuse())
-    if work.words[0] == "kill":
-        program[:0] = [programs.hold(), f"{HOLD_S:.0f}"]
+    if hold := {"kill": HOLD_S, "early": HOLD_EARLY_S}.get(work.words[0]):
+        program[:0] = [programs.hold(), f"{hold:.0f}"]
     blocks = list(scene.blocks)
     if wanted and wanted != scene.ranks:
         share = max(wanted // len(blocks), 1)
@@ -164,6 +211,8 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
     if test == "no-driver":
         told = re.search(r"cannot reach node .*shm: no such node on this host", text)
         return "" if code != 0 and told else f"ended with {code} without the reason: {_told(text)}"
+    if test in ("early", "cut"):
+        return _judge_lost(test, code, text)
     if test.startswith("kill"):
         return _judge_kill(mpi, job, code, text, seconds)
     if skipped := re.search(r"^skipped \S+ (.*)$", text, re.MULTILINE):
@@ -177,9 +226,23 @@ def _judge(scene: Scene, mpi: Mpi, test: str, provider: str, job: Job, code: int
             return f"an idle rank uses {used[1]} % of a processor"
         if test == "why":
             return _judge_why(scene, text)
-        if test == "jobs" and len(re.findall(r"^ok jobs ", text, re.MULTILINE)) != 2:
+        if test == "flood" and not re.search(r"^madrigal: node \S+ on \S+ .* for \d+ s: .*wait there for receives", text, re.MULTILINE):
+            return "nothing tells what waits"
+        if test in TWO_JOBS and len(re.findall(rf"^ok {test} ", text, re.MULTILINE)) != 2:
             return "one of the two jobs did not say that it went well"
     return ""
+
+
+def _judge_lost(test: str, code: int, text: str) -> str:
+    """An end, in time, and a line that names the peer with its host, and what showed that it is gone."""
+    # Open MPI 5's launcher ends with 0 where it has lost one of its daemons.
+    if code == 0 and test != "cut":
+        return "no error"
+    there, shown = (r"\S+ on h2", "is down|no answer from its host") if test == "cut" else (r"\S+ on h\d", "Connection refused|its process ended|closed")
+    if not re.search(rf"^madrigal: node \S+ on \S+ (?:cannot reach|has lost|has had no answer from) node {there}.*: .*(?:{shown})", text, re.MULTILINE):
+        return f"no line names the peer: {_told(text)}"
+    late = [seconds for seconds in re.findall(r"^figure early code \d+ seconds ([0-9.]+)", text, re.MULTILINE) if float(seconds) > EARLY_S]
+    return f"rank 0 learnt of it after {late[0]} s" if late else ""
 
 
 def _judge_blocked(text: str) -> str:
@@ -228,10 +291,15 @@ def _lost(mpi: Mpi, code: int | None, text: str) -> bool:
     return mpi.kind in ("mpich", "impi") and code not in (None, 0) and not re.search(r"^figure |Abort\(|FAILED", text, re.MULTILINE)
 
 
-def _left(world: World) -> str:
-    """What is left of it, after a while."""
-    deadline = time.monotonic() + 5
-    while (left := world.remains()) and time.monotonic() < deadline:
+def _left(world: World, test: str) -> str:
+    """What is left of it, after a while. Where a launcher has lost a host it kills all ranks at once, and the table in which they would
+    have met stays for the next program that is wrapped to remove."""
+    deadline = time.monotonic() + (20 if test == "cut" else 5)
+
+    def remains() -> list[str]:
+        return [what for what in world.remains() if test != "cut" or "/offers-" not in what]
+
+    while (left := remains()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return f"left: {', '.join(left)[:200]}" if left else ""
 

@@ -45,6 +45,8 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     """Keys of ours that `madrigal exec` is to find."""
+    exported: dict[str, str] = field(default_factory=dict)
+    """Variables of the launcher that it is told to hand to the ranks (Open MPI's `-x`)."""
 
     @property
     def ranks(self) -> int:
@@ -100,11 +102,12 @@ class Mpi:
         """A shell command that starts the job from one of its hosts (or a further one)."""
         build = {"mpich": self._hydra, "impi": self._hydra, "openmpi": self._openmpi}[self.kind]
         if not self._types(job):
-            environment = {**self.environment(job.provider), **job.environment}
+            environment = {**self.environment(job.provider), **job.environment, **job.exported}
             words = [*_assigned(environment), *build(job, environment)]
             return shlex.join(words + job.program)
         # Nothing is said of the provider; what the program itself is to see is said behind the launcher.
-        words = [*_assigned(dict(self.variables) | _handed_on() | job.settings), str(command_line()), "exec", "--", *build(job, {})]
+        variables = dict(self.variables) | _handed_on() | job.settings | job.exported
+        words = [*_assigned(variables), str(command_line()), "exec", "--", *build(job, job.exported)]
         return shlex.join(words + (_assigned(job.environment) if job.environment else []) + job.program)
 
     def _types(self, job: Job) -> bool:

@@ -16,7 +16,7 @@ SOURCES = Path(__file__).resolve().parent.parent / "programs"
 # Headers beyond an MPI's, with the packages that have them.
 TOGETHER_NEEDS = (("/usr/include/omniORB4/CORBA.h", "libomniorb4-dev"), ("/usr/include/stdsoap2.h", "libgsoap-dev"))
 ARRAYS_NEEDS = (("/usr/include/ga.h", "libglobalarrays-dev"),)
-MPI_SOURCES = ("bed.c", "pairs.c", "groups.c", "windows.c", "figures.c")
+MPI_SOURCES = ("bed.c", "pairs.c", "groups.c", "windows.c", "figures.c", "ends.c")
 
 
 def bed(mpi: Mpi) -> str:

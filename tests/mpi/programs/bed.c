@@ -17,6 +17,8 @@ static const struct {
     {"win", test_win},             {"fence", test_fence},       {"pingpong", test_pingpong}, {"bandwidth", test_bandwidth},
     {"rate", test_rate},           {"idle", test_idle},         {"kill", test_kill},         {"sockets", test_sockets},
     {"late", test_late},           {"brief", test_brief},       {"why", test_why},           {"jobs", test_jobs},
+    {"early", test_early},         {"cut", test_cut},           {"flood", test_flood},       {"exports", test_exports},
+    {"expired", test_expired},
 };
 
 void fail(const char *format, ...) {

@@ -68,5 +68,10 @@ void test_idle(int count, char **arguments);
 void test_late(int count, char **arguments);
 void test_kill(int count, char **arguments);
 void test_why(int count, char **arguments);
+void test_early(int count, char **arguments);
+void test_cut(int count, char **arguments);
+void test_flood(int count, char **arguments);
+void test_exports(int count, char **arguments);
+void test_expired(int count, char **arguments);
 
 #endif

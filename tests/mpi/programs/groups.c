@@ -204,6 +204,44 @@ void test_jobs(int count, char **arguments) {
         MPI_Close_port(port);
 }
 
+/* An attempt to connect that nobody accepts ends when its time is over. */
+static void connect_in_vain(char *port) {
+    MPI_Comm other;
+    MPI_Info info;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "timeout", "2");
+    double begin = now();
+    int code = MPI_Comm_connect(port, info, 0, MPI_COMM_SELF, &other);
+    CHECK(code != MPI_SUCCESS, "connected though nobody accepts");
+    CHECK(now() < begin + 4.5, "code %d only after %.1f s", code, now() - begin);
+    MPI_Info_free(&info);
+}
+
+/* expired open|join FILE: one job opens a port and accepts nobody, first while it looks at nothing, then while it looks for messages. */
+void test_expired(int count, char **arguments) {
+    CHECK(count > 2, "bed expired open|join FILE");
+    char port[MPI_MAX_PORT_NAME] = "";
+    int found;
+    if (strcmp(arguments[1], "open") == 0) {
+        leave_port(arguments[2], port);
+        sleep(6);
+        for (double end = now() + 8; now() < end; usleep(1000))
+            MPI_Iprobe(MPI_ANY_SOURCE, 77, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+        return;
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    find_port(arguments[2], port, sizeof port);
+    double begin = now();
+    connect_in_vain(port);
+    for (; now() < begin + 7.5; usleep(1000))
+        MPI_Iprobe(MPI_ANY_SOURCE, 77, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+    connect_in_vain(port);
+    /* MPICH's MPI_Finalize asserts, after an attempt in vain, that there was none. */
+    printf("ok expired %d\n", ranks);
+    fflush(stdout);
+    _exit(0);
+}
+
 /* Connections of this process to other addresses than its own, by IPv4 or IPv6. */
 int connections(void) {
     static const char *tables[] = {"/proc/self/net/tcp", "/proc/self/net/tcp6"};

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
         mpi::prepare_rank(provider.as_deref(), &mut env)
     } else {
         mpi::rank_alone(&env, provider.as_deref()).iter().for_each(|text| out::say(text));
-        mpi::prepare(&file, provider.as_deref(), &mut env)
+        mpi::prepare(&file, rest, provider.as_deref(), &mut env)
     };
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {

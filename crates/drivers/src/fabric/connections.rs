@@ -187,7 +187,7 @@ impl FabricPort {
                     let why = peer.trouble.clone().unwrap_or_else(|| "no answer".to_owned());
                     let at = self.wire.text(&peer.name);
                     let tried = format!("{} at {at}: {why}", self.provider);
-                    let why = LinkError::Unreachable { node, tried };
+                    let why = LinkError::Unreachable { node, tried, absent: false };
                     self.untold.push((link, why.clone()));
                     self.close(link, why);
                 }

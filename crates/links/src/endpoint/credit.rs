@@ -86,7 +86,30 @@ impl Credit {
     }
 }
 
+/// What is left of what may be sent.
+pub(crate) struct Room {
+    /// Bytes, and what keeping them costs, that were sent whole and no receive took.
+    pub(crate) eager_used: i64,
+    pub(crate) eager_left: bool,
+    pub(crate) announced_left: bool,
+}
+
 impl Node {
+    /// What may still be sent to it.
+    pub(crate) fn room(&self) -> Room {
+        let Credit { eager, rendezvous } = &self.credit;
+        Room {
+            eager_used: eager.window.saturating_sub(eager.room),
+            eager_left: eager.room > 0,
+            announced_left: rendezvous.room > 0,
+        }
+    }
+
+    /// What was sent is taken back.
+    pub(crate) fn unsends(&mut self, load: Load) {
+        self.credit.account(load).room += load.cost();
+    }
+
     /// Whether a message may be sent whole.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {

@@ -22,6 +22,7 @@ pub(crate) mod matching;
 mod post;
 pub(crate) mod remote;
 mod rma;
+mod stall;
 pub(crate) mod state;
 pub(crate) mod types;
 pub(crate) mod wire;
@@ -34,6 +35,8 @@ use madrigal_netaccess::message::LinkError;
 use madrigal_sys::time;
 
 use crate::worker::Worker;
+pub(crate) use stall::Refused;
+pub use stall::Stall;
 pub use types::{
     Atomic, Claim, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Receive, Region, Seen, Send,
     Status, Wanted,
@@ -114,6 +117,12 @@ impl Endpoint {
         self.worker.core().has_room(self.channel, to)
     }
 
+    /// To be called by who was refused with [`PostError::Again`]: what waits, once nothing could be sent to that peer for ten seconds in
+    /// which it was tried again and again. It is told once, until something is sent again.
+    pub fn stalled(&self, to: PeerId) -> Option<Stall> {
+        self.worker.core().stalled(self.channel, to)
+    }
+
     /// Posts a buffer for a message.
     #[inline]
     pub fn receive(&self, receive: &Receive<'_>) -> Result<(), PostError> {
@@ -147,6 +156,12 @@ impl Endpoint {
     /// Takes a posted receive back that got no message yet: it completes as [`Status::Canceled`]. False: there is none of that token.
     pub fn cancel(&self, token: u64) -> bool {
         self.worker.core().cancel(self.channel, token)
+    }
+
+    /// Takes a message back of which the peer knows nothing yet: it completes as [`Status::Canceled`], and its buffers are free. False: there
+    /// is none of that token, or it is too late.
+    pub fn cancel_send(&self, token: u64) -> bool {
+        self.worker.core().cancel_send(self.channel, token)
     }
 
     /// Lets peers reach memory, through every endpoint of the same space.

@@ -172,7 +172,7 @@ impl Core {
         let key = self.sending(channel, send, node, false);
         let head = message_head(What::Rendezvous, send, 0, theirs, channel);
         let head = head.word(key).word(len as u64).maybe(send.tag).maybe(send.data);
-        self.state.queue(node, head, pieces);
+        self.state.queue_item(node, Item::copied(head, pieces, Some(key)));
         Ok(Posted::Pending)
     }
 
@@ -352,6 +352,28 @@ impl Core {
             .find_map(|tagged| self.state.take_posted(channel, tagged, None, |posted| posted == token));
         let Some(completion) = found else { return false };
         self.state.complete(channel, Completion { status: Status::Canceled, ..completion });
+        true
+    }
+
+    /// See [`Endpoint::cancel_send`].
+    pub(super) fn cancel_send(&mut self, channel: u16, token: u64) -> bool {
+        let meant = |op: &Op| op.channel == channel && !op.silent && op.completion.token == token;
+        let keys = self.state.ops.keys(|op| meant(op) && matches!(op.does, Does::Send { .. }));
+        let Some(&key) = keys.first() else { return false };
+        let Some(Op { node, reading, does: Does::Send { pieces, .. }, .. }) = self.state.ops.get(key) else {
+            return false;
+        };
+        let load = if *reading {
+            Load::Eager(pieces.len())
+        } else {
+            Load::Rendezvous(write_pieces(pieces).len() / RENDEZVOUS_PIECE)
+        };
+        let to = &mut self.state.nodes[*node as usize];
+        if !to.out.take_back(key) {
+            return false;
+        }
+        to.unsends(load);
+        self.state.end(key, Some(Status::Canceled));
         true
     }
 

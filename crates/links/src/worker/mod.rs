@@ -198,12 +198,12 @@ impl Worker {
         core.state.nodes.iter().map(|node| core.describe(node)).collect()
     }
 
-    /// Nodes that could not be reached since this was asked last: where each should have been, and why.
+    /// Nodes that could not be reached, or did not answer, since this was asked last: where each should be, and why.
     pub fn lost(&self) -> Vec<(NodeAddress, LinkError)> {
         let mut core = self.core();
         let lost = core::mem::take(&mut core.state.lost);
-        let told = |node: &state::Node| Some((node.address.clone()?, node.why.clone()?));
-        lost.into_iter().filter_map(|node| told(core.state.nodes.get(node as usize)?)).collect()
+        let address = |node: u32| core.state.nodes.get(node as usize)?.address.clone();
+        lost.into_iter().filter_map(|(node, why)| Some((address(node)?, why))).collect()
     }
 
     #[inline]
@@ -254,7 +254,11 @@ impl Core {
     pub(crate) fn link(&mut self, node: u32) -> Result<(), LinkError> {
         let to = &mut self.state.nodes[node as usize];
         let Some(address) = to.address.clone() else {
-            return Err(LinkError::Unreachable { node: to.id, tried: "its address is not known".into() });
+            return Err(LinkError::Unreachable {
+                node: to.id,
+                tried: "its address is not known".into(),
+                absent: false,
+            });
         };
         while let Some(slot) = self.ports.get_mut(self.state.nodes[node as usize].tried) {
             let to = &mut self.state.nodes[node as usize];
@@ -276,7 +280,7 @@ impl Core {
             // No port takes it; one that could not be opened might have.
             let all = to.rejected.iter().chain(&self.refused);
             let tried: Vec<_> = all.map(|(name, why)| format!("{name}: {why}")).collect();
-            LinkError::Unreachable { node: to.id, tried: tried.join("; ") }
+            LinkError::Unreachable { node: to.id, tried: tried.join("; "), absent: false }
         }))
     }
 

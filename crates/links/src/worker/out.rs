@@ -126,6 +126,15 @@ impl Out {
         self.current = Some((item, skip));
     }
 
+    /// Takes out the frame of an operation, if nothing of it was sent; whether there was one.
+    pub(crate) fn take_back(&mut self, key: Key) -> bool {
+        let Some(at) = self.queue.iter().position(|item| item.then == Some(key)) else { return false };
+        if let Some(item) = self.queue.remove(at) {
+            self.held -= item.held();
+        }
+        true
+    }
+
     pub(crate) fn clear(&mut self) {
         self.current = None;
         self.queue.clear();

@@ -36,6 +36,19 @@ impl EventSink<'_> {
         Some(&mut self.state.links.get_mut(self.port)?.get_mut(link.0 as usize)?.placed)
     }
 
+    /// A node was only looked for, and there is no way to it. Who sends to it later, or is sent something by it, may have more luck; but
+    /// where nobody is any more, nothing comes from there, and who waits for that node alone hears of it.
+    #[cold]
+    fn not_found(&mut self, node: u32) {
+        let peer = &mut self.state.nodes[node as usize];
+        match peer.why.take() {
+            Some(why @ LinkError::Unreachable { absent: true, .. }) if self.state.is_awaited(node) => {
+                self.state.fail(node, why);
+            }
+            _ => self.state.nodes[node as usize].try_anew(),
+        }
+    }
+
     fn look(&mut self, came: &Came<'_>, body: &[u8]) {
         let state = &mut *self.state;
         let sense = match came.head.what {
@@ -94,10 +107,16 @@ impl Sink for EventSink<'_> {
             peer.tried = port + 1;
             peer.why = Some(why);
             if peer.out.is_clear() && peer.tried >= ports {
-                // Nobody sends to it: who does, begins anew.
-                peer.try_anew();
+                self.not_found(node);
             }
             self.state.attend(node);
+        }
+    }
+
+    fn silent(&mut self, link: Link, seconds: u64) {
+        if let Some(node) = self.node(link) {
+            let why = LinkError::Silent { node: self.state.nodes[node as usize].id, seconds };
+            self.state.lost.push((node, why));
         }
     }
 

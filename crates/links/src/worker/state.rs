@@ -9,8 +9,9 @@ use madrigal_report::ranks::{Counters, Rank, Ranks};
 
 use super::out::{Item, Out};
 use super::wait::Idle;
+use crate::endpoint::Refused;
 use crate::endpoint::credit::Credit;
-use crate::endpoint::state::{EndpointState, Many};
+use crate::endpoint::state::{Awaited, EndpointState, Many};
 use crate::endpoint::types::{Completion, Kind, PeerId, Status};
 use crate::endpoint::wire::{Ended, Head, Message, What};
 use crate::memory::{Block, Pieces};
@@ -45,8 +46,8 @@ pub(crate) struct State {
     pub(crate) pending: Vec<u32>,
     /// Buffers of small messages, to be used again.
     pub(crate) spare: Vec<Vec<u8>>,
-    /// Nodes that could not be reached, until somebody asked for them.
-    pub(crate) lost: Vec<u32>,
+    /// Nodes that could not be reached, or do not answer, and how, until somebody asked for them.
+    pub(crate) lost: Vec<(u32, LinkError)>,
     /// Where others can read of our nodes; `None`: nowhere.
     pub(crate) ranks: Option<Ranks>,
     /// Nodes whose record there is stale.
@@ -74,6 +75,8 @@ pub(crate) struct Node {
     pub(crate) last: Option<(u16, u16, PeerId)>,
     pub(crate) record: Record,
     pub(crate) credit: Credit,
+    /// Nothing can be sent to it.
+    pub(crate) refused: Option<Refused>,
     /// Operations on memory and numbers that it was asked for and that are not over.
     pub(crate) asked: usize,
 }
@@ -231,6 +234,7 @@ impl Node {
             last: None,
             record: rank.map_or_else(|| Record::Own(Box::default()), Record::Listed),
             credit: Credit::default(),
+            refused: None,
             asked: 0,
         }
     }
@@ -372,7 +376,7 @@ impl State {
         }
         lost.route = Route::Down;
         if matches!(why, LinkError::Unreachable { .. }) {
-            self.lost.push(node);
+            self.lost.push((node, why.clone()));
         }
         lost.why = Some(why);
         self.stale.push(node);
@@ -392,6 +396,15 @@ impl State {
         for channel in 0..self.endpoints.len() as u32 {
             self.fail_receives(channel as u16, node);
         }
+    }
+
+    /// Whether a receive waits for messages of that node alone.
+    pub(crate) fn is_awaited(&self, node: u32) -> bool {
+        let mut found = false;
+        for endpoint in self.endpoints.iter().flatten() {
+            endpoint.awaited(&mut |awaited, how| found |= awaited == node && how == Awaited::Itself);
+        }
+        found
     }
 
     /// The links by which bodies are just arriving in buffers of an endpoint.

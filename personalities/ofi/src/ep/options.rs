@@ -1,4 +1,4 @@
-//! Options of endpoints, and taking receives back.
+//! Options of endpoints, and taking receives and sends back.
 
 use std::ffi::{c_int, c_void};
 
@@ -34,11 +34,18 @@ unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
         // SAFETY: a live endpoint of ours.
         let inner = unsafe { EpObject::of(ep) };
         let found = inner.with(|it, _| {
-            let mut mine =
-                it.bindings.requests.iter().filter(|(_, r)| r.role == Role::Recv && r.context == context as usize);
-            let token = mine.next().map(|(at, _)| at as u64).ok_or(libc::ENOENT)?;
+            let token = |role: Role| {
+                let mut mine =
+                    it.bindings.requests.iter().filter(|(_, r)| r.role == role && r.context == context as usize);
+                mine.next().map(|(at, _)| at as u64)
+            };
             // If it is too late for that, the completion is on its way.
-            it.link.cancel(token).then_some(()).ok_or(libc::ENOENT)
+            let found = match (token(Role::Recv), token(Role::Send)) {
+                (Some(receive), _) => it.link.cancel(receive),
+                (None, Some(send)) => it.link.cancel_send(send),
+                (None, None) => false,
+            };
+            found.then_some(()).ok_or(libc::ENOENT)
         });
         super::code(found)
     })

@@ -57,7 +57,18 @@ impl EpState {
             delivery: message.flags & DELIVERY_COMPLETE != 0,
         };
         let posted = self.link.send(&send);
+        if posted == Err(PostError::Again) {
+            self.tell_stall(to);
+        }
         self.posted(posted, token, &request, queues)
+    }
+
+    /// Tells the user what waits, once nothing could be sent for long.
+    #[cold]
+    fn tell_stall(&self, to: PeerId) {
+        if let Some(stall) = self.link.stalled(to) {
+            crate::worker::complain_of(self.link.worker().address().id, &stall);
+        }
     }
 
     /// The peer an operation is for, once those before it are over if it is fenced.

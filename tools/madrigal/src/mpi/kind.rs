@@ -69,6 +69,11 @@ pub(super) fn of(file: &Path) -> Option<Found> {
     Some(Found { kind, unable: (!able).then_some("it was built without libfabric") })
 }
 
+/// Whether a launcher of Open MPI is one of those before version 5.
+pub(super) fn is_orte(file: &Path) -> bool {
+    file.canonicalize().is_ok_and(|real| real.file_name() == Some(OsStr::new("orterun")))
+}
+
 /// Where the libraries of an installation may be.
 fn libraries(prefix: &Path) -> Vec<PathBuf> {
     let mut all: Vec<_> = ["lib", "lib64", "lib/release"].iter().map(|place| prefix.join(place)).collect();

@@ -17,13 +17,18 @@ use crate::settings;
 
 /// Where libfabric looks for providers.
 const PROVIDERS: &str = "FI_PROVIDER_PATH";
-/// What Open MPI takes along to other hosts.
+/// What Open MPI takes along to other hosts: since version 5, ...
 const TAKEN_ALONG: &str = "OMPI_MCA_mca_base_env_list";
+/// ... and before, where the other one and `-x` exclude each other. A list from a file ([`TUNE`]) would be lost beside this one.
+const TAKEN_ALONG_4: &str = "OMPI_MCA_mca_base_env_list_internal";
+/// What names such a file to Open MPI's launcher.
+const TUNE: [&str; 2] = ["-tune", "--tune"];
 /// What restricts all of libfabric, also where we use it ourselves.
 const FILTER: &str = "FI_PROVIDER";
 
-/// Prepares the environment for a launcher of MPI. What was done, to be told to who wants to know; nothing for other programs.
-pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
+/// Prepares the environment for a launcher of MPI that is given `words`. What was done, to be told to who wants to know; nothing for other
+/// programs.
+pub(crate) fn prepare(file: &Path, words: &[OsString], provider: Option<&Path>, env: &mut Environment) -> Vec<String> {
     let Some(found) = kind::of(file) else { return Vec::new() };
     if let Some(why) = found.unable {
         return vec![format!("{}: {why}: it is left to its sockets", found.kind.name())];
@@ -31,11 +36,11 @@ pub(crate) fn prepare(file: &Path, provider: Option<&Path>, env: &mut Environmen
     let Some(folder) = provider.and_then(Path::parent) else {
         return vec![format!("{}: no libmadrigal-fi.so: build it with `make build`", found.kind.name())];
     };
-    let told = settle(found.kind.name(), wanted(found.kind), folder, env);
-    if found.kind == Kind::OpenMpi {
-        take_along(env);
-    }
-    vec![told]
+    let more = |env: &mut Environment| match found.kind {
+        Kind::OpenMpi => take_along(file, words, env),
+        Kind::Mpich | Kind::Intel => None,
+    };
+    vec![settle(found.kind, folder, env, more)]
 }
 
 /// The same for one rank of a launcher of ours: of which MPI it will be is not known yet.
@@ -43,15 +48,20 @@ pub(crate) fn prepare_rank(provider: Option<&Path>, env: &mut Environment) -> Ve
     let Some(folder) = provider.and_then(Path::parent) else {
         return vec!["MPI: no libmadrigal-fi.so: build it with `make build`".to_owned()];
     };
-    [Kind::Mpich, Kind::Intel].map(|kind| settle(kind.name(), wanted(kind), folder, env)).to_vec()
+    [Kind::Mpich, Kind::Intel].map(|kind| settle(kind, folder, env, |_| None)).to_vec()
 }
 
-/// Sets what is wanted and not set. What was done.
-fn settle(name: &str, wanted: &[(&str, &str)], folder: &Path, env: &mut Environment) -> String {
+/// Sets what is wanted and not set, and what `more` sets. What was done.
+fn settle(
+    kind: Kind,
+    folder: &Path,
+    env: &mut Environment,
+    more: impl FnOnce(&mut Environment) -> Option<String>,
+) -> String {
     let mut set = Vec::new();
     let mut kept = Vec::new();
     let methods = settings::read(&env.0).0.methods;
-    for &(key, value) in wanted {
+    for &(key, value) in wanted(kind) {
         match env.get(key) {
             Some(theirs) if !theirs.is_empty() => kept.push(format!("{key}={}", theirs.display())),
             _ => {
@@ -63,8 +73,9 @@ fn settle(name: &str, wanted: &[(&str, &str)], folder: &Path, env: &mut Environm
         }
     }
     set.push(format!("{PROVIDERS}={}", add_folder(folder, env).display()));
+    set.extend(more(env));
     let kept = if kept.is_empty() { String::new() } else { format!("; kept {}", kept.join(" ")) };
-    format!("{name}: set {}{kept}", set.join(" "))
+    format!("{}: set {}{kept}", kind.name(), set.join(" "))
 }
 
 /// What launchers set for each rank that they start.
@@ -119,6 +130,13 @@ fn wanted(kind: Kind) -> &'static [(&'static str, &'static str)] {
             ("OMPI_MCA_opal_common_ofi_provider_include", "madrigal"),
             // So that a rank knows the others from the start, and can reach out to one that cannot reach it.
             ("OMPI_MCA_mpi_add_procs_cutoff", "1048576"),
+            // So that a launcher learns of a host that is cut off, before its ranks have it send there: then it would learn of it no more.
+            ("OMPI_MCA_oob_tcp_keepalive_time", "5"),
+            ("OMPI_MCA_oob_tcp_keepalive_intvl", "2"),
+            ("OMPI_MCA_oob_tcp_keepalive_probes", "5"),
+            ("PRTE_MCA_oob_tcp_keepalive_time", "5"),
+            ("PRTE_MCA_oob_tcp_keepalive_intvl", "2"),
+            ("PRTE_MCA_oob_tcp_keepalive_probes", "5"),
         ],
         Kind::Mpich => &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), (FILTER, "madrigal")],
         Kind::Intel => &[
@@ -141,15 +159,20 @@ fn add_folder(folder: &Path, env: &mut Environment) -> OsString {
     value
 }
 
-/// Open MPI hands its own variables to ranks on other hosts; ours must be named.
-fn take_along(env: &mut Environment) {
-    if env.get(TAKEN_ALONG).is_some_and(|theirs| !theirs.is_empty()) {
-        return;
+/// Open MPI hands its own variables to ranks on other hosts; ours must be named. What was set.
+fn take_along(file: &Path, words: &[OsString], env: &mut Environment) -> Option<String> {
+    let is_orte = kind::is_orte(file);
+    let key = if is_orte { TAKEN_ALONG_4 } else { TAKEN_ALONG };
+    let has_file = is_orte && words.iter().any(|word| TUNE.iter().any(|tune| word == tune));
+    if has_file || env.get(key).is_some_and(|theirs| !theirs.is_empty()) {
+        return None;
     }
     let ours = |key: &OsStr| key == PROVIDERS || key.as_bytes().starts_with(b"MADRIGAL_");
     let names: Vec<&[u8]> =
         env.0.iter().map(|(key, _)| key).filter(|key| ours(key)).map(|key| key.as_bytes()).collect();
-    env.set(TAKEN_ALONG, Some(OsString::from_vec(names.join(&b';'))));
+    let value = OsString::from_vec(names.join(&b';'));
+    env.set(key, Some(value.clone()));
+    Some(format!("{key}={}", value.display()))
 }
 
 #[cfg(test)]

@@ -100,18 +100,36 @@ fn what_the_user_set_stays() {
     let tree = Tree::new("set", &[("bin/mpirun", ""), ("bin/ompi_info", ""), ("lib/openmpi/mca_mtl_ofi.so", "")]);
     let provider = Path::new("/p/lib/libmadrigal-fi.so");
     let mut env = environment(&[("OMPI_MCA_pml", "ob1"), ("FI_PROVIDER_PATH", "/theirs"), ("MADRIGAL_METHODS", "shm")]);
-    let told = prepare(&tree.0.join("bin/mpirun"), Some(provider), &mut env);
+    let told = prepare(&tree.0.join("bin/mpirun"), &[], Some(provider), &mut env);
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("kept OMPI_MCA_pml=ob1") && told[0].contains("set OMPI_MCA_mtl=ofi"), "{told:?}");
     assert_eq!(env.get("OMPI_MCA_pml"), Some("ob1".as_ref()));
     assert_eq!(env.get("FI_PROVIDER_PATH"), Some("/theirs:/p/lib".as_ref()));
     assert_eq!(env.get(TAKEN_ALONG), Some("FI_PROVIDER_PATH;MADRIGAL_METHODS".as_ref()));
-    prepare(&tree.0.join("bin/mpirun"), Some(provider), &mut env);
+    prepare(&tree.0.join("bin/mpirun"), &[], Some(provider), &mut env);
     assert_eq!(env.get("FI_PROVIDER_PATH"), Some("/theirs:/p/lib".as_ref()));
     let mut env = environment(&[]);
-    assert!(prepare(Path::new("/bin/sh"), Some(provider), &mut env).is_empty());
-    assert!(prepare(&tree.0.join("bin/mpirun"), None, &mut env)[0].contains("make build"));
+    assert!(prepare(Path::new("/bin/sh"), &[], Some(provider), &mut env).is_empty());
+    assert!(prepare(&tree.0.join("bin/mpirun"), &[], None, &mut env)[0].contains("make build"));
     assert!(env.0.is_empty());
+}
+
+#[test]
+fn what_is_taken_along_leaves_the_users_own_ways_open() {
+    let plugin = "lib/x86_64-linux-gnu/openmpi/lib/openmpi3/mca_mtl_ofi.so";
+    let tree = Tree::new("along", &[("bin/orterun", ""), ("bin/ompi_info", ""), (plugin, "")]);
+    std::os::unix::fs::symlink("orterun", tree.0.join("bin/mpirun")).unwrap();
+    let taken = |given: &[(&str, &str)], words: &[&str]| {
+        let mut env = environment(given);
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        prepare(&tree.0.join("bin/mpirun"), &words, Some(Path::new("/p/lib/libmadrigal-fi.so")), &mut env);
+        [TAKEN_ALONG, TAKEN_ALONG_4].map(|key| env.get(key).map(OsStr::to_owned))
+    };
+    // That version ends at once where `-x` is beside the public list.
+    assert_eq!(taken(&[], &["-x", "FOO", "true"]), [None, Some("FI_PROVIDER_PATH".into())]);
+    assert_eq!(taken(&[(TAKEN_ALONG, "FOO")], &["true"]), [Some("FOO".into()), Some("FI_PROVIDER_PATH".into())]);
+    assert_eq!(taken(&[(TAKEN_ALONG_4, "FOO")], &["true"]), [None, Some("FOO".into())]);
+    assert_eq!(taken(&[], &["-n", "2", "--tune", "file", "true"]), [None, None]);
 }
 
 #[test]
@@ -122,7 +140,7 @@ fn providers_below_us_are_let_through_and_told() {
     let provider = Some(Path::new("/p/lib/libmadrigal-fi.so"));
     let filter = |methods: &str, theirs: &str| {
         let mut env = environment(&[("MADRIGAL_METHODS", methods), (FILTER, theirs)]);
-        prepare(&launcher, provider, &mut env);
+        prepare(&launcher, &[], provider, &mut env);
         env.get(FILTER).map(OsStr::to_owned)
     };
     assert_eq!(filter("shm,tcp", ""), Some("madrigal".into()));

@@ -105,7 +105,8 @@ impl Inbox {
             match self.call(node, index as u32) {
                 Ok(phase) => self.peers[index].phase = phase,
                 Err(tried) => {
-                    self.events.push_back(Event::Down(index as u32, LinkError::Unreachable { node, tried }));
+                    self.events
+                        .push_back(Event::Down(index as u32, LinkError::Unreachable { node, tried, absent: false }));
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Inbox {
         if let Phase::Dialing { socket, .. } = &peer.phase {
             let _ = epoll::delete(&self.epoll, socket);
         }
-        let error = LinkError::Unreachable { node: peer.node, tried: format!("inbox: {why}") };
+        let error = LinkError::Unreachable { node: peer.node, tried: format!("inbox: {why}"), absent: false };
         self.events.push_back(Event::Down(index, error));
     }
 

@@ -1,6 +1,7 @@
 //! Connections that are not up yet: accepted, dialled, and what the machine of [`madrigal_proto::reach`] wants done with
 //! them.
 
+use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use madrigal_base::error::Os;
@@ -31,8 +32,8 @@ const SHUT: u64 = 100_000_000;
 pub(super) enum Outcome {
     /// The connection with that node, and how it goes where it is by the daemon.
     Up(NodeId, Fd, Option<Box<str>>),
-    /// Nothing worked.
-    Unreachable(NodeId, String),
+    /// Nothing worked; whether every address refused.
+    Unreachable(NodeId, String, bool),
 }
 
 /// Everything about connections that are not up.
@@ -41,6 +42,10 @@ pub(super) struct Handshakes {
     pub(super) sites: Sites,
     reach: Reach,
     halves: HashMap<Key, Half>,
+    /// The addresses of nodes that are looked for, where nothing but addresses can lead there.
+    places: HashMap<NodeId, Vec<SocketAddr>>,
+    /// Those of them that refused when they were tried last.
+    refused: HashSet<SocketAddr>,
     /// Those of them the kernel told about.
     ready: HashSet<Key>,
     /// Somebody waits at the listener.
@@ -51,6 +56,8 @@ pub(super) struct Handshakes {
 
 struct Half {
     socket: Fd,
+    /// Whom we have dialled.
+    to: Option<SocketAddr>,
     connecting: bool,
     /// What the daemon has been asked.
     ask: Option<Ask>,
@@ -60,7 +67,7 @@ struct Half {
 
 impl Half {
     fn new(socket: Fd, connecting: bool) -> Self {
-        Self { socket, connecting, ask: None, by: None }
+        Self { socket, to: None, connecting, ask: None, by: None }
     }
 
     /// Whether it stands; an error where it cannot.
@@ -81,12 +88,29 @@ impl Handshakes {
         let unauthenticated = UNAUTHENTICATED.min(usize::try_from(few).unwrap_or(UNAUTHENTICATED));
         let limits = Limits { patience, introduction: INTRODUCTION, unauthenticated };
         let reach = Reach::new(me, limits, Box::new(madrigal_sys::process::random));
-        let (halves, ready, outcomes) = (HashMap::new(), HashSet::new(), VecDeque::new());
-        Self { listener, sites, reach, halves, ready, knock: false, shut_until: 0, outcomes }
+        Self {
+            listener,
+            sites,
+            reach,
+            halves: HashMap::new(),
+            places: HashMap::new(),
+            refused: HashSet::new(),
+            ready: HashSet::new(),
+            knock: false,
+            shut_until: 0,
+            outcomes: VecDeque::new(),
+        }
     }
 
     /// Begins to look for a node.
     pub(super) fn seek(&mut self, epoll: &Fd, node: NodeId, ways: &[(Way, Wish)], now: u64) {
+        let place = |(way, wish): &(Way, Wish)| match way {
+            Way::At(address) if *wish == Wish::Wanted => Some(*address),
+            _ => None,
+        };
+        if let Some(places) = ways.iter().map(place).collect() {
+            self.places.insert(node, places);
+        }
         self.reach.seek(node, ways, now);
         self.act(epoll, now);
     }
@@ -152,6 +176,7 @@ impl Handshakes {
 
     /// The link to that node has ended, or is not wanted any more.
     pub(super) fn gone(&mut self, epoll: &Fd, node: NodeId) {
+        self.is_absent(node);
         self.reach.gone(node);
         self.act(epoll, time::now_ns());
     }
@@ -219,9 +244,35 @@ impl Handshakes {
     }
 
     fn end(&mut self, epoll: &Fd, key: Key, end: End, now: u64) {
-        self.halves.remove(&key);
+        let refused = matches!(&end, End::System(os) if os.0 == Errno::CONNREFUSED.raw_os_error());
+        self.forget(key, refused);
         self.reach.failed(key, end, now);
         self.act(epoll, now);
+    }
+
+    /// A connection is over, or is ours no more; whether it was refused.
+    fn forget(&mut self, key: Key, refused: bool) -> Option<Half> {
+        let half = self.halves.remove(&key)?;
+        if let Some(to) = half.to {
+            self.note_refusal(to, refused);
+        }
+        Some(half)
+    }
+
+    fn note_refusal(&mut self, to: SocketAddr, refused: bool) {
+        if refused {
+            self.refused.insert(to);
+        } else {
+            self.refused.remove(&to);
+        }
+    }
+
+    /// A node is not looked for any more; whether every address of its refused at last.
+    fn is_absent(&mut self, node: NodeId) -> bool {
+        let places = self.places.remove(&node).unwrap_or_default();
+        let absent = !places.is_empty() && places.iter().all(|place| self.refused.contains(place));
+        places.iter().for_each(|place| self.note_refusal(*place, false));
+        absent
     }
 
     /// Begins to connect.
@@ -229,7 +280,7 @@ impl Handshakes {
         match to {
             Way::At(address) => {
                 let socket = dial(address).map_err(|errno| End::System(Os(errno.raw_os_error())))?;
-                Ok(Half::new(socket, true))
+                Ok(Half { to: Some(address), ..Half::new(socket, true) })
             }
             Way::Daemon { host, port } => {
                 let (socket, ask) = self.sites.dial(&host, port, within)?;
@@ -252,13 +303,17 @@ impl Handshakes {
                         let _ = rustix::net::send(&half.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                     }
                 }
-                Action::Close { key } => drop(self.halves.remove(&key)),
+                Action::Close { key } => drop(self.forget(key, false)),
                 Action::Up { key, node } => {
-                    if let Some(half) = self.halves.remove(&key) {
+                    self.is_absent(node);
+                    if let Some(half) = self.forget(key, false) {
                         self.outcomes.push_back(Outcome::Up(node, half.socket, half.by));
                     }
                 }
-                Action::Unreachable { node, tried } => self.outcomes.push_back(Outcome::Unreachable(node, tried)),
+                Action::Unreachable { node, tried } => {
+                    let absent = self.is_absent(node);
+                    self.outcomes.push_back(Outcome::Unreachable(node, tried, absent));
+                }
             }
         }
     }

@@ -79,6 +79,8 @@ pub(super) struct Lane {
     received: u64,
     /// The rest of a long frame is the caller's to send next.
     open: bool,
+    /// It was told that nobody answers.
+    pub(super) silent: bool,
 }
 
 /// A long body on its way in.
@@ -122,11 +124,23 @@ impl Lane {
             sent: 0,
             received: 0,
             open: false,
+            silent: false,
         }
     }
 
     fn gone(&self, why: impl ToString) -> LinkError {
         LinkError::Gone { node: self.node, why: why.to_string() }
+    }
+
+    /// The kernel gave the connection up: because nobody answers, or because it was ended.
+    fn lost(&self, errno: Errno) -> LinkError {
+        match errno {
+            Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => {
+                let tried = format!("no answer from its host: {}", os(errno));
+                LinkError::Unreachable { node: self.node, tried, absent: false }
+            }
+            errno => self.gone(os(errno)),
+        }
     }
 
     /// Sends a frame or the rest of one ([`madrigal_netaccess::message::Port::send`]).
@@ -138,7 +152,7 @@ impl Lane {
         if self.full || !self.rest.is_empty() || self.broken.is_some() {
             self.flush();
             if let Some(errno) = self.broken {
-                return Err(self.gone(os(errno)));
+                return Err(self.lost(errno));
             }
             if self.full || !self.rest.is_empty() {
                 return Ok(Sent::Part(0));
@@ -260,7 +274,7 @@ impl Lane {
             Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
             Err(errno) => {
                 self.broken = Some(errno);
-                Err(self.gone(os(errno)))
+                Err(self.lost(errno))
             }
         }
     }
@@ -322,10 +336,10 @@ impl Lane {
             Ok(0) => Err(self.gone("it closed the connection")),
             Ok(n) => Ok(n),
             Err(Errno::AGAIN | Errno::INTR) => match self.broken {
-                Some(errno) => Err(self.gone(os(errno))),
+                Some(errno) => Err(self.lost(errno)),
                 None => Ok(0),
             },
-            Err(errno) => Err(self.gone(os(errno))),
+            Err(errno) => Err(self.lost(errno)),
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod better;
 mod moves;
+mod silent;
 
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, SocketAddr};
@@ -18,6 +19,7 @@ use madrigal_sys::{Errno, tcp, time};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use self::better::{Better, LOST};
+use self::silent::Silent;
 use super::super::socket::os;
 use super::super::{own, peer_of};
 use super::events::{self, Whom};
@@ -57,6 +59,7 @@ pub(super) struct TcpPort {
     /// for the price of a system call between a message and its answer.
     drained: bool,
     better: Better,
+    silent: Silent,
 }
 
 /// A peer: looked for while it has neither a lane nor an end.
@@ -93,6 +96,7 @@ impl TcpPort {
             room: false,
             drained: false,
             better: Better::default(),
+            silent: Silent::new(u64::from(network.connect_timeout)),
         })
     }
 
@@ -229,6 +233,7 @@ impl TcpPort {
             return 0;
         }
         self.improve(now);
+        self.end_silent(now, sink);
         self.handshakes.progress(&self.epoll, now);
         self.pace.stir();
         let mut found = 0;
@@ -236,7 +241,7 @@ impl TcpPort {
             found += 1;
             match outcome {
                 Outcome::Up(node, socket, by) => self.up(node, socket, by, sink),
-                Outcome::Unreachable(node, tried) => self.unreachable(node, tried, sink),
+                Outcome::Unreachable(node, tried, absent) => self.unreachable(node, (tried, absent), sink),
             }
         }
         found
@@ -251,6 +256,7 @@ impl TcpPort {
         if by.is_none() {
             flow::settle(&socket);
         }
+        self.silent.watch(&socket, time::now_ns());
         let mut lane = Box::new(Lane::new(socket, node));
         // Frames may have come with the last words of the handshake.
         lane.queued = true;
@@ -386,8 +392,8 @@ impl Port for TcpPort {
     }
 
     fn deadline(&self) -> Option<u64> {
-        let better = (self.better.at < u64::MAX).then_some(self.better.at);
-        self.handshakes.deadline().into_iter().chain(better).min()
+        let ours = [self.better.at, self.silent.at].into_iter().filter(|at| *at < u64::MAX);
+        self.handshakes.deadline().into_iter().chain(ours).min()
     }
 
     fn explain(&self, link: Link) -> Explained {

@@ -42,7 +42,7 @@ impl TcpPort {
     #[cold]
     pub(super) fn lose(&mut self, link: u32, why: LinkError, sink: &mut dyn Sink) {
         let Some(peer) = self.links.get_mut(link as usize) else { return };
-        let can = peer.lane.as_ref().is_some_and(|lane| lane.can_go_on()) && matches!(why, LinkError::Gone { .. });
+        let can = peer.lane.as_ref().is_some_and(|lane| lane.can_go_on()) && !matches!(why, LinkError::Corrupt { .. });
         let Some(lane) = peer.lane.as_deref_mut().filter(|_| can) else { return self.end(link, why, sink) };
         let _ = epoll::delete(&self.epoll, &lane.socket);
         lane.part();
@@ -60,6 +60,7 @@ impl TcpPort {
         let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
         let Some(peer) = self.links.get_mut(link as usize) else { return };
         let Some(lane) = peer.lane.as_deref_mut().filter(|lane| lane.can_go_on() && watched.is_ok()) else { return };
+        self.silent.watch(&socket, time::now_ns());
         let _ = epoll::delete(&self.epoll, &lane.socket);
         lane.go_on(socket, by.is_some());
         (peer.by, peer.makeshift) = (by, false);
@@ -67,11 +68,11 @@ impl TcpPort {
         self.ready.push_back(link);
     }
 
-    /// No way was found to a node.
-    pub(super) fn unreachable(&mut self, node: NodeId, tried: String, sink: &mut dyn Sink) {
+    /// No way was found to a node: what was tried, and whether everybody refused.
+    pub(super) fn unreachable(&mut self, node: NodeId, (tried, absent): (String, bool), sink: &mut dyn Sink) {
         let link = self.link_of(node);
         match self.links.get(link as usize).and_then(|peer| peer.lane.as_ref()) {
-            None => self.end(link, LinkError::Unreachable { node, tried }, sink),
+            None => self.end(link, LinkError::Unreachable { node, tried, absent }, sink),
             Some(lane) if lane.is_away() => {
                 let why = format!("the connection through the daemon was lost, and there is no other: {tried}");
                 self.end(link, LinkError::Gone { node, why }, sink);

@@ -1,0 +1,76 @@
+//! Connections whose other end answers no more: its host is gone, or the network between. The kernel alone would tell after a quarter of
+//! an hour where something was sent, and else never. A host that answers is never silent, however long its process takes.
+
+use std::os::fd::AsRawFd as _;
+
+use madrigal_netaccess::message::{Link, LinkError, Sink};
+use madrigal_sys::fd::Fd;
+use madrigal_sys::tcp;
+use rustix::net::sockopt;
+
+use super::TcpPort;
+
+/// Who answers nothing for so long is gone, in seconds; longer where the user lets connecting take longer.
+const LIMIT_S: u64 = 30;
+/// It is told after so long.
+const TOLD_S: u64 = 8;
+/// A connection on which nothing happens is asked after so long, and then so often, in seconds.
+const IDLE_S: u64 = 5;
+const ASK_S: u64 = 3;
+/// How often it is looked for them.
+const LOOK_NS: u64 = 2_000_000_000;
+/// What was sent is sent again so often, at least, before it counts as unanswered.
+const TIMES: u8 = 3;
+
+/// When to look for them.
+pub(super) struct Silent {
+    pub(super) at: u64,
+    limit_s: u64,
+}
+
+impl Silent {
+    /// `patience_s`: how long connecting may take.
+    pub(super) fn new(patience_s: u64) -> Self {
+        Self { at: u64::MAX, limit_s: patience_s.max(LIMIT_S) }
+    }
+
+    /// There is one more connection.
+    pub(super) fn watch(&mut self, socket: &Fd, now: u64) {
+        self.at = self.at.min(now + LOOK_NS);
+        let times = (self.limit_s - IDLE_S).div_ceil(ASK_S).min(100);
+        // What the kernel does not grant is not watched while nothing is sent.
+        let _ = sockopt::set_tcp_keepidle(socket, core::time::Duration::from_secs(IDLE_S))
+            .and_then(|()| sockopt::set_tcp_keepintvl(socket, core::time::Duration::from_secs(ASK_S)))
+            .and_then(|()| sockopt::set_tcp_keepcnt(socket, times as u32))
+            .and_then(|()| sockopt::set_socket_keepalive(socket, true));
+    }
+}
+
+impl TcpPort {
+    /// Ends links that are silent, if it is time to look.
+    pub(super) fn end_silent(&mut self, now: u64, sink: &mut dyn Sink) {
+        if now < self.silent.at {
+            return;
+        }
+        self.silent.at = u64::MAX;
+        for link in 0..self.links.len() as u32 {
+            let Some(lane) = self.lane(link).filter(|lane| !lane.is_away()) else { continue };
+            let (node, seconds) = (lane.node, unanswered_s(&lane.socket));
+            let silent = seconds >= TOLD_S;
+            let news = !core::mem::replace(&mut lane.silent, silent) && silent;
+            self.silent.at = now + LOOK_NS;
+            if seconds >= self.silent.limit_s {
+                let tried = format!("no answer from its host for {seconds} s");
+                self.lose(link, LinkError::Unreachable { node, tried, absent: false }, sink);
+            } else if news {
+                sink.silent(Link(link), seconds);
+            }
+        }
+    }
+}
+
+/// For how many seconds nothing has come from the other end's system, though it was asked again and again.
+fn unanswered_s(socket: &Fd) -> u64 {
+    let asked = tcp::info(socket.as_raw_fd()).map(|info| info.unanswered());
+    asked.ok().filter(|(times, _)| *times >= TIMES).map_or(0, |(_, since_ms)| u64::from(since_ms) / 1000)
+}
