@@ -190,9 +190,12 @@ impl<'t> Launcher<'t> {
     }
 
     fn learn(&mut self, h: usize, words: ToLauncher) {
+        let state = self.hosts[h].state;
         match words {
-            ToLauncher::Hello { version, madrigal, host } => self.greet(h, version, &madrigal, &host),
-            ToLauncher::Able => {
+            ToLauncher::Hello { version, madrigal, host } if state == State::Contacting => {
+                self.greet(h, version, &madrigal, &host)
+            }
+            ToLauncher::Able if state == State::Checking => {
                 self.hosts[h].turn_to(State::Able);
                 if self.hosts.iter().all(|host| host.state == State::Able) && !self.ending.is_under_way() {
                     self.hosts.iter_mut().for_each(|host| host.start());
@@ -202,12 +205,13 @@ impl<'t> Launcher<'t> {
                 (self.say)(&format!("{}: {text}", self.hosts[h].name));
                 self.end(status, libc::SIGKILL);
             }
-            ToLauncher::Started { pids } => self.note_start(h, &pids),
+            ToLauncher::Started { pids } if state == State::Starting => self.note_start(h, &pids),
             ToLauncher::Pmi { rank, line } if self.is_of(rank, h) => self.speak_pmi(rank, &line),
             ToLauncher::InputTaken { rank } => self.input.taken(rank),
             ToLauncher::Exited { rank, end } if self.is_of(rank, h) => self.note_end(rank, end),
             ToLauncher::Over => self.hosts[h].turn_to(State::Over),
-            ToLauncher::Pmi { .. } | ToLauncher::Exited { .. } | ToLauncher::Beat => {}
+            // A sign of life; or what it may not say now, or not of this rank.
+            _ => {}
         }
     }
 
@@ -366,6 +370,10 @@ impl<'t> Launcher<'t> {
         }
         if self.output.is_unread() && !self.ending.is_under_way() {
             self.end(128 + libc::SIGPIPE, libc::SIGTERM);
+        }
+        if !self.output.has_room() {
+            // Nothing is read from them meanwhile.
+            self.hosts.iter_mut().for_each(|host| host.heard = Instant::now());
         }
         for h in 0..self.hosts.len() {
             self.hosts[h].beat();

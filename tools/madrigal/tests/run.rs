@@ -25,7 +25,9 @@ madrigal_tests::trials![
     a_killed_agent_leaves_nothing,
     a_rank_cannot_speak_for_the_launcher,
     a_host_without_an_agent_is_named,
+    an_agent_that_speaks_nonsense_ends_the_job,
     a_reader_that_goes_away_ends_the_job,
+    a_reader_that_waits_loses_nothing,
     ranks_of_mpich_find_each_other,
     ranks_of_mpich_on_two_hosts_find_each_other,
     an_abort_of_mpich_ends_everybody,
@@ -175,6 +177,26 @@ fn a_host_without_an_agent_is_named() {
     let (code, _, err) = run(&mut job(&words));
     assert_eq!(code, Some(125));
     assert!(err.starts_with("madrigal: far: no agent answers by `sh -c"), "{err}");
+}
+
+fn an_agent_that_speaks_nonsense_ends_the_job() {
+    let folder = Folder::new("run-nonsense");
+    let agent = folder.file("agent", 0o700, "#!/bin/sh\necho 'Last login: today'\nsleep 60\n");
+    let (code, _, err) = run(&mut job(&["--host", "localhost,far", "--agent", &agent, "-n", "2", "true"]));
+    assert_eq!(code, Some(125));
+    assert!(err.starts_with("madrigal: far: no agent answers by `"), "{err}");
+    assert!(err.contains(": it sent a frame of 544502625 bytes, and no frame is longer than 8388608"), "{err}");
+}
+
+/// For longer than a host may be silent.
+fn a_reader_that_waits_loses_nothing() {
+    let shell = "i=0; while [ $i -lt 400 ]; do head -c 65535 /dev/zero; echo; i=$((i+1)); done";
+    let mut child = job(&["-n", "2", "sh", "-c", shell]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    let mut out = Vec::new();
+    std::io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut out).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(out.len(), 2 * 400 * 65_536);
 }
 
 fn a_reader_that_goes_away_ends_the_job() {

@@ -167,7 +167,6 @@ impl Host {
             State::Contacting => self.since.elapsed() > TO_ANSWER,
             State::Checking => self.since.elapsed() > TO_CHECK,
             State::Over => false,
-            // While its output waits here, what it says waits, too.
             _ => self.from.is_some() && self.heard.elapsed() > Duration::from_secs(SILENCE),
         }
     }
