@@ -11,6 +11,7 @@ use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
     only_hooks_are_exported_and_all_exist_in_the_c_library,
+    every_hook_is_called_by_a_test,
     foreign_descriptors_cost_no_extra_system_call,
 ];
 
@@ -76,6 +77,57 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     // liburing's and libaio's make their system calls themselves.
     let strangers: Vec<_> = ours.difference(&libc).filter(others).collect();
     assert!(strangers.is_empty(), "not in the C library: {strangers:?}");
+}
+
+/// Hooks whose names stand in no test: other names of what one calls, what such a one passes through, and what still lacks a check.
+const UNCALLED: &[&str] = &[
+    "_Exit",
+    "__dprintf_chk",
+    "__sigaction",
+    "__sysv_signal",
+    "__vdprintf_chk",
+    "aio_read64",
+    "aio_write64",
+    "bsd_signal",
+    "execl",
+    "execle",
+    "execlp",
+    "execveat",
+    "execvpe",
+    "fcntl64",
+    "fexecve",
+    "gethostbyname2",
+    "gethostbyname_r",
+    "io_submit",
+    "io_uring_queue_init",
+    "io_uring_queue_init_mem",
+    "io_uring_queue_init_params",
+    "io_uring_setup",
+    "lio_listio64",
+    "preadv64v2",
+    "pwritev64v2",
+    "sendfile64",
+    "sigset",
+    "ssignal",
+    "sysv_signal",
+    "vdprintf",
+];
+
+fn every_hook_is_called_by_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut called = BTreeSet::new();
+    for folder in ["src", "tests", "churn", "../fuzz", "../tools/madrigal/tests"] {
+        for file in files(&root.join(folder)) {
+            let is_program = file.extension().is_some_and(|kind| ["rs", "c", "py"].iter().any(|known| kind == *known));
+            if is_program && !file.ends_with("tests/exports.rs") {
+                let text = std::fs::read_to_string(&file).expect("a program");
+                called.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));
+            }
+        }
+    }
+    let uncalled: BTreeSet<String> = hooks().into_iter().filter(|name| !called.contains(name)).collect();
+    let known: BTreeSet<String> = UNCALLED.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(uncalled, known, "hooks without a check (tests/src/bin/semantics), against `UNCALLED`");
 }
 
 /// System calls of a run, by name.
