@@ -59,7 +59,7 @@ def line(result: Result) -> str:
     control; `others` is what other programs used of one CPU meanwhile."""
     figure = result.figure
     ring = {True: "ring", False: "tcp", None: "-"}[result.by_ring]
-    value = f"+{result.added:.2f}" if figure.absolute else f"{result.ratio:.2f} x"
+    value = f"{result.added:+.2f}" if figure.absolute else f"{result.ratio:.2f} x"
     worst = "" if figure.absolute else f"{result.worst:.2f}"
     target = f"<{figure.target:g}" if figure.absolute else f"{figure.target:g} x"
     note = f"{_verdict(result)} ({result.note})" if result.note else _verdict(result)
