@@ -358,6 +358,6 @@ fn cut_off(hosts: &Hosts, with: Environment) {
     b.is_up();
     talk(&mut a, &mut b);
     hosts.ip(1, "link set cable down");
-    assert!(a.is_down().contains("is gone"));
-    assert!(b.is_down().contains("is gone"));
+    assert!(a.is_down().contains("no answer from its host"));
+    assert!(b.is_down().contains("no answer from its host"));
 }

@@ -1,5 +1,5 @@
-//! Connections whose other end answers no more: its host is gone, or the network between. The kernel alone would tell after a quarter of
-//! an hour where something was sent, and else never. A host that answers is never silent, however long its process takes.
+//! Connections whose other end answers no more: its host is gone, or the network between. The kernel is asked to give them up
+//! (`listener`, after 20 s); they are told of before, and ended here where the kernel does not do it.
 
 use std::os::fd::AsRawFd as _;
 
@@ -10,11 +10,12 @@ use rustix::net::sockopt;
 
 use super::TcpPort;
 
-/// Who answers nothing for so long is gone, in seconds; longer where the user lets connecting take longer.
+/// Who answers nothing for so long is gone, in seconds, if the kernel has not said so before; longer where the user lets connecting take
+/// longer.
 const LIMIT_S: u64 = 30;
 /// It is told after so long.
 const TOLD_S: u64 = 8;
-/// A connection on which nothing happens is asked after so long, and then so often, in seconds.
+/// A connection on which nothing happens is asked after so long, and then so often, in seconds: early enough to be told of in time.
 const IDLE_S: u64 = 5;
 const ASK_S: u64 = 3;
 /// How often it is looked for them.
