@@ -8,7 +8,7 @@ use crate::doors::Doors;
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::op::Op;
-use crate::runtime::{self, Runtime};
+use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
 use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
 
@@ -107,24 +107,15 @@ impl Room {
 
     /// Puts an object of that kind there: its handle.
     pub(crate) fn fill<K: Kind>(self, object: Object) -> Result<u64, Failure> {
+        let runtime = Arc::clone(object.runtime());
         let handle = self.0.fill(K::NUMBER, object);
-        // Who closes a runtime says so, in this order and before he looks for what was opened from it, to all and of this one.
-        if runtime::any_is_shut() {
-            refuse_if_shut(handle)?;
+        // Who closes the runtime does so before it looks for what was opened from it.
+        if runtime.is_shut() {
+            withdraw(handle);
+            return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
         }
         Ok(handle)
     }
-}
-
-/// An error where the runtime of what was just opened is closed: it is closed, too.
-#[cold]
-fn refuse_if_shut(handle: u64) -> Result<(), Failure> {
-    let is_shut = any(handle).map_or(true, |object| object.runtime().is_shut());
-    if is_shut {
-        withdraw(handle);
-        return Err(Failure::new(MDG_ECLOSED, "the runtime is closed"));
-    }
-    Ok(())
 }
 
 /// Takes a handle away that nobody was told of; an operation's memory is free when this returns.

@@ -19,16 +19,6 @@ use crate::watcher::Watcher;
 /// Passes in a row that one call makes at most.
 const PASSES: usize = 64;
 
-/// A runtime of this process was closed at some time.
-static ANY_IS_SHUT: AtomicBool = AtomicBool::new(false);
-
-/// Whether a runtime was closed at some time: until then nobody needs to ask which.
-#[inline]
-pub(crate) fn any_is_shut() -> bool {
-    // SYNC: SeqCst here and in `shut`, as `Runtime::is_shut`.
-    ANY_IS_SHUT.load(Ordering::SeqCst)
-}
-
 /// A runtime. Whatever was opened from it keeps it.
 pub(crate) struct Runtime {
     pub(crate) api: madrigal::Runtime,
@@ -66,7 +56,6 @@ impl Runtime {
 
     /// From now on nothing is opened from it.
     pub(crate) fn shut(&self) {
-        ANY_IS_SHUT.store(true, Ordering::SeqCst);
         self.closed.store(true, Ordering::SeqCst);
     }
 
