@@ -11,6 +11,7 @@
 mod check;
 mod left;
 mod rank;
+mod source;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -18,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Signal, WaitOptions};
 
 use crate::frame::{Channel, Frame, Incoming, Outgoing};
 use crate::words::{BEAT, End, Part, SILENCE, ToAgent, ToLauncher, VERSION};
 use rank::Running;
+use source::Source;
 
 pub(crate) use check::NOT_STARTED;
 pub use check::{Found, Programs};
@@ -60,18 +62,6 @@ pub fn run(exec: PathBuf, programs: Programs) -> Result<(), AgentError> {
         agent.turn()?;
     }
     Ok(())
-}
-
-/// What the standard input is to a loop of polls.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Launcher,
-    Room,
-    Signals,
-    Output(usize),
-    Error(usize),
-    Pmi(usize),
-    Input(usize),
 }
 
 struct Agent {
@@ -358,9 +348,4 @@ impl Agent {
             self.over = true;
         }
     }
-}
-
-/// The number of a process, as a group that it leads.
-fn group(pid: u32) -> Option<Pid> {
-    Pid::from_raw(pid.cast_signed())
 }

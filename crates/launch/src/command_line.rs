@@ -3,6 +3,7 @@
 //! Options stand before the program, whose own arguments are nobody's business; `:` begins another program. An option of one program
 //! (`-n`, `-wdir`, `-env`) counts for that one; all others for the job. `--name=value` is as `--name value`, and `-name` as `--name`.
 
+mod error;
 mod hosts;
 mod table;
 
@@ -10,7 +11,10 @@ use std::time::Duration;
 
 use crate::job::Job;
 use crate::words::App;
+use error::{number, wrong};
 use table::{Meaning, OPTIONS};
+
+pub use error::TypedError;
 
 /// What was typed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,40 +51,6 @@ pub enum Input {
     All,
     /// Nobody.
     None,
-}
-
-/// Why it was not understood.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TypedError {
-    /// No such option.
-    #[error("no option `{0}`: `madrigal run --help` lists them")]
-    Unknown(String),
-    /// An option without its value.
-    #[error("{0} wants {1} more")]
-    Missing(String, &'static str),
-    /// A value that says nothing.
-    #[error("{option} {value}: {why}")]
-    Value {
-        /// As it was typed.
-        option: String,
-        /// The same.
-        value: String,
-        /// And what is wanted.
-        why: String,
-    },
-    /// A line of a file of hosts.
-    #[error("{file}, line {line}: {why}")]
-    HostFile {
-        /// Its name.
-        file: String,
-        /// Counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A file that cannot be read.
-    #[error("{0}: {1}")]
-    File(String, String),
 }
 
 /// The options, with their meaning, as `--help` shows them.
@@ -174,14 +144,6 @@ fn mean(
         Meaning::Nothing => {}
     }
     Ok(())
-}
-
-fn number(option: &str, value: &str) -> Result<u32, TypedError> {
-    value.parse().map_err(|_| wrong(option, value, "a number is wanted, such as 2"))
-}
-
-fn wrong(option: &str, value: &str, why: &str) -> TypedError {
-    TypedError::Value { option: option.to_owned(), value: value.to_owned(), why: why.to_owned() }
 }
 
 /// `ppr:2:node`; other maps are the MPI's own affair, and change nothing here.

@@ -4,6 +4,7 @@ mod ending;
 mod host;
 mod input;
 mod output;
+mod plain;
 mod signals;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -23,6 +24,7 @@ use ending::Ending;
 use host::{Host, State};
 use input::Stdin;
 use output::Output;
+use plain::plain;
 use signals::{Meant, Signals};
 
 /// Why no job ran.
@@ -412,9 +414,4 @@ fn told(end: End) -> String {
         End::Code(code) => format!("ended with status {code}"),
         End::Signal(signal) => format!("was ended by signal {signal}"),
     }
-}
-
-/// What others say, on one line that no terminal obeys.
-fn plain(text: &str) -> String {
-    text.chars().take(400).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -52,7 +52,7 @@ fn kill_children() {
         if children.is_empty() {
             return;
         }
-        for pid in children.into_iter().filter_map(super::group) {
+        for pid in children.into_iter().filter_map(super::source::group) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-use super::Source;
+use super::source::{Source, group};
 use crate::frame::{Channel, Outgoing};
 use crate::pmi;
 use crate::words::{App, End, Part, Rank};
@@ -63,7 +63,7 @@ impl Running {
         }
         Ok(Self {
             rank: rank.rank,
-            pid: super::group(child.id()).ok_or_else(|| failed("fork", &"no process"))?,
+            pid: group(child.id()).ok_or_else(|| failed("fork", &"no process"))?,
             output: Some(output),
             error: Some(error),
             pmi: Some(ours),

@@ -1,6 +1,6 @@
 //! Hosts, as they are typed and as they stand in files.
 
-use super::{TypedError, number, wrong};
+use super::error::{TypedError, number, wrong};
 use crate::job::Host;
 
 /// A file of hosts is not longer.

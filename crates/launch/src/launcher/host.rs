@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::plain::plain;
 use crate::frame::{Incoming, Outgoing};
 use crate::job::Job;
 use crate::words::{BEAT, Part, SILENCE, ToAgent};
@@ -149,7 +150,7 @@ impl Host {
             Ok(0) | Err(_) => self.errors = None,
         }
         if let Some(last) = self.line.split(|&b| b == b'\n').rfind(|line| !line.is_empty()) {
-            self.words = super::plain(&String::from_utf8_lossy(last));
+            self.words = plain(&String::from_utf8_lossy(last));
         }
         let kept = self.line.len().saturating_sub(4096);
         self.line.drain(..kept);

@@ -446,3 +446,26 @@ impl Drop for TcpPort {
         }
     }
 }
+
+impl TcpPort {
+    /// Ends links that are silent, if it is time to look.
+    fn end_silent(&mut self, now: u64, sink: &mut dyn Sink) {
+        if now < self.silent.at {
+            return;
+        }
+        self.silent.at = u64::MAX;
+        for link in 0..self.links.len() as u32 {
+            let Some(lane) = self.lane(link).filter(|lane| !lane.is_away()) else { continue };
+            let (node, seconds) = (lane.node, silent::unanswered_s(&lane.socket));
+            let silent = seconds >= silent::TOLD_S;
+            let news = !core::mem::replace(&mut lane.silent, silent) && silent;
+            self.silent.at = now + silent::LOOK_NS;
+            if seconds >= self.silent.limit_s {
+                let tried = format!("no answer from its host for {seconds} s");
+                self.lose(link, LinkError::Unreachable { node, tried, absent: false }, sink);
+            } else if news {
+                sink.silent(Link(link), seconds);
+            }
+        }
+    }
+}

@@ -3,30 +3,27 @@
 
 use std::os::fd::AsRawFd as _;
 
-use madrigal_netaccess::message::{Link, LinkError, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::tcp;
 use rustix::net::sockopt;
-
-use super::TcpPort;
 
 /// Who answers nothing for so long is gone, in seconds, if the kernel has not said so before; longer where the user lets connecting take
 /// longer.
 const LIMIT_S: u64 = 30;
 /// It is told after so long.
-const TOLD_S: u64 = 8;
+pub(super) const TOLD_S: u64 = 8;
 /// A connection on which nothing happens is asked after so long, and then so often, in seconds: early enough to be told of in time.
 const IDLE_S: u64 = 5;
 const ASK_S: u64 = 3;
 /// How often it is looked for them.
-const LOOK_NS: u64 = 2_000_000_000;
+pub(super) const LOOK_NS: u64 = 2_000_000_000;
 /// What was sent is sent again so often, at least, before it counts as unanswered.
 const TIMES: u8 = 3;
 
 /// When to look for them.
 pub(super) struct Silent {
     pub(super) at: u64,
-    limit_s: u64,
+    pub(super) limit_s: u64,
 }
 
 impl Silent {
@@ -47,31 +44,8 @@ impl Silent {
     }
 }
 
-impl TcpPort {
-    /// Ends links that are silent, if it is time to look.
-    pub(super) fn end_silent(&mut self, now: u64, sink: &mut dyn Sink) {
-        if now < self.silent.at {
-            return;
-        }
-        self.silent.at = u64::MAX;
-        for link in 0..self.links.len() as u32 {
-            let Some(lane) = self.lane(link).filter(|lane| !lane.is_away()) else { continue };
-            let (node, seconds) = (lane.node, unanswered_s(&lane.socket));
-            let silent = seconds >= TOLD_S;
-            let news = !core::mem::replace(&mut lane.silent, silent) && silent;
-            self.silent.at = now + LOOK_NS;
-            if seconds >= self.silent.limit_s {
-                let tried = format!("no answer from its host for {seconds} s");
-                self.lose(link, LinkError::Unreachable { node, tried, absent: false }, sink);
-            } else if news {
-                sink.silent(Link(link), seconds);
-            }
-        }
-    }
-}
-
 /// For how many seconds nothing has come from the other end's system, though it was asked again and again.
-fn unanswered_s(socket: &Fd) -> u64 {
+pub(super) fn unanswered_s(socket: &Fd) -> u64 {
     let asked = tcp::info(socket.as_raw_fd()).map(|info| info.unanswered());
     asked.ok().filter(|(times, _)| *times >= TIMES).map_or(0, |(_, since_ms)| u64::from(since_ms) / 1000)
 }
