@@ -251,8 +251,7 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
         Outcome::Done(n) if op.add(n) => judged(op.fd(), op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Looks(s),
         Outcome::Fail(e) if op.done() > 0 => {
-            // It is told once, and this call has something to tell.
-            s.session.owe(e);
+            keep_error(op.fd(), e);
             op.end(Ok(0))
         }
         other => judged(op.fd(), other),
@@ -280,11 +279,16 @@ fn before_mark(fd: c_int) -> Result<usize, Errno> {
     }
 }
 
-/// The kernel tells an error once, and the call that was told it has bytes to tell of.
+/// The kernel tells an error once, and the call that was told it has bytes to tell of. A reset may be another than the peer meant.
 #[cold]
 pub(crate) fn keep_error(fd: c_int, e: Errno) {
-    if let Some(s) = sock::enter(fd).filter(|_| !matches!(e, Errno::AGAIN | Errno::INTR | Errno::FAULT)) {
-        s.session.owe(e);
+    if matches!(e, Errno::AGAIN | Errno::INTR | Errno::FAULT | Errno::NOMEM) {
+        return;
+    }
+    let Some(s) = sock::enter(fd) else { return };
+    match view(&s, fd).filter(|_| s.mode() == mode::SESSION && e == Errno::CONNRESET) {
+        Some(v) => v.saw_error(e),
+        None => s.session.owe(e),
     }
 }
 
@@ -409,7 +413,7 @@ impl Taker for Hands<'_> {
         let has_part = self.op.done() + done > 0;
         let limit = if has_part { limit.min(before_mark(self.op.fd())? as u64) } else { limit };
         let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        let n = piecewise(limit, |from, limit| {
+        let n = piecewise(self.op.fd(), limit, |from, limit| {
             let mut pieces = Receive::pieces();
             let used = self.op.buffers.rest(self.op.done() + done + from, limit, &mut pieces);
             let mut msg = message(&mut pieces[..used]);
@@ -435,7 +439,11 @@ impl Taker for Hands<'_> {
 }
 
 /// Takes up to `limit` bytes by calls for as many pieces as one can have; each says how many bytes, and whether there may be more.
-fn piecewise(limit: u64, call: impl Fn(usize, usize) -> Result<(usize, bool), Errno>) -> Result<usize, Errno> {
+fn piecewise(
+    fd: c_int,
+    limit: u64,
+    call: impl Fn(usize, usize) -> Result<(usize, bool), Errno>,
+) -> Result<usize, Errno> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut done = 0;
     loop {
@@ -446,7 +454,10 @@ fn piecewise(limit: u64, call: impl Fn(usize, usize) -> Result<(usize, bool), Er
                     return Ok(done);
                 }
             }
-            Err(_) if done > 0 => return Ok(done),
+            Err(e) if done > 0 => {
+                keep_error(fd, e);
+                return Ok(done);
+            }
             Err(e) => return Err(e),
         }
     }

@@ -1,7 +1,7 @@
 //! Processes that are killed, and what the other end sees.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 
 use madrigal_tests::net::{self, read, recv_exact, recv_up_to, send_all};
@@ -23,6 +23,7 @@ crate::checks![
     peer_killed_that_resets,
     peer_killed_behind_a_seal,
     peer_gone_behind_a_seal,
+    peeked_behind_a_seal,
     known_by_another_connection,
     wakes_who_polls_for_nothing,
     keeps_its_names,
@@ -285,6 +286,47 @@ fn peer_killed_behind_a_seal() {
     net::wait(child);
     assert!(recv_exact(&fd, LEFT).iter().all(|&byte| byte == 7));
     assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+}
+
+/// A look at what lies in a sealed ring, by a call that asks for more, is told by the kernel of a reset that comes from a doorbell only. To
+/// the program the peer has ended, as it would have without doorbells.
+fn peeked_behind_a_seal() {
+    // Whether the kernel's queue is empty then is the other end's to decide.
+    (0..8).for_each(|_| peek_behind_a_seal());
+}
+
+fn peek_behind_a_seal() {
+    let ((out, input), (ready, tells)) = (net::pipe(), net::pipe());
+    let child = net::fork(|| {
+        let fd = pair::client_told_by(&out);
+        pair::warm_client(&fd);
+        assert_eq!(read(&out, &mut [0; 1]), Ok(1));
+        send_all(&fd, b"H");
+        net::write(&tells, b"r").unwrap();
+        net::sleep_ms(60_000);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&input, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    // No doorbell is left in the kernel's queue, and none comes: this end does not sleep.
+    assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+    net::write(&input, b"g").unwrap();
+    assert_eq!(read(&ready, &mut [0; 1]), Ok(1));
+    // A FILE of a descriptor ends the session, and rings.
+    // SAFETY: a descriptor of its own, and a string.
+    let file = unsafe { libc::fdopen(net::dup(&fd).into_raw_fd(), c"w".as_ptr()) };
+    assert!(!file.is_null());
+    net::kill(child, libc::SIGKILL).unwrap();
+    net::wait(child);
+    assert_eq!(net::recv(&fd, &mut [0; 2], libc::MSG_PEEK), Ok(1));
+    assert_eq!(net::poll(&fd, libc::POLLIN | libc::POLLOUT, 0), libc::POLLIN | libc::POLLOUT);
+    assert_eq!(net::recv(&fd, &mut [0; 2], libc::MSG_PEEK), Ok(1));
+    assert_eq!(recv_exact(&fd, 1), b"H");
+    assert_eq!(read(&fd, &mut [0; 1]), Ok(0));
+    assert_eq!(net::send(&fd, b"taken", 0), Ok(5));
+    assert_eq!(net::send(&fd, b"not taken", 0), Err(libc::EPIPE));
 }
 
 /// A process killed with bytes unread resets the connection, also behind the end of a session.

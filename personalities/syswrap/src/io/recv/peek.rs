@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_sys::{Errno, raw, tcp, time};
 
-use super::{Hands, PEEK_SLEEP_NS, PIECES, Receive, filled, piecewise, readable};
+use super::{Hands, PEEK_SLEEP_NS, PIECES, Receive, filled, keep_error, piecewise, readable};
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
 use crate::outcome::Outcome;
@@ -29,7 +29,7 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
         return Err(Errno::AGAIN);
     }
     let flags = op.flags & libc::MSG_TRUNC | libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    piecewise(limit, |from, limit| {
+    piecewise(op.fd(), limit, |from, limit| {
         let mut pieces = [NOWHERE; PIECES + 1];
         let hidden = hidden + from as u64;
         let bin = Bin::new(hidden)?;
@@ -70,7 +70,9 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
         settle::note(s);
         let n = match looked {
             Took::Bytes(n) => Some(n),
-            Took::Plain => look_behind(op, 0, 0, op.buffers.total() as u64).ok(),
+            Took::Plain => {
+                look_behind(op, 0, 0, op.buffers.total() as u64).inspect_err(|e| keep_error(op.fd(), *e)).ok()
+            }
             _ => None,
         };
         // Another thread may have taken it.

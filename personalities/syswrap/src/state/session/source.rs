@@ -412,9 +412,9 @@ impl<W: Wire> View<'_, W> {
             Source::Kernel(limit) => {
                 hidden = limit;
                 match skip(0, 0, limit.min(left as u64)) {
-                    Ok(0) | Err(Errno::AGAIN | Errno::INTR) => return Took::Empty,
+                    Ok(0) => return Took::Empty,
                     Ok(n) => done = n,
-                    Err(e) => return Took::Failed(e),
+                    Err(e) => return self.refused(e),
                 }
                 // Bytes of the ring follow only if all the kernel's have come.
                 if (done as u64) < limit || self.left_in_kernel() != Some(limit) {
@@ -437,9 +437,26 @@ impl<W: Wire> View<'_, W> {
         if done < left && self.is_sealed_in() && self.has_rung_last() {
             let front = self.bells_end().wrapping_sub(self.wire.taken().unwrap_or(0));
             if front >= hidden && front < 1 << 40 {
-                done += skip(done, front, (left - done) as u64).unwrap_or(0);
+                match (skip(done, front, (left - done) as u64), done) {
+                    (Ok(n), _) => done += n,
+                    (Err(e), 0) => return self.refused(e),
+                    (Err(e), _) => _ = self.refused(e),
+                }
             }
         }
         if done == 0 { Took::Empty } else { Took::Bytes(done) }
+    }
+
+    /// What a look finds where the kernel refuses it. What ended the connection the kernel tells only once.
+    #[cold]
+    fn refused(&self, e: Errno) -> Took {
+        match e {
+            Errno::AGAIN | Errno::INTR => Took::Empty,
+            Errno::FAULT | Errno::NOMEM => Took::Failed(e),
+            e => {
+                self.saw_error(e);
+                Took::End
+            }
+        }
     }
 }
