@@ -1,6 +1,6 @@
 //! Connecting: to an address by the driver it names, or to a process by its card and the best path there is.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use madrigal::error::ConnectError;
 use madrigal::locator::Locator;
@@ -8,7 +8,7 @@ use madrigal::{Attempting, Card, Choice, Handler, VLink};
 
 use crate::codes::{MDG_ECLOSED, MDG_ENOPATH};
 use crate::failure::Failure;
-use crate::runtime::Runtime;
+use crate::runtime::{Pending, Runtime};
 use crate::slot::{Slot, Then, lock};
 
 /// A link that was made, and why it goes the way it goes, where that was chosen.
@@ -29,12 +29,12 @@ pub(crate) fn dial(runtime: &Arc<Runtime>, to: &str, then: Then<Made>) -> Result
     let dial = Arc::new(dial);
     if to.starts_with("madrigal:") {
         let card = to.parse()?;
-        runtime.begins(&dial)?;
+        runtime.begins(pending(&dial))?;
         dial.reach(card, None);
         return Ok(dial);
     }
     let to: Locator = to.parse()?;
-    runtime.begins(&dial)?;
+    runtime.begins(pending(&dial))?;
     let its = Arc::clone(&dial);
     dial.attempt(&to, move |outcome| its.tell(outcome.map(|link| (link, None)).map_err(Failure::from)))?;
     Ok(dial)
@@ -47,12 +47,6 @@ impl Dial {
         drop(then);
         self.stop();
         slot.give_up()
-    }
-
-    /// The runtime is closed: who waits is told.
-    pub(crate) fn close(&self) {
-        self.tell(Err(Failure::new(MDG_ECLOSED, "cannot connect: the runtime is closed")));
-        self.stop();
     }
 
     fn tell(&self, made: Made) {
@@ -113,6 +107,19 @@ impl Dial {
             self.tell(Err(failure));
         }
     }
+}
+
+impl Pending for Dial {
+    fn close(&self) {
+        self.tell(Err(Failure::new(MDG_ECLOSED, "cannot connect: the runtime is closed")));
+        self.stop();
+    }
+}
+
+/// What the runtime keeps of a connect.
+fn pending(dial: &Arc<Dial>) -> Weak<dyn Pending> {
+    let dial: Weak<Dial> = Arc::downgrade(dial);
+    dial
 }
 
 /// A handler that is called once.

@@ -20,6 +20,7 @@
 
 pub mod border;
 mod circuit;
+mod classes;
 pub mod codes;
 mod dial;
 mod doors;

@@ -7,17 +7,23 @@ use std::sync::{Arc, Mutex, Weak};
 use madrigal::engine::Engine;
 use madrigal::time;
 use madrigal::wait::Waiter;
-use madrigal::{DRIVERS, VLink, Worker};
+use madrigal::{VLink, Worker};
 
-use crate::codes::{MDG_ECLOSED, MDG_EINVAL, MDG_EUNUSABLE};
-use crate::dial::Dial;
+use crate::classes::work_done;
+use crate::codes::{MDG_ECLOSED, MDG_EUNUSABLE};
 use crate::failure::Failure;
 use crate::slot::{Slot, lock};
-use crate::sources::{DESCRIPTORS, Descriptors, TIMERS};
+use crate::sources::Descriptors;
 use crate::watcher::Watcher;
 
 /// Passes in a row that one call makes at most.
 const PASSES: usize = 64;
+
+/// What is under way, and ends with its runtime.
+pub(crate) trait Pending: Send + Sync {
+    /// The runtime is closed: who waits is told.
+    fn close(&self);
+}
 
 /// A runtime. Whatever was opened from it keeps it.
 pub(crate) struct Runtime {
@@ -31,8 +37,8 @@ pub(crate) struct Runtime {
     descriptors: Mutex<Option<Arc<Descriptors>>>,
     watcher: Mutex<Option<Watcher>>,
     worker: Mutex<Option<Arc<Worker>>>,
-    /// Connects that may be under way.
-    dials: Mutex<Vec<Weak<Dial>>>,
+    /// What may be under way.
+    pending: Mutex<Vec<Weak<dyn Pending>>>,
     /// Links without a handle, of which something may still be to be written.
     leaving: Mutex<Vec<VLink>>,
 }
@@ -49,7 +55,7 @@ impl Runtime {
             descriptors: Mutex::new(None),
             watcher: Mutex::new(None),
             worker: Mutex::new(None),
-            dials: Mutex::default(),
+            pending: Mutex::default(),
             leaving: Mutex::default(),
         }))
     }
@@ -78,14 +84,14 @@ impl Runtime {
         slot.take()
     }
 
-    /// A connect begins, which is to end with the runtime.
-    pub(crate) fn begins(&self, dial: &Arc<Dial>) -> Result<(), Failure> {
-        let mut dials = lock(&self.dials);
+    /// Something begins that is to end with the runtime.
+    pub(crate) fn begins(&self, what: Weak<dyn Pending>) -> Result<(), Failure> {
+        let mut pending = lock(&self.pending);
         // Now and then: a list that is as long as it ever was.
-        if dials.len() == dials.capacity() {
-            dials.retain(|dial| dial.strong_count() > 0);
+        if pending.len() == pending.capacity() {
+            pending.retain(|one| one.strong_count() > 0);
         }
-        dials.push(Arc::downgrade(dial));
+        pending.push(what);
         // Who closes the runtime says so before it looks at the list.
         if self.is_shut() { Err(Failure::new(MDG_ECLOSED, "the runtime is closed")) } else { Ok(()) }
     }
@@ -185,22 +191,13 @@ impl Runtime {
 
     /// Everything that was opened from it is closed: tells what is still to be told, and ends the thread.
     pub(crate) fn finish(&self) {
-        let dials = core::mem::take(&mut *lock(&self.dials));
-        dials.iter().filter_map(Weak::upgrade).for_each(|dial| dial.close());
+        let pending = core::mem::take(&mut *lock(&self.pending));
+        pending.iter().filter_map(Weak::upgrade).for_each(|one| one.close());
         *lock(&self.watcher) = None;
         *lock(&self.descriptors) = None;
         self.settle();
         let worker = lock(&self.worker).take();
         drop(worker);
-    }
-
-    /// The engine's class of that name.
-    pub(crate) fn class(&self, name: &str) -> Result<madrigal::engine::Class, Failure> {
-        let known = class_names().find(|known| *known == name).ok_or_else(|| {
-            let names: Vec<_> = class_names().collect();
-            Failure::new(MDG_EINVAL, format!("there is no class `{name}` of sources: {}", names.join(", ")))
-        })?;
-        Ok(self.engine().class(known))
     }
 }
 
@@ -209,16 +206,6 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.settle();
     }
-}
-
-/// How much was done so far by an engine's sources of every class.
-pub(crate) fn work_done(engine: &Engine) -> u64 {
-    class_names().map(|name| engine.work_done(engine.class(name))).fold(0, u64::wrapping_add)
-}
-
-/// The classes whose weights can be set: the drivers, and what is the caller's own.
-fn class_names() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|driver| driver.name()).chain([DESCRIPTORS, TIMERS])
 }
 
 /// When a time from now has passed; never for a negative one.

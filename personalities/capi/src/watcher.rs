@@ -10,8 +10,8 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::signals::Blocked;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::classes::work_done;
 use crate::failure::Failure;
-use crate::runtime::work_done;
 use crate::slot::lock;
 
 /// A thread that sleeps for an engine.

@@ -7,6 +7,7 @@ use super::arguments::{Call, descriptor, opened, text, time};
 use super::guard::{count, status};
 use super::links::runtime_of;
 use super::types::{mdg_handler, mdg_runtime, mdg_timer, mdg_watch};
+use crate::classes::class as class_of;
 use crate::codes::{MDG_EINVAL, MDG_OK};
 use crate::failure::Failure;
 use crate::object::{Object, with};
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn mdg_set_weight(runtime: mdg_runtime, class_name: *const
     status(|| {
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
-        let class = runtime.class(unsafe { text(class_name, "`class_name`") }?)?;
+        let class = class_of(runtime.engine(), unsafe { text(class_name, "`class_name`") }?)?;
         runtime.engine().set_weight(class, weight);
         Ok(MDG_OK)
     })
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn mdg_work_done(runtime: mdg_runtime, class_name: *const 
     count(|| {
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
-        let class = runtime.class(unsafe { text(class_name, "`class_name`") }?)?;
+        let class = class_of(runtime.engine(), unsafe { text(class_name, "`class_name`") }?)?;
         Ok(i64::try_from(runtime.engine().work_done(class)).unwrap_or(i64::MAX))
     })
 }
