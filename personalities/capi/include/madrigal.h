@@ -550,12 +550,23 @@ int mdg_pack(mdg_packing packing,
 /**
  * Sends a message and closes its handle, whatever is returned; memory that was lent is the program's again.
  *
- * A message of pieces up to 4 KiB is on its way when this returns. For longer pieces that are not MDG_SAFER it waits for the receiver,
- * and so it does where the receiver has 64 MiB of ours that it did not unpack: nodes that all send must also unpack now and then.
+ * Pieces up to 4 KiB are the library's when this returns. They have left, too, where there is a path to the node and room in it; else they
+ * leave while somebody is in a call of a Circuit: call mdg_flush() before a long time without one. For longer pieces that are not
+ * MDG_SAFER it waits for the receiver, and so it does where the receiver has 64 MiB of ours that it did not unpack: nodes that all send
+ * must also unpack now and then.
  *
  * Returns 0, or MDG_ELOST (the text says what was tried), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
  */
 int mdg_end_packing(mdg_packing packing);
+
+/**
+ * Waits until whatever was sent on any Circuit of the runtime has left, or is given up because its node is gone, at most `timeout_ns`
+ * nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been unpacked.
+ *
+ * Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_EBUSY (no group was joined), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_flush(mdg_circuit circuit,
+              int64_t timeout_ns);
 
 /**
  * Waits for a message, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks): of the node of rank `from`, or of

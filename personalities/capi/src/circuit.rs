@@ -132,6 +132,14 @@ impl Circuit {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Waits until everything that was sent has left.
+    pub(crate) fn flush(&self, timeout_ns: i64) -> Result<(), Failure> {
+        let has_left = self.group()?.worker().flush(deadline(timeout_ns));
+        has_left
+            .then_some(())
+            .ok_or_else(|| Failure::new(MDG_ETIMEDOUT, "not everything that was sent has left in time"))
+    }
+
     /// Waits for a message; `None`: none came in time.
     pub(crate) fn receive(&self, wanted: &Wanted, timeout_ns: i64) -> Result<Option<Message>, Failure> {
         let group = self.group()?;

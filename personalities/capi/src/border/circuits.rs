@@ -138,8 +138,10 @@ pub unsafe extern "C" fn mdg_pack(packing: mdg_packing, buf: *const c_void, len:
 
 /// Sends a message and closes its handle, whatever is returned; memory that was lent is the program's again.
 ///
-/// A message of pieces up to 4 KiB is on its way when this returns. For longer pieces that are not MDG_SAFER it waits for the receiver,
-/// and so it does where the receiver has 64 MiB of ours that it did not unpack: nodes that all send must also unpack now and then.
+/// Pieces up to 4 KiB are the library's when this returns. They have left, too, where there is a path to the node and room in it; else they
+/// leave while somebody is in a call of a Circuit: call mdg_flush() before a long time without one. For longer pieces that are not
+/// MDG_SAFER it waits for the receiver, and so it does where the receiver has 64 MiB of ours that it did not unpack: nodes that all send
+/// must also unpack now and then.
 ///
 /// Returns 0, or MDG_ELOST (the text says what was tried), MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
@@ -150,6 +152,18 @@ pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
             its.end()?;
             Ok(MDG_OK)
         })
+    })
+}
+
+/// Waits until whatever was sent on any Circuit of the runtime has left, or is given up because its node is gone, at most `timeout_ns`
+/// nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been unpacked.
+///
+/// Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_EBUSY (no group was joined), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub extern "C" fn mdg_flush(circuit: mdg_circuit, timeout_ns: i64) -> c_int {
+    status(|| {
+        circuit_of(circuit)?.flush(time(timeout_ns)?)?;
+        Ok(MDG_OK)
     })
 }
 
