@@ -218,14 +218,17 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
     let by_edge = |data: u64| {
         let before = program.steps[..number].iter().rev();
         let asked = before.filter_map(|step| match step.op {
-            Op::EpollCtl { what: Ctl::Add | Ctl::Mod, slot, events, data: of, .. } if of == data => {
-                Some((slot, events))
+            Op::EpollCtl { what: what @ (Ctl::Add | Ctl::Mod), slot, events, data: of, .. } if of == data => {
+                Some((what, slot, events))
             }
             _ => None,
         });
         let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
-        // A set in the set is told of anew with its members.
-        asked.take(1).any(|(slot, events)| events & (edge | once) == edge || has_edges(program, number, slot))
+        let by_edge = |slot, events| events & (edge | once) == edge || has_edges(program, number, slot);
+        // A change may have been refused: then what was added, or changed before, holds. A set in the set is told of anew with its members.
+        let mut is_added = false;
+        let mut holds = asked.take_while(|(what, ..)| !core::mem::replace(&mut is_added, *what == Ctl::Add));
+        holds.any(|(_, slot, events)| by_edge(slot, events))
     };
     let aux = &wrapped.seen.aux;
     aux.len() == 2 * wrapped.seen.ret as usize

@@ -57,13 +57,14 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     if left == Some(0) {
         return Some(Step::Ends(op.end(Err(Errno::AGAIN))));
     }
-    let urgent = urgent_to_come(v, op)?;
     near::join(v);
     v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-    if prepare_sleep(v) {
+    // Behind the arming: a seal that comes later rings.
+    let urgent = if prepare_sleep(v) { None } else { urgent_to_come(v, op) };
+    let Some(urgent) = urgent else {
         v.s.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
         return None;
-    }
+    };
     let held = v.held_for().filter(|held| left.is_none_or(|left| *held < left));
     let restarts = left.is_none() && op.done() == 0;
     let (left, cut) = (held.or(left), held.is_some());
@@ -77,14 +78,21 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
 }
 
 /// `POLLPRI`, where an urgent byte may come with no doorbell before it: a receive that sleeps passes over it, or ends there, and only
-/// poll(2) tells of it. `None`: one has come already, by a peer that has sealed; a look is worth it.
+/// poll(2) tells of it. `None`: one has come already, by a peer that has sealed, or it ends this call; a look is worth it.
 fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
-    if v.s.rx() == phase::RING || op.is_peek() {
+    let (in_ring, sealed) = (v.s.rx() == phase::RING, v.is_sealed_in());
+    if in_ring && !sealed || op.is_peek() {
         return Some(0);
     }
     match kernel_readiness(op.fd(), libc::EPOLLPRI as u32) {
         0 => Some(libc::POLLPRI),
-        _ => (!v.is_sealed_in()).then_some(0),
+        _ if in_ring => {
+            // The writer has rung for the last time, and is just about to say so.
+            sleep_ns(PEEK_SLEEP_NS);
+            None
+        }
+        _ if op.done() > 0 && tcp::at_mark(op.fd()) => None,
+        _ => (!sealed).then_some(0),
     }
 }
 
