@@ -367,3 +367,45 @@ fn apart_only_the_program_ends_processes() {
     }
     assert!(differs(Some(0), Some(101), true));
 }
+
+#[test]
+fn an_edge_is_told_again_where_a_change_was_refused() {
+    let ask = |what, events| (0, Op::EpollCtl { set: 5, what, slot: 0, events, data: 7 });
+    let (edge, level) = (libc::EPOLLET as u32 | 5, 5);
+    let wait = (0, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero });
+    let differs = |ops: Vec<(ActorId, Op)>| {
+        let number = ops.len();
+        let program = program(ops.into_iter().chain([wait.clone()]).collect());
+        let told = |aux: &[u64]| Entry {
+            fate: Fate::Done(number),
+            seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
+        };
+        let verdict = step(&program, number, &told(&[1, 5]), &told(&[1, 5, 7, 5]), &mut Tally::default());
+        matches!(verdict, Verdict::Differs(_))
+    };
+    assert!(!differs(vec![ask(Ctl::Add, edge)]));
+    assert!(!differs(vec![ask(Ctl::Add, edge), ask(Ctl::Mod, level)]));
+    assert!(differs(vec![ask(Ctl::Add, level)]));
+    // What was taken out since does not count.
+    assert!(differs(vec![ask(Ctl::Add, edge), ask(Ctl::Add, level)]));
+}
+
+#[test]
+fn a_receive_that_is_asleep_asks_for_no_signal() {
+    let asks = (0, Op::Ioctl { slot: 0, request: Request::FioAsync(true) });
+    let all = (0, Op::RecvAll { slot: 0, len: 10, chunk: 1, via: RecvVia::Recv });
+    let differs = |ops: Vec<(ActorId, Op)>, aux: [u64; 2]| {
+        let number = ops.len();
+        let program = program(ops.into_iter().chain([(0, Op::Signals)]).collect());
+        let told = |aux: [u64; 2], took_ns| Entry {
+            fate: Fate::Done(number),
+            seen: Seen { aux: vec![0, 0, 0, aux[0], aux[1], 0], took_ns, ..Seen::default() },
+        };
+        let verdict = step(&program, number, &told([0, 1], 10), &told(aux, 20), &mut Tally::default());
+        matches!(verdict, Verdict::Differs(_))
+    };
+    assert!(!differs(vec![asks.clone(), all.clone()], [0, 0]));
+    assert!(differs(vec![asks.clone(), all.clone()], [1, 0]));
+    assert!(differs(vec![asks], [0, 0]));
+    assert!(differs(vec![all], [0, 0]));
+}
