@@ -13,6 +13,7 @@ crate::checks![
     receive_of_all_ends_at_the_mark,
     receive_that_waits_ends_at_the_mark,
     receive_that_waits_ends_at_a_mark_at_any_time,
+    receive_that_waits_ends_beside_a_slow_sender,
     receive_that_waits_passes_over_it,
     look_at_all_ends_at_the_mark,
     look_at_a_ring_ends_at_the_mark,
@@ -143,6 +144,27 @@ fn receive_that_waits_ends_at_a_mark_at_any_time() {
         })
     };
     (1..).take_while(|at| takes(*at)).count();
+}
+
+/// The same with a sender that is held up at each of its system calls: whoever waits has gone to sleep again meanwhile.
+fn receive_that_waits_ends_beside_a_slow_sender() {
+    let sends = |at| {
+        let act = || net::sleep_ms(20);
+        crate::traced::at_stop(at, act, |mark| {
+            let p = Pair::warm();
+            send_all(&p.c, b"x");
+            let sends = || {
+                net::sleep_ms(10);
+                mark();
+                let sent = send(&p.c, b"Z", MSG_OOB);
+                mark();
+                assert_eq!(sent, Ok(1));
+            };
+            let takes = || assert_eq!(recv(&p.s, &mut [0; 8], MSG_WAITALL), Ok(1));
+            crate::both(takes, sends);
+        })
+    };
+    (1..).take_while(|at| sends(*at)).count();
 }
 
 /// One that waits for its first byte passes over an urgent one, for good.
