@@ -198,6 +198,23 @@ fn polls_beside_a_kill_may_be_told_less() {
 }
 
 #[test]
+fn an_exchange_with_a_killed_peer_ends_one_way_or_the_other() {
+    let (reset, pipe) = (1000 + libc::ECONNRESET as u64, 1000 + libc::EPIPE as u64);
+    let (send, recv) = (SendVia::Send, RecvVia::Recv);
+    let all = |killed: bool, plain: (i64, u64), wrapped: (i64, u64)| {
+        let first = if killed { (0, Op::Exit { how: ExitHow::Abort }) } else { flood(1) };
+        let program = program(vec![first, (1, Op::Exchange { slot: 1, first: true, rounds: 3, size: 10, send, recv })]);
+        let told = |(ret, end)| Entry { fate: Fate::Done(1), seen: Seen { ret, aux: vec![end], ..Seen::default() } };
+        !matches!(step(&program, 1, &told(plain), &told(wrapped), &mut Tally::default()), Verdict::Differs(_))
+    };
+    assert!(all(true, (0, pipe), (0, reset)));
+    assert!(all(true, (10, 1), (0, reset)));
+    assert!(!all(true, (20, 1), (0, reset)), "a send at most");
+    assert!(!all(true, (0, pipe), (0, 0)));
+    assert!(!all(false, (0, pipe), (0, reset)));
+}
+
+#[test]
 fn a_receive_of_nothing_ends_at_any_time() {
     let ended = |len: u32, at: usize, ret: i64| {
         let data = Data { slot: 0, len, via: RecvVia::Recv, flags: 0, memory: Memory::Good, pieces: Pieces::One };
