@@ -17,7 +17,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build test models fuzz fuzz-briefly check demo bench install install-c uninstall clean
+.PHONY: help setup build test models fuzz fuzz-briefly check demo wheel bench install install-c uninstall clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,9 @@ demo: build ## an unmodified redis plain and under Madrigal, and which path it t
 	@tools/setup --demo
 	@MADRIGAL=$(RELEASE)/madrigal demo/run.py
 
+wheel: build ## the Python package with everything in it: target/wheels/*.whl (docs/python.md)
+	python3 -m pip wheel --no-deps -w $(TARGET)/wheels personalities/python
+
 bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
 	bench/run.py $(BENCH)
 
@@ -94,3 +97,4 @@ uninstall: ## remove what install put there, and folders that are empty then
 
 clean: ## remove what was built
 	cargo clean
+	rm -rf personalities/python/build personalities/python/src/*.egg-info

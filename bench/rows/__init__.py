@@ -8,7 +8,7 @@ from harness.measure import Figure, Pair, Row
 from rows import daemon, mpi
 from rows.corba import Corba
 from rows.network import Iperf3, SockperfPingPong
-from rows.own import Calls, CapiOverRust, Idle, IdlePeers, Multiplexing, PassThrough, VLinkLatency
+from rows.own import Calls, CapiOverRust, Idle, IdlePeers, Multiplexing, PassThrough, Python, VLinkLatency
 from rows.redis import Redis, RedisTails
 from rows.services import GoEcho, Memcached, MemcachedTails, NginxKeepAlive, NginxNewConnections, NginxTails, Pgbench
 
@@ -67,6 +67,7 @@ def all_rows() -> dict[str, Row]:
         "vlink": VLinkLatency(),
         "multiplexing": Multiplexing(),
         "capi": CapiOverRust(),
+        "python": Python(),
         "peers": IdlePeers(),
         "calls": Calls(),
         "hook": PassThrough(),

@@ -118,6 +118,32 @@ class CapiOverRust:
         return [_added(figure, pair, max(plan.runs, 7)) for figure, pair in zip(self.figures, pairs)]
 
 
+@dataclass(frozen=True)
+class Python:
+    """Two processes of Python: round trips of 8 bytes by a link over shared memory against asyncio's TCP, and 64 MiB at a time against the
+    same in C. Turn about."""
+
+    figures: Sequence[Figure] = (
+        Figure("Python, 8 B round trip: a link against asyncio TCP", "us", 5.0, lower_is_better=True),
+        Figure("Python, 64 MiB over shm, against C", "Gbyte/s", 0.9),
+    )
+
+    def measure(self, plan: Plan) -> list[Result]:
+        """Each a process of its own."""
+        script = [sys.executable, str(builds.BENCH / "peers" / "python.py")]
+        env = {"env": {**os.environ, "PYTHONPATH": str(builds.ROOT / "personalities" / "python" / "src")}}
+        trips, rounds = ("2000", "5") if plan.quick else ("10000", "20")
+        bulk = builds.capi_program("bulk")
+
+        def python(what: str, times: str) -> float:
+            return float(processes.run([*script, what, times], **env))
+
+        small = [(python("asyncio", trips), python("link", trips)) for _ in range(plan.runs)]
+        large = [(float(processes.run([bulk, rounds])), python("bulk", rounds)) for _ in range(plan.runs)]
+        return [Result(self.figures[0], [run[0] for run in small], [run[1] for run in small], "asyncio TCP"),
+                Result(self.figures[1], [run[0] for run in large], [run[1] for run in large], "C")]
+
+
 def _added(figure: Figure, pair: tuple[Callable[[], float], Callable[[], float]], runs: int) -> Result:
     seen = [[one() for one in pair] for _ in range(runs)]
     rust, c = [run[0] for run in seen], [run[1] for run in seen]
