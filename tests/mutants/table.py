@@ -321,6 +321,27 @@ MUTANTS = [
         ("semantics killed::peer_killed_behind_a_doorbell default", "semantics gone::killed_behind_doorbells default", "test madrigal-tests kill a_sender_killed_after_it_moved"),
     ),
     Mutant(
+        "looked-error-lost", SESSION + "source.rs",
+        "                    (Err(e), _) => _ = self.refused(e),",
+        "                    (Err(_), _) => {}",
+        "an error that the kernel tells a look behind a sealed ring is told to nobody",
+        ("semantics killed::peeked_behind_a_seal default",),
+    ),
+    Mutant(
+        "sealed-sleep-without-urgent", "personalities/syswrap/src/io/recv/sleep.rs",
+        "    if in_ring && !sealed || op.is_peek() {",
+        "    if in_ring || op.is_peek() {",
+        "a receive that sleeps behind a seal is not woken by an urgent byte",
+        ("semantics urgent::receive_that_waits_ends_beside_a_slow_sender default",),
+    ),
+    Mutant(
+        "end-behind-a-doorbell", SHM + "link.rs",
+        "                Err(Errno::AGAIN) => return,\n                Ok(_) | Err(Errno::INTR) => {}",
+        "                Ok(_) | Err(Errno::AGAIN) => return,\n                Err(Errno::INTR) => {}",
+        "the end of a link is not seen that came together with a doorbell",
+        ("unit madrigal-drivers an_end_behind_a_doorbell",),
+    ),
+    Mutant(
         "unread-close-not-told", SESSION + "leave.rs",
         "        if resets || self.leaves_unread() {",
         "        if resets {",
