@@ -328,7 +328,7 @@ MUTANTS = [
         ("semantics killed::peeked_behind_a_seal default",),
     ),
     Mutant(
-        "sealed-sleep-without-urgent", "personalities/syswrap/src/io/recv/sleep.rs",
+        "sealed-sleep-without-urgent", SYSWRAP + "io/recv/sleep.rs",
         "    if in_ring && !sealed || op.is_peek() {",
         "    if in_ring || op.is_peek() {",
         "a receive that sleeps behind a seal is not woken by an urgent byte",

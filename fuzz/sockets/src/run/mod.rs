@@ -1,5 +1,6 @@
 //! One run of a program: its processes started, plain or wrapped, and what each step gave.
 
+mod asleep;
 mod free;
 mod quiet;
 mod sequence;

@@ -88,6 +88,7 @@ pub(crate) fn describe(process: i32) -> String {
         let thread = task.file_name();
         let (call, place) = (read("syscall"), read("wchan"));
         text += &format!("  process {process} thread {} state {state} in {place}: {}\n", thread.display(), call.trim());
+        text += &super::asleep::shown(process, &call);
     }
     text
 }
