@@ -79,9 +79,17 @@ impl Core {
         }
     }
 
+    /// Whatever is posted, or will be, fails. The peer is not told.
+    pub(crate) fn refuse(&self) {
+        self.rx.lock().close();
+        let mut tx = self.tx.lock();
+        tx.closing = true;
+        tx.queue().iter_mut().for_each(|op| op.body.refused = true);
+    }
+
     /// Our side closes at once: posted writes fail, too.
     pub(crate) fn abort(&self) {
-        self.tx.lock().queue().iter_mut().for_each(|op| op.body.refused = true);
+        self.refuse();
         self.close(None, false);
     }
 

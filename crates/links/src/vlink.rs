@@ -135,6 +135,12 @@ impl VLink {
         self.0.core.close(Some(Then::Call(handler)), false);
     }
 
+    /// Operations that are posted, and later ones, fail with [`ReadError::Closed`] and [`WriteError::Closed`]; the peer is not told before
+    /// [`VLink::abort`], which is to follow. For who ends several links that may be each other's ends: none of them sees the end of another.
+    pub fn refuse(&self) {
+        self.0.core.refuse();
+    }
+
     /// Ends the link at once: as [`VLink::close`], but posted writes fail with [`WriteError::Closed`], too. From now on nobody looks at
     /// the buffers of posted operations, though their outcomes are told as always.
     pub fn abort(&self) {

@@ -103,11 +103,15 @@ fn close_runtime(handle: mdg_handle, runtime: &Arc<Runtime>) -> Result<c_int, Fa
     take(handle)?;
     // What another thread opens from now on is closed by that thread.
     runtime.shut();
-    for handle in all() {
-        let Ok(object) = any(handle) else { continue };
-        if !Arc::ptr_eq(object.runtime(), runtime) {
-            continue;
+    let its = || all().into_iter().filter_map(|handle| Some((handle, any(handle).ok()?)));
+    let its = || its().filter(|(_, object)| Arc::ptr_eq(object.runtime(), runtime));
+    // First of all links: one whose other end is here, too, is not to tell of the end of that.
+    for (_, object) in its() {
+        if let Object::Link(link) = &*object {
+            link.api.refuse();
         }
+    }
+    for (handle, object) in its() {
         if let Object::Link(link) = &*object {
             link.api.abort();
         }
