@@ -286,6 +286,48 @@ class Protocols(unittest.TestCase):
                 transport.close()
         asyncio.run(program())
 
+    def test_a_protocol_that_cannot_be_made(self) -> None:
+        class Once(Exception):
+            pass
+
+        async def program() -> None:
+            made: list[Sink] = []
+
+            def sink() -> Sink:
+                made.append(Sink())
+                if len(made) == 1:
+                    raise Once
+                return made[-1]
+            told: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+            async with await madrigal.create_server(sink, ADDRESSES[0]) as server:
+                first, _ = await madrigal.create_connection(Sink, server.address)
+                second, _ = await madrigal.create_connection(Sink, server.address)
+                second.write(b"here")
+                second.close()
+                self.assertIsInstance(await asyncio.wait_for(first.get_protocol().ended, WATCHDOG), (type(None), ConnectionError))
+                self.assertIsNone(await asyncio.wait_for(made[1].ended, WATCHDOG))
+                self.assertEqual(made[1].got, b"here")
+                self.assertEqual([type(one) for one in told], [Once])
+            with self.assertRaises(Once):
+                async with await madrigal.create_server(asyncio.Protocol, ADDRESSES[0]) as server:
+                    made.clear()
+                    await madrigal.create_connection(sink, server.address)
+        asyncio.run(program())
+
+    def test_a_protocol_knows_its_transport_at_once(self) -> None:
+        async def program() -> None:
+            async with await madrigal.create_server(asyncio.Protocol, ADDRESSES[0]) as server:
+                made: list[Any] = []
+
+                class Known(asyncio.Protocol):
+                    def connection_made(self, transport: Any) -> None:
+                        made.append(transport)
+                transport, _ = await madrigal.create_connection(Known, server.address)
+                self.assertEqual(made, [transport])
+                transport.abort()
+        asyncio.run(program())
+
     def test_limits_of_what_waits_to_be_written(self) -> None:
         async def program() -> None:
             async with await madrigal.create_server(asyncio.Protocol, ADDRESSES[0]) as server:

@@ -65,9 +65,16 @@ async def create_connection(factory: ProtocolFactory, to: str) -> tuple["Transpo
             connected.set_exception(error(result))
 
     engine.post(lib.mdg_post_connect, engine.runtime._handle, to.encode(), then=then)
-    link = await connected
-    protocol = factory()
-    return Transport(engine, link, protocol), protocol
+    try:
+        link = await connected
+    except asyncio.CancelledError:
+        # In the same round it may have been made.
+        if connected.done() and not connected.cancelled() and connected.exception() is None:
+            lib.mdg_close(connected.result())
+        raise
+    transport = _transport(engine, link, factory)
+    transport.begin()
+    return transport, transport.get_protocol()
 
 
 async def create_server(factory: ProtocolFactory, at: str) -> "Server":
@@ -192,12 +199,20 @@ class Server(asyncio.AbstractServer):
                 lib.mdg_close(link)
             return
         if link >= 0:
-            Transport(self._engine, link, self._factory())
             self._accept()
+            self._engine.loop.call_soon(_transport(self._engine, link, self._factory).begin)
         else:
             # Such as no free descriptor: later it may do, as asyncio's own servers have it.
             self._engine.loop.call_exception_handler({"message": "madrigal: cannot accept", "exception": error(link)})
             self._engine.loop.call_later(1, lambda: None if self._acceptor.closed else self._accept())
+
+
+def _transport(engine: _Engine, link: int, factory: ProtocolFactory) -> "Transport":
+    try:
+        return Transport(engine, link, factory())
+    except BaseException:
+        lib.mdg_close(link)
+        raise
 
 
 class Transport(asyncio.Transport):
@@ -213,7 +228,6 @@ class Transport(asyncio.Transport):
         self._writing: "collections.deque[Union[Lent, Whole]]" = collections.deque()
         self._unwritten = 0
         self._low, self._high = HIGH_WATER // 4, HIGH_WATER
-        engine.loop.call_soon(self._begin)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """`peername`: the peer's address. `why`: which path was taken, and why (a dictionary)."""
@@ -248,7 +262,8 @@ class Transport(asyncio.Transport):
         self._is_paused = False
         self._engine.loop.call_soon(self._go_on)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """The protocol is told of it, and of what comes from then on. Once, by who made it."""
         self._protocol.connection_made(self)
         if not self._is_closing:
             self._read()
