@@ -221,7 +221,7 @@ impl Drop for Side {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use std::os::unix::net::UnixStream;
 
