@@ -110,23 +110,26 @@ class Link(Handle):
     def read_into(self, room: Bytes, timeout: Optional[float] = None) -> int:
         """As `read`, into an object's own memory, without a copy; how many bytes."""
         with Lent(room, writable=True) as memory:
-            read, handle, address, size = lib.mdg_read, self._handle, memory.address, memory.size
-            code: int = read(handle, address, size, first(timeout))
-            if code >= 0:
-                return code
-            left = rest(timeout)
-            if code != TIMED_OUT or (left is not None and left <= 0):
-                failed(code)
-            return patiently(lambda wait: read(handle, address, size, wait), left)
+            return self._read(memory.address, memory.size, timeout)
 
     def read_exactly(self, room: Bytes, timeout: Optional[float] = None) -> None:
         """Fills an object's own memory. EOFError if the stream ends before; TimedOut for each read that waits longer than the time."""
-        view = memoryview(room).cast("B")
-        while view.nbytes:
-            size = self.read_into(view, timeout)
-            if not size:
-                raise EOFError(f"the stream ended {view.nbytes} bytes early")
-            view = view[size:]
+        with Lent(room, writable=True) as memory:
+            at, end = memory.address, memory.address + memory.size
+            while at < end:
+                size = self._read(at, end - at, timeout)
+                if not size:
+                    raise EOFError(f"the stream ended {end - at} bytes early")
+                at += size
+
+    def _read(self, address: int, size: int, timeout: Optional[float]) -> int:
+        code: int = lib.mdg_read(self._handle, address, size, first(timeout))
+        if code >= 0:
+            return code
+        left = rest(timeout)
+        if code != TIMED_OUT or (left is not None and left <= 0):
+            failed(code)
+        return patiently(lambda wait: lib.mdg_read(self._handle, address, size, wait), left)
 
     def write(self, data: Bytes, timeout: Optional[float] = None) -> int:
         """Waits until all bytes were taken; how many were, which is less only if the time passed. TimedOut if none were, Gone, Closed.
