@@ -115,17 +115,22 @@ class Link(Handle):
     def read_exactly(self, room: Bytes, timeout: Optional[float] = None) -> None:
         """Fills an object's own memory. EOFError if the stream ends before; TimedOut for each read that waits longer than the time."""
         with Lent(room, writable=True) as memory:
+            read, handle, wait = lib.mdg_read, self._handle, first(timeout)
             at, end = memory.address, memory.address + memory.size
             while at < end:
-                size = self._read(at, end - at, timeout)
+                size = read(handle, at, end - at, wait)
+                if size < 0:
+                    size = self._read_on(size, at, end - at, timeout)
                 if not size:
                     raise EOFError(f"the stream ended {end - at} bytes early")
                 at += size
 
     def _read(self, address: int, size: int, timeout: Optional[float]) -> int:
         code: int = lib.mdg_read(self._handle, address, size, first(timeout))
-        if code >= 0:
-            return code
+        return code if code >= 0 else self._read_on(code, address, size, timeout)
+
+    def _read_on(self, code: int, address: int, size: int, timeout: Optional[float]) -> int:
+        """Behind a first slice that got nothing, with this code."""
         left = rest(timeout)
         if code != TIMED_OUT or (left is not None and left <= 0):
             failed(code)
