@@ -87,8 +87,13 @@ fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
     match kernel_readiness(op.fd(), libc::EPOLLPRI as u32) {
         0 => Some(libc::POLLPRI),
         _ if in_ring => {
-            // The writer has rung for the last time, and is just about to say so.
+            // The writer has rung for the last time, and is just about to say so; or it is dead, and never will.
             sleep_ns(PEEK_SLEEP_NS);
+            if let Some(_lock) = v.try_reading()
+                && v.s.rx() == phase::RING
+            {
+                v.check_open(true);
+            }
             None
         }
         _ if op.done() > 0 && tcp::at_mark(op.fd()) => None,
