@@ -15,6 +15,8 @@ use crate::failure::Failure;
 use crate::runtime::{Runtime, deadline};
 use crate::slot::{lock, lock_or_busy};
 
+/// A flush looks so often whether the Circuit was closed, in nanoseconds.
+const CLOSED_LOOK_NS: u64 = 50_000_000;
 /// Looks between two at the clock, and between two at who is lost. A look in vain may end in a sleep of some milliseconds.
 const CLOCK_LOOKS: u32 = 8;
 const LOST_LOOKS: u32 = 64;
@@ -134,10 +136,23 @@ impl Circuit {
 
     /// Waits until everything that was sent has left.
     pub(crate) fn flush(&self, timeout_ns: i64) -> Result<(), Failure> {
-        let has_left = self.group()?.worker().flush(deadline(timeout_ns));
-        has_left
-            .then_some(())
-            .ok_or_else(|| Failure::new(MDG_ETIMEDOUT, "not everything that was sent has left in time"))
+        let (group, deadline) = (self.group()?, deadline(timeout_ns));
+        loop {
+            let look = time::now_ns().saturating_add(CLOSED_LOOK_NS);
+            if group.worker().flush(Some(deadline.map_or(look, |at| at.min(look)))) {
+                return Ok(());
+            }
+            if self.is_closed() {
+                return Err(closed());
+            }
+            if deadline.is_some_and(|at| time::now_ns() >= at) {
+                return Err(Failure::new(MDG_ETIMEDOUT, "not everything that was sent has left in time"));
+            }
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire) || self.runtime.is_shut()
     }
 
     /// Waits for a message; `None`: none came in time.
@@ -186,8 +201,8 @@ impl Circuit {
     /// An error if no such message can come any more.
     #[cold]
     fn give_up_if_in_vain(&self, group: &Group, wanted: &Wanted) -> Result<(), Failure> {
-        if self.closed.load(Ordering::Acquire) || self.runtime.is_shut() {
-            return Err(Failure::new(MDG_ECLOSED, "the Circuit is closed"));
+        if self.is_closed() {
+            return Err(closed());
         }
         let lost = match wanted.from {
             Some(rank) => group.lost(rank),
@@ -263,6 +278,11 @@ impl Unpacking {
         let message = rest.take().ok_or_else(ended)?;
         Ok(message.unpacked.end(self.circuit.group()?)?)
     }
+}
+
+#[cold]
+fn closed() -> Failure {
+    Failure::new(MDG_ECLOSED, "the Circuit is closed")
 }
 
 #[cold]

@@ -158,7 +158,8 @@ pub extern "C" fn mdg_end_packing(packing: mdg_packing) -> c_int {
 /// Waits until whatever was sent on any Circuit of the runtime has left, or is given up because its node is gone, at most `timeout_ns`
 /// nanoseconds (MDG_FOREVER: without end; 0: only sends what there is room for). What has left may not have been unpacked.
 ///
-/// Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_EBUSY (no group was joined), MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+/// Returns 0, or MDG_ETIMEDOUT (nothing was lost), MDG_ECLOSED (another thread closed it), MDG_EBUSY (no group was joined), MDG_EINVAL,
+/// MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_flush(circuit: mdg_circuit, timeout_ns: i64) -> c_int {
     status(|| {
