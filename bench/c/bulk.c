@@ -53,7 +53,7 @@ static void send_bulk(const char *address, int rounds)
 int main(int argc, char **argv)
 {
     int round, rounds = argc > 1 ? atoi(argv[1]) : 20;
-    char address[64], *room;
+    char address[64], go, *room;
     double began;
     int told[2];
     pid_t child;
@@ -65,8 +65,7 @@ int main(int argc, char **argv)
     child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        must(read(told[0], address + 63, 1) == 1);
-        address[63] = 0;
+        must(read(told[0], &go, 1) == 1);
         send_bulk(address, rounds);
         _exit(0);
     }
