@@ -6,6 +6,7 @@ import array
 import os
 import subprocess
 import sys
+import threading
 import unittest
 
 from tree import RELEASE, WATCHDOG, environment, output, start
@@ -98,6 +99,34 @@ class Circuits(unittest.TestCase):
             peer.child.kill()
             with self.assertRaises(madrigal.Lost):
                 peer.circuit.receive(1, timeout=WATCHDOG)
+
+    def _fill(self, peer: Peer) -> None:
+        """Sends until something has to wait for a peer that does not receive."""
+        for _ in range(100_000):
+            message = peer.circuit.pack(1)
+            message.put(bytes(4000))
+            message.send()
+            try:
+                peer.circuit.flush(timeout=0)
+            except madrigal.TimedOut:
+                return
+        self.fail("everything has left")
+
+    def test_a_flush_ends_with_the_node_it_waits_for(self) -> None:
+        with Peer("time.sleep(600)\n") as peer:
+            self._fill(peer)
+            peer.child.kill()
+            peer.circuit.flush(timeout=WATCHDOG)
+
+    def test_a_flush_ends_with_its_circuit(self) -> None:
+        with Peer("time.sleep(600)\n") as peer:
+            self._fill(peer)
+            closer = threading.Timer(0.2, peer.runtime.close)
+            closer.start()
+            with self.assertRaises(madrigal.Closed):
+                peer.circuit.flush(timeout=WATCHDOG)
+            peer.child.kill()
+            closer.join(WATCHDOG)
 
     def test_no_such_rank_and_no_such_group(self) -> None:
         with madrigal.Runtime() as runtime:

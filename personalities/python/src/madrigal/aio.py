@@ -142,7 +142,10 @@ class _Engine:
         try:
             then(result)
         except Exception as wrong:  # It must not leave a function that C calls.
-            self.loop.call_exception_handler({"message": "madrigal: a completion failed", "exception": wrong})
+            loop = self._loop()
+            # What is cut off with the loop has nobody to be told.
+            if loop is not None and not loop.is_closed():
+                loop.call_exception_handler({"message": "madrigal: a completion failed", "exception": wrong})
 
 
 class Server(asyncio.AbstractServer):

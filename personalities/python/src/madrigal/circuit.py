@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_int, c_uint64
 from types import TracebackType
-from typing import Optional, Sequence, Union
+from typing import Callable, Optional, Sequence, Union
 
 from ._handle import Handle, done, made
 from ._library import lib, opened
@@ -32,6 +32,7 @@ ANY = -1
 ANY_TAG = (1 << 64) - 1
 
 _TAGS = 1
+_BUSY = -9
 _SAFER, _CHEAPER, _EXPRESS = 0, 2, 3
 
 
@@ -88,15 +89,41 @@ class Circuit(Handle):
         raise AssertionError("slices end with a last one")
 
 
-class Packing(Handle):
+class _Message(Handle):
+    """A message that is packed or taken apart, with the memory that it has borrowed until it ends."""
+
+    __slots__ = ("_lent",)
+
+    def __init__(self, handle: int, of: Circuit) -> None:
+        super().__init__(handle, of)
+        self._lent: list[Union[Lent, Whole]] = []
+
+    def _finish(self, function: Callable[[int], int]) -> None:
+        """Ends it by this call. While another thread is inside, the library has the memory: Busy, and nothing has ended."""
+        handle, self._handle = self._handle, 0
+        code = function(handle)
+        if code == _BUSY:
+            self._handle = handle
+            failed(code)
+        for memory in self._lent:
+            memory.release()
+        self._lent.clear()
+        done(code)
+
+    def close(self) -> None:
+        """Sends nothing, or throws the rest away. Busy while another thread takes a piece of it."""
+        if self._handle:
+            self._finish(lib.mdg_close)
+
+
+class Packing(_Message):
     """A message that is being packed."""
 
-    __slots__ = ("_circuit", "_lent")
+    __slots__ = ("_circuit",)
 
     def __init__(self, handle: int, of: Circuit) -> None:
         super().__init__(handle, of)
         self._circuit = of
-        self._lent: list[Union[Lent, Whole]] = []
 
     def put(self, piece: Bytes, copy: bool = False) -> None:
         """Adds a piece. With `copy` its memory may change at once; else it must stay as it is until the message is sent."""
@@ -106,26 +133,11 @@ class Packing(Handle):
             memory.release()
         else:
             self._lent.append(memory)
-        if code < 0:
-            failed(code)
+        done(code)
 
     def send(self) -> None:
         """Sends it, without waiting until it has left (`Circuit.flush`), but for the receiver of a piece that is long."""
-        handle, self._handle = self._handle, 0
-        code = lib.mdg_end_packing(handle)
-        self._give_back()
-        if code < 0:
-            failed(code)
-
-    def close(self) -> None:
-        """Sends nothing."""
-        super().close()
-        self._give_back()
-
-    def _give_back(self) -> None:
-        for memory in self._lent:
-            memory.release()
-        self._lent.clear()
+        self._finish(lib.mdg_end_packing)
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if kind is None and self._handle:
@@ -134,14 +146,13 @@ class Packing(Handle):
         self.close()
 
 
-class Unpacking(Handle):
+class Unpacking(_Message):
     """A message that is being taken apart: at the end of the `with` whatever was taken is there."""
 
-    __slots__ = ("sender", "tag", "_lent")
+    __slots__ = ("sender", "tag")
 
     def __init__(self, handle: int, of: Circuit) -> None:
         super().__init__(handle, of)
-        self._lent: list[Lent] = []
         sender, tag = c_int(), c_uint64()
         done(lib.mdg_sender(handle, byref(sender), byref(tag)))
         self.sender, self.tag = sender.value, tag.value
@@ -163,26 +174,11 @@ class Unpacking(Handle):
             self._lent.append(memory)
         else:
             memory.release()
-        if code < 0:
-            failed(code)
+        done(code)
 
     def end(self) -> None:
         """Waits until every piece is there."""
-        handle, self._handle = self._handle, 0
-        code = lib.mdg_end_unpacking(handle)
-        self._give_back()
-        if code < 0:
-            failed(code)
-
-    def close(self) -> None:
-        """Throws the rest away."""
-        super().close()
-        self._give_back()
-
-    def _give_back(self) -> None:
-        for memory in self._lent:
-            memory.release()
-        self._lent.clear()
+        self._finish(lib.mdg_end_unpacking)
 
     def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         if kind is None and self._handle:

@@ -21,6 +21,7 @@ from ._memory import Bytes, Lent, lent
 from ._waiting import TIMED_OUT, first, patiently, rest, slices
 from .errors import TimedOut, failed
 
+
 class Runtime(Handle):
     """The engine and the drivers, configured by the environment's MADRIGAL_* variables. What was opened from it is closed with it."""
 
