@@ -29,8 +29,33 @@ impl Build {
             (2, PollVia::SysPoll),
         ]);
         let time = self.time(actor, (conn, side));
+        let nests = self.has_set(&entries);
+        let time = self.unless_raced(actor, nests, time);
         self.step(actor, Op::Poll { entries, via, time });
         Some(())
+    }
+
+    fn has_set(&self, entries: &[(Slot, i16)]) -> bool {
+        entries.iter().any(|(slot, _)| matches!(self.program.slots[*slot as usize], Kind::Set))
+    }
+
+    /// The kernel wakes whoever polls a set, and whoever waits for it, and the first of them takes the edge: nobody knows who that is.
+    /// So nobody else sleeps beside somebody who polls a set.
+    fn unless_raced(&mut self, actor: ActorId, nests: bool, time: Time) -> Time {
+        let raced = (0..self.model.actors.len()).filter(|other| *other != actor as usize).any(|other| {
+            matches!(self.model.actors[other], Life::Asleep(..)) && (nests || self.polls_set(other as ActorId))
+        });
+        if time != Time::Forever || !raced {
+            return time;
+        }
+        self.model.actors[actor as usize] = Life::Free;
+        Time::Zero
+    }
+
+    /// Whether the last that this one did is a poll of a set.
+    fn polls_set(&self, actor: ActorId) -> bool {
+        let last = self.program.steps.iter().rev().find(|step| step.actor == actor);
+        matches!(last.map(|step| &step.op), Some(Op::Poll { entries, .. }) if self.has_set(entries))
     }
 
     fn is_pollable(&self, slot: Slot) -> bool {
@@ -191,6 +216,7 @@ impl Build {
             Some(on) => self.time(actor, on),
             None => Time::Zero,
         };
+        let time = self.unless_raced(actor, false, time);
         self.step(actor, Op::EpollWait { set, max, via, time });
         Some(())
     }
