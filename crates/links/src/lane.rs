@@ -14,9 +14,6 @@ use madrigal_netaccess::wait::{Peer, Waiter};
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 
-use crate::op::Handler;
-use crate::vlink::VLink;
-
 /// A waiting thread turns the engine after this many looks at its own link, so that nobody else starves meanwhile.
 const LOOKS_PER_PASS: u32 = 64;
 /// The same for waits that end soon: one pass for this many of them.
@@ -39,8 +36,8 @@ pub(crate) struct Completed<B, T> {
 pub(crate) enum Then<T> {
     /// Its descriptor asks for it. `sleeping`: somebody sleeps until then.
     Keep { sleeping: bool },
-    /// The handler is called; the link lives until then.
-    Call(Handler<VLink, T>, VLink),
+    /// It is called. What it holds, such as a handle of the link, lives until then.
+    Call(Box<dyn FnOnce(T) + Send>),
     /// Nobody wants to know.
     Drop,
 }
@@ -364,9 +361,9 @@ fn deliver<H: Half>(mut half: SpinGuard<'_, H>, completed: Completed<H::Body, H:
                 engine.call_all();
             }
         }
-        Then::Call(handler, link) => {
+        Then::Call(call) => {
             drop(half);
-            handler.call(&link, outcome);
+            call(outcome);
         }
         Then::Drop => drop(half),
     }

@@ -68,12 +68,12 @@ impl VLink {
 
     /// Posts a read whose outcome a handler gets, with the link.
     pub fn read_with(&self, buf: Vec<u8>, handler: Handler<Self, Result<Filled, ReadError>>) {
-        self.0.core.rx.lock().queue().post(Buffer::Own(buf), LaneThen::Call(handler, self.clone()));
+        self.0.core.rx.lock().queue().post(Buffer::Own(buf), self.call(handler));
     }
 
     /// As [`VLink::read_with`], into memory that was lent; it is free when the handler is called.
     pub fn read_lent_with(&self, piece: Piece, handler: Handler<Self, Result<Filled, ReadError>>) {
-        self.0.core.rx.lock().queue().post(Buffer::Lent(piece), LaneThen::Call(handler, self.clone()));
+        self.0.core.rx.lock().queue().post(Buffer::Lent(piece), self.call(handler));
     }
 
     /// Posts a write of all of `buf`. It completes when every byte was taken, and gives the buffer back. A write that fails gives
@@ -118,7 +118,13 @@ impl VLink {
     fn post_write_with(&self, buf: Buffer, handler: Handler<Self, Result<Vec<u8>, WriteError>>) {
         let mut half = self.0.core.tx.lock();
         let refused = half.closing;
-        half.queue().post(Outgoing { buf, at: 0, refused }, LaneThen::Call(handler, self.clone()));
+        half.queue().post(Outgoing { buf, at: 0, refused }, self.call(handler));
+    }
+
+    /// The handler will be called with a handle of its own, so that the link lives until then.
+    fn call<T: 'static>(&self, handler: Handler<Self, T>) -> LaneThen<T> {
+        let link = self.clone();
+        LaneThen::Call(Box::new(move |outcome| handler.call(&link, outcome)))
     }
 
     /// Posts the end: reads posted before complete with [`ReadError::Closed`], writes posted before are written, then the peer sees

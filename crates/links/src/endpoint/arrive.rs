@@ -3,7 +3,7 @@
 use madrigal_netaccess::message::{Link, Placement};
 use madrigal_sys::piece;
 
-use super::credit::Load;
+use super::credit::{Load, MAX_KEPT};
 use super::state::{Lies, Matched, Unexpected, UnexpectedBody};
 use super::types::{Completion, Kind, PeerId, Status};
 use super::wire::{DELIVERY, Ended, Head, LAST, Message, Seen, What};
@@ -12,8 +12,6 @@ use crate::slab::Key;
 use crate::worker::out::Stream;
 use crate::worker::state::{Arrived, Come, Does, Op, Placed, Route, State, Take};
 
-/// The longest body kept for nobody in particular: what may be sent without having been asked for.
-pub(crate) const MAX_KEPT: usize = 1 << 20;
 /// The pieces a rendezvous may name.
 pub(crate) const MAX_PIECES: usize = 64;
 /// The bytes of one of them.
@@ -79,9 +77,9 @@ impl State {
         let plain = !message.tagged && message.operation.is_none();
         if plain && endpoint.in_order && endpoint.matching(false).is_empty() {
             endpoint.inbox.push_back((came.node, from, bytes));
-            return self.charge(came.node, Load::Eager(len));
+            return self.nodes[came.node as usize].credit.charge(Load::Eager(len));
         }
-        self.charge(came.node, Load::Eager(len))?;
+        self.nodes[came.node as usize].credit.charge(Load::Eager(len))?;
         let unexpected = Unexpected { message, len, body: UnexpectedBody::Eager(bytes) };
         self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, unexpected);
         Some(())
@@ -130,7 +128,7 @@ impl State {
                 self.fetch(came.head.to, came.node, matched, Lies { op, remote, via: came.via });
             }
             None => {
-                self.charge(came.node, load)?;
+                self.nodes[came.node as usize].credit.charge(load)?;
                 let unexpected =
                     Unexpected { message, len, body: UnexpectedBody::Rendezvous(Lies { op, remote, via: came.via }) };
                 self.endpoint(came.head.to)?.matching(message.tagged).keep(from.0, message.tag, unexpected);

@@ -18,8 +18,12 @@
 pub(crate) mod arrive;
 pub mod atomic;
 pub(crate) mod credit;
+mod flow;
+mod matched;
 pub(crate) mod matching;
 mod post;
+pub(crate) mod refused;
+pub(crate) mod regions;
 pub(crate) mod remote;
 mod rma;
 mod stall;
@@ -34,9 +38,9 @@ use madrigal_base::node::NodeAddress;
 use madrigal_netaccess::message::LinkError;
 use madrigal_sys::time;
 
-use crate::worker::Worker;
-pub(crate) use stall::Refused;
+use crate::worker::{OpenError, Space, Worker};
 pub use stall::Stall;
+use state::EndpointState;
 pub use types::{
     Atomic, Claim, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Receive, Region, Seen, Send,
     Status, Wanted,
@@ -52,6 +56,21 @@ const CLOSE_NS: u64 = 2_000_000_000;
 pub struct Endpoint {
     worker: Arc<Worker>,
     channel: u16,
+}
+
+impl Worker {
+    /// Opens an endpoint: a channel of its own, through which the regions of `space` can be reached.
+    pub fn endpoint(self: &Arc<Self>, space: Space) -> Result<Endpoint, OpenError> {
+        let mut core = self.core();
+        let channel = core.free_channel().ok_or(OpenError::NoChannel)?;
+        let endpoints = &mut core.state.endpoints;
+        if endpoints.len() <= usize::from(channel) {
+            endpoints.resize_with(usize::from(channel) + 1, || None);
+        }
+        endpoints[usize::from(channel)] = Some(Box::new(EndpointState::new(space.0 as usize)));
+        drop(core);
+        Ok(Endpoint::new(Arc::clone(self), channel))
+    }
 }
 
 impl Endpoint {

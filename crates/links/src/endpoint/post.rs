@@ -5,7 +5,8 @@ use madrigal_sys::piece::{self, Piece};
 
 use super::arrive::{RENDEZVOUS_PIECE, write_pieces};
 use super::credit::Load;
-use super::state::{Many, Target, Unexpected, UnexpectedBody, matched};
+use super::matched::matched;
+use super::state::{Many, Target, Unexpected, UnexpectedBody};
 use super::types::{Claim, Completion, Kind, PeerId, PostError, Posted, Receive, Seen, Send, Status, Wanted};
 use super::wire::{DATA, DELIVERY, Ended, Head, TAGGED, What};
 use super::{Endpoint, Plain};
@@ -40,7 +41,7 @@ impl Core {
         let peer = self.state.endpoint(channel).and_then(|endpoint| endpoint.peers.get(to.0 as usize).copied());
         let node = peer.and_then(|peer| self.state.nodes.get(peer.node as usize));
         node.is_none_or(|node| {
-            node.route == Route::Down || node.may_send() && node.may_rendezvous() && !node.out.is_full()
+            node.route == Route::Down || node.credit.may_send() && node.credit.may_rendezvous() && !node.out.is_full()
         })
     }
 
@@ -53,12 +54,12 @@ impl Core {
         // What is injected is never asked for: it goes at once, and is copied only if there is no room.
         if let Route::Up { port, link } = to.route
             && to.out.is_clear()
-            && to.may_send()
+            && to.credit.may_send()
             && (len <= self.ports[port].eager || send.inject && len <= Endpoint::INJECT)
             && send.parts.len() <= GATHER
             && !send.delivery
         {
-            to.sends(Load::Eager(len));
+            to.credit.sends(Load::Eager(len));
             return self.send_now(channel, send, (node, theirs), (port, link));
         }
         self.send_later(channel, send, (node, theirs), len)
@@ -142,7 +143,7 @@ impl Core {
         if len > Endpoint::LONGEST || send.inject && len > Endpoint::INJECT {
             return Err(PostError::TooLong);
         }
-        let whole = self.state.nodes[node as usize].may_send();
+        let whole = self.state.nodes[node as usize].credit.may_send();
         if send.inject && !whole {
             return Err(PostError::Again);
         }
@@ -164,11 +165,11 @@ impl Core {
         len: usize,
     ) -> Result<Posted, PostError> {
         let to = &mut self.state.nodes[node as usize];
-        if !to.may_rendezvous() {
+        if !to.credit.may_rendezvous() {
             return Err(PostError::Again);
         }
         let pieces = write_pieces(&Pieces::new(send.parts));
-        to.sends(Load::Rendezvous(pieces.len() / RENDEZVOUS_PIECE));
+        to.credit.sends(Load::Rendezvous(pieces.len() / RENDEZVOUS_PIECE));
         let key = self.sending(channel, send, node, false);
         let head = message_head(What::Rendezvous, send, 0, theirs, channel);
         let head = head.word(key).word(len as u64).maybe(send.tag).maybe(send.data);
@@ -189,7 +190,7 @@ impl Core {
 
     /// Queues a message whole: nothing of it can be sent now, or its delivery is to be told.
     fn send_whole(&mut self, channel: u16, send: &Send<'_>, node: u32, theirs: u16) -> Posted {
-        self.state.nodes[node as usize].sends(Load::Eager(piece::total(send.parts)));
+        self.state.nodes[node as usize].credit.sends(Load::Eager(piece::total(send.parts)));
         let wait = send.delivery && !send.inject;
         let head = message_head(What::Eager, send, if wait { DELIVERY } else { 0 }, theirs, channel);
         let head = head.maybe(send.tag).maybe(send.data);
@@ -372,7 +373,7 @@ impl Core {
         if !to.out.take_back(key) {
             return false;
         }
-        to.unsends(load);
+        to.credit.unsends(load);
         self.state.end(key, Some(Status::Canceled));
         true
     }

@@ -6,7 +6,8 @@ use madrigal_sys::piece;
 
 use super::Endpoint;
 use super::atomic::{AtomicOp, is_supported};
-use super::remote::{Exposed, Known, MAX_ATOMIC};
+use super::regions::{Exposed, Known};
+use super::remote::MAX_ATOMIC;
 use super::types::{Atomic, Completion, ExposeError, Get, Kind, PeerId, PostError, Posted, Put, Region};
 use super::wire::{DATA, FETCH, Head, LAST, What};
 use crate::memory::{GATHER, Pieces, gather};

@@ -12,6 +12,8 @@
 
 mod answers;
 mod export;
+mod flush;
+mod idle;
 mod long;
 pub(crate) mod out;
 pub(crate) mod sink;
@@ -30,14 +32,11 @@ use madrigal_netaccess::wait::WaitPolicy;
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 
-use crate::endpoint::Endpoint;
-use crate::endpoint::arrive::MAX_KEPT;
-use crate::endpoint::credit::Credit;
-use crate::endpoint::state::EndpointState;
+use crate::endpoint::credit::{Credit, MAX_KEPT};
 pub use answers::Looks;
+use idle::Idle;
 use sink::EventSink;
 use state::{Route, State};
-pub(crate) use wait::Idle;
 
 /// Bodies up to this many bytes are sent without asking, inside a host and between hosts.
 const EAGER_NEAR: usize = 32 << 10;
@@ -173,19 +172,6 @@ impl Worker {
         Space(spaces.len() as u32 - 1)
     }
 
-    /// Opens an endpoint: a channel of its own, through which the regions of `space` can be reached.
-    pub fn endpoint(self: &Arc<Self>, space: Space) -> Result<Endpoint, OpenError> {
-        let mut core = self.core();
-        let channel = core.free_channel().ok_or(OpenError::NoChannel)?;
-        let endpoints = &mut core.state.endpoints;
-        if endpoints.len() <= usize::from(channel) {
-            endpoints.resize_with(usize::from(channel) + 1, || None);
-        }
-        endpoints[usize::from(channel)] = Some(Box::new(EndpointState::new(space.0 as usize)));
-        drop(core);
-        Ok(Endpoint::new(Arc::clone(self), channel))
-    }
-
     /// Looks at every port, sends what waits; how much there was.
     #[inline]
     pub fn progress(&self) -> usize {
@@ -221,7 +207,7 @@ impl Drop for Worker {
 
 impl Core {
     /// A channel nobody has; those that were closed come last.
-    fn free_channel(&mut self) -> Option<u16> {
+    pub(crate) fn free_channel(&mut self) -> Option<u16> {
         for _ in 0..=u16::MAX {
             let channel = self.next_channel;
             self.next_channel = channel.wrapping_add(1);

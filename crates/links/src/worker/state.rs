@@ -7,10 +7,11 @@ use madrigal_base::node::{NodeAddress, NodeId};
 use madrigal_netaccess::message::{Link, LinkError};
 use madrigal_report::ranks::{Counters, Rank, Ranks};
 
+use super::idle::Idle;
 use super::out::{Item, Out};
-use super::wait::Idle;
-use crate::endpoint::Refused;
 use crate::endpoint::credit::Credit;
+use crate::endpoint::refused::Refused;
+use crate::endpoint::regions::Exposed;
 use crate::endpoint::state::{Awaited, EndpointState, Many};
 use crate::endpoint::types::{Completion, Kind, PeerId, Status};
 use crate::endpoint::wire::{Ended, Head, Message, What};
@@ -27,7 +28,7 @@ pub(crate) struct State {
     /// By channel.
     pub(crate) endpoints: Vec<Option<Box<EndpointState>>>,
     /// Regions, by space.
-    pub(crate) spaces: Vec<HashMap<u64, crate::endpoint::remote::Exposed>>,
+    pub(crate) spaces: Vec<HashMap<u64, Exposed>>,
     pub(crate) ops: Slab<Op>,
     /// Receives of many messages.
     pub(crate) many: Slab<Many>,
