@@ -60,7 +60,9 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
-        () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => Some((Rule::EdgeAgain, false)),
+        () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => {
+            Some((Rule::EdgeAgain, is_told_for_once(program, number, &was.aux, &is.aux)))
+        }
         () => of_call(program, number, was, is),
     }
 }
@@ -217,25 +219,35 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
         return false;
     }
     let told = |list: &[u64], pair: &[u64]| list.chunks_exact(2).any(|other| other == pair);
-    let by_edge = |data: u64| {
-        let before = program.steps[..number].iter().rev();
-        let asked = before.filter_map(|step| match step.op {
-            Op::EpollCtl { what: what @ (Ctl::Add | Ctl::Mod), slot, events, data: of, .. } if of == data => {
-                Some((what, slot, events))
-            }
-            _ => None,
-        });
-        let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
-        let by_edge = |slot, events| events & (edge | once) == edge || has_edges(program, number, slot);
-        // A change may have been refused: then what was added, or changed before, holds. A set in the set is told of anew with its members.
-        let mut is_added = false;
-        let mut holds = asked.take_while(|(what, ..)| !core::mem::replace(&mut is_added, *what == Ctl::Add));
-        holds.any(|(_, slot, events)| by_edge(slot, events))
-    };
+    let (edge, once) = (libc::EPOLLET as u32, libc::EPOLLONESHOT as u32);
+    // A set in the set is told of anew with its members.
+    let by_edge = |(slot, events)| events & (edge | once) == edge || has_edges(program, number, slot);
+    let by_edge = |data: u64| registered(program, number, data).into_iter().any(by_edge);
     let aux = &wrapped.seen.aux;
     aux.len() == 2 * wrapped.seen.ret as usize
         && plain.chunks_exact(2).all(|pair| told(aux, pair))
         && aux.chunks_exact(2).all(|pair| told(plain, pair) || by_edge(pair[0]))
+}
+
+/// Whether what was told besides was told for once, and is not told when the plain one tells of it.
+fn is_told_for_once(program: &Program, number: usize, plain: &[u64], wrapped: &[u64]) -> bool {
+    let once = |(_, events)| events & libc::EPOLLONESHOT as u32 != 0;
+    let mut besides = wrapped.chunks_exact(2).filter(|pair| plain.chunks_exact(2).all(|other| other != *pair));
+    besides.any(|pair| registered(program, number, pair[0]).into_iter().any(once))
+}
+
+/// What sets were asked for under that data, the last first. A change may have been refused: then what was added, or changed before, holds.
+fn registered(program: &Program, number: usize, data: u64) -> Vec<(Slot, u32)> {
+    let before = program.steps[..number].iter().rev();
+    let asked = before.filter_map(|step| match step.op {
+        Op::EpollCtl { what: what @ (Ctl::Add | Ctl::Mod), slot, events, data: of, .. } if of == data => {
+            Some((what, slot, events))
+        }
+        _ => None,
+    });
+    let mut is_added = false;
+    let holds = asked.take_while(|(what, ..)| !core::mem::replace(&mut is_added, *what == Ctl::Add));
+    holds.map(|(_, slot, events)| (slot, events)).collect()
 }
 
 /// Whether a receive on a socket with a time-out ended by that, or by a timer whose time `us` comes only some ticks before.

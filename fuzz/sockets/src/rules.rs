@@ -30,12 +30,12 @@ rules! {
     HeldBack: "the kernel held bytes back for long (a full window, Nagle), so that nobody knows what has arrived when, and is answered";
     BufferSize: "the kernel tunes SO_SNDBUF and SO_RCVBUF by what passes through it, unless the program sets them";
     Unnoticed: "a peer killed in the tick in which it was found alive may have left a send in the ring, and a look may come too soon";
-    ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or find another one";
+    ToldOnce: "the kernel tells an error once and says none before: a program that is not wrapped may find it told, or another one, or a killed peer's end for its reset";
     LeftBeside: "what a peer that is gone left in a ring, or in front of doorbells, is its holder's: a program executed beside it finds a reset, one that is spawned no descriptor";
     ForNothing: "a receive of no bytes ends with whatever wakes its thread, such as an acknowledgement, which comes as it happens to";
     LastBell: "the kernel resets a connection whose killed end had doorbells unread: a program executed by the other end's does not know of them, nor does a FILE";
     PortTaken: "a connection that is made anew for a program that is executed may find its ports with others, also those of connections that are over";
-    EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring";
+    EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring; of a one-shot one not again";
     Asleep: "the kernel sends no SIGIO for bytes that a receive is asleep for, as one may be or not while the other end sends";
     Tick: "the kernel rounds a socket's time-out to its ticks, so that a timer of about that time comes before or behind it";
     UrgentAlone: "the kernel calls a lone urgent byte readable, though no receive returns it, while its window is below a segment";

@@ -231,7 +231,8 @@ fn is_executed(program: &Program, number: usize) -> bool {
     })
 }
 
-/// Whether a program that runs without the library is told of the end of a connection by another error, or by none.
+/// Whether a program that runs without the library is told of the end of a connection by another error, or by none: of a reset for bytes that
+/// a killed peer had not read in its ring its kernel knows nothing, and while another process holds the connection it cannot be made anew.
 pub(super) fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
@@ -244,6 +245,10 @@ pub(super) fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, 
         && match &program.steps[number].op {
             Op::Send(_) => is_reset(plain) && is_reset(wrapped),
             Op::Recv(data) => is_reset(plain) && (is_reset(wrapped) || is_end(data, wrapped)),
+            // With no reset the direction can still be shut.
+            Op::Shutdown { .. } => {
+                (plain.ret, plain.errno, wrapped.ret) == (-1, libc::ENOTCONN, 0) && is_killed(program, number)
+            }
             _ => false,
         }
 }

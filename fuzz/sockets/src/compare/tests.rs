@@ -243,6 +243,21 @@ fn a_file_may_be_told_another_end_of_a_killed_peer() {
 }
 
 #[test]
+fn a_program_without_the_library_shuts_a_direction_of_a_killed_peer() {
+    let shut = |before: Vec<(ActorId, Op)>, plain: (i64, i32), ret: i64| {
+        let number = before.len();
+        let program = program([before, vec![(1, Op::Shutdown { slot: 1, how: libc::SHUT_RD })]].concat());
+        let told = |ret, errno| Entry { fate: Fate::Done(number), seen: Seen { ret, errno, ..Seen::default() } };
+        step(&program, number, &told(plain.0, plain.1), &told(ret, 0), &mut Tally::default()) == Verdict::Apart
+    };
+    let (killed, executed) = ((0, Op::Exit { how: ExitHow::Abort }), |plain| (1, Op::Exec { plain }));
+    assert!(shut(vec![killed.clone(), executed(true)], (-1, libc::ENOTCONN), 0));
+    assert!(!shut(vec![killed.clone(), executed(false)], (-1, libc::ENOTCONN), 0), "a wrapped one is told");
+    assert!(!shut(vec![executed(true)], (-1, libc::ENOTCONN), 0), "nobody was killed");
+    assert!(!shut(vec![killed, executed(true)], (-1, libc::EBADF), 0));
+}
+
+#[test]
 fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
     const RESET: u64 = (libc::POLLHUP | libc::POLLERR) as u64;
     let (exec, kill) = ((1, Op::Exec { plain: false }), (0, Op::Exit { how: ExitHow::Abort }));
@@ -405,6 +420,23 @@ fn an_edge_is_told_again_where_a_change_was_refused() {
     assert!(differs(vec![ask(Ctl::Add, level)]));
     // What was taken out since does not count.
     assert!(differs(vec![ask(Ctl::Add, edge), ask(Ctl::Add, level)]));
+}
+
+#[test]
+fn what_was_told_again_for_once_is_not_told_later() {
+    let add = |set, slot, events| (0, Op::EpollCtl { set, what: Ctl::Add, slot, events, data: u64::from(slot) });
+    let (edge, once) = (libc::EPOLLET as u32 | 1, libc::EPOLLONESHOT as u32 | 1);
+    let verdict = |outer: u32| {
+        let wait = (0, Op::EpollWait { set: 6, max: 4, via: EpollVia::Wait, time: Time::Zero });
+        let program = program(vec![add(5, 0, edge), add(6, 5, outer), wait]);
+        let told = |aux: &[u64]| Entry {
+            fate: Fate::Done(2),
+            seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
+        };
+        step(&program, 2, &told(&[]), &told(&[5, 1]), &mut Tally::default())
+    };
+    assert!(matches!(verdict(once), Verdict::Apart));
+    assert!(!matches!(verdict(1), Verdict::Apart | Verdict::Differs(_)));
 }
 
 #[test]
