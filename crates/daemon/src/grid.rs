@@ -7,14 +7,15 @@
 //! ```
 
 mod file;
+mod rules;
 
 use std::net::{IpAddr, SocketAddr};
 
 use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
-use madrigal_selector::route;
 
 pub use file::read_text;
+pub use rules::Rule;
 
 /// The default port of daemons.
 pub const PORT: u16 = 7780;
@@ -89,17 +90,6 @@ impl Host {
     }
 }
 
-/// A rule about ways.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Rule {
-    /// The ports that it applies to; if empty, all.
-    pub ports: Ports,
-    /// The indices of the hosts that it applies to; if empty, all.
-    pub hosts: Vec<usize>,
-    /// The ways that it prefers and forbids.
-    pub rule: route::Rule,
-}
-
 impl Grid {
     /// Reads a file's text; `file` is named in errors.
     pub fn read(file: &str, text: &str) -> Result<Self, FileError> {
@@ -162,39 +152,6 @@ impl Grid {
     pub fn is_plain_without_daemon(&self, one: &Host, other: &Host) -> bool {
         let plain = self.plain || self.sites.get(other.site).is_some_and(|site| site.plain);
         plain || one.site == other.site || self.is_trusted_between(one, other)
-    }
-
-    /// The rules for connections to a port of a host; without a port, those that apply to all ports.
-    pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
-        let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
-        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
-        self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
-    }
-
-    fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
-        table.only(&["ports", "hosts", "prefer", "forbid"])?;
-        check_name(name).map_err(|wrong| table.error(wrong))?;
-        let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
-        let host = |value: &Value<'_>| {
-            let name = value.text()?;
-            self.host(name).map(|(at, _)| at).ok_or_else(|| value.error(format!("the grid has no host `{name}`")))
-        };
-        let way = |value: &Value<'_>| {
-            let word = value.text()?;
-            let known = METHODS.contains(&word) || self.host(word).is_some_and(|(_, host)| host.relay);
-            let wrong = || value.error(format!("must be {} or the name of a relay", METHODS.join(", ")));
-            known.then(|| word.to_owned()).ok_or_else(wrong)
-        };
-        let ways = |key| list(key).iter().map(way).collect::<Result<Vec<_>, _>>();
-        let rule = route::Rule { name: name.to_owned(), prefer: ways("prefer")?, forbid: ways("forbid")? };
-        if rule.prefer.is_empty() && rule.forbid.is_empty() {
-            return Err(table.error("it says nothing: write prefer or forbid"));
-        }
-        Ok(Rule {
-            ports: table.get("ports").map_or_else(|| Ok(Ports::default()), |value| ports(&value))?,
-            hosts: list("hosts").iter().map(host).collect::<Result<_, _>>()?,
-            rule,
-        })
     }
 
     /// Checks that lists of sites and hosts name existing ones.
@@ -279,8 +236,6 @@ impl Grid {
 
 /// The keys of a site whose values are names of sites and hosts.
 const WORDS: [&str; 3] = ["from", "deny", "carries"];
-/// The methods that rules may name.
-const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
 /// Stands for a host's name in a command.
 const HOST_WORD: &str = "{host}";
 
@@ -385,21 +340,6 @@ mod tests {
         for more in ["plain = true\n", "trusted = true\n"] {
             assert_eq!(plain(&format!("{more}{text}"), 2), [true; 4]);
         }
-    }
-
-    #[test]
-    fn rules_read_as_they_are_meant() {
-        let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
-            [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n";
-        let grid = Grid::read("grid.toml", text).unwrap();
-        assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
-        let names = |host, port| grid.rules_for(host, port).into_iter().map(|rule| rule.name).collect::<Vec<_>>();
-        assert_eq!(
-            (names(1, Some(873)), names(1, Some(22))),
-            (vec!["bulk".into(), "never".into()], vec!["never".to_owned()])
-        );
-        assert_eq!((names(0, Some(873)), names(1, None)), (vec!["never".to_owned()], vec!["never".to_owned()]));
-        assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
     }
 
     #[test]

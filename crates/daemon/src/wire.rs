@@ -52,6 +52,32 @@ pub(crate) struct Hello {
     pub(crate) instance: u64,
     /// From the dialling end: the count of its connections to this peer.
     pub(crate) number: u64,
+    /// Several connections may carry the link: an offer of the dialling end, or the other one's agreement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stripe: Option<StripeOffer>,
+    /// This connection is one more of a link that is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) joins: Option<Joins>,
+}
+
+/// How a link may be carried by several connections.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StripeOffer {
+    /// The version of the stripe's format.
+    pub(crate) version: u16,
+    /// The most connections.
+    pub(crate) most: u8,
+    /// The kernel of this end slows a connection down where packets are lost.
+    pub(crate) by_loss: bool,
+}
+
+/// A connection for a link that is up.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Joins {
+    /// The number in the greeting with which the link began.
+    pub(crate) link: u64,
+    /// The connection's number in the link.
+    pub(crate) lane: u32,
 }
 
 /// A port of a host, as a command asks for it.
@@ -192,6 +218,8 @@ pub(crate) enum StreamHeader {
     Close(String),
     /// The opener has a new certificate; a [`madrigal_identity::Proof`] follows.
     Renewed,
+    /// So many connections the opener wants for what it sends by a link of several. Only the end that dialled can make them.
+    Lanes(u8),
 }
 
 impl StreamHeader {

@@ -40,7 +40,7 @@ pub struct Info {
     pub min_rtt: u32,
     _segs2: [u32; 2],
     pub delivery_rate: u64,
-    _times: [u64; 3],
+    times: [u64; 3],
     _delivered: [u32; 2],
     pub bytes_sent: u64,
     pub bytes_retrans: u64,
@@ -56,6 +56,11 @@ impl Info {
     /// much there could have been.
     pub fn rate_is_of_the_program(&self) -> bool {
         self.flags & 1 != 0
+    }
+
+    /// Microseconds in which something was on its way; and those of them in which the peer's window, and in which our own buffer, held it back.
+    pub fn busy_times(&self) -> [u64; 3] {
+        self.times
     }
 
     /// How often the last thing that was sent, or a probe of a closed window, has been sent again, and how many milliseconds ago something

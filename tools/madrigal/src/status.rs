@@ -88,12 +88,13 @@ fn describe(status: &Status) -> String {
     let mut rows = vec![["host", "site", "link", "streams", "round trip", ""].map(str::to_owned).to_vec()];
     for peer in &status.peers {
         let row = |cells: [String; 4]| [&[peer.host.clone(), peer.site.clone()], &cells[..]].concat();
-        for LinkStatus { dialled, address, tls, streams, round_trip_us, .. } in &peer.links {
+        for LinkStatus { dialled, address, tls, streams, round_trip_us, connections, .. } in &peer.links {
             let way = if *dialled { "to" } else { "from" };
             let kind = if *tls { "tls" } else { "plain" };
             let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
             let address = address.clone().unwrap_or_default();
-            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}")]));
+            let several = if *connections > 1 { format!(", {connections} connections") } else { String::new() };
+            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}{several}")]));
         }
         match (&peer.through, &peer.why) {
             (Some(way), _) => rows.push(row([way.clone(), String::new(), String::new(), String::new()])),

@@ -2,6 +2,7 @@
 
 use crate::control::status::{LinkStatus, PeerStatus, Status};
 use crate::daemon::Daemon;
+use crate::link::Stage;
 use crate::units::SECOND;
 
 impl Daemon {
@@ -25,7 +26,7 @@ impl Daemon {
             relay: own.relay,
             streams: self.pipes.len(),
             calls: self.calls.len(),
-            unauthenticated: self.links.values().filter(|link| link.up().is_none()).count(),
+            unauthenticated: self.links.values().filter(|link| matches!(link.stage, Stage::Greeting(_))).count(),
             running: madrigal_sys::cpu::runnable().map(|all| all.saturating_sub(1)),
             processors: madrigal_sys::cpu::usable(),
             peers: peers.collect(),
@@ -47,6 +48,7 @@ impl Daemon {
             up: self.now.saturating_sub(link.since) / SECOND,
             method: link.method().to_owned(),
             figures: up.measured.figures,
+            connections: 1 + up.striped.as_ref().map_or(0, |striped| striped.further()),
         });
         all.collect()
     }

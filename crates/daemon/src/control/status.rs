@@ -69,6 +69,13 @@ pub struct LinkStatus {
     pub method: String,
     /// What was measured.
     pub figures: Figures,
+    /// TCP connections that carry it together.
+    #[serde(default = "one")]
+    pub connections: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// The ways to a host, and which is used.

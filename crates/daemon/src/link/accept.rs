@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use madrigal_adapters::contract::Lane;
+
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::channel::Channel;
@@ -14,6 +16,17 @@ use crate::socket;
 const MOST_UNAUTHENTICATED: usize = 128;
 /// Connections that are accepted in one pass.
 const ACCEPTS: usize = 64;
+
+/// A connection that we made, whose token is registered already.
+#[derive(Clone, Copy)]
+pub(crate) struct Dialled {
+    pub(crate) peer: usize,
+    /// The count of our connections to that host.
+    pub(crate) number: u64,
+    pub(crate) token: Token,
+    /// It is for one more connection of a link, by this number.
+    pub(crate) joins: Option<(Token, Lane)>,
+}
 
 impl Daemon {
     /// Accepts connections of other daemons.
@@ -36,15 +49,15 @@ impl Daemon {
         }
     }
 
-    /// Adds a link: one that we dialled, whose token is registered already, or an accepted one.
+    /// Adds a link: one that we dialled, or an accepted one.
     pub(crate) fn add_link(
         &mut self,
         channel: Channel,
-        dialled: Option<(usize, u64, Token)>,
+        dialled: Option<Dialled>,
         address: Option<SocketAddr>,
     ) -> Option<Token> {
         let token = match dialled {
-            Some((.., token)) => token,
+            Some(Dialled { token, .. }) => token,
             None => {
                 self.evict_unauthenticated(MOST_UNAUTHENTICATED);
                 let token = self.new_token();
@@ -52,15 +65,29 @@ impl Daemon {
                 token
             }
         };
-        let dialled = dialled.map(|(peer, number, _)| (peer, number));
+        let joins = dialled.and_then(|dialled| dialled.joins);
+        let dialled = dialled.map(|dialled| (dialled.peer, dialled.number));
         let proved_serial = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
         let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
-        let (command, by_command, short_tried) = (None, false, false);
-        let mut link =
-            Link { channel, dialled, address, since, command, by_command, proved_serial, short_tried, stage };
+        let (command, by_command, short_tried, offered) = (None, false, false, None);
+        let mut link = Link {
+            channel,
+            dialled,
+            address,
+            since,
+            command,
+            by_command,
+            proved_serial,
+            short_tried,
+            offered,
+            joins,
+            stage,
+        };
         // On an encrypted connection the other end has to authenticate first.
         if let Some((_, number)) = dialled.filter(|_| !link.channel.is_encrypted()) {
-            link.channel.out().extend(self.greeting(number));
+            link.offered = self.stripe_offer(&link);
+            let hello = self.greeting(number, link.offered, self.joins(&link));
+            link.channel.out().extend(hello);
         }
         self.descriptors.insert(token, Descriptor::Link);
         self.links.insert(token, link);

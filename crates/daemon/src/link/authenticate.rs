@@ -25,8 +25,10 @@ impl Daemon {
         if let Err(why) = self.check_certificate(link, self.name(expected)) {
             return Err(self.refuse(token, why));
         }
-        let hello = self.greeting(number);
+        let offered = self.stripe_offer(link);
+        let hello = self.greeting(number, offered, self.joins(link));
         if let Some(link) = self.links.get_mut(&token) {
+            link.offered = offered;
             link.channel.out().extend(hello);
         }
         Ok(())
@@ -46,9 +48,20 @@ impl Daemon {
             _ => return Err("the first frame is no greeting".to_owned()),
         };
         match self.authenticate(token, &hello) {
+            Ok((peer, _)) if self.joins_link(token, &hello) => {
+                self.join_link(token, peer, &hello, &rest).map_err(|why| self.refuse(token, why))
+            }
             Ok((peer, shown)) => self.link_up(token, (peer, shown.as_ref()), &hello, &rest),
             Err(why) => Err(self.refuse(token, why)),
         }
+    }
+
+    /// Whether a connection is for a link that is up: the end that dialled it says so.
+    fn joins_link(&self, token: Token, hello: &Hello) -> bool {
+        self.links.get(&token).is_some_and(|link| match link.dialled {
+            Some(_) => link.joins.is_some(),
+            None => hello.joins.is_some(),
+        })
     }
 
     /// Sends the other end of a link that is not up the reason of its refusal.

@@ -1,5 +1,6 @@
 //! The ends of links: timers, errors, refusals.
 
+use madrigal_adapters::contract::ONLY;
 use madrigal_proto::mux::Class;
 use rustix::io::Errno;
 
@@ -33,11 +34,15 @@ impl Daemon {
         }
         let why = match &mut link.stage {
             Stage::Greeting(_) => Some(NO_GREETING.to_owned()),
+            Stage::Joined => None,
             Stage::Up(up) => {
                 if let Some(since) = up.spare.filter(|_| !up.mux.is_empty()) {
                     up.spare = Some(since.max(now));
                 }
                 let spare = up.spare.is_some_and(|since| since + SPARE_LINGER <= now);
+                if let Some(striped) = &mut up.striped {
+                    striped.handle_time(now);
+                }
                 let broken = up.mux.handle_time(now).err().map(|broken| broken.to_string());
                 broken.or(spare.then(|| "another one is used".to_owned()))
             }
@@ -63,6 +68,10 @@ impl Daemon {
     fn end_link(&mut self, token: Token, why: &str, cause: ResetCause) {
         let Some(mut link) = self.links.remove(&token) else { return };
         self.descriptors.remove(&token);
+        if let Some(joins) = link.joins {
+            return self.connection_ended(joins, matches!(link.stage, Stage::Joined), why);
+        }
+        self.end_connections(token);
         if let (Some((peer, _)), Some(address)) = (link.dialled, link.address)
             && !address.ip().is_loopback()
             && ([BLACK_HOLE, NO_GREETING].contains(&why) || link.is_stuck())
@@ -98,7 +107,13 @@ impl Daemon {
         if let Some(Link { channel, stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
             let header = StreamHeader::Close(wire::cut(why).to_owned()).bytes();
             let _ = up.mux.open(Class::Urgent, &header);
-            up.mux.transmit(channel.out(), CLOSE_ROOM);
+            match &mut up.striped {
+                Some(striped) => {
+                    striped.take_from(&mut up.mux);
+                    striped.transmit(self.now, ONLY, CLOSE_ROOM, channel.out());
+                }
+                None => up.mux.transmit(channel.out(), CLOSE_ROOM),
+            }
             let _ = channel.flush();
         }
         self.reject_link(token, why);

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
+use crate::link::accept::Dialled;
 use crate::link::channel::Channel;
 use crate::link::command::LinkCommand;
 use crate::poll::Token;
@@ -47,7 +48,7 @@ impl Daemon {
                 let number = self.next_number(peer);
                 self.descriptors.insert(command.token, Descriptor::CommandErrors(token));
                 // The command, such as ssh, encrypts and authenticates.
-                self.add_link(Channel::plain(socket), Some((peer, number, token)), None);
+                self.add_link(Channel::plain(socket), Some(Dialled { peer, number, token, joins: None }), None);
                 if let Some(link) = self.links.get_mut(&token) {
                     link.command = Some(command);
                 }

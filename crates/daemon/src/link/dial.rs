@@ -4,11 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use madrigal_adapters::contract::Lane;
 use madrigal_sys::process;
 
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
+use crate::link::accept::Dialled;
 use crate::link::channel::Channel;
 use crate::link::peer::Dial;
 use crate::poll::Token;
@@ -52,29 +54,32 @@ impl Daemon {
         }
         for address in addresses {
             if !self.is_dialling(peer, address) {
-                self.dial_at(peer, address, self.peers[peer].short_segments.contains(&address));
+                self.dial_at(peer, address, self.peers[peer].short_segments.contains(&address), None);
             }
         }
         self.update_direct(peer);
     }
 
-    /// Begins to connect to an address of a host; `short`: with short segments.
-    fn dial_at(&mut self, peer: usize, address: SocketAddr, short: bool) {
+    /// Begins to connect to an address of a host; `short`: with short segments; `joins`: for one more connection of that link.
+    pub(crate) fn dial_at(&mut self, peer: usize, address: SocketAddr, short: bool, joins: Option<(Token, Lane)>) {
         let token = self.new_token();
         let made = socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
         match made {
             Ok(socket) => {
                 self.descriptors.insert(token, Descriptor::Dial);
-                self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + CONNECT_TIMEOUT });
+                self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + CONNECT_TIMEOUT, joins });
             }
-            Err(errno) => drop(self.peers[peer].failures.insert(address, errno.to_string())),
+            Err(errno) => match joins {
+                Some(joins) => self.connection_ended(joins, false, &errno.to_string()),
+                None => drop(self.peers[peer].failures.insert(address, errno.to_string())),
+            },
         }
     }
 
     /// An address accepted a connection and sent nothing: there may be a PMTU black hole. A connection with short segments is tried beside it.
     pub(crate) fn dial_short_segments(&mut self, peer: usize, address: SocketAddr) {
         if self.link_to(peer).is_none() && !self.peers[peer].short_segments.contains(&address) {
-            self.dial_at(peer, address, true);
+            self.dial_at(peer, address, true, None);
         }
     }
 
@@ -90,13 +95,19 @@ impl Daemon {
                 self.dial_failed(token, OURSELVES);
             }
             Ok(true) => {
-                let Some(Dial { socket, peer, address, .. }) = self.dials.remove(&token) else { return };
+                let Some(Dial { socket, peer, address, joins, .. }) = self.dials.remove(&token) else { return };
                 let number = self.next_number(peer);
                 match self.channel_to(peer, socket) {
-                    Ok(channel) => drop(self.add_link(channel, Some((peer, number, token)), Some(address))),
+                    Ok(channel) => {
+                        let dialled = Dialled { peer, number, token, joins };
+                        self.add_link(channel, Some(dialled), Some(address));
+                    }
                     Err(why) => {
                         self.descriptors.remove(&token);
-                        self.peers[peer].failures.insert(address, why);
+                        match joins {
+                            Some(joins) => self.connection_ended(joins, false, &why),
+                            None => drop(self.peers[peer].failures.insert(address, why)),
+                        }
                     }
                 }
             }
@@ -108,6 +119,9 @@ impl Daemon {
     pub(crate) fn dial_failed(&mut self, token: Token, why: &str) {
         self.descriptors.remove(&token);
         if let Some(dial) = self.dials.remove(&token) {
+            if let Some(joins) = dial.joins {
+                return self.connection_ended(joins, false, why);
+            }
             self.peers[dial.peer].failures.insert(dial.address, why.to_owned());
             self.update_direct(dial.peer);
         }
@@ -136,9 +150,10 @@ impl Daemon {
     /// Whether a connection to an address of a host is being made, or has not authenticated yet.
     fn is_dialling(&self, peer: usize, address: SocketAddr) -> bool {
         let greeting = |link: &Link| {
-            link.up().is_none() && link.leads_to(peer) && link.dialled.is_some() && link.address == Some(address)
+            let ours = link.dialled.is_some() && link.joins.is_none();
+            link.up().is_none() && link.leads_to(peer) && ours && link.address == Some(address)
         };
-        self.dials.values().any(|dial| dial.peer == peer && dial.address == address)
+        self.dials.values().any(|dial| dial.peer == peer && dial.address == address && dial.joins.is_none())
             || self.links.values().any(greeting)
     }
 

@@ -1,5 +1,6 @@
 //! A link comes up: greeting, the multiplexer, and which of several links with a host is used.
 
+use madrigal_adapters::contract::ONLY;
 use madrigal_identity::Peer as Identity;
 use madrigal_proto::mux::Mux;
 
@@ -9,12 +10,13 @@ use crate::link::measured::Measured;
 use crate::link::{Link, Rank, Stage, Up};
 use crate::poll::Token;
 use crate::streams::failover::keepalive_limits;
-use crate::wire::{self, Hello, VERSION};
+use crate::wire::{self, Hello, Joins, StripeOffer, VERSION};
 
 impl Daemon {
     /// The greeting of this daemon, longer than one packet: no link comes up where long packets are dropped.
-    pub(crate) fn greeting(&self, number: u64) -> Vec<u8> {
-        wire::greeting(&Hello { version: VERSION, host: self.own().name.clone(), instance: self.instance, number })
+    pub(crate) fn greeting(&self, number: u64, stripe: Option<StripeOffer>, joins: Option<Joins>) -> Vec<u8> {
+        let (host, instance) = (self.own().name.clone(), self.instance);
+        wire::greeting(&Hello { version: VERSION, host, instance, number, stripe, joins })
     }
 
     /// A link comes up with a host that has authenticated. `rest` came behind its greeting.
@@ -25,7 +27,13 @@ impl Daemon {
         hello: &Hello,
         rest: &[u8],
     ) -> Result<(), String> {
-        let answer = self.greeting(0);
+        let Some(link) = self.links.get(&token) else { return Ok(()) };
+        let agreed = match link.dialled {
+            Some(_) => hello.stripe,
+            None => hello.stripe.and_then(|offer| self.stripe_answer(link, peer, offer)),
+        };
+        let striped = self.striped(link, peer, agreed);
+        let answer = self.greeting(0, agreed.filter(|_| striped.is_some()), None);
         let (now, own) = (self.now, self.own().name.clone());
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
@@ -39,14 +47,27 @@ impl Daemon {
         };
         let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
         mux.ping(now);
-        mux.receive(now, rest).map_err(|broken| broken.to_string())?;
         let dialled = link.dialled.is_some() && link.address.is_some();
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.address_text();
         let (measured, instance, just_greeted) = (Measured::default(), hello.instance, link.dialled.is_none());
         let (spare, update, proof, renewed) = (None, None, Vec::new(), None);
-        let up = Up { peer, instance, rank, mux, spare, measured, update, recheck_at, just_greeted, proof, renewed };
-        link.stage = Stage::Up(Box::new(up));
+        let mut up = Box::new(Up {
+            peer,
+            instance,
+            rank,
+            mux,
+            striped,
+            spare,
+            measured,
+            update,
+            recheck_at,
+            just_greeted,
+            proof,
+            renewed,
+        });
+        up.receive(now, ONLY, rest, &mut |_, _| 0)?;
+        link.stage = Stage::Up(up);
         let how = shown.map_or_else(
             || "plain".to_owned(),
             |shown| format!("tls, {shown}, serial {}, until {}", shown.serial, shown.not_after),

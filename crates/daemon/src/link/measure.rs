@@ -39,14 +39,15 @@ impl Daemon {
                 stuck.push(*token);
             }
             let method = link.method();
-            measured.extend(link.up().map(|up| (up.peer, method, up.measured.figures)));
+            measured.extend(link.up().map(|up| (up.peer, method, up.measured.figures, up.connections())));
         }
-        for (host, method, figures) in measured {
-            self.save_figures(host, method, figures);
+        for (host, method, figures, connections) in measured {
+            self.save_figures(host, method, figures, connections);
         }
         for token in stuck {
             self.drop_link(token, BLACK_HOLE);
         }
+        self.measure_connections();
         let now = self.now;
         if self.links.values().any(|link| link.dialled.is_some() && now.saturating_sub(link.since) < YOUNG.0) {
             self.measure_soon();
@@ -67,7 +68,7 @@ impl Daemon {
         if known.is_none() && link.dialled.is_some() {
             self.probe(token);
         }
-        self.save_figures(peer, method, figures);
+        self.save_figures(peer, method, figures, None);
         self.measure_soon();
     }
 

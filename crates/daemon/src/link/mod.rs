@@ -9,6 +9,7 @@
 //!  close      a link ends                     measure(d)     round trip, rate, losses
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
+//!  striped, lanes   links that several connections carry
 //! ```
 //! This file owns the state of one link.
 
@@ -22,24 +23,30 @@ mod commands;
 mod dial;
 mod establish;
 pub(crate) mod handshakes;
+mod lanes;
 mod measure;
 pub(crate) mod measured;
 pub(crate) mod peer;
 mod reachability;
 mod serve;
+pub(crate) mod striped;
 mod unauthenticated;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use madrigal_proto::mux::{Mux, StreamId};
+use madrigal_adapters::contract::Lane;
+use madrigal_proto::mux::{Mux, StreamId, Taker};
 use madrigal_sys::tcp;
 use rustls::pki_types::CertificateDer;
 
 use crate::link::channel::Channel;
 use crate::link::command::LinkCommand;
 use crate::link::measured::Measured;
+use crate::link::striped::Striped;
+use crate::poll::Token;
 use crate::units::{MILLISECOND, SECOND};
+use crate::wire::StripeOffer;
 
 /// The time that a new connection has to authenticate.
 const GREETING_TIMEOUT: u64 = 5 * SECOND;
@@ -77,6 +84,10 @@ pub(crate) struct Link {
     pub(crate) proved_serial: Option<String>,
     /// A connection with short segments was tried beside it.
     pub(crate) short_tried: bool,
+    /// What we offered in our greeting.
+    pub(crate) offered: Option<StripeOffer>,
+    /// It is one more connection of that link, by this number; or will be once it has authenticated.
+    pub(crate) joins: Option<(Token, Lane)>,
     pub(crate) stage: Stage,
 }
 
@@ -86,6 +97,8 @@ pub(crate) enum Stage {
     Greeting(Vec<u8>),
     /// The link carries streams.
     Up(Box<Up>),
+    /// The connection carries what another link sends by several.
+    Joined,
 }
 
 /// A link that carries streams.
@@ -96,6 +109,8 @@ pub(crate) struct Up {
     pub(crate) instance: u64,
     pub(crate) rank: Rank,
     pub(crate) mux: Mux,
+    /// Several connections carry the link.
+    pub(crate) striped: Option<Box<Striped>>,
     /// Another link is used; since when this one has no streams.
     pub(crate) spare: Option<u64>,
     pub(crate) measured: Measured,
@@ -118,14 +133,18 @@ impl Link {
             Stage::Greeting(_) if self.retry_target().is_some() => self.since + SHORT_RETRY_AFTER,
             Stage::Greeting(_) => self.since + if self.command.is_some() { LOGIN_TIMEOUT } else { GREETING_TIMEOUT },
             Stage::Up(up) => {
-                up.mux.deadline().min(up.recheck_at).min(up.spare.map_or(u64::MAX, |since| since + SPARE_LINGER))
+                let spare = up.spare.map_or(u64::MAX, |since| since + SPARE_LINGER);
+                let striped = up.striped.as_ref().map_or(u64::MAX, |striped| striped.deadline());
+                up.mux.deadline().min(up.recheck_at).min(spare).min(striped)
             }
+            Stage::Joined => u64::MAX,
         }
     }
 
     /// The host and address that we dialled, if a connection with short segments is to be tried beside this one.
     pub(crate) fn retry_target(&self) -> Option<(usize, SocketAddr)> {
-        let address = self.address.filter(|at| !at.ip().is_loopback() && !self.short_tried)?;
+        let once = !self.short_tried && self.joins.is_none();
+        let address = self.address.filter(|at| !at.ip().is_loopback() && once)?;
         Some((self.dialled?.0, address))
     }
 
@@ -137,6 +156,9 @@ impl Link {
     /// Writes to a stream directly, where nothing else waits to be sent, until the wire takes no more. Returns how many bytes it took.
     pub(crate) fn write_at_once(&mut self, stream: StreamId, pieces: [&[u8]; 2]) -> usize {
         let Stage::Up(up) = &mut self.stage else { return 0 };
+        if up.striped.is_some() {
+            return 0;
+        }
         let [mut first, mut second] = pieces;
         let mut taken = 0;
         while !(first.is_empty() && second.is_empty()) {
@@ -196,13 +218,15 @@ impl Link {
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
         if let Stage::Up(up) = &mut self.stage {
             up.measured.update(counts, up.mux.shortest_round_trip());
+            let all = up.striped.as_ref().map(|striped| striped.rate().saturating_mul(8));
+            up.measured.figures.rate = up.measured.figures.rate.max(all.filter(|rate| *rate > 0));
         }
         stuck && self.dialled.is_some() && now.saturating_sub(self.since) < YOUNG.0
     }
 
     /// Whether it was accepted, and its peer has not authenticated.
     pub(crate) fn is_unauthenticated(&self) -> bool {
-        self.dialled.is_none() && self.up().is_none()
+        self.dialled.is_none() && matches!(self.stage, Stage::Greeting(_))
     }
 
     /// The origin of its handshake: an IPv4 address, or a network of IPv6.
@@ -211,5 +235,21 @@ impl Link {
             IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
             four => four,
         })
+    }
+}
+
+impl Up {
+    /// How many connections the link should have, where it may have several.
+    pub(crate) fn connections(&self) -> Option<u8> {
+        self.striped.as_ref().map(|striped| u8::try_from(striped.wanted()).unwrap_or(u8::MAX))
+    }
+
+    /// Takes bytes that came on a connection of the link.
+    pub(crate) fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8], taker: Taker<'_>) -> Result<(), String> {
+        let Self { mux, striped, .. } = self;
+        match striped {
+            Some(striped) => striped.receive(now, lane, bytes, mux, taker),
+            None => mux.receive_with(now, bytes, taker).map_err(|broken| broken.to_string()),
+        }
     }
 }

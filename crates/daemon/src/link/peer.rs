@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use madrigal_adapters::contract::Lane;
+
 use crate::link::backoff::Backoff;
+use crate::poll::Token;
 
 /// Another host.
 pub(crate) struct Peer {
@@ -30,6 +33,8 @@ pub(crate) struct Dial {
     pub(crate) peer: usize,
     pub(crate) address: SocketAddr,
     pub(crate) deadline: u64,
+    /// It is for one more connection of a link, by this number.
+    pub(crate) joins: Option<(Token, Lane)>,
 }
 
 impl Peer {

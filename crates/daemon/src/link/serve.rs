@@ -1,5 +1,6 @@
 //! The traffic of links: reads, events of the multiplexer, writes.
 
+use madrigal_adapters::contract::{Lane, ONLY};
 use madrigal_proto::mux::{Event, Mux};
 
 use crate::daemon::Daemon;
@@ -70,7 +71,8 @@ impl Daemon {
 
     /// Writes the batch to its socket, and handles the events of the multiplexer. Several reads share one call, since each write may wake a
     /// program.
-    fn deliver_received(&mut self, token: Token) {
+    pub(crate) fn deliver_received(&mut self, token: Token) {
+        let token = self.carried(token);
         let mut batch = std::mem::take(&mut self.batch);
         self.write_batch(&mut batch);
         self.batch = batch;
@@ -85,6 +87,12 @@ impl Daemon {
                 inbox.extend_from_slice(bytes);
                 return self.handle_greeting(token);
             }
+            Stage::Joined => {
+                if let Some(joins) = link.joins {
+                    self.receive_joined(joins, bytes);
+                }
+                return Ok(());
+            }
             Stage::Up(up) => up,
         };
         // The peer may refuse our greeting.
@@ -93,11 +101,17 @@ impl Daemon {
         {
             return Err(format!("refused: {}", String::from_utf8_lossy(&body)));
         }
+        self.receive_on(token, ONLY, bytes)
+    }
+
+    /// Takes bytes that came for a link that is up, by one of its connections.
+    pub(crate) fn receive_on(&mut self, token: Token, lane: Lane, bytes: &[u8]) -> Result<(), String> {
+        let Some(link) = self.links.get_mut(&token).filter(|link| link.up().is_some()) else { return Ok(()) };
         // Taken out, since delivery needs the other links.
         let Stage::Up(mut up) = std::mem::replace(&mut link.stage, Stage::Greeting(Vec::new())) else { return Ok(()) };
         let (mut batch, now) = (std::mem::take(&mut self.batch), self.now);
         let mut deliver = |stream, bytes: &[u8]| self.deliver((token, stream), bytes, &mut batch);
-        let taken = up.mux.receive_with(now, bytes, &mut deliver).map_err(|broken| broken.to_string());
+        let taken = up.receive(now, lane, bytes, &mut deliver);
         self.batch = batch;
         if let Some(link) = self.links.get_mut(&token) {
             link.stage = Stage::Up(up);
@@ -106,7 +120,7 @@ impl Daemon {
     }
 
     /// Handles the events of a link's multiplexer.
-    fn handle_mux_events(&mut self, token: Token) {
+    pub(crate) fn handle_mux_events(&mut self, token: Token) {
         while let Some(event) = self.links.get_mut(&token).and_then(Link::mux).and_then(Mux::event) {
             match event {
                 Event::Opened { stream, about: header, .. } => self.handle_open(token, stream, &header),
@@ -128,6 +142,10 @@ impl Daemon {
 
     /// Sends what there is to send, and handles the events that follow.
     pub(crate) fn flush_link(&mut self, token: Token) {
+        let token = self.carried(token);
+        if self.links.get(&token).and_then(Link::up).is_some_and(|up| up.striped.is_some()) {
+            return self.flush_striped(token);
+        }
         loop {
             let Some(link) = self.links.get_mut(&token) else { return };
             let room = link.channel.room();

@@ -44,6 +44,9 @@ pub(crate) struct KnownWay {
     /// When they were measured, in seconds since 1970.
     #[serde(default)]
     pub(crate) at: u64,
+    /// How many connections a link by it was best with; 0 where that is not known.
+    #[serde(default)]
+    pub(crate) connections: u8,
 }
 
 /// What is known, and its file.
@@ -174,7 +177,7 @@ mod tests {
         let mut known = Known { version: VERSION, ..Known::default() };
         let figures =
             Figures { round_trip_us: Some(20_000), rate: Some(95_000_000), again_ppm: Some(0), mtu: Some(1500) };
-        known.set_way("b1", "direct", KnownWay { figures, at: 7 });
+        known.set_way("b1", "direct", KnownWay { figures, at: 7, connections: 4 });
         known.hosts.get_mut("b1").unwrap().last = Some("through r".to_owned());
         known.write(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

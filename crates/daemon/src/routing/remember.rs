@@ -18,14 +18,15 @@ impl Daemon {
         }
     }
 
-    /// Records the figures of a way.
-    pub(crate) fn save_figures(&mut self, host: usize, way: &str, figures: Figures) {
-        let known = KnownWay { figures, at: seconds() };
+    /// Records the figures of a way, and how many connections its link has, if that is more than one by its own choice.
+    pub(crate) fn save_figures(&mut self, host: usize, way: &str, figures: Figures, connections: Option<u8>) {
         let before = self.known_file.known.way(self.name(host), way);
+        let connections = connections.or(before.map(|before| before.connections)).unwrap_or(0);
+        let known = KnownWay { figures, at: seconds(), connections };
         let name = self.name(host).to_owned();
         self.known_file.known.set_way(&name, way, known);
         // A new time alone is not written.
-        if before.is_none_or(|before| before.figures != figures) {
+        if before.is_none_or(|before| (before.figures, before.connections) != (figures, connections)) {
             self.save_soon();
         }
     }

@@ -26,6 +26,10 @@ impl Daemon {
                 self.reject_link(link, &format!("refused by {sender}: {why}"));
             }
             Ok(StreamHeader::Renewed) => drop(self.streams.insert(from, StreamOwner::Renewal)),
+            Ok(StreamHeader::Lanes(count)) => {
+                self.reset_stream(from);
+                self.handle_lanes_wanted(link, count);
+            }
             Err(_) => self.send_reply(from, ConnectReply::Refused, "the order makes no sense"),
         }
     }

@@ -53,15 +53,17 @@ fn header() -> impl Strategy<Value = StreamHeader> {
         1 => Just(StreamHeader::Discard),
         1 => text().prop_map(StreamHeader::Close),
         1 => Just(StreamHeader::Renewed),
+        1 => any::<u8>().prop_map(StreamHeader::Lanes),
     ]
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
-    (any::<(u32, u64, u64)>(), text()).prop_map(|((version, instance, number), host)| Hello {
-        version,
-        host,
-        instance,
-        number,
+    let stripe = proptest::option::of(any::<(u16, u8, bool)>());
+    let stripe = stripe.prop_map(|of| of.map(|(version, most, by_loss)| StripeOffer { version, most, by_loss }));
+    let joins = proptest::option::of(any::<(u64, u32)>());
+    let joins = joins.prop_map(|of| of.map(|(link, lane)| Joins { link, lane }));
+    (any::<(u32, u64, u64)>(), text(), stripe, joins).prop_map(|((version, instance, number), host, stripe, joins)| {
+        Hello { version, host, instance, number, stripe, joins }
     })
 }
 

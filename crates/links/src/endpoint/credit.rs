@@ -58,7 +58,7 @@ impl Account {
     /// What was received and not told, which is told now.
     #[cold]
     #[inline(never)]
-    fn to_tell(&mut self) -> u64 {
+    fn take_untold(&mut self) -> u64 {
         // There is no window for what one sends to oneself.
         let step = self.window.min(WINDOW) / PART;
         (step - core::mem::replace(&mut self.untold, step)).unsigned_abs()
@@ -135,7 +135,7 @@ impl Credit {
     pub(crate) fn taken(&mut self, load: Load) -> Option<u64> {
         let account = self.account(load);
         account.untold -= load.cost();
-        if account.untold < 0 { Some(account.to_tell()) } else { None }
+        if account.untold < 0 { Some(account.take_untold()) } else { None }
     }
 
     /// Charges the node for an unexpected message. `None`: it sent more than it may.

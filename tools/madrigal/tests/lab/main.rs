@@ -10,6 +10,7 @@ mod grid;
 mod guide;
 mod jobs;
 mod killed;
+mod lanes;
 mod links;
 mod matrix;
 mod programs;
@@ -53,6 +54,8 @@ madrigal_tests::trials![
     jobs::ranks_that_cannot_meet_say_what_was_tried,
     killed::a_job_outlives_its_relay_while_there_is_another_one,
     killed::a_job_without_a_relay_or_without_a_daemon_hears_of_it,
+    lanes::losses_are_met_by_more_connections,
+    lanes::one_connection_is_enough_for_bbr_and_for_who_wants_no_more,
     links::delay_is_as_configured_and_changes_live,
     links::a_cut_link_carries_nothing_and_a_healed_one_goes_on,
     links::loss_is_as_configured,

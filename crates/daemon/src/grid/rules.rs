@@ -1,0 +1,121 @@
+//! Rules: which ways are preferred and forbidden, and how many connections links have.
+
+use madrigal_base::network::Ports;
+use madrigal_document::{FileError, Table, Value};
+use madrigal_selector::route;
+
+use super::{Grid, check_name, ports};
+
+/// The methods that rules may name.
+const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
+/// The most connections that a link may have.
+const MOST_CONNECTIONS: u8 = 16;
+
+/// A rule about ways.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rule {
+    /// The ports that it applies to; if empty, all.
+    pub ports: Ports,
+    /// The indices of the hosts that it applies to; if empty, all.
+    pub hosts: Vec<usize>,
+    /// The ways that it prefers and forbids.
+    pub rule: route::Rule,
+    /// The most connections of links with those hosts.
+    pub connections: Option<u8>,
+}
+
+impl Rule {
+    /// Whether it prefers or forbids ways.
+    fn says_ways(&self) -> bool {
+        !(self.rule.prefer.is_empty() && self.rule.forbid.is_empty())
+    }
+}
+
+impl Grid {
+    /// The rules for connections to a port of a host; without a port, those that apply to all ports.
+    pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
+        let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
+        let holds =
+            |rule: &&Rule| rule.says_ways() && (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
+        self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
+    }
+
+    /// The most connections of a link with a host, where a rule says it.
+    pub(crate) fn most_connections(&self, host: usize) -> Option<u8> {
+        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
+        self.rules.iter().filter(holds).filter_map(|rule| rule.connections).min()
+    }
+
+    pub(super) fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
+        table.only(&["ports", "hosts", "prefer", "forbid", "connections"])?;
+        check_name(name).map_err(|wrong| table.error(wrong))?;
+        let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
+        let host = |value: &Value<'_>| {
+            let name = value.text()?;
+            self.host(name).map(|(at, _)| at).ok_or_else(|| value.error(format!("the grid has no host `{name}`")))
+        };
+        let way = |value: &Value<'_>| {
+            let word = value.text()?;
+            let known = METHODS.contains(&word) || self.host(word).is_some_and(|(_, host)| host.relay);
+            let wrong = || value.error(format!("must be {} or the name of a relay", METHODS.join(", ")));
+            known.then(|| word.to_owned()).ok_or_else(wrong)
+        };
+        let ways = |key| list(key).iter().map(way).collect::<Result<Vec<_>, _>>();
+        let rule = route::Rule { name: name.to_owned(), prefer: ways("prefer")?, forbid: ways("forbid")? };
+        let connections = table.get("connections").map(|value| connections(&value)).transpose()?;
+        if rule.prefer.is_empty() && rule.forbid.is_empty() && connections.is_none() {
+            return Err(table.error("it says nothing: write prefer, forbid or connections"));
+        }
+        if let (Some(_), Some(ports)) = (connections, table.get("ports")) {
+            return Err(ports.error("a link carries all ports: write connections in a rule without ports"));
+        }
+        Ok(Rule {
+            ports: table.get("ports").map_or_else(|| Ok(Ports::default()), |value| ports(&value))?,
+            hosts: list("hosts").iter().map(host).collect::<Result<_, _>>()?,
+            rule,
+            connections,
+        })
+    }
+}
+
+fn connections(value: &Value<'_>) -> Result<u8, FileError> {
+    let count = u8::try_from(value.number()?).ok().filter(|count| (1..=MOST_CONNECTIONS).contains(count));
+    count.ok_or_else(|| value.error(format!("must be a number of connections, from 1 to {MOST_CONNECTIONS}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_read_as_they_are_meant() {
+        let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
+            [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n\
+            [rule.one]\nhosts = ['b1']\nconnections = 1\n[rule.few]\nconnections = 4\n";
+        let grid = Grid::read("grid.toml", text).unwrap();
+        assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
+        let never = || vec!["never".to_owned()];
+        let names = |host, port| grid.rules_for(host, port).into_iter().map(|rule| rule.name).collect::<Vec<_>>();
+        assert_eq!((names(1, Some(873)), names(1, Some(22))), (vec!["bulk".into(), "never".into()], never()));
+        assert_eq!((names(0, Some(873)), names(1, None)), (never(), never()));
+        assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
+        assert_eq!([0, 1].map(|host| grid.most_connections(host)), [Some(4), Some(1)]);
+    }
+
+    #[test]
+    fn a_number_of_connections_is_checked() {
+        let wrong = |rule: &str| {
+            let text = format!("[site.a]\nhosts.a1 = []\n[rule.x]\n{rule}\n");
+            Grid::read("grid.toml", &text).unwrap_err().to_string()
+        };
+        for count in ["0", "17", "'8'", "-1"] {
+            let told = wrong(&format!("connections = {count}"));
+            assert!(told.starts_with("grid.toml:4: rule.x.connections: must be a "), "{told}");
+        }
+        let told = wrong("connections = 2\nports = 22");
+        assert_eq!(
+            told,
+            "grid.toml:5: rule.x.ports: a link carries all ports: write connections in a rule without ports"
+        );
+    }
+}

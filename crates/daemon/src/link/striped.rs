@@ -1,0 +1,307 @@
+//! A link that several connections carry, because losses hold each one back: a [`Stripe`] of them, the link's own connection among them.
+//! How many there are is found by measurement ([`StreamCount`]); docs/adapters.md has both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use madrigal_adapters::contract::{Adapter as _, Lane, ONLY};
+use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
+use madrigal_adapters::stripe::{AddError, Limits, Stripe};
+use madrigal_proto::mux::{Mux, Taker};
+use madrigal_sys::tcp;
+
+use crate::poll::Token;
+use crate::units::SECOND;
+
+/// Bytes of the multiplexer that are moved at once.
+const MOVED: usize = 64 << 10;
+/// After a connection could not be made, none is for this time.
+const PAUSE: u64 = 10 * SECOND;
+
+/// The connections of a link.
+pub(crate) struct Striped {
+    stripe: Stripe,
+    /// The connections beside the link's own, which is [`ONLY`].
+    further: BTreeMap<Lane, Token>,
+    /// Those of them that are to end once nothing is on its way by them.
+    retired: BTreeSet<Lane>,
+    /// Connections that are being made, and the number of the next one.
+    making: usize,
+    next: u32,
+    /// None is made before.
+    pause: u64,
+    count: StreamCount,
+    most: usize,
+    /// How many the other end wants, and how many it knows that we want.
+    wanted_there: usize,
+    told: usize,
+    /// What the kernel had counted of each when it was looked at last.
+    counted: BTreeMap<Lane, tcp::Info>,
+    /// Bytes of the multiplexer, of which the stripe has taken so many.
+    waiting: Vec<u8>,
+    taken: usize,
+}
+
+impl Striped {
+    /// A link that has one connection, is to have `begin` of them, and may have `most`.
+    pub(crate) fn new(now: u64, [begin, most]: [u8; 2], congestion: Congestion) -> Result<Self, AddError> {
+        let mut stripe = Stripe::new(Limits::default());
+        stripe.add(now, ONLY)?;
+        let [begin, most] = [begin, most].map(usize::from);
+        Ok(Self {
+            stripe,
+            further: BTreeMap::new(),
+            retired: BTreeSet::new(),
+            making: 0,
+            next: 1,
+            pause: 0,
+            count: StreamCount::new(now, begin, most, congestion),
+            most,
+            wanted_there: 1,
+            told: 1,
+            counted: BTreeMap::new(),
+            waiting: Vec::new(),
+            taken: 0,
+        })
+    }
+
+    /// The connections beside the link's own.
+    pub(crate) fn further(&self) -> usize {
+        self.further.len()
+    }
+
+    /// All connections; `own` is the link's.
+    pub(crate) fn connections(&self, own: Token) -> Vec<(Lane, Token)> {
+        let further = self.further.iter().map(|(lane, token)| (*lane, *token));
+        [(ONLY, own)].into_iter().chain(further).collect()
+    }
+
+    /// Bytes a second that they have been seen to carry together.
+    pub(crate) fn rate(&self) -> u64 {
+        self.stripe.rate()
+    }
+
+    /// When [`Self::handle_time`] is due.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.stripe.deadline()
+    }
+
+    /// The time has come, or any other.
+    pub(crate) fn handle_time(&mut self, now: u64) {
+        self.stripe.handle_time(now);
+    }
+
+    /// Takes bytes that came by a connection; what is in order goes to the multiplexer.
+    pub(crate) fn receive(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        bytes: &[u8],
+        mux: &mut Mux,
+        taker: Taker<'_>,
+    ) -> Result<(), String> {
+        self.stripe.receive(now, lane, bytes).map_err(|broken| broken.to_string())?;
+        loop {
+            let front = self.stripe.front();
+            let count = front.len();
+            if count == 0 {
+                return Ok(());
+            }
+            mux.receive_with(now, front, taker).map_err(|broken| broken.to_string())?;
+            self.stripe.consume(count);
+        }
+    }
+
+    /// Moves what the multiplexer has to send, as far as there is room. Returns whether that was anything.
+    pub(crate) fn take_from(&mut self, mux: &mut Mux) -> bool {
+        let mut moved = false;
+        loop {
+            let taken = self.stripe.write(self.waiting.get(self.taken..).unwrap_or_default());
+            self.taken += taken;
+            moved |= taken > 0;
+            let room = self.stripe.room().min(MOVED);
+            if self.taken < self.waiting.len() || room == 0 || !mux.has_output() {
+                return moved;
+            }
+            (self.taken, _) = (0, self.waiting.clear());
+            // A frame goes whole, and may be longer than there is room.
+            mux.transmit(&mut self.waiting, room);
+            if self.waiting.is_empty() {
+                return moved;
+            }
+        }
+    }
+
+    /// Adds what goes by a connection to `out`, up to `room` bytes.
+    pub(crate) fn transmit(&mut self, now: u64, lane: Lane, room: usize, out: &mut Vec<u8>) {
+        self.stripe.transmit(now, lane, room, out);
+    }
+
+    /// A connection is to be made: its number.
+    pub(crate) fn make(&mut self) -> Lane {
+        let lane = Lane(self.next);
+        self.next += 1;
+        self.making += 1;
+        lane
+    }
+
+    /// It was not made.
+    pub(crate) fn not_made(&mut self, now: u64) {
+        self.making = self.making.saturating_sub(1);
+        self.pause = now + PAUSE;
+    }
+
+    /// A connection is there; `ours`: we made it.
+    pub(crate) fn join(&mut self, now: u64, lane: Lane, token: Token, ours: bool) -> Result<(), AddError> {
+        self.stripe.add(now, lane)?;
+        self.making = self.making.saturating_sub(usize::from(ours));
+        self.further.insert(lane, token);
+        Ok(())
+    }
+
+    /// A connection has ended: others carry what the other end has not got. Returns whether that was to be.
+    pub(crate) fn leave(&mut self, lane: Lane) -> bool {
+        let meant = self.stripe.is_over(lane);
+        self.stripe.remove(lane);
+        self.further.remove(&lane);
+        self.retired.remove(&lane);
+        self.counted.remove(&lane);
+        meant
+    }
+
+    /// What the kernel counts of each connection now. Returns how many there should be for what this end sends.
+    pub(crate) fn look(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) -> usize {
+        let mut samples = Vec::new();
+        for (lane, info) in infos {
+            let before = self.counted.insert(lane, info);
+            if let Some(before) = before
+                && !self.retired.contains(&lane)
+            {
+                samples.push(sample(&before, &info));
+            }
+        }
+        self.count.sample(now, &samples)
+    }
+
+    /// The other end wants so many connections.
+    pub(crate) fn handle_wanted(&mut self, count: u8) {
+        self.wanted_there = usize::from(count);
+    }
+
+    /// How many connections we want, if the other end does not know it.
+    pub(crate) fn unreported(&self) -> Option<u8> {
+        let count = self.count.count();
+        (self.told != count).then(|| u8::try_from(count).unwrap_or(u8::MAX))
+    }
+
+    /// It knows it now.
+    pub(crate) fn reported(&mut self, count: u8) {
+        self.told = usize::from(count);
+    }
+
+    /// How many there should be, for what either end sends.
+    pub(crate) fn wanted(&self) -> usize {
+        self.count.count().max(self.wanted_there).clamp(1, self.most)
+    }
+
+    /// How many connections are to be made now. Those that are too many get no more to carry.
+    pub(crate) fn adjust(&mut self, now: u64) -> usize {
+        let wanted = self.wanted();
+        let have = 1 + self.further.len() - self.retired.len() + self.making;
+        for _ in wanted..have {
+            let last = self.further.keys().rev().find(|lane| !self.retired.contains(lane)).copied();
+            if let Some(lane) = last {
+                self.stripe.retire(lane);
+                self.retired.insert(lane);
+            }
+        }
+        if self.pause <= now { wanted.saturating_sub(have) } else { 0 }
+    }
+
+    /// The connections that were to end, and by which nothing is on its way any more.
+    pub(crate) fn over(&self) -> Vec<Token> {
+        let over = self.retired.iter().filter(|lane| self.stripe.is_over(**lane));
+        over.filter_map(|lane| self.further.get(lane).copied()).collect()
+    }
+}
+
+/// What was counted between two looks.
+fn sample(before: &tcp::Info, now: &tcp::Info) -> StreamSample {
+    let times = now.busy_times();
+    let [busy, receiver_limited, buffer_limited] =
+        [0, 1, 2].map(|at: usize| times[at].saturating_sub(before.busy_times()[at]));
+    StreamSample {
+        rate: now.delivery_rate,
+        app_limited: now.rate_is_of_the_program(),
+        unsent: now.notsent_bytes.into(),
+        busy,
+        receiver_limited,
+        buffer_limited,
+        sent: now.bytes_sent.saturating_sub(before.bytes_sent),
+        resent: now.bytes_retrans.saturating_sub(before.bytes_retrans),
+        in_vain: 0,
+        round_trip: u64::from(now.rtt) * 1000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use madrigal_proto::mux::{Class, Event, Limits as MuxLimits, Read};
+
+    use super::*;
+
+    /// One end of a link over connections that are queues here.
+    struct End {
+        mux: Mux,
+        striped: Striped,
+    }
+
+    impl End {
+        fn new(dialled: bool) -> Self {
+            let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss).expect("a link");
+            for lane in 1..3 {
+                striped.join(0, Lane(lane), lane.into(), dialled).expect("a connection");
+            }
+            Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
+        }
+
+        /// Gives each connection up to `room` bytes for the other end. Returns whether there were any.
+        fn send(&mut self, now: u64, room: usize, to: &mut Self) -> bool {
+            let mut moved = self.striped.take_from(&mut self.mux);
+            for (lane, _) in self.striped.connections(0) {
+                let mut out = Vec::new();
+                self.striped.transmit(now, lane, room, &mut out);
+                moved |= !out.is_empty();
+                to.striped.receive(now, lane, &out, &mut to.mux, &mut |_, _| 0).expect("frames");
+            }
+            moved
+        }
+    }
+
+    /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.
+    #[test]
+    fn every_byte_arrives_by_several_connections_whatever_the_room() {
+        for room in [40, 1000, 70_000] {
+            let (mut one, mut other) = (End::new(true), End::new(false));
+            let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+            let stream = one.mux.open(Class::Data, b"test").expect("a stream");
+            let (mut sent, mut got, mut now) = (0, Vec::new(), 0);
+            let mut buffer = [0; 9000];
+            while got.len() < bytes.len() {
+                now += 1_000_000;
+                sent += one.mux.write(stream, &bytes[sent..]).expect("it is open");
+                one.striped.handle_time(now);
+                other.striped.handle_time(now);
+                let moved = one.send(now, room, &mut other) | other.send(now, room, &mut one);
+                while let Some(event) = other.mux.event() {
+                    assert!(!matches!(event, Event::Reset { .. }));
+                }
+                let before = got.len();
+                while let Read::Bytes(count) = other.mux.read(stream, &mut buffer).unwrap_or(Read::Nothing) {
+                    got.extend_from_slice(&buffer[..count]);
+                }
+                assert!(moved || got.len() > before || now < 60_000_000_000, "it stands still at {}", got.len());
+            }
+            assert!(got == bytes, "room {room}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Links that several connections carry, where the kernels slow each one down for packets that are lost. Features B7, I8.
+
+use madrigal_tests::trials::skip;
+
+use super::bed::{Bed, Who, need_lab};
+use super::common::bed::until;
+use super::grid::{EXCHANGE, Grid};
+
+/// A long line that loses one packet of 500: CUBIC carries some 10 Mbit/s of 100.
+const LAB: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
+    [link.ab]\nbetween = ['a', 'b']\nrate = '100M'\ndelay = '25ms'\nloss = '0.2%'\n";
+
+/// How many connections the link of a host has.
+fn connections(grid: &Grid, host: &str) -> u64 {
+    grid.status(host)["peers"][0]["links"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|link| link["connections"].as_u64().unwrap())
+        .max()
+        .unwrap_or(0)
+}
+
+/// The hosts' kernels slow down where packets are lost.
+fn slow_down_for_losses(grid: &mut Grid) {
+    for host in ["a1", "b1"] {
+        let change = "ip route change $(ip route | grep '^default') congctl lock cubic";
+        let (status, _, err) = grid.exec(host, &["sh", "-c", change]);
+        if status != 0 {
+            skip(format!("a route with CUBIC is refused: {}", err.trim()));
+        }
+        grid.stop(host);
+        grid.start(host);
+    }
+    grid.linked("a1", "b1");
+}
+
+pub(crate) fn losses_are_met_by_more_connections() {
+    need_lab(Who::Me);
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(LAB, &["--with-daemons"]));
+    slow_down_for_losses(&mut grid);
+    grid.echo("b1", "7000");
+    let port = grid.forward("a1", "b1:7000");
+    // Both directions are full until there are more.
+    let rounds = (1..=10).find(|_| {
+        assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "8000000"]), "same");
+        connections(&grid, "a1") > 1
+    });
+    assert!(rounds.is_some(), "still one connection");
+    until("the other end to know of them", || (connections(&grid, "b1") > 1).then_some(()));
+    a_connection_is_cut(&grid, &port);
+    // Who is started again begins with as many, once there is something to carry.
+    let log = grid
+        .exec(
+            "a1",
+            &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log /run/user/0/madrigal/daemon.log 2>/dev/null"],
+        )
+        .1;
+    assert!(log.contains("link with b1: 2 connections: one more"), "{log}");
+    grid.down();
+}
+
+/// One of them is reset while bytes go by all of them: none is lost.
+fn a_connection_is_cut(grid: &Grid, port: &str) {
+    let reset = "p=$(ss -Htn state established dport = :7780 | awk '{print $3}' | sed 's/.*://' | tail -n 1); nft add table ip cut; \
+        nft 'add chain ip cut out { type filter hook output priority 0; }'; nft add rule ip cut out tcp sport $p reject with tcp reset; echo $p";
+    let bytes = ["127.0.0.1", port, "8000000"];
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+            grid.exec("a1", &["sh", "-c", reset])
+        });
+        assert_eq!(grid.bed.python("a1", EXCHANGE, &bytes), "same");
+        let (status, out, err) = cut.join().unwrap();
+        assert!(status == 0 && out.trim().parse::<u16>().is_ok(), "{out}{err}");
+    });
+}
+
+pub(crate) fn one_connection_is_enough_for_bbr_and_for_who_wants_no_more() {
+    need_lab(Who::Me);
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(LAB, &["--with-daemons"]));
+    if grid.exec("a1", &["cat", "/proc/sys/net/ipv4/tcp_congestion_control"]).1.trim() == "bbr" {
+        exchange(&mut grid);
+        assert_eq!(connections(&grid, "a1"), 1);
+    }
+    grid.down();
+    let rule = "[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000'\n[rule.one]\nconnections = 1\n";
+    let mut grid = Grid::on(Bed::up_text(LAB), rule, &["a1", "b1"]);
+    slow_down_for_losses(&mut grid);
+    exchange(&mut grid);
+    assert_eq!(connections(&grid, "a1"), 1);
+    grid.down();
+}
+
+/// Bytes enough that there would be more connections.
+fn exchange(grid: &mut Grid) {
+    grid.linked("a1", "b1");
+    grid.echo("b1", "7000");
+    let port = grid.forward("a1", "b1:7000");
+    assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "12000000"]), "same");
+}
