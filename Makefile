@@ -17,7 +17,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build test models fuzz fuzz-briefly check demo wheel bench install install-c uninstall clean
+.PHONY: help setup build test models fuzz fuzz-briefly check demo wheel bench bench-wan install install-c uninstall clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ demo: build ## an unmodified redis plain and under Madrigal, and which path it t
 
 wheel: build ## the Python package with everything in it: target/wheels/*.whl (docs/python.md)
 	python3 -m pip wheel --no-deps -w $(TARGET)/wheels personalities/python
+
+bench-wan: build ## links between daemons over long, lossy lines of a lab against plain TCP: BENCH='--only long'
+	bench/wan.py $(BENCH)
 
 bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
 	bench/run.py $(BENCH)

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Measures links between daemons over long, lossy lines of a lab against plain TCP on the same line.
+
+    bench/wan.py                       every line, with CUBIC and with BBR: ten minutes
+    bench/wan.py --only thin,fat       some of them; --list names them
+    bench/wan.py --congestion cubic    where the kernels may have that only
+
+Each line is a `madrigal lab` with a fixed seed, so that the same packets are lost each time. Plain TCP is one stream of iperf3 from host
+to host; Madrigal is the same command under `madrigal exec`, through two daemons, by TLS. Both are counted where they arrive, behind a
+warm-up: what slow start, and the search for the number of connections, take is not in the figures. Exit status 1: a line carries less
+than it is to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = ROOT / "target" / "release" / "madrigal"
+LAB = "bench-wan"
+HOSTS = {"a1": "10.1.0.2", "b1": "10.2.0.2"}
+CONTROLS = ("cubic", "bbr")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line between two sites, and the Mbit/s that Madrigal is to carry at least."""
+
+    name: str
+    rate: str
+    delay: str
+    loss: str
+    least: dict[str, float]
+
+    def text(self) -> str:
+        """What it is, in words; the delay is one way."""
+        return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost"
+
+    def lab(self) -> str:
+        """The lab's file."""
+        sites = "".join(f"[site.{host[0]}]\nnetwork = '{address[:-1]}0/24'\nhosts = ['{host}']\n"
+                        for host, address in HOSTS.items())
+        return (f"{sites}[link.ab]\nbetween = ['a', 'b']\nrate = '{self.rate}'\ndelay = '{self.delay}'\n"
+                f"loss = '{self.loss}'\nseed = 1\n")
+
+
+LINES = (
+    Line("long", "100M", "50ms", "0.1%", {"cubic": 88, "bbr": 92}),
+    Line("lossy", "100M", "50ms", "1%", {"cubic": 40, "bbr": 90}),
+    Line("thin", "10M", "75ms", "5%", {"bbr": 9.0}),
+    Line("fat", "1000M", "25ms", "0.01%", {"bbr": 800}),
+    Line("near", "100M", "4.5ms", "0.05%", {"bbr": 95}),
+)
+
+
+@dataclass
+class Result:
+    """What one line carried with one congestion control, in Mbit/s."""
+
+    line: str
+    congestion: str
+    plain: float
+    madrigal: float
+    connections: int
+    least: float | None
+
+    def falls_short(self) -> bool:
+        """Whether it is less than wanted, or than plain TCP carries."""
+        return self.madrigal < (self.least or 0) or self.madrigal < 0.97 * self.plain
+
+    def row(self) -> str:
+        """A row of the table."""
+        wanted = f"{self.least:g}" if self.least else "-"
+        return (f"{self.line:<8}{self.congestion:<8}{self.plain:>9.1f}{self.madrigal:>11.1f}{self.madrigal / self.plain:>8.2f}"
+                f"{self.connections:>13}{wanted:>10}  {'short' if self.falls_short() else 'ok'}")
+
+
+def main() -> int:
+    """Parses the command line, measures, prints a table."""
+    options = _parse()
+    if options.list:
+        print("\n".join(f"{line.name:<8}{line.text()}" for line in LINES))
+        return 0
+    print("line    control     plain   Madrigal   ratio  connections  at least", flush=True)
+    results = []
+    for line in options.lines:
+        for congestion in options.congestion:
+            results.append(_measure(line, congestion, options.seconds))
+            print(results[-1].row(), flush=True)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    print(f"Mbit/s as received, iperf3, one stream; wrote {options.json}")
+    return 1 if any(result.falls_short() for result in results) else 0
+
+
+def _measure(line: Line, congestion: str, seconds: int) -> Result:
+    """One line with one congestion control, in a lab of its own."""
+    _lab("down", check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "lab.toml"
+        file.write_text(line.lab())
+        _lab("up", str(file), "--with-daemons")
+    try:
+        for host in HOSTS:
+            _use(host, congestion)
+        _await_link()
+        plain = _iperf([], HOSTS["b1"], seconds, 4)
+        # As for a transfer that lasts: the number of connections is found by then.
+        madrigal = _iperf([str(COMMAND), "exec", "--"], "b1", seconds, 15)
+        return Result(line.name, congestion, plain, madrigal, _connections(), line.least.get(congestion))
+    finally:
+        _lab("down", check=False)
+
+
+def _use(host: str, congestion: str) -> None:
+    """Has a host use a congestion control, its daemon too, which is started again."""
+    _on(host, "sh", "-c", f"ip route change $(ip route | grep '^default') congctl lock {congestion}")
+    _on(host, str(COMMAND), "down")
+    _on(host, str(COMMAND), "up")
+
+
+def _await_link() -> None:
+    """Waits until the two daemons have a link, and what measures a new one has passed."""
+    for _ in range(100):
+        if _connections() > 0:
+            time.sleep(2)
+            return
+        time.sleep(0.2)
+    raise SystemExit("wan.py: the daemons have no link after 20 s")
+
+
+def _connections() -> int:
+    """How many connections carry the link; 0 where there is none."""
+    peers = json.loads(_on("a1", str(COMMAND), "status", "--json"))["peers"]
+    return max((link["connections"] for peer in peers for link in peer["links"]), default=0)
+
+
+def _iperf(wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
+    """Mbit/s that arrived behind the warm-up."""
+    server = subprocess.Popen(_words("b1", "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            if _on("b1", "ss", "-Hltn", "sport = :5201"):
+                break
+            time.sleep(0.1)
+        told = _on("a1", *wrap, "iperf3", "-c", target, "-t", str(seconds), "-O", str(warm_up), "-J")
+        return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 1e6
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _words(host: str, *command: str) -> list[str]:
+    return [str(COMMAND), "lab", "--name", LAB, "exec", host, "--", *command]
+
+
+def _on(host: str, *command: str) -> str:
+    """What a command on a host prints; it must end well."""
+    done = subprocess.run(_words(host, *command), capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        raise SystemExit(f"wan.py: {' '.join(command)} on {host}: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return done.stdout
+
+
+def _lab(*words: str, check: bool = True) -> None:
+    done = subprocess.run([str(COMMAND), "lab", "--name", LAB, *words], capture_output=True, text=True, timeout=120)
+    if check and done.returncode != 0:
+        raise SystemExit(f"wan.py: madrigal lab {' '.join(words)}: {done.stderr}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="Build first: make build")
+    parser.add_argument("--only", metavar="NAME,NAME", help="only these lines")
+    parser.add_argument("--list", action="store_true", help="name the lines and end")
+    parser.add_argument("--congestion", choices=CONTROLS, action="append", help="only this congestion control")
+    parser.add_argument("--seconds", type=int, default=20, metavar="S", help="length of a run behind the warm-up (20)")
+    parser.add_argument("--json", type=Path, default=ROOT / "target" / "bench-wan.json", metavar="PATH", help="where results go")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else [line.name for line in LINES]
+    if unknown := set(names) - {line.name for line in LINES}:
+        parser.error(f"there is no line {', '.join(sorted(unknown))}: --list names them")
+    options.lines = [line for line in LINES if line.name in names]
+    options.congestion = options.congestion or list(CONTROLS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
