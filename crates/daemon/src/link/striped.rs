@@ -122,7 +122,8 @@ impl Striped {
             if self.taken < self.waiting.len() || room == 0 || !mux.has_output() {
                 return moved;
             }
-            (self.taken, _) = (0, self.waiting.clear());
+            self.waiting.clear();
+            self.taken = 0;
             // A frame goes whole, and may be longer than there is room.
             mux.transmit(&mut self.waiting, room);
             if self.waiting.is_empty() {
