@@ -1,6 +1,6 @@
 //! Which rule, if any, allows what a step of a wrapped run has that the plain one has not. What the rules are for is said in `rules`.
 
-use crate::op::{Ctl, Memory, Op, Opt, Request, Slot};
+use crate::op::{Ctl, Memory, Op, Opt, Request, Slot, Time};
 use crate::program::Program;
 use crate::rules::Rule;
 use crate::run::{Entry, Fate};
@@ -60,6 +60,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
+        () if !kept_for_next(program, number, was, is).is_empty() => Some((Rule::KernelTurn, false)),
         () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => {
             Some((Rule::EdgeAgain, is_told_for_once(program, number, &was.aux, &is.aux)))
         }
@@ -196,6 +197,38 @@ fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
     wrapped.seen.ret > 0
         && entries.len() == wrapped.seen.aux.len()
         && told.into_iter().all(|((slot, _), told)| *told == 0 || has_edges(program, number, *slot))
+}
+
+/// What a wait on an event set that may last has left for the next one, which [`not_told`] looks at; nothing where it differs otherwise, too.
+fn kept_for_next(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Vec<[u64; 2]> {
+    let lasts = matches!(program.steps[number].op, Op::EpollWait { time: Time::Ms(_) | Time::Forever, .. });
+    let told = |seen: &Seen| -> Vec<[u64; 2]> { seen.aux.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect() };
+    let (all, some) = (told(plain), told(wrapped));
+    let fits =
+        lasts && wrapped.ret > 0 && plain.signals == wrapped.signals && some.iter().all(|pair| all.contains(pair));
+    if fits { all.into_iter().filter(|pair| !some.contains(pair)).collect() } else { Vec::new() }
+}
+
+/// What a wait left for the next one on the same set, and that does not tell: the step of that one, and the data. Looked at is a next one
+/// before which nobody received, closed or changed anything, so that it is still to be told.
+pub(crate) fn not_told(program: &Program, plain: &[Entry], wrapped: &[Entry]) -> Option<(usize, u64)> {
+    let steps = program.steps.iter().zip(plain).zip(wrapped).enumerate();
+    steps
+        .filter_map(|(number, ((step, plain), one))| {
+            let Op::EpollWait { set, .. } = step.op else { return None };
+            let left = kept_for_next(program, number, &plain.seen, &one.seen);
+            if left.is_empty() {
+                return None;
+            }
+            let keeps = |op: &Op| matches!(op, Op::Send(_) | Op::Poll { .. } | Op::GetOption { .. } | Op::Sleep { .. });
+            let (next, _) = program.steps.iter().enumerate().skip(number + 1).find(|(_, step)| !keeps(&step.op))?;
+            let Op::EpollWait { set: same, max, .. } = program.steps[next].op else { return None };
+            let then = wrapped.get(next).filter(|then| same == set && matches!(then.fate, Fate::Done(_)))?;
+            let tells = |data: u64| then.seen.aux.chunks_exact(2).any(|pair| pair[0] == data);
+            let full = then.seen.ret >= i64::from(max);
+            left.into_iter().find(|pair| !full && !tells(pair[0])).map(|pair| (next, pair[0]))
+        })
+        .next()
 }
 
 /// Whether a poll told what the plain one did, and besides only of event sets with edge-triggered registrations.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::allowed;
 use crate::compare;
 use crate::op::Op;
 use crate::program::{Program, Side};
@@ -41,14 +42,21 @@ pub fn failure(program: &Program, plain: Option<&Transcript>, run: &Transcript) 
     match &run.trouble {
         Some(trouble) => Some(of_trouble(program, trouble)),
         None => match plain {
-            Some(plain) => compare::ends(program, plain, run).map(|how| Failure {
-                name: "end of a process".into(),
-                step: None,
-                how,
-            }),
+            Some(plain) => {
+                let end = compare::ends(program, plain, run);
+                let end = end.map(|how| Failure { name: "end of a process".into(), step: None, how });
+                end.or_else(|| if run.apart { None } else { untold(program, plain, run) })
+            }
             None => wrong(program, run),
         },
     }
+}
+
+/// An event that a wait left for the next one, and nobody told.
+fn untold(program: &Program, plain: &Transcript, run: &Transcript) -> Option<Failure> {
+    let (step, data) = allowed::not_told(program, &plain.entries, &run.entries)?;
+    let how = format!("{data:#x} is told by neither of two waits");
+    Some(Failure { name: format!("loses an event: {}", label(&program.steps[step].op)), step: Some(step), how })
 }
 
 /// A plain run whose bytes are wrong: the fuzzer's own fault.

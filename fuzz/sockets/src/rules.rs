@@ -36,6 +36,7 @@ rules! {
     LastBell: "the kernel resets a connection whose killed end had doorbells unread: a program executed by the other end's does not know of them, nor does a FILE";
     PortTaken: "a connection that is made anew for a program that is executed may find its ports with others, also those of connections that are over";
     EdgeAgain: "Linux tells of a registration anew whenever it is modified, as ours are when a connection enters or leaves a ring; of a one-shot one not again";
+    KernelTurn: "while rings answer the kernel is asked every 50 us, or every 64 answers: what other descriptors have to tell comes with the next wait";
     Asleep: "the kernel sends no SIGIO for bytes that a receive is asleep for, as one may be or not while the other end sends";
     Tick: "the kernel rounds a socket's time-out to its ticks, so that a timer of about that time comes before or behind it";
     UrgentAlone: "the kernel calls a lone urgent byte readable, though no receive returns it, while its window is below a segment";

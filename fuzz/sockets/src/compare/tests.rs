@@ -440,6 +440,39 @@ fn what_was_told_again_for_once_is_not_told_later() {
 }
 
 #[test]
+fn what_a_wait_leaves_for_the_next_one_is_told_by_it() {
+    let wait = |time| (0, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time });
+    let told = |aux: &[u64], number| Entry {
+        fate: Fate::Done(number),
+        seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
+    };
+    let verdict = |time, wrapped: &[u64]| {
+        let program = program(vec![wait(time)]);
+        step(&program, 0, &told(&[7, 1, 9, 1], 0), &told(wrapped, 0), &mut Tally::default())
+    };
+    assert_eq!(verdict(Time::Forever, &[9, 1]), Verdict::Same);
+    for (time, wrapped) in [(Time::Zero, &[9, 1][..]), (Time::Forever, &[9, 5]), (Time::Forever, &[])] {
+        assert!(matches!(verdict(time, wrapped), Verdict::Differs(_)), "{time:?} {wrapped:?}");
+    }
+    let lost = |between: Option<(ActorId, Op)>, next: &[u64]| {
+        let program =
+            program([vec![wait(Time::Forever)], between.into_iter().collect(), vec![wait(Time::Zero)]].concat());
+        let last = program.steps.len() - 1;
+        let entries = |first: &[u64], next: &[u64]| {
+            let mut all = vec![told(&[], 1); last + 1];
+            (all[0], all[last]) = (told(first, 0), told(next, last));
+            all
+        };
+        crate::allowed::not_told(&program, &entries(&[7, 1, 9, 1], &[]), &entries(&[9, 1], next))
+    };
+    assert_eq!(lost(None, &[7, 1]), None);
+    assert_eq!(lost(None, &[]), Some((1, 7)));
+    assert_eq!(lost(Some(flood(0)), &[]), Some((2, 7)), "a send changes nothing");
+    let change = (0, Op::EpollCtl { set: 5, what: Ctl::Del, slot: 0, events: 0, data: 7 });
+    assert_eq!(lost(Some(change), &[]), None, "it may have been taken out");
+}
+
+#[test]
 fn a_receive_that_is_asleep_asks_for_no_signal() {
     let asks = (0, Op::Ioctl { slot: 0, request: Request::FioAsync(true) });
     let all = (0, Op::RecvAll { slot: 0, len: 10, chunk: 1, via: RecvVia::Recv });
