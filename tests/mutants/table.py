@@ -91,7 +91,8 @@ MUTANTS = [
         "let understood = self.out.r.ready.load(Ordering::Acquire) == self.number();",
         "let understood = true;",
         "the writer does not wait for the number that its reader echoes: a reader that knows no doorbells is told by them",
-        ("semantics sleepers::reader_asleep_as_it_moves first", "semantics sleepers::reader_asleep_as_it_moves default"),
+        ("model madrigal-syswrap unread_bytes_go_back 100", "semantics sleepers::reader_asleep_as_it_moves first",
+         "semantics sleepers::reader_asleep_as_it_moves default"),
     ),
     Mutant(
         "grow-into-any-block", SESSION + "source.rs",
