@@ -35,7 +35,7 @@ pub(crate) struct Striped {
     wanted_there: usize,
     told: usize,
     /// What the kernel had counted of each when it was looked at last.
-    counted: BTreeMap<Lane, tcp::Info>,
+    counted: BTreeMap<Lane, Counted>,
     /// Bytes of the multiplexer, of which the stripe has taken so many.
     waiting: Vec<u8>,
     taken: usize,
@@ -171,13 +171,17 @@ impl Striped {
 
     /// What the kernel counts of each connection now. Returns how many there should be for what this end sends.
     pub(crate) fn look(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) -> usize {
+        // What the link has more of than there is room, no connection is short of: a new one gets little before it has shown what it carries.
+        let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
         for (lane, info) in infos {
-            let before = self.counted.insert(lane, info);
-            if let Some(before) = before
-                && !self.retired.contains(&lane)
-            {
-                samples.push(sample(&before, &info));
+            let counted = self.counted.entry(lane).or_insert(Counted { info, sent: 0, resent: 0 });
+            let mut sample = counted.sample(info);
+            if has_more {
+                (sample.app_limited, sample.unsent) = (false, sample.unsent.max(1));
+            }
+            if !self.retired.contains(&lane) {
+                samples.push(sample);
             }
         }
         self.count.sample(now, &samples)
@@ -225,22 +229,36 @@ impl Striped {
     }
 }
 
-/// What was counted between two looks.
-fn sample(before: &tcp::Info, now: &tcp::Info) -> StreamSample {
-    let times = now.busy_times();
-    let [busy, receiver_limited, buffer_limited] =
-        [0, 1, 2].map(|at: usize| times[at].saturating_sub(before.busy_times()[at]));
-    StreamSample {
-        rate: now.delivery_rate,
-        app_limited: now.rate_is_of_the_program(),
-        unsent: now.notsent_bytes.into(),
-        busy,
-        receiver_limited,
-        buffer_limited,
-        sent: now.bytes_sent.saturating_sub(before.bytes_sent),
-        resent: now.bytes_retrans.saturating_sub(before.bytes_retrans),
-        in_vain: 0,
-        round_trip: u64::from(now.rtt) * 1000,
+/// What was counted of a connection.
+struct Counted {
+    info: tcp::Info,
+    /// Bytes sent, and sent again, lately: a look counts a 64th less with every further one. Losses are so rare that most looks see
+    /// none.
+    sent: u64,
+    resent: u64,
+}
+
+impl Counted {
+    /// What came since the last look.
+    fn sample(&mut self, now: tcp::Info) -> StreamSample {
+        let before = std::mem::replace(&mut self.info, now);
+        let fade = |sum: u64, now: u64, before: u64| sum - sum / 64 + now.saturating_sub(before);
+        self.sent = fade(self.sent, now.bytes_sent, before.bytes_sent);
+        self.resent = fade(self.resent, now.bytes_retrans, before.bytes_retrans);
+        let (times, until) = (now.busy_times(), before.busy_times());
+        let [busy, receiver_limited, buffer_limited] = [0, 1, 2].map(|at: usize| times[at].saturating_sub(until[at]));
+        StreamSample {
+            rate: now.delivery_rate,
+            app_limited: now.rate_is_of_the_program(),
+            unsent: now.notsent_bytes.into(),
+            busy,
+            receiver_limited,
+            buffer_limited,
+            sent: self.sent,
+            resent: self.resent,
+            in_vain: 0,
+            round_trip: u64::from(now.rtt) * 1000,
+        }
     }
 }
 

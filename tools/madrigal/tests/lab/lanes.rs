@@ -42,7 +42,7 @@ pub(crate) fn losses_are_met_by_more_connections() {
     grid.echo("b1", "7000");
     let port = grid.forward("a1", "b1:7000");
     // Both directions are full until there are more.
-    let rounds = (1..=10).find(|_| {
+    let rounds = (1..=20).find(|_| {
         assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "8000000"]), "same");
         connections(&grid, "a1") > 1
     });
