@@ -7,6 +7,7 @@
 //! ```
 
 mod file;
+mod rule;
 mod rules;
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +16,7 @@ use madrigal_base::network::Ports;
 use madrigal_document::{Document, FileError, Table, Value};
 
 pub use file::read_text;
-pub use rules::Rule;
+pub use rule::Rule;
 
 /// The default port of daemons.
 pub const PORT: u16 = 7780;

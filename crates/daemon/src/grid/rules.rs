@@ -1,35 +1,16 @@
-//! Rules: which ways are preferred and forbidden, and how many connections links have.
+//! The rules of a grid: how they are read, and which of them apply.
 
 use madrigal_base::network::Ports;
 use madrigal_document::{FileError, Table, Value};
 use madrigal_selector::route;
 
+use super::rule::Rule;
 use super::{Grid, check_name, ports};
 
 /// The methods that rules may name.
 const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
 /// The most connections that a link may have.
 const MOST_CONNECTIONS: u8 = 16;
-
-/// A rule about ways.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Rule {
-    /// The ports that it applies to; if empty, all.
-    pub ports: Ports,
-    /// The indices of the hosts that it applies to; if empty, all.
-    pub hosts: Vec<usize>,
-    /// The ways that it prefers and forbids.
-    pub rule: route::Rule,
-    /// The most connections of links with those hosts.
-    pub connections: Option<u8>,
-}
-
-impl Rule {
-    /// Whether it prefers or forbids ways.
-    fn says_ways(&self) -> bool {
-        !(self.rule.prefer.is_empty() && self.rule.forbid.is_empty())
-    }
-}
 
 impl Grid {
     /// The rules for connections to a port of a host; without a port, those that apply to all ports.

@@ -1,0 +1,24 @@
+//! A rule: which ways are preferred and forbidden, and how many connections links have.
+
+use madrigal_base::network::Ports;
+use madrigal_selector::route;
+
+/// A rule about ways.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rule {
+    /// The ports that it applies to; if empty, all.
+    pub ports: Ports,
+    /// The indices of the hosts that it applies to; if empty, all.
+    pub hosts: Vec<usize>,
+    /// The ways that it prefers and forbids.
+    pub rule: route::Rule,
+    /// The most connections of links with those hosts.
+    pub connections: Option<u8>,
+}
+
+impl Rule {
+    /// Whether it prefers or forbids ways.
+    pub(super) fn says_ways(&self) -> bool {
+        !(self.rule.prefer.is_empty() && self.rule.forbid.is_empty())
+    }
+}
