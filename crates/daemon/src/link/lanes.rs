@@ -53,7 +53,7 @@ impl Daemon {
         };
         let congestion = if by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
         let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
-        Striped::new(self.now, [known.max(1), most], congestion).ok().map(Box::new)
+        Striped::new(self.now, [known, most], congestion).ok().map(Box::new)
     }
 
     fn most_connections(&self, peer: usize) -> u8 {
@@ -76,6 +76,10 @@ impl Daemon {
             (None, Some(joins)) => (self.link_joined(peer, hello, joins).ok_or(GONE)?, Lane(joins.lane)),
             (None, None) => return Err("it joins no link".to_owned()),
         };
+        let is_encrypted = |at| self.links.get(&at).map(|link: &Link| link.channel.is_encrypted());
+        if is_encrypted(of) != is_encrypted(token) {
+            return Err("its link is enciphered, and it is not, or the other way round".to_owned());
+        }
         let now = self.now;
         let striped = self.striped_link(of).ok_or(GONE)?;
         striped.join(now, lane, token, ours.is_some()).map_err(|error| error.to_string())?;

@@ -46,7 +46,8 @@ impl Striped {
     pub(crate) fn new(now: u64, [begin, most]: [u8; 2], congestion: Congestion) -> Result<Self, AddError> {
         let mut stripe = Stripe::new(Limits::default());
         stripe.add(now, ONLY)?;
-        let [begin, most] = [begin, most].map(usize::from);
+        // Whatever a peer has answered, there is one.
+        let [begin, most] = [begin, most].map(|count| usize::from(count.max(1)));
         Ok(Self {
             stripe,
             further: BTreeMap::new(),
@@ -169,8 +170,8 @@ impl Striped {
         meant
     }
 
-    /// What the kernel counts of each connection now. Returns how many there should be for what this end sends.
-    pub(crate) fn look(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) -> usize {
+    /// What the kernel counts of each connection now: how many there should be for what this end sends follows from it.
+    pub(crate) fn look(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) {
         // What the link has more of than there is room, no connection is short of: a new one gets little before it has shown what it carries.
         let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
@@ -184,7 +185,7 @@ impl Striped {
                 samples.push(sample);
             }
         }
-        self.count.sample(now, &samples)
+        self.count.sample(now, &samples);
     }
 
     /// The other end wants so many connections.
@@ -294,6 +295,13 @@ mod tests {
             }
             moved
         }
+    }
+
+    #[test]
+    fn a_peer_that_answers_with_none_has_one() {
+        let mut striped = Striped::new(0, [0, 0], Congestion::ByLoss).expect("a link");
+        striped.handle_wanted(200);
+        assert_eq!((striped.wanted(), striped.adjust(0)), (1, 0));
     }
 
     /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.
