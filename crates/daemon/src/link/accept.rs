@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use madrigal_adapters::contract::Lane;
-
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::channel::Channel;
+use crate::link::peer::Dialled;
 use crate::link::{Link, Stage};
 use crate::poll::Token;
 use crate::socket;
@@ -16,17 +15,6 @@ use crate::socket;
 const MOST_UNAUTHENTICATED: usize = 128;
 /// Connections that are accepted in one pass.
 const ACCEPTS: usize = 64;
-
-/// A connection that we made, whose token is registered already.
-#[derive(Clone, Copy)]
-pub(crate) struct Dialled {
-    pub(crate) peer: usize,
-    /// The count of our connections to that host.
-    pub(crate) number: u64,
-    pub(crate) token: Token,
-    /// It is for one more connection of a link, by this number.
-    pub(crate) joins: Option<(Token, Lane)>,
-}
 
 impl Daemon {
     /// Accepts connections of other daemons.

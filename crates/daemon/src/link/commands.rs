@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
-use crate::link::accept::Dialled;
 use crate::link::channel::Channel;
 use crate::link::command::LinkCommand;
+use crate::link::peer::Dialled;
 use crate::poll::Token;
 
 impl Daemon {

@@ -1,4 +1,4 @@
-//! Another host of the grid, and a connection to it that is being made.
+//! Another host of the grid, and a connection to it: one that is being made, and one that is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -33,6 +33,17 @@ pub(crate) struct Dial {
     pub(crate) peer: usize,
     pub(crate) address: SocketAddr,
     pub(crate) deadline: u64,
+    /// It is for one more connection of a link, by this number.
+    pub(crate) joins: Option<(Token, Lane)>,
+}
+
+/// A connection that we made, whose token is registered already.
+#[derive(Clone, Copy)]
+pub(crate) struct Dialled {
+    pub(crate) peer: usize,
+    /// The count of our connections to that host.
+    pub(crate) number: u64,
+    pub(crate) token: Token,
     /// It is for one more connection of a link, by this number.
     pub(crate) joins: Option<(Token, Lane)>,
 }

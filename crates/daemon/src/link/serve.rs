@@ -36,7 +36,7 @@ impl Daemon {
             self.runnable.push_back(token);
         }
         // There may be room to write.
-        self.unflushed.insert(token);
+        self.unflushed.insert(self.carried(token));
     }
 
     /// Reads once. Returns whether there may be more.
@@ -142,9 +142,10 @@ impl Daemon {
 
     /// Sends what there is to send, and handles the events that follow.
     pub(crate) fn flush_link(&mut self, token: Token) {
-        let token = self.carried(token);
-        if self.links.get(&token).and_then(Link::up).is_some_and(|up| up.striped.is_some()) {
-            return self.flush_striped(token);
+        match self.links.get(&token).map(|link| (&link.stage, link.joins)) {
+            Some((Stage::Joined, Some((of, _)))) => return self.flush_striped(of),
+            Some((Stage::Up(up), _)) if up.striped.is_some() => return self.flush_striped(token),
+            _ => {}
         }
         loop {
             let Some(link) = self.links.get_mut(&token) else { return };

@@ -18,7 +18,7 @@ impl Daemon {
         }
     }
 
-    /// Records the figures of a way, and how many connections its link has, if that is more than one by its own choice.
+    /// Records the figures of a way, and how many connections its link should have; `None`: it cannot have several, or that is not known yet.
     pub(crate) fn save_figures(&mut self, host: usize, way: &str, figures: Figures, connections: Option<u8>) {
         let before = self.known_file.known.way(self.name(host), way);
         let connections = connections.or(before.map(|before| before.connections)).unwrap_or(0);
