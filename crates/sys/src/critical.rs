@@ -135,6 +135,12 @@ pub fn leave_to_parent() {
     });
 }
 
+/// Whether the calling thread is in a critical part.
+#[inline]
+pub(crate) fn is_inside() -> bool {
+    THREAD.with(|thread| thread.depth.load(Relaxed)) > 0
+}
+
 /// Whether one is kept.
 pub fn keeps_one() -> bool {
     THREAD.with(|thread| thread.keeps.load(Relaxed))
@@ -203,6 +209,10 @@ mod tests {
                 raw::raise(libc::SIGUSR1);
                 raw::raise(libc::SIGUSR2);
             }
+            let mask = raw::block_signals(0).unwrap();
+            let handlers = signals::Blocked::handlers();
+            assert_eq!(raw::block_signals(0).unwrap(), mask);
+            drop(handlers);
             let blocked = signals::Blocked::all();
             drop(blocked);
             assert!(RAN.load(SeqCst) == 0 && keeps_one());
@@ -210,6 +220,12 @@ mod tests {
         assert_eq!(RAN.load(SeqCst), libc::SIGUSR1 + libc::SIGUSR2);
         assert!(!keeps_one());
         assert_eq!(raw::block_signals(0).unwrap(), before);
+        // Outside of one they are blocked.
+        let handlers = signals::Blocked::handlers();
+        raw::raise(libc::SIGUSR1);
+        assert_eq!(RAN.load(SeqCst), libc::SIGUSR1 + libc::SIGUSR2);
+        drop(handlers);
+        assert_eq!(RAN.swap(libc::SIGUSR1 + libc::SIGUSR2, SeqCst), 2 * libc::SIGUSR1 + libc::SIGUSR2);
         // What the part holds back beyond its end stays held back.
         let held = signals::Held::default();
         {

@@ -52,6 +52,13 @@ impl Blocked {
     pub fn all() -> Self {
         Self(block_all_but(&[]).ok())
     }
+
+    /// The same against the program's handlers alone. In a critical part they wait for its end anyway, and nothing is done; but one that the
+    /// program has set by a system call of its own, behind its first socket, is called by the kernel at any time.
+    #[inline]
+    pub fn handlers() -> Self {
+        if critical::is_inside() { Self(None) } else { Self::all() }
+    }
 }
 
 impl Drop for Blocked {

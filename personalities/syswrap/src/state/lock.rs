@@ -40,6 +40,10 @@ mod explored {
         pub(crate) fn all() -> Self {
             Self
         }
+
+        pub(crate) fn handlers() -> Self {
+            Self
+        }
     }
 
     impl Guard<'_> {

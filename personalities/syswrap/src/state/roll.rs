@@ -78,7 +78,7 @@ impl Roll {
         if !member.has(bit::ACTIVE) {
             return;
         }
-        let _blocked = Blocked::all();
+        let _blocked = Blocked::handlers();
         // A signal handler may have come before that.
         if !member.has(bit::ACTIVE) {
             return;
@@ -97,7 +97,7 @@ impl Roll {
     }
 
     fn push<'m, A>(&self, id: u32, member: &Member, of: impl Fn(u32) -> Option<(A, &'m Member)>) {
-        let _blocked = Blocked::all();
+        let _blocked = Blocked::handlers();
         // A signal handler may have come before that, and put it there, or closed its socket.
         if member.has(bit::ACTIVE) || !member.is_used() {
             return;
@@ -144,7 +144,7 @@ impl Roll {
         let (Some((_, new_first)), true) = (next.checked_sub(1).and_then(&of), member.has(bit::ACTIVE)) else {
             return;
         };
-        let _blocked = Blocked::all();
+        let _blocked = Blocked::handlers();
         let (first, end) = (self.first.load(Ordering::Relaxed), self.last.load(Ordering::Relaxed));
         if let (Some((_, a)), Some((_, z))) = (first.checked_sub(1).and_then(&of), end.checked_sub(1).and_then(&of)) {
             z.next.store(first, Ordering::Relaxed);

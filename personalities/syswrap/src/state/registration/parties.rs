@@ -51,7 +51,7 @@ pub(crate) trait Subject: Sized {
 
     /// Begins a part in which no signal handler of this thread gets at its registrations, nor another thread.
     fn hold_members(&self) -> Registering<'_> {
-        let _blocked = Blocked::all();
+        let _blocked = Blocked::handlers();
         Registering { _lock: self.registering().lock(), _blocked }
     }
 
