@@ -173,6 +173,13 @@ MUTANTS = [
         ("unit madrigal-drivers ring::tests", "semantics bulk::by_tiny_writes default"),
     ),
     Mutant(
+        "quiet-though-ended", SESSION + "bells.rs",
+        "            && self.s.kernel_events.load(Ordering::Relaxed) == 0\n            && !self.was_full()",
+        "            && !self.was_full()",
+        "an event set passes over a connection whose end the kernel has told, for its ring is empty",
+        ("semantics sets::hup_and_rdhup default", "semantics close::events_after_half_close default"),
+    ),
+    Mutant(
         "published-before-copied", SESSION + "put.rs",
         """            let n = match copy(&span, done) {
                 Ok(n) if n > 0 => n,
@@ -183,6 +190,7 @@ MUTANTS = [
                 }
             };
             self.say_sum(&span, n);
+            self.say_progress();
             match if more { self.hold(&span, n) } else { self.publish(&span, n) } {""",
         """            let early = if more { self.hold(&span, span.len()) } else { self.publish(&span, span.len()) };
             let n = match copy(&span, done) {

@@ -15,7 +15,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::{Errno, process};
 
-use super::layout::{Block, SLOT_BYTES, Slot, small_ring};
+use super::layout::{Block, LARGEST_LOG, SLOT_BYTES, Slot, small_ring};
 use super::ring::Memory;
 use super::slot::Contradiction;
 pub use super::units::Tag;
@@ -26,7 +26,7 @@ pub const ARENA_BYTES: usize = 256 << 20;
 /// The unit blocks are lent in.
 pub const UNIT: usize = 64 << 10;
 /// The largest block.
-pub const LARGEST: usize = 1 << 20;
+pub const LARGEST: usize = 1 << LARGEST_LOG;
 
 const HEADER: usize = 64 << 10;
 const BLOCKS_AT: usize = 64 << 20;
@@ -36,7 +36,7 @@ const SLOTS: usize = (BLOCKS_AT - HEADER) / SLOT_BYTES;
 const SLOT_STEP: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"madrigal");
 /// Version of everything in [`super::layout`] and of the header below.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const NAME: &CStr = c"madrigal-arena";
 
 #[repr(C)]

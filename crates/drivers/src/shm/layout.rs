@@ -25,6 +25,39 @@ pub mod state {
     pub const DONE: u32 = 2;
 }
 
+/// What a side says of itself on the line that its peer looks at anyway, in `WriterLine::progress`: a word of its own line would cost that
+/// peer a second transfer between processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The processor it runs on, plus one; 0 for unknown.
+    pub cpu: u32,
+    /// How far it has read the other direction.
+    pub read: u64,
+}
+
+impl Progress {
+    /// Bits of a position: one more than a ring can hold unread.
+    const READ: u32 = LARGEST_LOG + 1;
+
+    /// The word for `WriterLine::progress`.
+    #[inline]
+    pub fn pack(self) -> u32 {
+        let cpu = if self.cpu >> (32 - Self::READ) == 0 { self.cpu } else { 0 };
+        cpu << Self::READ | self.read as u32 & ((1 << Self::READ) - 1)
+    }
+
+    /// The processor in a word.
+    pub fn cpu_in(word: u32) -> u32 {
+        word >> Self::READ
+    }
+
+    /// Whether a word says that everything before `position` is read, of which no more than a ring can hold is not.
+    #[inline]
+    pub fn is_read(word: u32, position: u64) -> bool {
+        (word ^ position as u32) & ((1 << Self::READ) - 1) == 0
+    }
+}
+
 /// How a side left, in `WriterLine::fate`.
 pub mod fate {
     /// Still here (or died without a word).
@@ -51,8 +84,8 @@ pub struct WriterLine {
     pub state: AtomicU32,
     /// How many threads of this side are between deciding on a doorbell and having sent it.
     pub ringing: AtomicU32,
-    /// Processor this side last ran on, plus one; 0 for unknown.
-    pub cpu: AtomicU32,
+    /// Where this side was when it last published: a packed [`Progress`].
+    pub progress: AtomicU32,
     /// One of [`fate`], for the whole side.
     pub fate: AtomicU32,
     /// 1: should this side die without a word, its peer sees a reset (`SO_LINGER` with time 0), not an end of stream.
@@ -184,6 +217,8 @@ pub struct Sums {
     pub piece: [AtomicU64; SUMS],
 }
 
+/// The largest ring, as a power of two.
+pub const LARGEST_LOG: u32 = 20;
 /// Bytes of the small ring inside a slot.
 pub const SMALL_RING: usize = 1024;
 /// Bytes of a slot: one page holds the lines and both small rings of an idle connection.
@@ -255,6 +290,7 @@ impl Direction {
         }
         let halves = [&self.w.state, &self.w.ringing, &self.w.fate, &self.w.resets, &self.w.taking, &self.w.urgent];
         for word in halves.into_iter().chain([
+            &self.w.progress,
             &self.w.shut,
             &self.r.gone,
             &self.r.drained,
@@ -281,7 +317,7 @@ impl Block {
     /// The block a word names, if it is a legal one inside `arena_len` bytes.
     pub fn unpack(word: u64, arena_len: usize) -> Option<Self> {
         let log = (word & 0xff) as u32;
-        if !(SMALL_RING.trailing_zeros()..=20).contains(&log) {
+        if !(SMALL_RING.trailing_zeros()..=LARGEST_LOG).contains(&log) {
             return None;
         }
         let size = 1usize << log;

@@ -21,7 +21,7 @@ use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::held::HOLD_NS;
 pub use self::span::{Copier, Span};
-use super::layout::{Block, Direction, HELD, POSITION, SEALED, want};
+use super::layout::{Block, Direction, HELD, POSITION, Progress, SEALED, want};
 
 mod held;
 mod span;
@@ -192,11 +192,28 @@ impl Producer {
         (fits && self.full.load(Ordering::Relaxed) == 0).then(|| Span::new(base, size, tail, left))
     }
 
-    /// Whether the reader had not caught up when its position was last looked at (now, if it had not then).
+    /// Whether the reader has caught up, as far as is known without a look at its line: `said` is what it said last, on another
+    /// ([`super::layout::WriterLine::progress`] of the other direction).
+    #[inline]
+    pub fn is_read(&self, dir: &Direction, said: u32) -> bool {
+        let shown = self.shown(dir);
+        self.head.load(Ordering::Relaxed) == shown || Progress::is_read(said, shown)
+    }
+
+    /// Whether the reader has not caught up.
     #[inline]
     pub fn behind(&self, dir: &Direction) -> bool {
-        let tail = self.tail.load(Ordering::Relaxed);
-        self.head.load(Ordering::Relaxed) != tail && dir.r.head.load(Ordering::Relaxed) & POSITION != tail
+        dir.r.head.load(Ordering::Relaxed) & POSITION != self.shown(dir)
+    }
+
+    /// Position behind the last byte that a reader may read: what is held back it cannot.
+    #[inline]
+    fn shown(&self, dir: &Direction) -> u64 {
+        if self.held.load(Ordering::Relaxed) == 0 {
+            self.tail.load(Ordering::Relaxed)
+        } else {
+            dir.wake.held_from.load(Ordering::Relaxed)
+        }
     }
 
     /// How many bytes the reader has not consumed yet.

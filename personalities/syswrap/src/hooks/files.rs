@@ -244,7 +244,7 @@ pub unsafe extern "C-unwind" fn splice(
         // SAFETY: one entry of our own, no time, no mask.
         unsafe { real::ppoll()(&raw mut poll, 1, ptr::null(), ptr::null()) };
     }
-    let there = file::pipe_holds(from).map(|there| there.min(n));
+    let there = || file::pipe_holds(from).map(|there| there.min(n));
     let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
     match told {
         Some(outcome) => finish(to, outcome, || real(to, n)),

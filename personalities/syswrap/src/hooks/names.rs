@@ -106,7 +106,10 @@ fn known_name(fd: c_int, peer: bool, told: bool) -> Option<libc::sockaddr_storag
         Some(s.session.seems_connected())
     };
     let known = if told { s.has(flag::ANEW) } else { ours()? };
-    let own = raw::socket_name(fd, false).ok().filter(|_| known && s.tuple.is_known())?;
+    if !known || !s.tuple.is_known() {
+        return None;
+    }
+    let own = raw::socket_name(fd, false).ok()?;
     let connects = s.session.side() == 0;
     Some(s.tuple.peer_of(own, connects == peer))
 }

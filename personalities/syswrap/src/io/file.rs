@@ -48,7 +48,7 @@ pub(crate) fn transfer(op: &Transfer<'_>) -> Outcome {
     match outcome {
         Some(outcome) => outcome,
         None if op.progress.done() > 0 => Outcome::Pass,
-        None => send::told_elsewhere(&s, fd, rest(op), Ok).unwrap_or(Outcome::Pass),
+        None => send::told_elsewhere(&s, fd, || rest(op), Ok).unwrap_or(Outcome::Pass),
     }
 }
 
@@ -79,7 +79,7 @@ fn in_session(s: &Ref, op: &Transfer<'_>) -> Option<Outcome> {
         match put {
             Put::Bytes(n, sleeper) => {
                 s.count_ring(n, true);
-                send::wake(&v, sleeper);
+                v.wake(sleeper);
                 op.progress.add(n);
                 if op.progress.done() == op.n || over.is_some() {
                     return Some(Outcome::Done(op.progress.done()));

@@ -33,7 +33,7 @@ pub(crate) fn join(v: &View<'_, Socket<'_>>) {
 
 #[cold]
 fn join_now(v: &View<'_, Socket<'_>>) {
-    let Some(there) = v.inn.w.cpu.load(Ordering::Relaxed).checked_sub(1) else { return };
+    let Some(there) = v.writer_cpu().checked_sub(1) else { return };
     let now = time::now_ns();
     if there == cpu::current() || now < NEXT.load(Ordering::Relaxed) || !may_move() {
         return;

@@ -63,7 +63,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, n: usize, flags: c_int) ->
     };
     s.count_ring(n, true);
     s.take_turn(true);
-    send::wake(&v, sleeper);
+    v.wake(sleeper);
     send::flush_deferred(&s, fd);
     Some(n)
 }

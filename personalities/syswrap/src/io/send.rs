@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 use libc::iovec;
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::ring::{Sleeper, Span};
+use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
 use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw};
@@ -217,11 +217,11 @@ fn told(s: &Sock, op: &Send) -> Option<Outcome> {
 pub(crate) fn told_elsewhere(
     s: &Sock,
     fd: c_int,
-    n: Option<usize>,
+    n: impl FnOnce() -> Option<usize>,
     take: impl FnOnce(usize) -> Result<usize, Errno>,
 ) -> Option<Outcome> {
     learn(s, fd);
-    let n = n.filter(|&n| n > 0 && s.session.is_gone())?;
+    let n = if s.session.is_gone() { n().filter(|&n| n > 0)? } else { return None };
     let told = match s.session.tells_send(n, false)? {
         Ok(_) => take(n),
         Err(Errno::PIPE) => return Some(broken(0)),
@@ -304,7 +304,7 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
             Put::Bytes(n, sleeper) => {
                 s.count_ring(n, true);
                 s.take_turn(true);
-                wake(&v, sleeper);
+                v.wake(sleeper);
                 if op.add(n) || !s.deferred.is_empty() {
                     return Some(Outcome::Done(op.done()));
                 }
@@ -396,16 +396,6 @@ fn over(v: &View<'_, Socket<'_>>) {
     finish_sending(v, if sealed { Reason::PeerLeft } else { Reason::HalfClosed });
 }
 
-/// Wakes whoever a publication found armed.
-pub(crate) fn wake(v: &View<'_, Socket<'_>>, sleeper: Sleeper) {
-    v.wake(sleeper, |index| {
-        let Some(lease) = v.wire.s.lease() else { return true };
-        let word = lease.arena().sleep_word(1 - v.s.side(), index);
-        // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
-        word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0
-    });
-}
-
 // --- what a signal handler sent ------------------------------------------------------------------------------------------------
 
 /// Sends what a signal handler left while its thread was sending. What finds no room now goes in front of the next send.
@@ -441,7 +431,7 @@ fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
         Put::Bytes(n, sleeper) => {
             s.deferred.sent(n);
             if let Some(v) = session {
-                wake(&v, sleeper);
+                v.wake(sleeper);
             }
         }
         Put::Plain | Put::Over => match behind_gate(s, fd, || {

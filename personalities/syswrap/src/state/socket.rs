@@ -1,7 +1,7 @@
 //! The program's own socket as the wire of its session.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use madrigal_drivers::shm::arena::Tag;
 use madrigal_drivers::shm::layout::{Block, SMALL_RING, SideLine};
@@ -25,6 +25,11 @@ pub(crate) struct Socket<'a> {
 }
 
 impl Socket<'_> {
+    /// The word of an event set of the peer's.
+    fn sleep_word(self, set: u32) -> Option<&'static AtomicU32> {
+        self.s.lease().map(|lease| lease.arena().sleep_word(1 - self.s.session.side(), set))
+    }
+
     /// Whether the connection, which is closed, ended without the peer's FIN.
     fn was_cut(self) -> bool {
         // One of these may just be told. All return: nothing waits on a closed connection.
@@ -140,7 +145,7 @@ impl Wire for Socket<'_> {
     }
 
     fn undisturbed<T>(self, part: impl FnOnce() -> T) -> T {
-        let _blocked = Blocked::all();
+        let _blocked = Blocked::handlers();
         part()
     }
 
@@ -211,6 +216,16 @@ impl Wire for Socket<'_> {
 
     fn lives(self, pid: u32) -> bool {
         proc::start_time(pid).is_some()
+    }
+
+    fn sleeps(self, set: u32) -> bool {
+        // SYNC: SeqCst with `epoll::sleep`: the word is set before the directions are armed with it.
+        self.sleep_word(set).is_none_or(|word| word.load(Ordering::SeqCst) != 0)
+    }
+
+    fn wakes(self, set: u32) -> bool {
+        // SYNC: as above.
+        self.sleep_word(set).is_none_or(|word| word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::SeqCst) != 0)
     }
 
     fn now(self) -> u64 {

@@ -49,26 +49,26 @@ pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
 
 /// For how long what is held stays so.
 fn left(dir: &Direction) -> u64 {
-    // A time to come is one that a peer made up.
-    let held = now().wrapping_sub(dir.wake.held_since.load(Ordering::Acquire));
-    HOLD_NS.saturating_sub(held)
+    // SYNC: Acquire: before the clock, so that a writer that holds anew meanwhile is no time to come. Such a one a peer made up.
+    let since = dir.wake.held_since.load(Ordering::Acquire);
+    HOLD_NS.saturating_sub(now().wrapping_sub(since))
 }
 
-/// The clock, which stands still in models.
+/// The clock, which stands still in models: a coarse one, for a reader that spins looks at it each time.
 fn now() -> u64 {
-    if cfg!(feature = "shuttle") { 0 } else { time::now_ns() }
+    if cfg!(feature = "shuttle") { 0 } else { time::tick_ns() }
 }
 
 impl Producer {
-    /// Publishes `n` bytes copied into `span` to nobody, for now. True: a reader may be asleep that does not know of them, and is to be
-    /// woken before they are due.
-    pub fn hold(&self, dir: &Direction, span: &Span, n: usize) -> Result<bool, Trouble> {
+    /// Publishes `n` bytes copied into `span` to nobody, for now. Who may be asleep and does not know of them is to be woken before they are
+    /// due; it is not taken off.
+    pub fn hold(&self, dir: &Direction, span: &Span, n: usize) -> Result<Sleeper, Trouble> {
         let holds = || self.held.load(Ordering::Relaxed) != 0;
         if holds() {
             match self.exchange(dir, span, n, HELD) {
                 // The reader has shown what there was: this is the first again.
                 Err(Trouble::Raced) if !holds() => {}
-                other => return other.map(|()| false),
+                other => return other.map(|()| Sleeper::Nobody),
             }
         }
         // SYNC: before the bit, which the exchange publishes.
@@ -76,7 +76,7 @@ impl Producer {
         dir.wake.held_since.store(now(), Ordering::Release);
         self.exchange(dir, span, n, HELD)?;
         // SYNC: SeqCst: behind the exchange; a reader that arms from now on sees the bit (`Consumer::held_for`).
-        Ok(dir.wake.armed.load(Ordering::SeqCst) != 0)
+        Ok(Sleeper::from_code(dir.wake.armed.load(Ordering::SeqCst)))
     }
 
     /// Bytes held back.

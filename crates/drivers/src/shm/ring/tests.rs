@@ -63,7 +63,7 @@ impl Ring {
     }
 
     /// Writes all of this, held back.
-    pub(super) fn hold(&self, bytes: &[u8]) -> bool {
+    pub(super) fn hold(&self, bytes: &[u8]) -> Sleeper {
         let (span, n) = self.fill(bytes).unwrap();
         assert_eq!(n, bytes.len());
         self.tx.hold(&self.dir, &span, n).unwrap()
@@ -138,8 +138,8 @@ mod examples {
         ring.write(&stream(0, 10)).unwrap();
         assert!(!ring.rx.arm(&ring.dir) || ring.read(&mut buf).unwrap().0 == 10);
         ring.rx.arm(&ring.dir);
-        assert!(ring.hold(&stream(10, 20)), "somebody sleeps");
-        assert!(!ring.hold(&stream(30, 20)), "and knows");
+        assert!(ring.hold(&stream(10, 20)) != Sleeper::Nobody, "somebody sleeps");
+        assert!(ring.hold(&stream(30, 20)) == Sleeper::Nobody, "and knows");
         assert_eq!((ring.read(&mut buf).unwrap().0, ring.rx.waiting(&ring.dir), ring.tx.held(&ring.dir)), (0, 0, 40));
         assert!(!ring.rx.stirred(&ring.dir) && ring.rx.held_for(&ring.dir).is_some());
         assert_eq!(ring.write(&stream(50, 30)).unwrap(), (30, true));
@@ -438,6 +438,7 @@ mod model {
 mod hostile {
     use proptest::prelude::*;
 
+    use super::super::super::layout::LARGEST_LOG;
     use super::*;
 
     /// Values more likely to do harm than any others.
@@ -478,11 +479,20 @@ mod hostile {
                     0 | 1 => drop(ring.write(&vec![7; len])),
                     2 | 3 => drop(ring.read(&mut vec![0; len])),
                     4 => _ = ring.rx.arm(&ring.dir) | ring.rx.stirred(&ring.dir) | ring.rx.owes_space(&ring.dir),
-                    5 => _ = ring.tx.want(&ring.dir, &ring.mem, value as u32) | ring.tx.behind(&ring.dir),
+                    5 => _ = ring.tx.want(&ring.dir, &ring.mem, value as u32) | ring.tx.behind(&ring.dir) | ring.tx.is_read(&ring.dir, value as u32),
                     6 => _ = (ring.tx.unread(&ring.dir, &ring.mem), ring.rx.waiting(&ring.dir)),
                     _ => ring.tx.move_to(&ring.dir, SECOND),
                 }
             }
+        }
+
+        #[test]
+        fn a_reader_has_caught_up_where_it_says_so(
+            position in 0..POSITION, unread in 0..=1u64 << LARGEST_LOG, cpu in 0..1u32 << 12
+        ) {
+            let word = Progress { cpu, read: position.saturating_sub(unread) }.pack();
+            prop_assert_eq!(Progress::is_read(word, position), unread.min(position) == 0);
+            prop_assert!([0, cpu].contains(&Progress::cpu_in(word)) && (cpu > 2000 || Progress::cpu_in(word) == cpu));
         }
 
         #[test]

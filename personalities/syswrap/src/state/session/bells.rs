@@ -64,13 +64,13 @@ impl<W: Wire> View<'_, W> {
         let _ = self.ring_if(|| true);
     }
 
-    /// Wakes whoever a publication found armed; `is_due` says of an event set whether it still sleeps: of all its connections only one
-    /// rings (see [`Sleeper::Set`]).
-    pub(crate) fn wake(&self, sleeper: Sleeper, is_due: impl FnOnce(u32) -> bool) {
+    /// Wakes whoever a publication found armed; of all connections of an event set only one rings (see [`Sleeper::Set`]).
+    #[inline]
+    pub(crate) fn wake(&self, sleeper: Sleeper) {
         match sleeper {
             Sleeper::Nobody => {}
             Sleeper::Own => self.ring(),
-            Sleeper::Set(index) if !self.ring_if(|| is_due(index)) => self.hurry_late(),
+            Sleeper::Set(index) if !self.ring_if(|| self.wire.wakes(index)) => self.hurry_late(),
             Sleeper::Set(_) => {}
         }
     }
@@ -379,20 +379,40 @@ impl<W: Wire> View<'_, W> {
         self.s.knows_deaths() && self.inn.w.fate.load(Ordering::Relaxed) == fate::OPEN && fresh()
     }
 
-    /// Asks the kernel socket, once in a tick and more often while the reader is behind, whether it is still open: what a program sends to a peer that it knows to be dead must not
-    /// go into a ring, where it would look like bytes that the peer left unread. (Each send cannot ask: that would cost what it saves.)
+    /// Asks the kernel socket whether it is still open, once in a tick, and more often while the reader is behind: what a program sends to a
+    /// peer that it knows to be dead must not go into a ring, where it would look like bytes that the peer left unread. (Each send cannot
+    /// ask: that would cost what it saves.)
+    #[inline]
     pub(super) fn look_alive(&self) {
-        let asked = self.s.alive_at.load(Ordering::Relaxed);
-        let behind = self.s.producer.behind(self.out);
-        let clock = if behind { self.wire.now() } else { self.wire.tick() };
-        // A tick lies before a moment that was read in it.
-        let fresh = clock <= asked || behind && clock < asked + BEHIND_NS;
-        if self.ended() || fresh && self.s.knows_deaths() {
+        if self.ended() || self.s.knows_deaths() && self.was_alive_lately() {
             return;
         }
-        self.s.alive_at.store(clock, Ordering::Relaxed);
+        self.s.alive_at.store(self.wire.now(), Ordering::Relaxed);
         self.s.note_deaths();
         self.learn();
+    }
+
+    /// Whether it was asked lately enough. The reader's position comes last: a look at it takes its line from the reader's processor.
+    #[inline]
+    fn was_alive_lately(&self) -> bool {
+        let asked = self.s.alive_at.load(Ordering::Relaxed);
+        // A tick lies before a moment that was read in it.
+        self.wire.tick() <= asked
+            && (self.s.producer.is_read(self.out, self.inn.w.progress.load(Ordering::Relaxed))
+                || self.wire.now() < asked + BEHIND_NS
+                || !self.s.producer.behind(self.out))
+    }
+
+    /// Whether there is nothing to be told of a session that only its ring and its peer's word can give news of: no byte, no end, no seal,
+    /// and no sender that waits.
+    #[inline]
+    pub(crate) fn has_no_news(&self) -> bool {
+        self.s.rx() == phase::RING
+            && !Self::CONSUMER.stirred(self.inn)
+            && self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN
+            && self.s.kernel_events.load(Ordering::Relaxed) == 0
+            && !self.was_full()
+            && !self.s.is_gone()
     }
 
     /// Looks whether the kernel's queue is at its end, or broken; true if so.

@@ -79,17 +79,20 @@ pub(crate) enum Shut {
 // --- what is told -------------------------------------------------------------------------------------------------------------
 
 impl Session {
+    #[inline]
     fn gone(&self) -> Option<&AtomicU32> {
         self.slot().map(|slot| &slot.dir[1 - self.side()].r.gone)
     }
 
+    #[inline]
     fn gone_now(&self) -> u32 {
-        if self.unsent_for() == Some(0) {
+        if self.unsent_since.load(Ordering::Relaxed) != 0 && self.unsent_for() == Some(0) {
             self.send_unsent();
         }
         self.gone_word()
     }
 
+    #[inline]
     fn gone_word(&self) -> u32 {
         self.gone().map_or(OPEN, |word| word.load(Ordering::SeqCst))
     }
@@ -213,11 +216,17 @@ impl Session {
 
     /// What poll(2) shows of the end.
     pub(crate) fn end_events(&self) -> u32 {
+        self.end().1
+    }
+
+    /// The same, and whether the kernel's socket does not speak for itself any more ([`Session::is_gone`]).
+    #[inline]
+    pub(crate) fn end(&self) -> (bool, u32) {
         match self.gone_now() & 0xff {
-            OPEN => self.kernel_events.load(Ordering::Relaxed) & KERNEL_ENDED,
-            ENDED => HALF,
-            OVER => WHOLE,
-            _ => WHOLE | ERROR,
+            OPEN => (false, self.kernel_events.load(Ordering::Relaxed) & KERNEL_ENDED),
+            ENDED => (true, HALF),
+            OVER => (true, WHOLE),
+            _ => (true, WHOLE | ERROR),
         }
     }
 }

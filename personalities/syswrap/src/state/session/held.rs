@@ -32,7 +32,13 @@ impl<W: Wire> View<'_, W> {
         if producer.is_due(self.out) {
             self.show();
         }
-        if producer.hold(self.out, span, n)? {
+        let sleeps = match producer.hold(self.out, span, n)? {
+            Sleeper::Nobody => false,
+            Sleeper::Own => true,
+            // SYNC: behind the mark: a set that is awake sees it when it arms the direction again, before it sleeps.
+            Sleeper::Set(index) => self.wire.sleeps(index),
+        };
+        if sleeps {
             self.s.late.store(1, Ordering::Relaxed);
             self.ring_late();
         }
@@ -46,8 +52,7 @@ impl<W: Wire> View<'_, W> {
     pub(crate) fn show(&self) {
         match self.s.producer.release(self.out) {
             Sleeper::Nobody => self.hurry_late(),
-            // A set's word is left set: somebody rings once more than needed.
-            sleeper => self.wake(sleeper, |_| true),
+            sleeper => self.wake(sleeper),
         }
     }
 

@@ -8,7 +8,7 @@
 //! sent by the kernel: whoever reads the peer's socket then, and knows nothing of rings, finds every byte in order.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{fate, gate, state, taking};
+use madrigal_drivers::shm::layout::{Progress, fate, gate, state, taking};
 use madrigal_netaccess::wait::Peer;
 use madrigal_sys::Errno;
 
@@ -213,7 +213,12 @@ impl<'a, W: Wire> View<'a, W> {
 
     /// Where the peer ran when it last sent, for those who wait for bytes.
     pub(crate) fn writer_is(&self) -> Peer {
-        self.where_is(self.inn.w.cpu.load(Ordering::Relaxed))
+        self.where_is(self.writer_cpu())
+    }
+
+    /// The processor the peer ran on when it last sent, plus one; 0: it is not known.
+    pub(crate) fn writer_cpu(&self) -> u32 {
+        Progress::cpu_in(self.inn.w.progress.load(Ordering::Relaxed))
     }
 
     /// Where the peer ran when it last read, for those who wait for space.

@@ -2,7 +2,7 @@
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_drivers::shm::arena::UNIT;
-use madrigal_drivers::shm::layout::{Block, fate, want};
+use madrigal_drivers::shm::layout::{Block, Progress, fate, want};
 use madrigal_drivers::shm::ring::{CHUNK, Sleeper, Span, Trouble};
 use madrigal_sys::Errno;
 
@@ -87,6 +87,7 @@ impl<W: Wire> View<'_, W> {
                 }
             };
             self.say_sum(&span, n);
+            self.say_progress();
             match if more { self.hold(&span, n) } else { self.publish(&span, n) } {
                 Ok(sleeper) => bell = bell.or(sleeper),
                 Err(Trouble::Corrupt) => return Put::Broken,
@@ -100,7 +101,6 @@ impl<W: Wire> View<'_, W> {
         }
         match failed {
             _ if done > 0 => {
-                self.out.w.cpu.store(self.wire.cpu(), Ordering::Relaxed);
                 self.s.full_since.store(0, Ordering::Relaxed);
                 self.s.refused.store(0, Ordering::Relaxed);
                 Put::Bytes(done, bell)
@@ -131,11 +131,18 @@ impl<W: Wire> View<'_, W> {
         let span = self.s.producer.roomy(self.out, &self.mem, left, least)?;
         let n = Some(copy(&span)).filter(|&n| n > 0)?;
         self.say_sum(&span, n);
+        self.say_progress();
         let sleeper = self.publish(&span, n).ok()?;
-        self.out.w.cpu.store(self.wire.cpu(), Ordering::Relaxed);
         self.s.full_since.store(0, Ordering::Relaxed);
         self.s.refused.store(0, Ordering::Relaxed);
         Some((n, sleeper))
+    }
+
+    /// Says where this side is. Before the publication: behind it the peer may have the line already.
+    #[inline]
+    pub(super) fn say_progress(&self) {
+        let progress = Progress { cpu: self.wire.cpu(), read: self.inn.r.head.load(Ordering::Relaxed) };
+        self.out.w.progress.store(progress.pack(), Ordering::Relaxed);
     }
 
     /// Free space for `left` bytes, in a larger block if they earn one; for all of a few of them, if they are to be `whole`.

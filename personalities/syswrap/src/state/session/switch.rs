@@ -67,7 +67,7 @@ impl<W: Wire> View<'_, W> {
         };
         self.wire.hurry();
         self.out.w.n_kernel.store(position, Ordering::Relaxed);
-        self.out.w.cpu.store(self.wire.cpu(), Ordering::Relaxed);
+        self.say_progress();
         self.out.w.state.store(state::RING, Ordering::SeqCst);
         if s.producer.is_sealed(self.out) {
             // Sealed in the same moment: nothing was published and no doorbell sent, so the kernel simply goes on.

@@ -69,6 +69,10 @@ pub(crate) trait Wire: Copy {
     /// This process's number, and whether the process with that number lives. Slow.
     fn own_pid(self) -> u32;
     fn lives(self, pid: u32) -> bool;
+    /// Whether the peer's event set with that number sleeps ([`Sleeper::Set`](madrigal_drivers::shm::ring::Sleeper)).
+    fn sleeps(self, set: u32) -> bool;
+    /// The same, and takes that off it: the caller rings, for all of its connections.
+    fn wakes(self, set: u32) -> bool;
     /// Nanoseconds of a clock.
     fn now(self) -> u64;
     /// A clock that is cheap to read, for it stands still between the kernel's ticks.

@@ -381,6 +381,14 @@ impl<'a> Wire for End<'a> {
         true
     }
 
+    fn sleeps(self, _: u32) -> bool {
+        true
+    }
+
+    fn wakes(self, _: u32) -> bool {
+        true
+    }
+
     fn now(self) -> u64 {
         self.kernel.clock.fetch_add(self.kernel.step, Order::Relaxed)
     }

@@ -157,7 +157,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
                 && let Some((n, sleeper)) = v.put_at_once(bytes.len() - done, |span| copy(span, 0).unwrap_or(0))
             {
                 drop(_lock);
-                v.wake(sleeper, |_| true);
+                v.wake(sleeper);
                 done += n;
                 continue;
             }
@@ -175,7 +175,7 @@ fn send(world: &World, side: usize, plan: Plan, bytes: &[u8]) -> bool {
         };
         match step {
             Put::Bytes(n, sleeper) => {
-                v.wake(sleeper, |_| true);
+                v.wake(sleeper);
                 done += n;
             }
             Put::Full => sleep_for_space(world, &v, side),
