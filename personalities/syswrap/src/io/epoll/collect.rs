@@ -41,6 +41,12 @@ pub(super) fn peer(set: &Set) -> Peer {
 }
 
 impl Looked for Sock {
+    #[inline]
+    fn is_quiet(&self, member: &Member) -> bool {
+        member.events.load(Ordering::Relaxed) & WRITABLE == 0
+            && view(self, member.fd.load(Ordering::Relaxed)).is_some_and(|v| v.has_no_news())
+    }
+
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
         ready::report_of(self, member)
     }

@@ -79,14 +79,12 @@ fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
     if wanted & WRITABLE != 0 {
         ready |= writable(&v, told);
     }
-    if s.session.is_gone() {
+    let (is_gone, ended) = s.session.end();
+    if is_gone {
         // Whatever the kernel added to its answers.
         ready &= !ENDED;
     }
-    match s.session.end_events() {
-        0 => ready,
-        ended => ready | ended | READABLE | EPOLLRDHUP as u32,
-    }
+    if ended == 0 { ready } else { ready | ended | READABLE | EPOLLRDHUP as u32 }
 }
 
 fn ring_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32) -> u32 {

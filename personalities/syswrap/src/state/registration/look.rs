@@ -45,6 +45,8 @@ pub(crate) struct Found {
 
 /// A socket, as a look sees it.
 pub(crate) trait Looked: Subject {
+    /// Whether a look at a member would surely find nothing, and change nothing: most are quiet, and looked at each time.
+    fn is_quiet(&self, member: &Member) -> bool;
     /// What the program is told of a member now, by its trigger mode.
     fn report_of(&self, member: &Member) -> Option<epoll_event>;
     /// Whether its peer does not read what it has been sent.
@@ -72,6 +74,10 @@ fn walk<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Lo
             continue;
         }
         if member.round.load(Ordering::Relaxed) == look.round {
+            continue;
+        }
+        if s.is_quiet(member) {
+            member.turn.store(0, Ordering::Relaxed);
             continue;
         }
         let would = || member.would_report(|| s.report_of(member));

@@ -442,6 +442,11 @@ fn notified<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
 }
 
 impl Looked for SockOf<'_> {
+    /// As the wrapped socket's.
+    fn is_quiet(&self, member: &Member) -> bool {
+        member.events.load(Ordering::Relaxed) & WRITABLE == 0 && self.rx() == phase::RING && self.waiting() == 0
+    }
+
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
         let look = |wanted| member.look_whole(wanted, || self.look(member, wanted));
         member.report(|| self.stamps(), look)
