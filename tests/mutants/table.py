@@ -431,10 +431,17 @@ MUTANTS = [
     # --- signal handlers ----------------------------------------------------------------------------------------------------
     Mutant(
         "handlers-do-not-wait", "crates/sys/src/critical.rs",
-        "        if thread.depth.load(Relaxed) == 0 || thread.keeps.load(Relaxed) {",
-        "        if thread.depth.load(Relaxed) < u32::MAX {",
+        "        if thread.depth.load(Relaxed) == 0 {\n            return false;",
+        "        if thread.depth.load(Relaxed) < u32::MAX {\n            return false;",
         "a handler runs in the middle of a hook's logic",
         ("semantics any_instruction::waits default", "semantics any_instruction::forks default"),
+    ),
+    Mutant(
+        "second-signal-runs", "crates/sys/src/critical.rs",
+        "        let is_first = !thread.keeps.swap(true, Relaxed);\n",
+        "        if thread.keeps.swap(true, Relaxed) {\n            return false;\n        }\n        let is_first = true;\n",
+        "of two signals that come at once one's handler runs in the middle of a hook's logic, and stays blocked for ever",
+        ("unit madrigal-sys critical",),
     ),
     Mutant(
         "kept-signal-in-a-child", "crates/sys/src/critical.rs",

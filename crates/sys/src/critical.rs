@@ -9,6 +9,9 @@
 //!   kept: none --(a signal at depth > 0)--> one, all blocked --(depth 0)--> none, sent again, the thread's mask as it is to be
 //! ```
 //! While one is kept the thread's mask stands here, and is changed here (`block`, `set_mask`).
+//!
+//! Where several signals come at once the kernel stacks their handlers, and the last one runs first: it is kept, and the others, which find
+//! one kept, are sent again at once, for they are blocked by then. The mask of the part is what the first of them interrupted.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -27,6 +30,8 @@ struct Thread {
     info: UnsafeCell<Info>,
     /// The mask that the thread is to have when nothing is kept any more.
     mask: AtomicU64,
+    /// What was blocked as one was kept.
+    blocked: AtomicU64,
 }
 
 std::thread_local! {
@@ -36,6 +41,7 @@ std::thread_local! {
             keeps: AtomicBool::new(false),
             info: UnsafeCell::new([0; 16]),
             mask: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
         }
     };
 }
@@ -111,17 +117,33 @@ pub fn outside<T>(sleep: impl FnOnce() -> T) -> T {
 /// `info` and `context` are what the kernel gave to the handler that calls this.
 pub unsafe fn keep(info: *const siginfo_t, context: *mut c_void) -> bool {
     THREAD.with(|thread| {
-        if thread.depth.load(Relaxed) == 0 || thread.keeps.load(Relaxed) {
+        if thread.depth.load(Relaxed) == 0 {
             return false;
         }
         // SAFETY: the caller's contract; a signal set is an array of words, of which the kernel uses the first.
-        unsafe {
-            *thread.info.get() = info.cast::<Info>().read_unaligned();
-            let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
-            thread.mask.store(*mask, Relaxed);
-            *mask |= signals::all_but(&signals::OF_LIBC);
+        let (info, mask) = unsafe {
+            (
+                info.cast::<Info>().read_unaligned(),
+                &mut *(&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>(),
+            )
+        };
+        // First of all: a handler on top of this one finds it so.
+        let is_first = !thread.keeps.swap(true, Relaxed);
+        if is_first {
+            // SAFETY: who finds one kept does not write there, nor does `release` before the part ends.
+            unsafe { *thread.info.get() = info };
+        } else {
+            // Blocked in its own handler, and behind it by what follows.
+            raw::send_to_self(&info);
         }
-        thread.keeps.store(true, Relaxed);
+        // One that the process ignored when the first was kept, and does not now, has interrupted the part as that left it.
+        let blocked = thread.blocked.load(Relaxed);
+        if is_first || *mask & blocked != blocked {
+            thread.mask.store(*mask, Relaxed);
+        }
+        let all = signals::all_but(&signals::OF_LIBC);
+        thread.blocked.store(all, Relaxed);
+        *mask |= all;
         true
     })
 }
@@ -220,6 +242,21 @@ mod tests {
         assert_eq!(RAN.load(SeqCst), libc::SIGUSR1 + libc::SIGUSR2);
         assert!(!keeps_one());
         assert_eq!(raw::block_signals(0).unwrap(), before);
+        // Two that come at once: the kernel stacks their handlers.
+        {
+            let both = 1 << (libc::SIGUSR1 - 1) | 1 << (libc::SIGUSR2 - 1);
+            assert_eq!(raw::block_signals(both).unwrap(), before);
+            raw::raise(libc::SIGUSR1);
+            raw::raise(libc::SIGUSR2);
+            let ran = RAN.load(SeqCst);
+            {
+                let _part = Critical::enter();
+                raw::signal_mask(before).unwrap();
+                assert!(RAN.load(SeqCst) == ran && keeps_one());
+            }
+            assert_eq!(RAN.swap(ran, SeqCst), ran + libc::SIGUSR1 + libc::SIGUSR2);
+            assert!(!keeps_one() && raw::block_signals(0).unwrap() == before);
+        }
         // Outside of one they are blocked.
         let handlers = signals::Blocked::handlers();
         raw::raise(libc::SIGUSR1);

@@ -61,6 +61,16 @@ pub fn process() -> i32 {
     unsafe { call(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
+/// The signals that the calling thread blocks.
+pub fn blocked_signals() -> u64 {
+    let mut mask = 0u64;
+    // SAFETY: no new mask, and room for the old one.
+    unsafe {
+        call(libc::SYS_rt_sigprocmask, [libc::SIG_BLOCK as usize, 0, &raw mut mask as usize, size_of::<u64>(), 0, 0])
+    };
+    mask
+}
+
 /// Lets this process be killed when its parent ends: one that the sequencer started must not stay behind.
 pub fn die_with_parent() {
     // SAFETY: no memory is passed.

@@ -8,7 +8,7 @@ use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::share::{EXIT, FREE, TOP_UP};
 
 use crate::state::state;
-use crate::turn::Turn;
+use crate::turn::{Turn, ending};
 use crate::{
     c, connections, descriptors, files, free, loops, options, passing, processes, receive, sets, signals, stdio,
     transmit, waits,
@@ -62,9 +62,13 @@ pub(crate) fn child(actor: ActorId) -> ! {
 
 /// Makes a step.
 pub(crate) fn play(turn: &Turn) {
-    let begin = raw::now();
+    let (begin, blocked) = (raw::now(), raw::blocked_signals());
     dispatch(turn, &state().program.steps[turn.step].op);
     turn.record.took_ns.store(raw::now() - begin, Ordering::Relaxed);
+    if raw::blocked_signals() != blocked {
+        // Where nobody waits for one of them, nothing else would show it.
+        turn.record.add(ending::BLOCKED);
+    }
 }
 
 /// Goes through the actor's own steps.

@@ -48,6 +48,8 @@ pub(crate) mod ending {
     pub(crate) const EMPTY: u64 = 2;
     /// An error: this plus its errno.
     pub(crate) const ERROR: u64 = 1000;
+    /// The step has left signals blocked, or unblocked, that were not.
+    pub(crate) const BLOCKED: u64 = 0xb10c;
 }
 
 impl Turn {

@@ -88,6 +88,9 @@ pub(crate) fn describe(process: i32) -> String {
         let thread = task.file_name();
         let (call, place) = (read("syscall"), read("wchan"));
         text += &format!("  process {process} thread {} state {state} in {place}: {}\n", thread.display(), call.trim());
+        let status = read("status");
+        let masks = status.lines().filter(|line| line.starts_with("SigBlk") || line.starts_with("SigPnd"));
+        text += &masks.map(|line| format!("    {}\n", line.replace('\t', " "))).collect::<String>();
         text += &super::asleep::shown(process, &call);
     }
     text
