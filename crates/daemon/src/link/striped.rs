@@ -176,8 +176,8 @@ impl Striped {
         let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
         for (lane, info) in infos {
-            let counted = self.counted.entry(lane).or_insert(Counted { info, sent: 0, resent: 0 });
-            let mut sample = counted.sample(info);
+            let counted = self.counted.entry(lane).or_insert(Counted { info, at: now, sent: 0, resent: 0 });
+            let mut sample = counted.sample(now, info);
             if has_more {
                 (sample.app_limited, sample.unsent) = (false, sample.unsent.max(1));
             }
@@ -233,6 +233,7 @@ impl Striped {
 /// What was counted of a connection.
 struct Counted {
     info: tcp::Info,
+    at: u64,
     /// Bytes sent, and sent again, lately: a look counts a 64th less with every further one. Losses are so rare that most looks see
     /// none.
     sent: u64,
@@ -241,15 +242,17 @@ struct Counted {
 
 impl Counted {
     /// What came since the last look.
-    fn sample(&mut self, now: tcp::Info) -> StreamSample {
+    fn sample(&mut self, at: u64, now: tcp::Info) -> StreamSample {
         let before = std::mem::replace(&mut self.info, now);
+        let time = at.saturating_sub(std::mem::replace(&mut self.at, at));
+        let acknowledged = u128::from(now.bytes_acked.saturating_sub(before.bytes_acked)) * u128::from(SECOND);
         let fade = |sum: u64, now: u64, before: u64| sum - sum / 64 + now.saturating_sub(before);
         self.sent = fade(self.sent, now.bytes_sent, before.bytes_sent);
         self.resent = fade(self.resent, now.bytes_retrans, before.bytes_retrans);
         let (times, until) = (now.busy_times(), before.busy_times());
         let [busy, receiver_limited, buffer_limited] = [0, 1, 2].map(|at: usize| times[at].saturating_sub(until[at]));
         StreamSample {
-            rate: now.delivery_rate,
+            rate: u64::try_from(acknowledged / u128::from(time.max(1))).unwrap_or(u64::MAX),
             app_limited: now.rate_is_of_the_program(),
             unsent: now.notsent_bytes.into(),
             busy,
@@ -259,6 +262,7 @@ impl Counted {
             resent: self.resent,
             in_vain: 0,
             round_trip: u64::from(now.rtt) * 1000,
+            queued: u64::from(now.rtt.saturating_sub(now.min_rtt)) * 1000,
         }
     }
 }

@@ -25,7 +25,7 @@ impl Default for Limits {
         Self {
             streams: 4096,
             window: 16 << 10,
-            widest: 4 << 20,
+            widest: 16 << 20,
             budget: 64 << 20,
             backlog: 64 << 10,
             idle: 10 * second,

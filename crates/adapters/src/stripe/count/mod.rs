@@ -20,6 +20,9 @@ const LOOK_TRIPS: u64 = 10;
 /// More streams stay where they carry a tenth more; fewer, where they carry a twentieth less or better.
 const MORE: (u64, u64) = (11, 10);
 const FEWER: (u64, u64) = (19, 20);
+/// There is too little to send where that has been so for so long: a stream that is faster than the others has less than it could carry now
+/// and then.
+const IDLE: u64 = SECOND;
 /// What did not help is not tried again for so long, then for twice as long, up to this.
 const HOLD: (u64, u64) = (30 * SECOND, 600 * SECOND);
 /// Fewer are tried after so long without a change.
@@ -40,6 +43,8 @@ pub struct StreamCount {
     seen: VecDeque<(u64, u64)>,
     /// The highest rate that one stream was seen to have.
     best: u64,
+    /// Since when there is too little to send.
+    idle_since: Option<u64>,
     /// When more, and fewer, may be tried, and how long they are not after the next failure.
     more: Hold,
     fewer: Hold,
@@ -51,6 +56,14 @@ enum Stage {
     Steady,
     /// Another number is tried, since then; before, there were so many, and they carried that. What counts begins at `counts`.
     Tries { from: usize, rate: u64, began: u64, counts: Option<u64> },
+}
+
+/// What is known of the streams in one sample.
+struct Signs {
+    /// More of them may help.
+    more: bool,
+    /// Most lose, and no queue fills.
+    roomy: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +91,7 @@ impl StreamCount {
             stage: Stage::Steady,
             seen: VecDeque::new(),
             best: 0,
+            idle_since: None,
             more: hold(now, HOLD.0),
             fewer: hold(now.saturating_add(STEADY), STEADY),
         }
@@ -100,18 +114,21 @@ impl StreamCount {
         let most_are = |class: Class| 2 * classes.iter().filter(|found| **found == class).count() > classes.len();
         if most_are(Class::Application) {
             // What goes is not what could: nothing can be learned.
-            return self.idle(now);
+            let since = *self.idle_since.get_or_insert(now);
+            return if since.saturating_add(IDLE) <= now { self.idle(now) } else { self.count };
         }
+        self.idle_since = None;
+        let signs = Signs::of(streams, &classes);
         let trip = streams.iter().map(|stream| stream.round_trip).max().unwrap_or(0);
-        let look = LOOK.max(LOOK_TRIPS.saturating_mul(trip));
+        let look = LOOK.max(LOOK_TRIPS.saturating_mul(trip)) / if signs.roomy { 2 } else { 1 };
         if !self.counts(now, streams, trip) {
             return self.count;
         }
         self.note(now, look, streams.iter().map(|stream| stream.rate).fold(0, u64::saturating_add));
         if let Some(rate) = self.average(now, look) {
             match self.stage {
-                Stage::Tries { from, rate: before, .. } => self.judge(now, from, before, rate),
-                Stage::Steady => self.try_another(now, rate, &classes),
+                Stage::Tries { from, rate: before, .. } => self.judge(now, (from, before), rate, &signs),
+                Stage::Steady => self.try_another(now, rate, &signs),
             }
         }
         self.count
@@ -156,9 +173,11 @@ impl StreamCount {
     }
 
     /// A number of streams was tried: it stays, or not.
-    fn judge(&mut self, now: u64, from: usize, before: u64, rate: u64) {
+    fn judge(&mut self, now: u64, (from, before): (usize, u64), rate: u64, signs: &Signs) {
         if self.count > from {
-            if ratio(before, MORE.0, MORE.1) <= rate {
+            // Where losses come and no queue fills, the way has room. Rates say nothing there: until its first loss a new stream carries
+            // many times what it will, and CUBIC's swing by half.
+            if signs.roomy || ratio(before, MORE.0, MORE.1) <= rate {
                 // It went well, and the next step may, too.
                 self.settle(now, self.count);
                 (self.more, self.fewer.next) = (Hold { until: now, next: HOLD.0 }, STEADY);
@@ -177,11 +196,9 @@ impl StreamCount {
     }
 
     /// It has been so for a while: perhaps more, or fewer, are better.
-    fn try_another(&mut self, now: u64, rate: u64, classes: &[Class]) {
-        let helps = |class: &&Class| matches!(class, Class::Receiver | Class::SendBuffer | Class::Loss);
-        let sign = 2 * classes.iter().filter(helps).count() >= classes.len();
+    fn try_another(&mut self, now: u64, rate: u64, signs: &Signs) {
         let more = (self.count + 1).next_power_of_two().min(self.limit);
-        let count = if sign && more > self.count && self.more.until <= now {
+        let count = if signs.more && more > self.count && self.more.until <= now {
             more
         } else if self.count > 1 && self.fewer.until <= now {
             self.count / 2
@@ -219,6 +236,18 @@ impl StreamCount {
         let count = rates.len() as u128;
         (first.saturating_add(look) <= now && count > 0)
             .then(|| u64::try_from(rates.sum::<u128>() / count).unwrap_or(u64::MAX))
+    }
+}
+
+impl Signs {
+    fn of(streams: &[StreamSample], classes: &[Class]) -> Self {
+        let half = |count: usize| 2 * count >= classes.len();
+        let helps = |class: &&Class| matches!(class, Class::Receiver | Class::SendBuffer | Class::Loss);
+        Self {
+            more: half(classes.iter().filter(helps).count()),
+            roomy: half(streams.iter().filter(|stream| stream.loses()).count())
+                && !half(streams.iter().filter(|stream| stream.fills_a_queue()).count()),
+        }
     }
 }
 

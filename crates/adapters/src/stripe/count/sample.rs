@@ -3,11 +3,15 @@
 /// A part of a time or of bytes above which something counts, in thousandths and in millionths.
 const HELD_BACK: u64 = 300;
 const LOST: u64 = 200;
+/// A part of the round trip, and nanoseconds, above which a queue counts.
+const QUEUE_PART: u64 = 6;
+const QUEUE: u64 = 2_000_000;
 
 /// One stream since it was looked at last: differences of what TCP_INFO counts, and what it says now.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StreamSample {
-    /// `tcpi_delivery_rate`, bytes a second; where `app_limited`, less than the stream could carry.
+    /// Bytes a second that were acknowledged (`tcpi_bytes_acked`; `tcpi_delivery_rate` is of one acknowledgement, and CUBIC's swings); where
+    /// `app_limited`, less than the stream could carry.
     pub rate: u64,
     /// `tcpi_delivery_rate_app_limited`.
     pub app_limited: bool,
@@ -27,6 +31,8 @@ pub struct StreamSample {
     pub in_vain: u64,
     /// `tcpi_rtt`, nanoseconds.
     pub round_trip: u64,
+    /// What of it is more than `tcpi_min_rtt`: the time that bytes wait in queues of the way.
+    pub queued: u64,
 }
 
 /// What holds a stream back.
@@ -62,7 +68,12 @@ impl StreamSample {
         }
     }
 
-    fn loses(&self) -> bool {
+    /// Whether bytes wait on the way: then losses are those of a full queue, and more streams push each other aside.
+    pub(super) fn fills_a_queue(&self) -> bool {
+        self.queued > (self.round_trip / QUEUE_PART).max(QUEUE)
+    }
+
+    pub(super) fn loses(&self) -> bool {
         let lost = self.resent.saturating_sub(self.in_vain);
         u128::from(lost) * 1_000_000 > u128::from(self.sent) * u128::from(LOST)
     }
@@ -86,5 +97,13 @@ mod tests {
         assert_eq!(StreamSample { resent: 200, ..full }.class(1001), Class::Link);
         assert_eq!(StreamSample { in_vain: 150, ..lossy }.class(1001), Class::Link);
         assert_eq!(StreamSample::default().class(0), Class::Application);
+    }
+
+    #[test]
+    fn a_queue_is_a_part_of_the_round_trip() {
+        let fills = |queued, round_trip| StreamSample { queued, round_trip, ..StreamSample::default() }.fills_a_queue();
+        assert!(fills(20_000_001, 120_000_000) && !fills(20_000_000, 120_000_000));
+        // Of a short way two milliseconds are none.
+        assert!(fills(2_000_001, 3_000_000) && !fills(2_000_000, 3_000_000));
     }
 }

@@ -9,32 +9,65 @@ struct Model {
     peak: usize,
     /// Nothing more is there to be sent than this, bytes a second.
     wanted: f64,
+    /// How far a stream's rate swings.
+    swing: f64,
+    swings: u64,
+    /// How many times as much the second stream carries before it loses something, and for how many looks more.
+    boost: (f64, u32),
+    looks: u64,
     seed: u64,
+}
+
+fn scramble(seed: u64) -> u64 {
+    seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
+}
+
+/// A number from 0 to 1.
+fn part(seed: u64) -> f64 {
+    (seed >> 33) as f64 / f64::from(1u32 << 31)
 }
 
 impl Model {
     fn new(mbit: f64, round_trip: f64, loss: f64) -> Self {
         let way = Way { rate: mbit * 125_000.0, round_trip, loss, segment: 1448.0 };
-        Self { way, window: None, peak: 16, wanted: f64::INFINITY, seed: 5 }
+        Self {
+            way,
+            window: None,
+            peak: 16,
+            wanted: f64::INFINITY,
+            swing: 0.0,
+            swings: 0,
+            boost: (1.0, 0),
+            looks: 0,
+            seed: 5,
+        }
     }
 
     /// What so many streams carry.
     fn carries(&self, count: usize) -> f64 {
-        let one = (2.0 * self.way.one_stream()).min(self.window.unwrap_or(f64::INFINITY));
         let over = count.saturating_sub(self.peak) as f64;
-        (one * count as f64).min(self.way.rate) / (1.0 + 0.05 * over)
+        self.would_carry(count).min(self.way.rate) / (1.0 + 0.05 * over)
     }
 
-    /// Two hundredths more or less.
-    fn noise(&mut self) -> f64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        0.98 + 0.04 * (self.seed >> 33) as f64 / f64::from(1u32 << 31)
+    /// The same if the link were not full.
+    fn would_carry(&self, count: usize) -> f64 {
+        (2.0 * self.way.one_stream()).min(self.window.unwrap_or(f64::INFINITY)) * count as f64
+    }
+
+    /// As much more or less: from look to look, and, by `swing`, for three seconds each.
+    fn noise(&mut self, stream: usize) -> f64 {
+        self.seed = scramble(self.seed);
+        let slow = scramble(self.swings.wrapping_add((self.looks / 15) << 8).wrapping_add(stream as u64));
+        (0.98 + 0.04 * part(self.seed)) * (1.0 - self.swing + 2.0 * self.swing * part(scramble(slow)))
     }
 
     fn samples(&mut self, count: usize) -> Vec<StreamSample> {
         let all = self.carries(count).min(self.wanted);
-        let one = |model: &mut Self| {
-            let rate = all / count as f64 * model.noise();
+        self.looks += 1;
+        self.boost.1 = self.boost.1.saturating_sub(u32::from(count > 1));
+        let one = |model: &mut Self, stream| {
+            let boost = if stream == 1 && model.boost.1 > 0 { model.boost.0 } else { 1.0 };
+            let rate = boost * all / count as f64 * model.noise(stream);
             let sent = (rate / 5.0) as u64;
             let small = model.window.is_some_and(|window| all / count as f64 >= 0.99 * window);
             StreamSample {
@@ -46,10 +79,11 @@ impl Model {
                 sent,
                 resent: (sent as f64 * model.way.loss) as u64,
                 round_trip: (model.way.round_trip * 1e9) as u64,
+                queued: if model.would_carry(count) >= 0.97 * model.way.rate { 50 * MILLISECOND } else { MILLISECOND },
                 ..StreamSample::default()
             }
         };
-        (0..count).map(|_| one(self)).collect()
+        (0..count).map(|stream| one(self, stream)).collect()
     }
 
     /// The least number of streams that carries as much as the next one but for a tenth.
@@ -200,4 +234,16 @@ fn streams_that_do_not_come_are_not_waited_for() {
         tries += usize::from(count.sample(now, &model.samples(1)) > before);
     }
     assert!((2..10).contains(&tries), "{tries}");
+}
+
+/// What one stream by CUBIC carries swings by half within seconds, and is much more at first: nobody sees by that whether more help.
+#[test]
+fn where_nothing_waits_on_the_way_streams_are_added_whatever_they_carry() {
+    for seed in 0..50 {
+        let mut model =
+            Model { swing: 0.5, swings: seed << 32, boost: (5.0, 5 + seed as u32), ..Model::new(100.0, 0.1, 0.001) };
+        let (mut now, mut count) = (0, StreamCount::new(0, 1, 16, Congestion::ByLoss));
+        let times = run(&mut model, &mut count, &mut now, 60);
+        assert!(times[8] + times[16] > 40.0, "{seed}: {times:?}");
+    }
 }
