@@ -65,8 +65,8 @@ impl Member {
         // The end is an edge once it is seen; that an error has been told is none.
         let into = into | u64::from(seen & ENDED & !(EPOLLERR as u32)) << 48;
         let was_in = self.seen_in.swap(into, Ordering::Relaxed);
-        // An end is an edge to everybody; bytes are to who asks for them.
-        let part = if wanted & (READABLE | URGENT) != 0 { 0 } else { 48 };
+        // An end is an edge to everybody; bytes are to who asks for them. Behind the end of both directions what wakes is no byte.
+        let part = if wanted & (READABLE | URGENT) != 0 || seen & EPOLLHUP as u32 != 0 { 0 } else { 48 };
         // Room is an edge only once it is there.
         let edge_out = seen & WRITABLE != 0 && self.seen_out.swap(out, Ordering::Relaxed) != out;
         was_in >> part != into >> part || edge_out
