@@ -54,5 +54,5 @@ fn registrations_change_hands_and_nobody_sleeps_for_ever() {
 
 #[test]
 fn a_byte_wakes_somebody_while_sessions_begin_and_end() {
-    explore(4_000, 2_000, || live(&[program::send_all, program::move_all]));
+    explore(20_000, 10_000, || live(&[program::send_all, program::move_all]));
 }

@@ -444,7 +444,9 @@ fn notified<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
 impl Looked for SockOf<'_> {
     /// As the wrapped socket's.
     fn is_quiet(&self, member: &Member) -> bool {
-        member.events.load(Ordering::Relaxed) & WRITABLE == 0 && self.rx() == phase::RING && self.waiting() == 0
+        member.events.load(Ordering::Relaxed) & (WRITABLE | libc::EPOLLET as u32) == 0
+            && self.rx() == phase::RING
+            && self.waiting() == 0
     }
 
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
