@@ -77,8 +77,6 @@ fn unless_a_child_has_made_it_non_blocking() {
             if !child_lives {
                 assert_eq!(net::wait(child), 0);
             }
-            // It moves first, with sleeps of its own, between which a handler is as one that ran before the call (docs/limits.md).
-            net::sleep_ms(100);
             crate::await_asleep(tid);
             net::signal_thread(thread, SIGUSR1);
             assert_eq!(receiver.join().unwrap(), Err(libc::EAGAIN));
