@@ -54,12 +54,11 @@ impl Progress {
         self.waited.get()
     }
 
-    /// Whether it waits on, where the kernel would return at once or too early: on a socket that was made non-blocking meanwhile, by
-    /// whomever, or that was given a time-out.
-    pub(crate) fn is_to_wait_on(&self, s: &Sock, fd: c_int) -> bool {
-        let by_another = || raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0);
-        let limited_late = || self.deadline.get() == u64::MAX && s.has(flag::RCVTIMEO);
-        s.has(flag::NONBLOCK) || limited_late() || self.waited.get() && by_another()
+    /// Whether it waits on by itself, where the kernel might return at once or too early: on a socket that is, or will be, made non-blocking
+    /// meanwhile, by whomever, or that was given a time-out.
+    pub(crate) fn is_to_wait_on(&self, s: &Sock) -> bool {
+        let limited_late = self.deadline.get() == u64::MAX && s.has(flag::RCVTIMEO);
+        s.has(flag::NONBLOCK) || limited_late || self.waited.get()
     }
 
     /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread, or process, may have made

@@ -74,11 +74,11 @@ impl Receive {
         !self.is_whole() || self.seen.get() >= self.buffers.total()
     }
 
-    /// A look has seen `n` bytes. `None`: see [`peek::look_on`].
-    fn looks_on(&self, n: usize, s: &Ref) -> Option<Outcome> {
+    /// A look has seen `n` bytes.
+    fn looks_on(&self, n: usize, s: &Ref) -> Outcome {
         self.seen.set(n);
         let enough = n == 0 || self.wants_no_more() || self.nonblocking(s);
-        if enough { Some(Outcome::Done(n)) } else { peek::look_on(s, self) }
+        if enough { Outcome::Done(n) } else { peek::look_on(s, self) }
     }
 
     fn is_peek(&self) -> bool {
@@ -161,10 +161,9 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
     }
     loop {
         if op.seen.get() > 0 {
-            if let Some(outcome) = peek::look_on(&s, op) {
-                return outcome;
-            }
-        } else if s.mode() == mode::SESSION
+            return peek::look_on(&s, op);
+        }
+        if s.mode() == mode::SESSION
             && let Some(outcome) = in_session(&s, op)
         {
             return match outcome {
@@ -192,7 +191,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
         // One that has got a part would not end at the urgent mark in the kernel, which does not know of that part.
         let held = op.progress.signals.holds() && !op.is_peek();
         let waits_on = op.done() > 0 || held || op.at.has_moved();
-        if !nonblocking && (waits_on || op.progress.is_to_wait_on(&s, op.fd())) {
+        if !nonblocking && (waits_on || op.progress.is_to_wait_on(&s)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
                 Waited::Looks(back) => s = back,
@@ -244,10 +243,7 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     let Some(s) = op.at.enter() else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
         Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
-        Outcome::Done(n) if op.is_peek() => match op.looks_on(n, &s) {
-            Some(outcome) => judged(op.fd(), outcome),
-            None => return Waited::Looks(s),
-        },
+        Outcome::Done(n) if op.is_peek() => judged(op.fd(), op.looks_on(n, &s)),
         Outcome::Done(n) if op.add(n) => judged(op.fd(), op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Looks(s),
         Outcome::Fail(e) if op.done() > 0 => {
@@ -359,9 +355,7 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
         settle::note(s);
         match took {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
-            Took::Bytes(n) if op.is_peek() => {
-                return op.looks_on(n, s).map(Step::Ends);
-            }
+            Took::Bytes(n) if op.is_peek() => return Some(Step::Ends(op.looks_on(n, s))),
             Took::Bytes(n) => {
                 v.pay_space();
                 s.take_turn(false);

@@ -160,7 +160,8 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
             }
         }
         s.session.more.store(u32::from(op.flags & libc::MSG_MORE != 0), Ordering::Relaxed);
-        if op.done() > 0 || op.at.has_moved() && !nonblocking {
+        // One that has waited does not begin again in the kernel, which would ask whether the socket is non-blocking by now.
+        if op.done() > 0 || (op.at.has_moved() || op.progress.has_waited()) && !nonblocking {
             match send_rest(s, op) {
                 Rest::Ends(outcome) => return outcome,
                 Rest::Looks(back) => s = back,
@@ -326,6 +327,7 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
                 }
             }
             Put::Full => {
+                op.progress.note_wait();
                 op.at.hold(s);
                 match await_space(&v, &op.progress) {
                     Ok(Waited::Looked) => {}

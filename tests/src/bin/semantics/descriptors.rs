@@ -22,6 +22,7 @@ crate::checks![
     dup2_over_ends_connection,
     dup2_that_fails_closes_nothing,
     dup2_over_blocked_reader,
+    dup2_over_blocked_sender,
     close_under_blocked_reader,
     shutdown_under_blocked_reader,
     flags_are_shared,
@@ -227,6 +228,33 @@ fn dup2_over_blocked_reader() {
     });
     assert_eq!(read(number, &mut [0; 4]), Ok(0), "now the dead pair's end");
     assert_eq!(read(&p.c, &mut [0; 4]), Ok(0), "the connection is over");
+}
+
+/// A send that sleeps behind the end of a session, whose number another socket takes: the next signal ends it, with what it has sent.
+fn dup2_over_blocked_sender() {
+    net::on_signal(SIGUSR1, net::count_signal, false);
+    let (p, other, (out, input)) = (Pair::warm(), Pair::warm(), net::pipe());
+    let copy = net::dup(&p.c);
+    net::write(&input, b"x").unwrap();
+    assert_eq!(net::splice(&out, &copy, 1), Ok(1));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            // SAFETY: no pointers.
+            tell.send((net::this_thread(), unsafe { libc::gettid() })).unwrap();
+            net::send(&copy, &vec![7; 32 << 20], 0)
+        });
+        let (thread, tid) = told.recv().unwrap();
+        crate::await_asleep(tid);
+        assert_eq!(dup2(&other.c, copy.as_raw_fd()), copy.as_raw_fd());
+        crate::await_asleep(tid);
+        net::signal_thread(thread, SIGUSR1);
+        let sent = sender.join().unwrap().unwrap();
+        assert!((1..32 << 20).contains(&sent), "{sent}");
+    });
+    // The number is the other's, which is none the worse for it.
+    send_all(&copy, b"other");
+    assert_eq!(recv_exact(&other.s, 5), b"other");
 }
 
 fn close_under_blocked_reader() {

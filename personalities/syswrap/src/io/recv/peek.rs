@@ -45,23 +45,19 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
 }
 
 /// Goes on from the bytes that were seen to all that the call asked for, or to what is there when a signal handler runs or no more can
-/// come; from sleep to sleep (`Again`). `None`: the kernel carries everything, and can do so itself.
-pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
+/// come; from sleep to sleep (`Again`).
+pub(super) fn look_on(s: &Ref, op: &Receive) -> Outcome {
     op.progress.note_wait();
     op.progress.signals.hold();
     loop {
-        let there = readable(s, op.fd());
-        if there.is_none() && !op.progress.is_to_wait_on(s, op.fd()) && !op.progress.signals.has_some() {
-            return None;
-        }
         let more = await_more(s, op, unread(s, op.fd()));
         if more == More::Later {
             op.at.hold(s);
-            return Some(Outcome::Again);
+            return Outcome::Again;
         }
         if more == More::Never && unread(s, op.fd()).is_some_and(|there| there < op.seen.get()) {
             // A handler has taken what was seen, which is behind this look.
-            return Some(Outcome::Done(op.seen.get()));
+            return Outcome::Done(op.seen.get());
         }
         let looked = view(s, op.fd()).map_or(Took::Plain, |v| {
             let _lock = v.reading();
@@ -78,7 +74,7 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Option<Outcome> {
         // Another thread may have taken it.
         op.seen.set(n.unwrap_or(op.seen.get()));
         if n.is_none() || more == More::Never || op.wants_no_more() {
-            return Some(Outcome::Done(op.seen.get()));
+            return Outcome::Done(op.seen.get());
         }
     }
 }

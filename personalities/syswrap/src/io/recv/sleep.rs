@@ -114,6 +114,8 @@ pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
     if op.done() > 0 && tcp::at_mark(op.fd()) {
         return op.end(Ok(0));
     }
+    // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
+    op.progress.signals.hold();
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
     let mask = op.progress.signals.mask();

@@ -151,6 +151,8 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
         return op.end(Errno::AGAIN);
     }
     let restarts = left.is_none() && op.done() == 0;
+    // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
+    op.progress.signals.hold();
     op.at.hold(&s);
     Outcome::Await(CSleep {
         sock: s.park(),
