@@ -298,3 +298,42 @@ fn an_event_set_is_never_forgotten() {
         writers.into_iter().for_each(|writer| writer.join().unwrap());
     });
 }
+
+/// The same where one of the writers holds its bytes back: the set knows of them before it sleeps, or is woken, though another bell has taken
+/// its word.
+#[test]
+fn an_event_set_hears_of_what_is_held() {
+    explore(|| {
+        let rings = [Arc::new(Ring::new()), Arc::new(Ring::new())];
+        rings.iter().for_each(|ring| _ = ring.rx.arm_for(&ring.dir, Sleeper::Nobody));
+        let word = Arc::new(AtomicU32::new(0));
+        let (bell, bells) = channel();
+        let writers = [true, false].map(|holds| {
+            let (ring, word, bell) = (Arc::clone(&rings[usize::from(holds)]), Arc::clone(&word), bell.clone());
+            thread::spawn(move || {
+                let rings = if holds {
+                    ring.hold(b"x") != Sleeper::Nobody && word.load(Ordering::SeqCst) != 0
+                } else {
+                    let (span, n) = ring.fill(b"x").unwrap();
+                    let sleeper = ring.tx.publish(&ring.dir, &span, n).unwrap();
+                    sleeper != Sleeper::Nobody && word.swap(0, Ordering::SeqCst) == 1
+                };
+                if rings {
+                    bell.send(()).unwrap();
+                }
+            })
+        });
+        let (mut read, mut hears) = (0, false);
+        while read < 1 || !hears {
+            read += rings[0].read(&mut [0; 9]).unwrap().0;
+            word.store(1, Ordering::SeqCst);
+            let stirred = rings.each_ref().map(|ring| ring.rx.arm_for(&ring.dir, Sleeper::Set(0)));
+            let is_held = rings[1].rx.held_for(&rings[1].dir).is_some();
+            if stirred == [false; 2] && is_held == hears && (read < 1 || !hears) {
+                bells.recv().unwrap();
+            }
+            hears |= is_held;
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
