@@ -222,7 +222,7 @@ pub(crate) fn told_elsewhere(
     take: impl FnOnce(usize) -> Result<usize, Errno>,
 ) -> Option<Outcome> {
     learn(s, fd);
-    let n = if s.session.is_gone() { n().filter(|&n| n > 0)? } else { return None };
+    let n = s.session.is_gone().then(n).flatten().filter(|&n| n > 0)?;
     let told = match s.session.tells_send(n, false)? {
         Ok(_) => take(n),
         Err(Errno::PIPE) => return Some(broken(0)),

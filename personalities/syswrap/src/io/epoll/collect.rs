@@ -43,9 +43,7 @@ pub(super) fn peer(set: &Set) -> Peer {
 impl Looked for Sock {
     #[inline]
     fn is_quiet(&self, member: &Member) -> bool {
-        // Of one that asks for edges each look takes note of what it has seen.
-        member.events.load(Ordering::Relaxed) & (WRITABLE | libc::EPOLLET as u32) == 0
-            && view(self, member.fd.load(Ordering::Relaxed)).is_some_and(|v| v.has_no_news())
+        view(self, member.fd.load(Ordering::Relaxed)).is_some_and(|v| v.has_no_news())
     }
 
     fn report_of(&self, member: &Member) -> Option<epoll_event> {

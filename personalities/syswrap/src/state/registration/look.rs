@@ -45,7 +45,7 @@ pub(crate) struct Found {
 
 /// A socket, as a look sees it.
 pub(crate) trait Looked: Subject {
-    /// Whether a look at a member would surely find nothing, and change nothing: most are quiet, and looked at each time.
+    /// Whether there is surely nothing to read of a member's socket, no end, and nothing to be learnt: most are quiet, and looked at each time.
     fn is_quiet(&self, member: &Member) -> bool;
     /// What the program is told of a member now, by its trigger mode.
     fn report_of(&self, member: &Member) -> Option<epoll_event>;
@@ -76,7 +76,7 @@ fn walk<E: EventSet<Subject: Looked>>(set: &E, out: &mut [epoll_event], look: Lo
         if member.round.load(Ordering::Relaxed) == look.round {
             continue;
         }
-        if s.is_quiet(member) {
+        if member.may_be_passed_over() && s.is_quiet(member) {
             member.turn.store(0, Ordering::Relaxed);
             continue;
         }

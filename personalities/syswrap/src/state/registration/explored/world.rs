@@ -443,10 +443,8 @@ fn notified<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
 
 impl Looked for SockOf<'_> {
     /// As the wrapped socket's.
-    fn is_quiet(&self, member: &Member) -> bool {
-        member.events.load(Ordering::Relaxed) & (WRITABLE | libc::EPOLLET as u32) == 0
-            && self.rx() == phase::RING
-            && self.waiting() == 0
+    fn is_quiet(&self, _: &Member) -> bool {
+        self.rx() == phase::RING && self.waiting() == 0
     }
 
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
