@@ -161,12 +161,6 @@ impl Member {
         self.events.load(Ordering::Relaxed) & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 == 0
     }
 
-    /// Whether a look that finds nothing to read changes nothing: not if it asks for room, too, or for edges, of which each look takes note.
-    #[inline]
-    pub(crate) fn may_be_passed_over(&self) -> bool {
-        self.events.load(Ordering::Relaxed) & (WRITABLE | libc::EPOLLET as u32) == 0
-    }
-
     pub(crate) fn is_exclusive(&self) -> bool {
         self.events.load(Ordering::Relaxed) & libc::EPOLLEXCLUSIVE as u32 != 0
     }

@@ -72,6 +72,12 @@ impl Member {
         was_in >> part != into >> part || edge_out
     }
 
+    /// Whether a look that finds nothing to read changes nothing: not if it asks for room, too, or for edges, of which each look takes note.
+    #[inline]
+    pub(crate) fn may_be_passed_over(&self) -> bool {
+        self.events.load(Ordering::Relaxed) & (WRITABLE | libc::EPOLLET as u32) == 0
+    }
+
     /// A `look` at it where its registration is ours. Who is told of one thing is told of everything: what has come to the kernel since it
     /// was asked, too. (To who asks for edges that is an edge of its own.)
     pub(crate) fn look_whole(&self, wanted: u32, look: impl Fn() -> u32) -> u32 {
