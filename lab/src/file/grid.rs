@@ -53,7 +53,7 @@ fn site(grid: &mut Grid, name: &str, table: &Table<'_>) -> Result<Site, FileErro
     table.only(&["network", "hosts", "nat", "forward", "firewall", "open", "refuse"])?;
     check_name(name, false, |text| table.error(text))?;
     let hosts = hosts(grid, table)?;
-    let nat = table.get("nat").map_or(Ok(false), |value| value.flag())?;
+    let (nat, symmetric) = table.get("nat").map_or(Ok((false, false)), |value| nat(&value))?;
     let forward = match table.get("forward") {
         Some(value) if !nat => return Err(value.error("needs nat = true")),
         Some(value) => {
@@ -61,7 +61,17 @@ fn site(grid: &mut Grid, name: &str, table: &Table<'_>) -> Result<Site, FileErro
         }
         None => Vec::new(),
     };
-    Ok(Site { name: name.to_owned(), networks: networks(table)?, hosts, nat, forward, firewall: firewall(table)? })
+    let (networks, firewall) = (networks(table)?, firewall(table)?);
+    Ok(Site { name: name.to_owned(), networks, hosts, nat, symmetric, forward, firewall })
+}
+
+/// Whether there is NAT, and whether it is symmetric.
+fn nat(value: &Value<'_>) -> Result<(bool, bool), FileError> {
+    match (value.flag(), value.text()) {
+        (Ok(nat), _) => Ok((nat, false)),
+        (_, Ok("symmetric")) => Ok((true, true)),
+        _ => Err(value.error("must be true, false or 'symmetric'")),
+    }
 }
 
 fn switch(grid: &mut Grid, name: &str, table: &Table<'_>) -> Result<Switch, FileError> {

@@ -29,6 +29,8 @@ pub struct Site {
     pub hosts: Vec<String>,
     /// Whether its hosts are seen from outside under the router's address only.
     pub nat: bool,
+    /// With NAT: each connection leaves from another port of the router's, so that nobody outside can tell where the next one will.
+    pub symmetric: bool,
     /// With NAT: ports of the router that lead to a host's port.
     pub forward: Vec<Forward>,
     /// What its router lets through.

@@ -45,7 +45,7 @@ fn errors_name_line_and_key() {
         ),
         (
             "[site.a]\nnetwork = '10.1.0.0/24'\nnat = 'yes'\nhosts = []\n",
-            "lab.toml:3: site.a.nat: must be true or false",
+            "lab.toml:3: site.a.nat: must be true, false or 'symmetric'",
         ),
         ("[site.a]\nnetwork = '10.1.0.0/24'\nhosts = []\n", "lab.toml:1: there is no host"),
         ("[site.a\n", "lab.toml:1: "),

@@ -71,11 +71,17 @@ pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> St
         text += &block(firewall, &format!("iifname \"lan\" oifname {out} "));
     }
     text += "  }\n";
-    if firewall.inward {
+    if firewall.inward || site.nat {
+        // What nobody behind a NAT asked for vanishes there: were it refused, the router would remember it as a connection of its own, and
+        // give the one that a host begins to the same place another port.
+        let blocked = if firewall.inward {
+            block(firewall, &format!("iifname {out} "))
+        } else {
+            format!("    iifname {out} meta l4proto {{ tcp, udp }} drop\n")
+        };
         let _ = write!(
             text,
-            "  chain input {{ type filter hook input priority filter; policy accept;\n{KNOWN}{NEIGHBOURS}{}  }}\n",
-            block(firewall, &format!("iifname {out} ")),
+            "  chain input {{ type filter hook input priority filter; policy accept;\n{KNOWN}{NEIGHBOURS}{blocked}  }}\n",
         );
     }
     if site.nat {
@@ -105,7 +111,8 @@ fn nat(site: &Site, out: &str, given: &[(String, IpAddr)]) -> String {
     text += "  }\n  chain postrouting { type nat hook postrouting priority srcnat; policy accept;\n";
     for net in &site.networks {
         let family = if net.is_six() { "ip6" } else { "ip" };
-        let _ = writeln!(text, "    {family} saddr {net} oifname {out} masquerade");
+        let random = if site.symmetric { " fully-random" } else { "" };
+        let _ = writeln!(text, "    {family} saddr {net} oifname {out} masquerade{random}");
     }
     text + "  }\n"
 }
