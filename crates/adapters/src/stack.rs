@@ -124,6 +124,25 @@ impl Stack {
         &self.0
     }
 
+    /// Whether it has an element of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The most streams of its `stripe`, if it has one.
+    pub fn streams(&self) -> Option<u8> {
+        match self.find("stripe") {
+            Some(Element::Stripe(count)) => Some(count),
+            _ => None,
+        }
+    }
+
+    /// Whether `tls` stands above `stripe`: one handshake for all streams.
+    pub fn is_enciphered_once(&self) -> bool {
+        let place = |name: &str| self.0.iter().position(|element| element.name() == name);
+        place("tls").zip(place("stripe")).is_some_and(|(tls, stripe)| tls < stripe)
+    }
+
     /// The element of that name.
     fn find(&self, name: &str) -> Option<Element> {
         self.0.iter().copied().find(|element| element.name() == name)

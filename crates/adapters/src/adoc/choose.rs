@@ -67,6 +67,11 @@ impl Chooser {
         Self { seen: [seen; LADDER.len()], current: 0, network: 0, skip: 0, skip_next: 1 }
     }
 
+    /// One for data of which nothing is known, on the same network and processors.
+    pub(super) fn for_other_data(&self) -> Self {
+        Self { skip: 0, skip_next: 1, ..self.clone() }
+    }
+
     /// How fast the network takes bytes.
     pub(super) fn set_network(&mut self, rate: u64) {
         self.network = rate;

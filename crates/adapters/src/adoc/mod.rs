@@ -7,7 +7,7 @@
 //! * Nothing waits for more: whatever is there when bytes are asked for is a block. Less than 512 bytes go as they are.
 //! * How fast the network, this end and the other end are decides (`choose.rs`). Whoever has a clock says how long calls took
 //!   ([`Adoc::took`]) and how fast the network takes bytes ([`Adoc::set_network`]); until then nothing is compressed.
-//! * What cannot be compressed is found by a look at 4 KiB of each block, then ever more rarely.
+//! * What cannot be compressed is found by a look at 4 KiB of each block, then ever more rarely; for each source by itself ([`Adoc::switch`]).
 //! * [`Adoc::secret`]: nothing is compressed, for how long a block becomes tells what is in it.
 
 mod choose;
@@ -33,10 +33,16 @@ const LOOK: usize = 4 << 10;
 /// The other end is told of a speed that differs from what it was told by more than a part of so many.
 const DIFFERENT: u64 = 8;
 
+/// Sources of which is remembered what becomes of their bytes.
+const SOURCES: usize = 16;
+
 /// One end of a compressed link.
 pub struct Adoc {
-    /// None where nothing is compressed.
+    /// Of the bytes that are written now; none where nothing is compressed.
     chooser: Option<Chooser>,
+    source: u32,
+    /// Of other sources, the one that wrote last at the end.
+    others: Vec<(u32, Chooser)>,
     encoder: Encoder,
     decoder: Decoder,
     /// What was written; from `begun` on it has not become a block.
@@ -113,6 +119,8 @@ impl Adoc {
     fn with(chooser: Option<Chooser>) -> Self {
         Self {
             chooser,
+            source: 0,
+            others: Vec::new(),
             encoder: Encoder::default(),
             decoder: Decoder::default(),
             unsent: Vec::new(),
@@ -134,9 +142,26 @@ impl Adoc {
 
     /// How fast the network takes encoded bytes, as measured while there was enough for it.
     pub fn set_network(&mut self, rate: u64) {
-        if let Some(chooser) = &mut self.chooser {
-            chooser.set_network(rate);
+        self.choosers().for_each(|chooser| chooser.set_network(rate));
+    }
+
+    /// What is written from here on is of another source: what becomes of the bytes of one says little of those of another one. To be called
+    /// while nothing waits ([`Adoc::is_empty`]).
+    pub fn switch(&mut self, source: u32) {
+        if source == self.source {
+            return;
         }
+        let Some(before) = self.chooser.take() else { return };
+        let known = self.others.iter().position(|(of, _)| *of == source).map(|at| self.others.remove(at).1);
+        self.chooser = Some(known.unwrap_or_else(|| before.for_other_data()));
+        if self.others.len() == SOURCES {
+            self.others.remove(0);
+        }
+        self.others.push((std::mem::replace(&mut self.source, source), before));
+    }
+
+    fn choosers(&mut self) -> impl Iterator<Item = &mut Chooser> {
+        self.chooser.iter_mut().chain(self.others.iter_mut().map(|(_, chooser)| chooser))
     }
 
     /// The call of [`Adapter::transmit`] or [`Adapter::receive`] that has just returned took so many nanoseconds of a processor.
@@ -154,6 +179,11 @@ impl Adoc {
             }
             None => {}
         }
+    }
+
+    /// Whether nothing waits to be sent of what was written.
+    pub fn is_empty(&self) -> bool {
+        self.begun == self.unsent.len() && self.sent == self.block.len()
     }
 
     /// What went out so far.
@@ -241,9 +271,7 @@ impl Adoc {
                     Header::Block { codec, raw, encoded } => Reads::Encoded { codec, raw, encoded },
                     Header::End => Reads::End,
                     Header::Speed { codec, kib } => {
-                        if let Some(chooser) = &mut self.chooser {
-                            chooser.decompresses(codec, u64::from(kib) << 10);
-                        }
+                        self.choosers().for_each(|chooser| chooser.decompresses(codec, u64::from(kib) << 10));
                         Reads::Header
                     }
                 };

@@ -24,7 +24,7 @@ pub type Known = BTreeMap<String, Versions>;
 pub struct Offer {
     /// What it wants.
     pub stack: Stack,
-    /// It wants that or nothing: somebody typed it.
+    /// It wants no less than that, or nothing: somebody wrote it.
     pub strict: bool,
     /// The adapters it has; `tls` and `tcp` are none, every end has both.
     pub known: Known,
@@ -71,6 +71,18 @@ pub enum LeftOut {
     },
 }
 
+impl LeftOut {
+    /// Whether a stack has more of it than the link.
+    fn is_less_than(&self, stack: &Stack) -> bool {
+        match self {
+            Self::Unwanted(element) | Self::Unknown(element) | Self::Versions { element, .. } => {
+                stack.has(element.name())
+            }
+            Self::Streams { agreed, .. } => stack.streams().is_some_and(|wanted| wanted > *agreed),
+        }
+    }
+}
+
 /// Why the two ends have no stack in common.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -108,7 +120,7 @@ pub fn agree(one: &Offer, other: &Offer) -> Result<Agreed, Refusal> {
     }
     let (versions, left_out) = optional(one, other);
     for offer in [one, other].into_iter().filter(|offer| offer.strict) {
-        if let Some(left_out) = left_out.first() {
+        if let Some(left_out) = left_out.iter().find(|left_out| left_out.is_less_than(&offer.stack)) {
             return Err(Refusal::Strict(left_out.clone(), offer.stack.clone()));
         }
     }

@@ -113,6 +113,10 @@ fn what_makes_it_safe_is_never_left_out_and_who_insists_gets_it_or_nothing() {
     let insists = "`stripe(8)`: the other end wants no more than 2, and one end was told `adoc/tls/stripe(8)/tcp`";
     assert_eq!(says(&strict, &offer("adoc/tls/stripe(2)/tcp")), insists);
     assert_eq!(both(&strict, &full).unwrap().stack, full.stack);
+    // What the other end wants beyond it is left out.
+    let less = Offer { strict: true, ..offer("tls/stripe(2)/tcp") };
+    let left_out = ["`adoc` is wanted by one end only", "`stripe(8)`: the other end wants no more than 2"];
+    assert_eq!(found(&less, &full), ("tls/stripe(2)/tcp".into(), left_out.map(str::to_owned).to_vec()));
     // Where the stripe is left out, the order does not matter.
     let old = Offer { known: known(&[]), ..offer("stripe(8)/tls/tcp") };
     assert_eq!(both(&old, &offer("tls/stripe(8)/tcp")).unwrap().stack, stack("tls/tcp"));
@@ -169,12 +173,15 @@ proptest! {
     fn what_is_agreed_is_what_both_want_and_can(one in any_offer(), other in any_offer()) {
         let Ok(agreed) = both(&one, &other) else { return Ok(()) };
         prop_assert_eq!(Stack::new(agreed.stack.elements().to_vec()), Ok(agreed.stack.clone()));
-        prop_assert!(agreed.left_out.is_empty() || !(one.strict || other.strict));
         for offer in [&one, &other] {
             prop_assert_eq!(agreed.stack.find("tls").is_some(), offer.stack.find("tls").is_some());
             for (name, version) in &agreed.versions {
                 let versions = offer.known[name];
                 prop_assert!(versions.oldest <= *version && *version <= versions.newest);
+            }
+            if offer.strict {
+                let has = agreed.stack.elements().iter().filter(|element| offer.stack.find(element.name()) == Some(**element));
+                prop_assert_eq!(has.count(), offer.stack.elements().len(), "less than it insists on");
             }
             for element in agreed.stack.elements() {
                 let wanted = offer.stack.find(element.name());

@@ -71,6 +71,15 @@ pub enum Read {
     End,
 }
 
+/// Whose frames they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The multiplexer's own.
+    Control,
+    /// A stream's.
+    Stream(StreamId),
+}
+
 /// The stream does not exist: it is over, was reset, or never was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no stream {0}")]
@@ -300,20 +309,23 @@ impl Mux {
     /// here and the wire, the sooner what is urgent arrives.
     pub fn transmit(&mut self, out: &mut Vec<u8>, room: usize) {
         let end = out.len() + room.max(1);
+        while out.len() < end && self.transmit_one(out, end - out.len()).is_some() {}
+    }
+
+    /// As [`Mux::transmit`], but frames of one source only, and says which.
+    pub fn transmit_one(&mut self, out: &mut Vec<u8>, room: usize) -> Option<Source> {
         if let Some(token) = self.pong.take() {
             Frame::Pong { token }.write(out);
+        } else if let Some(frame) = self.control.pop_front() {
+            out.extend_from_slice(&frame);
+        } else if let Some(id) = self.givers.pop_front() {
+            self.give(id, out);
+        } else {
+            let id = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            self.send(id, room.saturating_sub(OVERHEAD).max(1), out);
+            return Some(Source::Stream(id));
         }
-        while out.len() < end {
-            if let Some(frame) = self.control.pop_front() {
-                out.extend_from_slice(&frame);
-            } else if let Some(id) = self.givers.pop_front() {
-                self.give(id, out);
-            } else if let Some(id) = self.ready.iter_mut().find_map(VecDeque::pop_front) {
-                self.send(id, end.saturating_sub(out.len() + OVERHEAD).max(1), out);
-            } else {
-                return;
-            }
-        }
+        Some(Source::Control)
     }
 
     /// When [`Mux::handle_time`] is due.
