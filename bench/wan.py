@@ -7,8 +7,9 @@
 
 Each line is a `madrigal lab` with a fixed seed, so that the same packets are lost each time. Plain TCP is one stream of iperf3 from host
 to host; Madrigal is the same command under `madrigal exec`, through two daemons, by TLS. Both are counted where they arrive, behind a
-warm-up: what slow start, and the search for the number of connections, take is not in the figures. Exit status 1: a line carries less
-than it is to.
+warm-up: what slow start, and the search for the number of connections, take is not in the figures. Lines of `text` and `noise` carry the
+sources of this repository, and random bytes, by a sender of our own, for what iperf3 sends cannot be compressed. Exit status 1: a line
+carries less than it is to.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND = ROOT / "target" / "release" / "madrigal"
 LAB = "bench-wan"
 HOSTS = {"a1": "10.1.0.2", "b1": "10.2.0.2"}
+"""Their addresses."""
+SECOND = {"a1": "10.3.0.2", "b1": "10.4.0.2"}
+"""By a second line, where there is one."""
 CONTROLS = ("cubic", "bbr")
 
 
@@ -38,17 +42,27 @@ class Line:
     delay: str
     loss: str
     least: dict[str, float]
+    """Mbit/s by congestion control; of lines of text and noise: how many times what plain TCP carries."""
+    data: str = ""
+    """`text` or `noise` where that is what is sent."""
+    beside: str = ""
+    """The delay of a second line of the same rate, by which each host has another address."""
 
     def text(self) -> str:
         """What it is, in words; the delay is one way."""
-        return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost"
+        more = f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
+        return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost{more}"
 
     def lab(self) -> str:
         """The lab's file."""
-        sites = "".join(f"[site.{host[0]}]\nnetwork = '{address[:-1]}0/24'\nhosts = ['{host}']\n"
-                        for host, address in HOSTS.items())
-        return (f"{sites}[link.ab]\nbetween = ['a', 'b']\nrate = '{self.rate}'\ndelay = '{self.delay}'\n"
-                f"loss = '{self.loss}'\nseed = 1\n")
+        lines = [("ab", self.delay, HOSTS)] + ([("cd", self.beside, SECOND)] if self.beside else [])
+        text = ""
+        for (left, right), delay, addresses in lines:
+            for site, (host, address) in zip((left, right), addresses.items()):
+                text += f"[site.{site}]\nnetwork = '{address[:-1]}0/24'\nhosts = ['{host}']\n"
+            text += (f"[link.{left}{right}]\nbetween = ['{left}', '{right}']\nrate = '{self.rate}'\ndelay = '{delay}'\n"
+                     f"loss = '{self.loss}'\nseed = 1\n")
+        return text
 
 
 LINES = (
@@ -57,7 +71,43 @@ LINES = (
     Line("thin", "10M", "75ms", "5%", {"bbr": 9.0}),
     Line("fat", "1000M", "25ms", "0.01%", {"bbr": 800}),
     Line("near", "100M", "4.5ms", "0.05%", {"bbr": 95}),
+    Line("text10", "10M", "25ms", "0%", {"cubic": 3, "bbr": 3}, "text"),
+    Line("noise10", "10M", "25ms", "0%", {"cubic": 0.98, "bbr": 0.98}, "noise"),
+    Line("text100", "100M", "10ms", "0%", {"cubic": 2.5, "bbr": 2.5}, "text"),
+    Line("two", "50M", "10ms", "0%", {"cubic": 90, "bbr": 90}, beside="30ms"),
 )
+
+RECEIVER = """
+import socket, sys, time
+warm_up, seconds = float(sys.argv[1]), float(sys.argv[2])
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("", 5201))
+listener.listen()
+print("ready", flush=True)
+connection, _ = listener.accept()
+buffer, count, begun = bytearray(1 << 16), 0, time.monotonic() + warm_up
+while time.monotonic() < begun + seconds and (got := connection.recv_into(buffer)):
+    count += got if time.monotonic() >= begun else 0
+print(count * 8 / seconds / 1e6)
+"""
+
+SENDER = """
+import os, pathlib, socket, sys
+target, data, root = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+if data == "text":
+    folders = "bench", "crates", "docs", "personalities", "tests", "tools"
+    files = sorted(path for folder in folders for kind in ("rs", "md", "py") for path in root.glob(folder + "/**/*." + kind))
+    piece = b"".join(path.read_bytes() for path in files)
+else:
+    piece = os.urandom(16 << 20)
+connection = socket.create_connection((target, 5201))
+try:
+    while True:
+        connection.sendall(piece)
+except OSError:
+    pass
+"""
 
 
 @dataclass
@@ -70,6 +120,7 @@ class Result:
     madrigal: float
     connections: int
     least: float | None
+    """Mbit/s."""
 
     def falls_short(self) -> bool:
         """Whether it is less than wanted, or than plain TCP carries."""
@@ -77,7 +128,7 @@ class Result:
 
     def row(self) -> str:
         """A row of the table."""
-        wanted = f"{self.least:g}" if self.least else "-"
+        wanted = f"{self.least:.3g}" if self.least else "-"
         return (f"{self.line:<8}{self.congestion:<8}{self.plain:>9.1f}{self.madrigal:>11.1f}{self.madrigal / self.plain:>8.2f}"
                 f"{self.connections:>13}{wanted:>10}  {'short' if self.falls_short() else 'ok'}")
 
@@ -96,7 +147,7 @@ def main() -> int:
             print(results[-1].row(), flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    print(f"Mbit/s as received, iperf3, one stream; wrote {options.json}")
+    print(f"Mbit/s as received, one stream; wrote {options.json}")
     return 1 if any(result.falls_short() for result in results) else 0
 
 
@@ -108,20 +159,31 @@ def _measure(line: Line, congestion: str, seconds: int) -> Result:
         file.write_text(line.lab())
         _lab("up", str(file), "--with-daemons")
     try:
+        if line.beside:
+            for host, other in (("a1", "b1"), ("b1", "a1")):
+                own = SECOND[host][:-1]
+                _on(host, "ip", "route", "add", f"{SECOND[other][:-1]}0/24", "via", f"{own}1")
         for host in HOSTS:
             _use(host, congestion)
         _await_link()
-        plain = _iperf([], HOSTS["b1"], seconds, 4)
+        wrap = [str(COMMAND), "exec", "--"]
+        least = line.least.get(congestion)
         # As for a transfer that lasts: the number of connections is found by then.
-        madrigal = _iperf([str(COMMAND), "exec", "--"], "b1", seconds, 15)
-        return Result(line.name, congestion, plain, madrigal, _connections(), line.least.get(congestion))
+        if line.data:
+            plain = _send(line.data, [], HOSTS["b1"], seconds, 4)
+            madrigal = _send(line.data, wrap, "b1", seconds, 15)
+            least = least and least * plain
+        else:
+            plain = _iperf([], HOSTS["b1"], seconds, 4)
+            madrigal = _iperf(wrap, "b1", seconds, 15)
+        return Result(line.name, congestion, plain, madrigal, _connections(), least)
     finally:
         _lab("down", check=False)
 
 
 def _use(host: str, congestion: str) -> None:
     """Has a host use a congestion control, its daemon too, which is started again."""
-    _on(host, "sh", "-c", f"ip route change $(ip route | grep '^default') congctl lock {congestion}")
+    _on(host, "sh", "-c", f"ip route | grep via | while read route; do ip route change $route congctl lock {congestion}; done")
     _on(host, str(COMMAND), "down")
     _on(host, str(COMMAND), "up")
 
@@ -154,6 +216,18 @@ def _iperf(wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
         return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 1e6
     finally:
         server.terminate()
+        server.wait()
+
+
+def _send(data: str, wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
+    """Mbit/s of text or noise that arrived behind the warm-up."""
+    server = subprocess.Popen(_words("b1", "python3", "-c", RECEIVER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
+    try:
+        server.stdout.readline()
+        _on("a1", *wrap, "python3", "-c", SENDER, target, data, str(ROOT))
+        return float(server.communicate(timeout=60)[0])
+    finally:
+        server.kill()
         server.wait()
 
 
