@@ -28,6 +28,7 @@ use crate::grid::{Grid, Host};
 use crate::link::Link;
 use crate::link::handshakes::HandshakeLimiter;
 use crate::link::peer::{Dial, Peer};
+use crate::link::punch::Punch;
 use crate::local::connection::Connections;
 use crate::local::decoy::Decoys;
 use crate::local::forward::Forward;
@@ -70,6 +71,7 @@ pub struct Daemon {
     /// The hosts of the grid, by their indices.
     pub(crate) peers: Vec<Peer>,
     pub(crate) dials: HashMap<Token, Dial>,
+    pub(crate) punches: HashMap<Token, Punch>,
     /// The connections to the control socket.
     pub(crate) clients: HashMap<Token, ControlConnection>,
     pub(crate) forwards: HashMap<Token, Forward>,
@@ -149,6 +151,7 @@ impl Daemon {
             links: HashMap::new(),
             peers,
             dials: HashMap::new(),
+            punches: HashMap::new(),
             clients: HashMap::new(),
             forwards: HashMap::new(),
             calls: HashMap::new(),

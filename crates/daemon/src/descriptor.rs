@@ -13,6 +13,8 @@ pub(crate) enum Descriptor {
     Link,
     /// A connection to another daemon that is being made.
     Dial,
+    /// A connection to another daemon that both ends begin.
+    Punch,
     /// A connection to the control socket.
     Client,
     /// A listener for connections that are forwarded.

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
+use crate::link::punch::Punch;
 use crate::local::hosts::without_daemon;
 use crate::poll::Token;
 use crate::streams::call::Call;
@@ -50,6 +51,7 @@ impl Daemon {
             Some(Descriptor::Listener) => self.accept_clients(),
             Some(Descriptor::Link) => self.handle_link(token),
             Some(Descriptor::Dial) => self.poll_dial(token),
+            Some(Descriptor::Punch) => self.poll_punch(token),
             Some(Descriptor::Client) => self.handle_client(token),
             Some(Descriptor::Forward) => self.accept_forwarded(token),
             Some(Descriptor::Caller(call)) => self.poll_caller(call),
@@ -68,6 +70,7 @@ impl Daemon {
     fn next_deadline(&self) -> u64 {
         let links = self.links.values().map(Link::deadline);
         let dials = self.dials.values().map(|dial| dial.deadline);
+        let punches = self.punches.values().map(Punch::deadline);
         let calls = self.calls.values().map(Call::deadline);
         let egresses = self.egresses.values().map(|egress| egress.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
@@ -86,6 +89,7 @@ impl Daemon {
         ];
         links
             .chain(dials)
+            .chain(punches)
             .chain(calls)
             .chain(egresses)
             .chain(clients)
@@ -104,6 +108,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.link_timer(token));
         let due: Vec<Token> = self.dials.iter().filter(|(_, d)| d.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.dial_failed(token, "no answer"));
+        let due: Vec<Token> = self.punches.iter().filter(|(_, p)| p.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.punch_timer(token));
         let due: Vec<Token> = self.egresses.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.egress_failed(token, "no answer"));
         let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();

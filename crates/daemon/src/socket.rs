@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -64,11 +64,31 @@ pub(crate) fn dial_with(to: SocketAddr, short: bool) -> Result<OwnedFd, Errno> {
     if short {
         madrigal_sys::tcp::set_longest_segment(socket.as_raw_fd(), SHORT)?;
     }
+    // A port may be left from twice, once to a relay and once to whoever the relay leads to.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    begin_to_connect(socket, to)
+}
+
+/// Begins to connect from an address of this host that a connection of [`dial_with`] has already.
+pub(crate) fn dial_from(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(family(to), SocketType::STREAM, FLAGS, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &from)?;
+    begin_to_connect(socket, to)
+}
+
+fn begin_to_connect(socket: OwnedFd, to: SocketAddr) -> Result<OwnedFd, Errno> {
     match rustix::net::connect(&socket, &to) {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        Err(errno) => return Err(errno),
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(errno) => Err(errno),
     }
-    Ok(socket)
+}
+
+/// The address of this host from which packets go there. Nothing is sent.
+pub(crate) fn source_of(to: SocketAddr) -> Option<IpAddr> {
+    let socket = rustix::net::socket_with(family(to), SocketType::DGRAM, FLAGS, None).ok()?;
+    rustix::net::connect(&socket, &to).ok()?;
+    local_addr(&socket).map(|at| at.ip().to_canonical())
 }
 
 /// Whether a socket of [`dial`] is connected.

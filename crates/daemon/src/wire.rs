@@ -9,6 +9,8 @@
 //! ```
 //! Names of types here may differ from those on the wire; the latter never change within one [`VERSION`].
 
+use std::collections::BTreeMap;
+
 pub(crate) use madrigal_proto::client::{CONNECT, DONE, FAILED, ROUTE, VERDICT};
 use madrigal_proto::frame::{self, Front};
 use madrigal_selector::route::Figures;
@@ -52,23 +54,31 @@ pub(crate) struct Hello {
     pub(crate) instance: u64,
     /// From the dialling end: the count of its connections to this peer.
     pub(crate) number: u64,
-    /// Several connections may carry the link: an offer of the dialling end, or the other one's agreement.
+    /// What this end wants the link to be made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stripe: Option<StripeOffer>,
+    pub(crate) stack: Option<StackOffer>,
     /// This connection is one more of a link that is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) joins: Option<Joins>,
+    /// From the accepting end: the address at which it sees the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<String>,
 }
 
-/// How a link may be carried by several connections.
-#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StripeOffer {
-    /// The version of the stripe's format.
-    pub(crate) version: u16,
-    /// The most connections.
-    pub(crate) most: u8,
+/// What one end of a link wants it to be made of ([`madrigal_adapters::stack::Offer`]).
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StackOffer {
+    /// Such as `adoc/stripe(16)/tls/tcp`.
+    pub(crate) stack: String,
+    /// It wants that or nothing: somebody wrote it.
+    pub(crate) strict: bool,
+    /// The adapters that it has, and the oldest and newest version of each.
+    pub(crate) known: BTreeMap<String, [u16; 2]>,
     /// The kernel of this end slows a connection down where packets are lost.
     pub(crate) by_loss: bool,
+    /// By how many networks it reaches the other end.
+    #[serde(default)]
+    pub(crate) networks: u8,
 }
 
 /// A connection for a link that is up.
@@ -112,6 +122,14 @@ pub(crate) enum Question {
     },
     /// The daemon's status.
     Status,
+    /// Of a daemon to another one: where that is seen, so that both can connect at once.
+    Punch {
+        /// Where the daemon that asks is seen.
+        at: String,
+        /// Its round trip to the relay, in microseconds.
+        #[serde(default)]
+        round_trip_us: u64,
+    },
     /// The state of this host, and of the ways to another one, whose addresses are tried.
     Check {
         /// The host.
@@ -135,7 +153,7 @@ pub(crate) struct ProgramTarget {
 }
 
 /// A request to connect a stream to a port of a host.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectRequest {
     /// The host's name in the grid.
     pub(crate) host: String,

@@ -1,6 +1,6 @@
 //! `madrigal status`.
 
-use madrigal_daemon::{LinkStatus, Runtime, Status, client};
+use madrigal_daemon::{Compression, LinkStatus, Runtime, Status, client};
 use serde::Serialize;
 
 use crate::cli::daemon::Status as Args;
@@ -81,6 +81,16 @@ fn table(hosts: &[Answer]) -> String {
     out::table(&rows, &[2, 3, 4, 5, 6])
 }
 
+/// How many times shorter what goes by a link becomes, where it does.
+fn shorter(link: &LinkStatus) -> String {
+    match link.compressed {
+        Some(Compression { raw, encoded }) if raw > encoded => {
+            format!(", compressed {:.1} x", raw as f64 / encoded.max(1) as f64)
+        }
+        _ => String::new(),
+    }
+}
+
 fn describe(status: &Status) -> String {
     let Status { host, site, pid, up, streams, .. } = status;
     let relay = if status.relay { ", relay" } else { "" };
@@ -88,13 +98,19 @@ fn describe(status: &Status) -> String {
     let mut rows = vec![["host", "site", "link", "streams", "round trip", ""].map(str::to_owned).to_vec()];
     for peer in &status.peers {
         let row = |cells: [String; 4]| [&[peer.host.clone(), peer.site.clone()], &cells[..]].concat();
-        for LinkStatus { dialled, address, tls, streams, round_trip_us, connections, .. } in &peer.links {
+        for link in &peer.links {
+            let LinkStatus { dialled, address, tls, streams, round_trip_us, connections, .. } = link;
             let way = if *dialled { "to" } else { "from" };
             let kind = if *tls { "tls" } else { "plain" };
             let trip = round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1000.0));
             let address = address.clone().unwrap_or_default();
             let several = if *connections > 1 { format!(", {connections} connections") } else { String::new() };
-            rows.push(row([kind.to_owned(), streams.to_string(), trip, format!("{way} {address}{several}")]));
+            rows.push(row([
+                kind.to_owned(),
+                streams.to_string(),
+                trip,
+                format!("{way} {address}{several}{}", shorter(link)),
+            ]));
         }
         match (&peer.through, &peer.why) {
             (Some(way), _) => rows.push(row([way.clone(), String::new(), String::new(), String::new()])),

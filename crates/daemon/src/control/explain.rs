@@ -4,6 +4,7 @@ use madrigal_selector::route::{Route, order};
 
 use crate::control::status::{Explanation, WayStatus};
 use crate::daemon::Daemon;
+use crate::link::Link;
 
 impl Daemon {
     /// The ways of a connection to a port of a host: which is used, and why not the others.
@@ -14,6 +15,7 @@ impl Daemon {
         let (usable, why) = order(&routes, &rules);
         let ways = candidates.into_iter().zip(why).enumerate().map(|(at, (candidate, why))| {
             let link = candidate.link.and_then(|link| self.links.get(&link));
+            let agreed = link.and_then(Link::up).map(|up| &up.agreed);
             WayStatus {
                 way: candidate.route.way.to_string(),
                 chosen: usable.first() == Some(&at),
@@ -22,6 +24,9 @@ impl Daemon {
                 measured_ago_s: candidate.ago,
                 address: link.and_then(|link| link.address).map(|at| at.to_string()),
                 tls: link.map(|link| link.channel.is_encrypted()),
+                stack: agreed.map(|agreed| agreed.stack.to_string()),
+                left_out: agreed
+                    .map_or_else(Vec::new, |agreed| agreed.left_out.iter().map(ToString::to_string).collect()),
                 why,
             }
         });

@@ -33,6 +33,7 @@ impl Daemon {
                 }
                 Err(why) => self.refuse_question(requester, &why),
             },
+            Question::Punch { .. } => self.refuse_question(requester, "only daemons ask that"),
             Question::Status => self.answer_question(requester, &self.status()),
             Question::Check { to: Some(to) } => match host(&to) {
                 Ok(to) if to != self.own_index => self.begin_check(to, requester),

@@ -3,6 +3,8 @@
 use crate::control::status::{LinkStatus, PeerStatus, Status};
 use crate::daemon::Daemon;
 use crate::link::Stage;
+use crate::link::compressed::Compressed;
+use crate::link::striped::Striped;
 use crate::units::SECOND;
 
 impl Daemon {
@@ -47,8 +49,12 @@ impl Daemon {
             round_trip_us: up.mux.round_trip().map(|ns| ns / 1000),
             up: self.now.saturating_sub(link.since) / SECOND,
             method: link.method().to_owned(),
+            punched: link.punched,
             figures: up.measured.figures,
-            connections: 1 + up.striped.as_ref().map_or(0, |striped| striped.further()),
+            connections: 1 + up.striped().map_or(0, Striped::further),
+            stack: up.agreed.stack.to_string(),
+            left_out: up.agreed.left_out.iter().map(ToString::to_string).collect(),
+            compressed: up.compressed().map(Compressed::report),
         });
         all.collect()
     }

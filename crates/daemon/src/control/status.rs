@@ -67,11 +67,32 @@ pub struct LinkStatus {
     pub up: u64,
     /// `direct`, `reverse` or `command`.
     pub method: String,
+    /// Both ends connected at once, for neither can be called.
+    #[serde(default)]
+    pub punched: bool,
     /// What was measured.
     pub figures: Figures,
     /// TCP connections that carry it together.
     #[serde(default = "one")]
     pub connections: usize,
+    /// What it is made of, as docs/adapters.md writes it.
+    #[serde(default)]
+    pub stack: String,
+    /// What one end wanted of its stack, and it has not; why.
+    #[serde(default)]
+    pub left_out: Vec<String>,
+    /// What went out, where it may be compressed.
+    #[serde(default)]
+    pub compressed: Option<Compression>,
+}
+
+/// What became of bytes that were compressed.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compression {
+    /// Bytes before.
+    pub raw: u64,
+    /// And as they were sent.
+    pub encoded: u64,
 }
 
 fn one() -> usize {
@@ -117,6 +138,12 @@ pub struct WayStatus {
     pub address: Option<String>,
     /// Its first link is encrypted.
     pub tls: Option<bool>,
+    /// What its first link is made of.
+    #[serde(default)]
+    pub stack: Option<String>,
+    /// What one end wanted of that, and it has not; why.
+    #[serde(default)]
+    pub left_out: Vec<String>,
     /// Why it is not used.
     pub why: Option<String>,
 }

@@ -1,5 +1,6 @@
-//! A rule: which ways are preferred and forbidden, and how many connections links have.
+//! A rule: which ways are preferred and forbidden, and what links are made of.
 
+use madrigal_adapters::stack::Stack;
 use madrigal_base::network::Ports;
 use madrigal_selector::route;
 
@@ -14,6 +15,8 @@ pub struct Rule {
     pub rule: route::Rule,
     /// The most connections of links with those hosts.
     pub connections: Option<u8>,
+    /// What links with those hosts are made of.
+    pub stack: Option<Stack>,
 }
 
 impl Rule {

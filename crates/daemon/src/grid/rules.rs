@@ -1,5 +1,6 @@
 //! The rules of a grid: how they are read, and which of them apply.
 
+use madrigal_adapters::stack::Stack;
 use madrigal_base::network::Ports;
 use madrigal_document::{FileError, Table, Value};
 use madrigal_selector::route;
@@ -27,8 +28,14 @@ impl Grid {
         self.rules.iter().filter(holds).filter_map(|rule| rule.connections).min()
     }
 
+    /// What links with a host are made of, where a rule says it: the first one.
+    pub(crate) fn stack(&self, host: usize) -> Option<&Stack> {
+        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
+        self.rules.iter().filter(holds).find_map(|rule| rule.stack.as_ref())
+    }
+
     pub(super) fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
-        table.only(&["ports", "hosts", "prefer", "forbid", "connections"])?;
+        table.only(&["ports", "hosts", "prefer", "forbid", "connections", "stack"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
         let host = |value: &Value<'_>| {
@@ -44,19 +51,35 @@ impl Grid {
         let ways = |key| list(key).iter().map(way).collect::<Result<Vec<_>, _>>();
         let rule = route::Rule { name: name.to_owned(), prefer: ways("prefer")?, forbid: ways("forbid")? };
         let connections = table.get("connections").map(|value| connections(&value)).transpose()?;
-        if rule.prefer.is_empty() && rule.forbid.is_empty() && connections.is_none() {
-            return Err(table.error("it says nothing: write prefer, forbid or connections"));
+        let stack = table.get("stack").map(|value| stack(&value)).transpose()?;
+        if rule.prefer.is_empty() && rule.forbid.is_empty() && connections.is_none() && stack.is_none() {
+            return Err(table.error("it says nothing: write prefer, forbid, connections or stack"));
         }
-        if let (Some(_), Some(ports)) = (connections, table.get("ports")) {
-            return Err(ports.error("a link carries all ports: write connections in a rule without ports"));
+        for key in ["connections", "stack"] {
+            if let (Some(_), Some(ports)) = (table.get(key), table.get("ports")) {
+                return Err(ports.error(format!("a link carries all ports: write {key} in a rule without ports")));
+            }
+        }
+        if let (Some(_), Some(value)) = (connections, table.get("stack")) {
+            return Err(value.error("it says the number of connections, too: write stack or connections"));
         }
         Ok(Rule {
             ports: table.get("ports").map_or_else(|| Ok(Ports::default()), |value| ports(&value))?,
             hosts: list("hosts").iter().map(host).collect::<Result<_, _>>()?,
             rule,
             connections,
+            stack,
         })
     }
+}
+
+fn stack(value: &Value<'_>) -> Result<Stack, FileError> {
+    let stack: Stack = value.text()?.parse().map_err(|error| value.error(format!("{error}")))?;
+    if stack.is_enciphered_once() {
+        let wrong = "each connection of a link is enciphered for itself: write `stripe(N)/tls`";
+        return Err(value.error(wrong));
+    }
+    Ok(stack)
 }
 
 fn connections(value: &Value<'_>) -> Result<u8, FileError> {
@@ -72,7 +95,8 @@ mod tests {
     fn rules_read_as_they_are_meant() {
         let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
             [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n\
-            [rule.one]\nhosts = ['b1']\nconnections = 1\n[rule.few]\nconnections = 4\n";
+            [rule.one]\nhosts = ['b1']\nconnections = 1\n[rule.few]\nconnections = 4\n[rule.made]\nhosts = ['b1']\n\
+            stack = 'adoc/stripe(2)/tls/tcp'\n";
         let grid = Grid::read("grid.toml", text).unwrap();
         assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
         let never = || vec!["never".to_owned()];
@@ -81,10 +105,12 @@ mod tests {
         assert_eq!((names(0, Some(873)), names(1, None)), (never(), never()));
         assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
         assert_eq!([0, 1].map(|host| grid.most_connections(host)), [Some(4), Some(1)]);
+        let stacks = [0, 1].map(|host| grid.stack(host).map(ToString::to_string));
+        assert_eq!(stacks, [None, Some("adoc/stripe(2)/tls/tcp".to_owned())]);
     }
 
     #[test]
-    fn a_number_of_connections_is_checked() {
+    fn what_a_link_is_made_of_is_checked() {
         let wrong = |rule: &str| {
             let text = format!("[site.a]\nhosts.a1 = []\n[rule.x]\n{rule}\n");
             Grid::read("grid.toml", &text).unwrap_err().to_string()
@@ -98,5 +124,25 @@ mod tests {
             told,
             "grid.toml:5: rule.x.ports: a link carries all ports: write connections in a rule without ports"
         );
+        for (rule, told) in [
+            (
+                "stack = 'tls/adoc/tcp'",
+                "4: rule.x.stack: `adoc` below `tls`: what is enciphered cannot be compressed; write `adoc/tls`",
+            ),
+            (
+                "stack = 'tls/stripe(2)/tcp'",
+                "4: rule.x.stack: each connection of a link is enciphered for itself: write `stripe(N)/tls`",
+            ),
+            (
+                "stack = 'tcp'\nports = 22",
+                "5: rule.x.ports: a link carries all ports: write stack in a rule without ports",
+            ),
+            (
+                "stack = 'tcp'\nconnections = 2",
+                "4: rule.x.stack: it says the number of connections, too: write stack or connections",
+            ),
+        ] {
+            assert_eq!(wrong(rule), format!("grid.toml:{told}"));
+        }
     }
 }

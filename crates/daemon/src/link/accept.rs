@@ -57,7 +57,7 @@ impl Daemon {
         let dialled = dialled.map(|dialled| (dialled.peer, dialled.number));
         let proved_serial = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
         let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
-        let (command, by_command, short_tried, offered) = (None, false, false, None);
+        let (command, by_command, short_tried, offered, seen, punched) = (None, false, false, None, None, false);
         let mut link = Link {
             channel,
             dialled,
@@ -67,14 +67,16 @@ impl Daemon {
             by_command,
             proved_serial,
             short_tried,
+            seen,
+            punched,
             offered,
             joins,
             stage,
         };
         // On an encrypted connection the other end has to authenticate first.
         if let Some((_, number)) = dialled.filter(|_| !link.channel.is_encrypted()) {
-            link.offered = self.stripe_offer(&link);
-            let hello = self.greeting(number, link.offered, self.joins(&link));
+            link.offered = self.stack_offer(&link);
+            let hello = self.greeting(number, link.offered.clone(), self.joins(&link));
             link.channel.out().extend(hello);
         }
         self.descriptors.insert(token, Descriptor::Link);

@@ -25,8 +25,8 @@ impl Daemon {
         if let Err(why) = self.check_certificate(link, self.name(expected)) {
             return Err(self.refuse(token, why));
         }
-        let offered = self.stripe_offer(link);
-        let hello = self.greeting(number, offered, self.joins(link));
+        let offered = self.stack_offer(link);
+        let hello = self.greeting(number, offered.clone(), self.joins(link));
         if let Some(link) = self.links.get_mut(&token) {
             link.offered = offered;
             link.channel.out().extend(hello);
@@ -51,7 +51,10 @@ impl Daemon {
             Ok((peer, _)) if self.joins_link(token, &hello) => {
                 self.join_link(token, peer, &hello, &rest).map_err(|why| self.refuse(token, why))
             }
-            Ok((peer, shown)) => self.link_up(token, (peer, shown.as_ref()), &hello, &rest),
+            Ok((peer, shown)) => match self.agree_on_stack(token, peer, &hello) {
+                Ok(agreed) => self.link_up(token, (peer, shown.as_ref()), agreed, &hello, &rest),
+                Err(why) => Err(self.refuse(token, why)),
+            },
             Err(why) => Err(self.refuse(token, why)),
         }
     }

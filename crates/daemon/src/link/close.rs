@@ -40,8 +40,8 @@ impl Daemon {
                     up.spare = Some(since.max(now));
                 }
                 let spare = up.spare.is_some_and(|since| since + SPARE_LINGER <= now);
-                if let Some(striped) = &mut up.striped {
-                    striped.handle_time(now);
+                if let Some(adapters) = &mut up.adapters {
+                    adapters.handle_time(now);
                 }
                 let broken = up.mux.handle_time(now).err().map(|broken| broken.to_string());
                 broken.or(spare.then(|| "another one is used".to_owned()))
@@ -107,10 +107,10 @@ impl Daemon {
         if let Some(Link { channel, stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
             let header = StreamHeader::Close(wire::cut(why).to_owned()).bytes();
             let _ = up.mux.open(Class::Urgent, &header);
-            match &mut up.striped {
-                Some(striped) => {
-                    striped.take_from(&mut up.mux);
-                    striped.transmit(self.now, ONLY, CLOSE_ROOM, channel.out());
+            match &mut up.adapters {
+                Some(adapters) => {
+                    adapters.take_from(self.now, &mut up.mux);
+                    adapters.transmit(self.now, ONLY, &mut up.mux, CLOSE_ROOM, channel.out());
                 }
                 None => up.mux.transmit(channel.out(), CLOSE_ROOM),
             }

@@ -190,7 +190,7 @@ impl Daemon {
     }
 
     /// The channel of a new connection to a host, plain or encrypted as the grid demands.
-    fn channel_to(&self, peer: usize, socket: OwnedFd) -> Result<Channel, String> {
+    pub(crate) fn channel_to(&self, peer: usize, socket: OwnedFd) -> Result<Channel, String> {
         match &self.credentials {
             Ok(credentials) if !self.is_plain(peer) => {
                 Channel::tls(socket, credentials).map_err(|broken| broken.to_string())

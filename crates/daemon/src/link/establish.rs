@@ -1,6 +1,9 @@
 //! A link comes up: greeting, the multiplexer, and which of several links with a host is used.
 
+use std::net::SocketAddr;
+
 use madrigal_adapters::contract::ONLY;
+use madrigal_adapters::stack::Agreed;
 use madrigal_identity::Peer as Identity;
 use madrigal_proto::mux::Mux;
 
@@ -10,13 +13,17 @@ use crate::link::measured::Measured;
 use crate::link::{Link, Rank, Stage, Up};
 use crate::poll::Token;
 use crate::streams::failover::keepalive_limits;
-use crate::wire::{self, Hello, Joins, StripeOffer, VERSION};
+use crate::wire::{self, Hello, Joins, StackOffer, VERSION};
 
 impl Daemon {
     /// The greeting of this daemon, longer than one packet: no link comes up where long packets are dropped.
-    pub(crate) fn greeting(&self, number: u64, stripe: Option<StripeOffer>, joins: Option<Joins>) -> Vec<u8> {
+    pub(crate) fn greeting(&self, number: u64, stack: Option<StackOffer>, joins: Option<Joins>) -> Vec<u8> {
+        wire::greeting(&self.hello(number, stack, joins))
+    }
+
+    fn hello(&self, number: u64, stack: Option<StackOffer>, joins: Option<Joins>) -> Hello {
         let (host, instance) = (self.own().name.clone(), self.instance);
-        wire::greeting(&Hello { version: VERSION, host, instance, number, stripe, joins })
+        Hello { version: VERSION, host, instance, number, stack, joins, seen: None }
     }
 
     /// A link comes up with a host that has authenticated. `rest` came behind its greeting.
@@ -24,16 +31,14 @@ impl Daemon {
         &mut self,
         token: Token,
         (peer, shown): (usize, Option<&Identity>),
+        agreed: Agreed,
         hello: &Hello,
         rest: &[u8],
     ) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };
-        let agreed = match link.dialled {
-            Some(_) => hello.stripe,
-            None => hello.stripe.and_then(|offer| self.stripe_answer(link, peer, offer)),
-        };
-        let striped = self.striped(link, peer, agreed);
-        let answer = self.greeting(0, agreed.filter(|_| striped.is_some()), None);
+        let adapters = self.adapters(link, peer, &agreed);
+        let seen = link.address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
+        let answer = wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) });
         let (now, own) = (self.now, self.own().name.clone());
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
@@ -47,17 +52,20 @@ impl Daemon {
         };
         let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
         mux.ping(now);
-        let dialled = link.dialled.is_some() && link.address.is_some();
+        link.seen = hello.seen.as_ref().and_then(|seen| seen.parse().ok());
+        let dialled = link.dialled.is_some() && link.address.is_some() && !link.punched;
         let way = if link.dialled.is_some() { "to" } else { "from" };
         let address = link.address_text();
         let (measured, instance, just_greeted) = (Measured::default(), hello.instance, link.dialled.is_none());
         let (spare, update, proof, renewed) = (None, None, Vec::new(), None);
+        let stack = agreed.stack.to_string();
         let mut up = Box::new(Up {
             peer,
             instance,
             rank,
             mux,
-            striped,
+            agreed,
+            adapters,
             spare,
             measured,
             update,
@@ -72,7 +80,7 @@ impl Daemon {
             || "plain".to_owned(),
             |shown| format!("tls, {shown}, serial {}, until {}", shown.serial, shown.not_after),
         );
-        self.log_line(&format!("link with {}, {way} {address}, {how}", hello.host));
+        self.log_line(&format!("link with {}, {way} {address}, {how}, stack {stack}", hello.host));
         self.unflushed.insert(token);
         self.choose_link(peer, hello.instance);
         self.peer_is_up(peer, dialled);

@@ -1,10 +1,10 @@
 //! Links that several connections carry: how the two ends agree on it, how further connections come and go, and what goes by them. The end
 //! that dialled the link makes the connections; each authenticates as a link does, so that nobody can join who could not have made a link.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use madrigal_adapters::contract::Lane;
-use madrigal_adapters::stripe::count::Congestion;
 use madrigal_proto::mux::Class;
 use madrigal_sys::tcp;
 
@@ -13,53 +13,13 @@ use crate::link::channel::Channel;
 use crate::link::striped::Striped;
 use crate::link::{Link, Stage, Up};
 use crate::poll::Token;
-use crate::wire::{Hello, Joins, StreamHeader, StripeOffer};
+use crate::socket;
+use crate::wire::{Hello, Joins, StreamHeader};
 
-/// The version of the stripe's format.
-const VERSION: u16 = 1;
-/// The most connections of a link, if no rule says less.
-const MOST: u8 = 16;
-/// The shortest round trip for which several connections may be worth it, in microseconds: losses are made up for soon on a shorter way.
-const FAR: u32 = 1000;
 /// Less room than this is not worth a write.
 const MIN_ROOM: usize = 4 << 10;
 
 impl Daemon {
-    /// What the greeting of a connection that we dialled offers.
-    pub(crate) fn stripe_offer(&self, link: &Link) -> Option<StripeOffer> {
-        let (peer, _) = link.dialled.filter(|_| link.joins.is_none())?;
-        // A command's input and output are no TCP.
-        let info = tcp::info(link.channel.as_fd().as_raw_fd()).ok()?;
-        let round_trip = if info.min_rtt == u32::MAX { info.rtt } else { info.min_rtt };
-        let offer =
-            StripeOffer { version: VERSION, most: self.most_connections(peer), by_loss: by_loss(&link.channel) };
-        (round_trip >= FAR && offer.most > 1).then_some(offer)
-    }
-
-    /// What this end answers to an offer. Where both kernels send by rate, whatever is lost, one connection is all that is needed.
-    pub(crate) fn stripe_answer(&self, link: &Link, peer: usize, offer: StripeOffer) -> Option<StripeOffer> {
-        let answer =
-            StripeOffer { most: offer.most.min(self.most_connections(peer)), by_loss: by_loss(&link.channel), ..offer };
-        (offer.version == VERSION && answer.most > 1 && (offer.by_loss || answer.by_loss)).then_some(answer)
-    }
-
-    /// The connections of a link that comes up, if there may be several. `agreed`: the answer that was sent, or that came.
-    pub(crate) fn striped(&self, link: &Link, peer: usize, agreed: Option<StripeOffer>) -> Option<Box<Striped>> {
-        let agreed = agreed.filter(|agreed| agreed.version == VERSION)?;
-        let most = match link.dialled {
-            // No more than we offered, whatever came.
-            Some(_) => agreed.most.min(link.offered?.most),
-            None => agreed.most,
-        };
-        let congestion = if by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
-        let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
-        Striped::new(self.now, [known, most], congestion).ok().map(Box::new)
-    }
-
-    fn most_connections(&self, peer: usize) -> u8 {
-        self.grid.most_connections(peer).unwrap_or(MOST).min(MOST)
-    }
-
     /// The greeting of a further connection of a link says which.
     pub(crate) fn joins(&self, link: &Link) -> Option<Joins> {
         let (of, lane) = link.joins?;
@@ -82,7 +42,7 @@ impl Daemon {
         }
         let now = self.now;
         let striped = self.striped_link(of).ok_or(GONE)?;
-        striped.join(now, lane, token, ours.is_some()).map_err(|error| error.to_string())?;
+        striped.join(now, lane, token).map_err(|error| error.to_string())?;
         let answer = self.greeting(0, None, None);
         if let Some(link) = self.links.get_mut(&token) {
             (link.stage, link.joins) = (Stage::Joined, Some((of, lane)));
@@ -107,7 +67,7 @@ impl Daemon {
 
     fn striped_link(&mut self, token: Token) -> Option<&mut Striped> {
         match &mut self.links.get_mut(&token)?.stage {
-            Stage::Up(up) => up.striped.as_deref_mut(),
+            Stage::Up(up) => up.adapters.as_mut()?.striped.as_mut(),
             Stage::Greeting(_) | Stage::Joined => None,
         }
     }
@@ -143,19 +103,25 @@ impl Daemon {
 
     /// Moves bytes of the multiplexer to the connections. Returns whether there may be more to move; or the connection that broke, and why.
     fn send_by_all(&mut self, token: Token) -> Result<bool, (Token, String)> {
-        let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) else { return Ok(false) };
-        let Some(mut striped) = up.striped.take() else { return Ok(false) };
-        let mut moved = striped.take_from(&mut up.mux);
-        let mut broken = None;
-        for (lane, connection) in striped.connections(token) {
-            let Some(link) = self.links.get_mut(&connection) else { continue };
-            match send_by(link, &mut striped, self.now, lane) {
-                Ok(sent) => moved |= sent,
-                Err(why) => broken = broken.or(Some((connection, why))),
+        let Some(link) = self.links.get_mut(&token).filter(|link| link.up().is_some()) else { return Ok(false) };
+        // Taken out, since it is sent by other links' channels, too.
+        let Stage::Up(mut up) = std::mem::replace(&mut link.stage, Stage::Greeting(Vec::new())) else {
+            return Ok(false);
+        };
+        let (mut moved, mut broken) = (false, None);
+        if let Some(adapters) = &mut up.adapters {
+            moved = adapters.take_from(self.now, &mut up.mux);
+            for (lane, connection) in adapters.connections(token) {
+                let Some(link) = self.links.get_mut(&connection) else { continue };
+                match send_by(&mut link.channel, |room, out| adapters.transmit(self.now, lane, &mut up.mux, room, out))
+                {
+                    Ok(sent) => moved |= sent,
+                    Err(why) => broken = broken.or(Some((connection, why))),
+                }
             }
         }
-        if let Some(Link { stage: Stage::Up(up), .. }) = self.links.get_mut(&token) {
-            up.striped = Some(striped);
+        if let Some(link) = self.links.get_mut(&token) {
+            link.stage = Stage::Up(up);
         }
         if moved {
             self.measure_soon();
@@ -173,7 +139,7 @@ impl Daemon {
 
     /// Looks at the connections of all links that have several, and makes more or ends some.
     pub(crate) fn measure_connections(&mut self) {
-        let striped = self.links.iter().filter(|(_, link)| link.up().is_some_and(|up| up.striped.is_some()));
+        let striped = self.links.iter().filter(|(_, link)| link.up().and_then(Up::striped).is_some());
         for token in striped.map(|(token, _)| *token).collect::<Vec<_>>() {
             let Some(all) = self.striped_link(token).map(|striped| striped.connections(token)) else { continue };
             let info = |at: Token| tcp::info(self.links.get(&at)?.channel.as_fd().as_raw_fd()).ok();
@@ -190,10 +156,9 @@ impl Daemon {
     fn adjust_connections(&mut self, token: Token) {
         let now = self.now;
         let Some(link) = self.links.get_mut(&token) else { return };
-        let (dialled, address) = (link.dialled, link.address);
         let Stage::Up(up) = &mut link.stage else { return };
-        let Some(striped) = &mut up.striped else { return };
-        let (Some((peer, _)), Some(address)) = (dialled, address) else {
+        let Some(striped) = up.adapters.as_mut().and_then(|adapters| adapters.striped.as_mut()) else { return };
+        let Some((peer, _)) = link.dialled else {
             if let Some(count) = striped.unreported()
                 && up.mux.open(Class::Urgent, &StreamHeader::Lanes(count).bytes()).is_ok()
             {
@@ -203,11 +168,9 @@ impl Daemon {
             return;
         };
         let over = striped.over();
-        let more = striped.adjust(now);
         // Nobody needs them before there is something to carry.
-        let more = if up.mux.is_empty() { 0 } else { more };
-        let lanes: Vec<Lane> = (0..more).map(|_| striped.make()).collect();
-        for lane in lanes {
+        let made = if up.mux.is_empty() { Vec::new() } else { striped.adjust(now) };
+        for (lane, address) in made {
             self.dial_at(peer, address, self.peers[peer].short_segments.contains(&address), Some((token, lane)));
         }
         for connection in over {
@@ -222,7 +185,7 @@ impl Daemon {
         let Some(striped) = self.striped_link(of) else { return };
         let meant = if there { striped.leave(lane) } else { false };
         if !there {
-            striped.not_made(now);
+            striped.not_made(now, lane);
         }
         self.log_connections(of, if meant { "one less" } else { why });
         self.unflushed.insert(of);
@@ -240,35 +203,45 @@ impl Daemon {
         }
     }
 
+    /// The addresses of a host by different networks, that of a link with it first: those to which packets leave from different addresses
+    /// of this host.
+    pub(crate) fn networks(&self, link: &Link, peer: usize) -> Vec<SocketAddr> {
+        let Some((own, from)) = link.address.zip(socket::local_addr(&link.channel)) else { return Vec::new() };
+        let (mut found, mut sources) = (vec![own], vec![from.ip().to_canonical()]);
+        for address in self.grid.hosts.get(peer).map(|host| host.addresses.as_slice()).unwrap_or_default() {
+            // Of one family: a card has addresses of both.
+            let is_like = address.is_ipv4() == own.ip().to_canonical().is_ipv4();
+            if let Some(source) = socket::source_of(*address).filter(|source| is_like && !sources.contains(source)) {
+                sources.push(source);
+                found.push(*address);
+            }
+        }
+        found
+    }
+
     fn log_connections(&mut self, of: Token, what: &str) {
         let Some(up) = self.links.get(&of).and_then(Link::up) else { return };
-        let count = 1 + up.striped.as_ref().map_or(0, |striped| striped.further());
+        let count = 1 + up.striped().map_or(0, Striped::further);
         let line = format!("link with {}: {count} connections: {what}", self.name(up.peer));
         self.log_line(&line);
     }
 }
 
 /// Sends by one connection what it takes. Returns whether that was anything.
-fn send_by(link: &mut Link, striped: &mut Striped, now: u64, lane: Lane) -> Result<bool, String> {
+fn send_by(channel: &mut Channel, mut source: impl FnMut(usize, &mut Vec<u8>)) -> Result<bool, String> {
     let mut moved = false;
     loop {
-        let room = link.channel.room();
-        let out = link.channel.out();
+        let room = channel.room();
+        let out = channel.out();
         let before = out.len();
         if room >= MIN_ROOM {
-            striped.transmit(now, lane, room, out);
+            source(room, out);
         }
         let grew = out.len() > before;
         moved |= grew;
-        let all = link.channel.flush().map_err(|broken| broken.to_string())?;
+        let all = channel.flush().map_err(|broken| broken.to_string())?;
         if !(all && grew) {
             return Ok(moved);
         }
     }
-}
-
-/// Whether the kernel slows a connection down where packets are lost, as all do but BBR.
-fn by_loss(channel: &Channel) -> bool {
-    let name = rustix::net::sockopt::tcp_congestion(channel);
-    name.is_ok_and(|name| Congestion::of(&name) == Congestion::ByLoss)
 }

@@ -122,9 +122,11 @@ impl Daemon {
 
 /// Writes padding until the stream takes no more. Returns whether all is written.
 fn feed(mux: &mut Mux, stream: StreamId, left: &mut usize) -> bool {
+    let mut padding = [0; PROBE_WRITE];
     while *left > 0 {
         let piece = PROBE_WRITE.min(*left);
-        match mux.write(stream, &[0; PROBE_WRITE][..piece]) {
+        fill_with_noise(*left as u64, &mut padding);
+        match mux.write(stream, &padding[..piece]) {
             Ok(taken) => {
                 *left -= taken;
                 if taken < piece {
@@ -135,4 +137,14 @@ fn feed(mux: &mut Mux, stream: StreamId, left: &mut usize) -> bool {
         }
     }
     true
+}
+
+/// Bytes that cannot be compressed, so that what they take to arrive is what the line takes.
+fn fill_with_noise(seed: u64, bytes: &mut [u8]) {
+    let mut state = seed;
+    for piece in bytes.chunks_exact_mut(8) {
+        // Knuth's generator, MMIX.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        piece.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
+    }
 }

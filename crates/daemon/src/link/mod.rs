@@ -7,19 +7,23 @@
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
+//!  punch       both ends connect at once                 
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
-//!  striped, lanes   links that several connections carry
+//!  stack       what a link is made of: offered, agreed on
+//!  adapters    what lies between the multiplexer and the connections: compressed; striped, lanes (several connections)
 //! ```
 //! This file owns the state of one link.
 
 mod accept;
+pub(crate) mod adapters;
 mod authenticate;
 pub(crate) mod backoff;
 pub(crate) mod channel;
 mod close;
 pub(crate) mod command;
 mod commands;
+pub(crate) mod compressed;
 mod dial;
 mod establish;
 pub(crate) mod handshakes;
@@ -27,8 +31,10 @@ mod lanes;
 mod measure;
 pub(crate) mod measured;
 pub(crate) mod peer;
+pub(crate) mod punch;
 mod reachability;
 mod serve;
+mod stack;
 pub(crate) mod striped;
 mod unauthenticated;
 
@@ -36,17 +42,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use madrigal_adapters::contract::Lane;
+use madrigal_adapters::stack::Agreed;
 use madrigal_proto::mux::{Mux, StreamId, Taker};
 use madrigal_sys::tcp;
 use rustls::pki_types::CertificateDer;
 
+use crate::link::adapters::Adapters;
 use crate::link::channel::Channel;
 use crate::link::command::LinkCommand;
+use crate::link::compressed::Compressed;
 use crate::link::measured::Measured;
 use crate::link::striped::Striped;
 use crate::poll::Token;
 use crate::units::{MILLISECOND, SECOND};
-use crate::wire::StripeOffer;
+use crate::wire::StackOffer;
 
 /// The time that a new connection has to authenticate.
 const GREETING_TIMEOUT: u64 = 5 * SECOND;
@@ -84,8 +93,12 @@ pub(crate) struct Link {
     pub(crate) proved_serial: Option<String>,
     /// A connection with short segments was tried beside it.
     pub(crate) short_tried: bool,
+    /// Where the other end sees this one, as it says.
+    pub(crate) seen: Option<SocketAddr>,
+    /// Both ends connected at once (`punch.rs`).
+    pub(crate) punched: bool,
     /// What we offered in our greeting.
-    pub(crate) offered: Option<StripeOffer>,
+    pub(crate) offered: Option<StackOffer>,
     /// It is one more connection of that link, by this number; or will be once it has authenticated.
     pub(crate) joins: Option<(Token, Lane)>,
     pub(crate) stage: Stage,
@@ -109,8 +122,10 @@ pub(crate) struct Up {
     pub(crate) instance: u64,
     pub(crate) rank: Rank,
     pub(crate) mux: Mux,
-    /// Several connections carry the link.
-    pub(crate) striped: Option<Box<Striped>>,
+    /// Its stack, as the two ends agreed on it.
+    pub(crate) agreed: Agreed,
+    /// What lies between the multiplexer and its connections, if anything does.
+    pub(crate) adapters: Option<Box<Adapters>>,
     /// Another link is used; since when this one has no streams.
     pub(crate) spare: Option<u64>,
     pub(crate) measured: Measured,
@@ -134,8 +149,8 @@ impl Link {
             Stage::Greeting(_) => self.since + if self.command.is_some() { LOGIN_TIMEOUT } else { GREETING_TIMEOUT },
             Stage::Up(up) => {
                 let spare = up.spare.map_or(u64::MAX, |since| since + SPARE_LINGER);
-                let striped = up.striped.as_ref().map_or(u64::MAX, |striped| striped.deadline());
-                up.mux.deadline().min(up.recheck_at).min(spare).min(striped)
+                let adapters = up.adapters.as_ref().map_or(u64::MAX, |adapters| adapters.deadline());
+                up.mux.deadline().min(up.recheck_at).min(spare).min(adapters)
             }
             Stage::Joined => u64::MAX,
         }
@@ -156,7 +171,7 @@ impl Link {
     /// Writes to a stream directly, where nothing else waits to be sent, until the wire takes no more. Returns how many bytes it took.
     pub(crate) fn write_at_once(&mut self, stream: StreamId, pieces: [&[u8]; 2]) -> usize {
         let Stage::Up(up) = &mut self.stage else { return 0 };
-        if up.striped.is_some() {
+        if up.adapters.is_some() {
             return 0;
         }
         let [mut first, mut second] = pieces;
@@ -218,8 +233,11 @@ impl Link {
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
         if let Stage::Up(up) = &mut self.stage {
             up.measured.update(counts, up.mux.shortest_round_trip());
-            let all = up.striped.as_ref().map(|striped| striped.rate().saturating_mul(8));
-            up.measured.figures.rate = up.measured.figures.rate.max(all.filter(|rate| *rate > 0));
+            up.measured.figures.rate =
+                up.measured.figures.rate.max(up.adapters.as_ref().and_then(|adapters| adapters.rate()));
+            if let (Some(adapters), Some(rate)) = (&mut up.adapters, up.measured.figures.rate) {
+                adapters.set_rate(rate);
+            }
         }
         stuck && self.dialled.is_some() && now.saturating_sub(self.since) < YOUNG.0
     }
@@ -241,14 +259,24 @@ impl Link {
 impl Up {
     /// How many connections the link should have, where it may have several.
     pub(crate) fn connections(&self) -> Option<u8> {
-        self.striped.as_ref().map(|striped| u8::try_from(striped.wanted()).unwrap_or(u8::MAX))
+        self.striped().map(|striped| u8::try_from(striped.wanted()).unwrap_or(u8::MAX))
+    }
+
+    /// Its compression, where it may be compressed.
+    pub(crate) fn compressed(&self) -> Option<&Compressed> {
+        self.adapters.as_ref()?.compressed.as_ref()
+    }
+
+    /// Its connections, where it may have several.
+    pub(crate) fn striped(&self) -> Option<&Striped> {
+        self.adapters.as_ref()?.striped.as_ref()
     }
 
     /// Takes bytes that came on a connection of the link.
     pub(crate) fn receive(&mut self, now: u64, lane: Lane, bytes: &[u8], taker: Taker<'_>) -> Result<(), String> {
-        let Self { mux, striped, .. } = self;
-        match striped {
-            Some(striped) => striped.receive(now, lane, bytes, mux, taker),
+        let Self { mux, adapters, .. } = self;
+        match adapters {
+            Some(adapters) => adapters.receive(now, lane, bytes, mux, taker),
             None => mux.receive_with(now, bytes, taker).map_err(|broken| broken.to_string()),
         }
     }

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use madrigal_adapters::contract::Lane;
 
 use crate::link::backoff::Backoff;
+use crate::link::punch::PAUSES;
 use crate::poll::Token;
 
 /// Another host.
@@ -25,6 +26,9 @@ pub(crate) struct Peer {
     pub(crate) short_segments: BTreeSet<SocketAddr>,
     /// Whether connections from here to there work, if that is known.
     pub(crate) direct: Option<bool>,
+    /// When both ends may try to connect at once, and the pause after that.
+    pub(crate) punch_at: u64,
+    punch_pause: u64,
 }
 
 /// A connection to another host that is being made.
@@ -58,6 +62,19 @@ impl Peer {
             command_failure: None,
             short_segments: BTreeSet::new(),
             direct: None,
+            punch_at: now,
+            punch_pause: PAUSES.0,
         }
+    }
+
+    /// Both ends connected at once.
+    pub(crate) fn punched(&mut self) {
+        self.punch_pause = PAUSES.0;
+    }
+
+    /// They tried in vain.
+    pub(crate) fn not_punched(&mut self, now: u64) {
+        self.punch_at = now + self.punch_pause;
+        self.punch_pause = (self.punch_pause * 2).min(PAUSES.1);
     }
 }

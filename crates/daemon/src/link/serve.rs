@@ -128,6 +128,7 @@ impl Daemon {
                     match self.streams.get(&(token, stream)).copied() {
                         Some(StreamOwner::Pipe(pipe)) => self.pump(pipe),
                         Some(StreamOwner::Call(call)) => self.handle_reply(call, (token, stream)),
+                        Some(StreamOwner::Punch(punch)) => self.handle_punch_reply(punch, (token, stream)),
                         Some(StreamOwner::Migration(pipe)) => self.handle_resume_reply(pipe, (token, stream)),
                         Some(StreamOwner::Discard) => self.service_discard(token, stream),
                         Some(StreamOwner::RouteUpdate) => self.handle_update(token, stream),
@@ -144,7 +145,7 @@ impl Daemon {
     pub(crate) fn flush_link(&mut self, token: Token) {
         match self.links.get(&token).map(|link| (&link.stage, link.joins)) {
             Some((Stage::Joined, Some((of, _)))) => return self.flush_striped(of),
-            Some((Stage::Up(up), _)) if up.striped.is_some() => return self.flush_striped(token),
+            Some((Stage::Up(up), _)) if up.adapters.is_some() => return self.flush_striped(token),
             _ => {}
         }
         loop {

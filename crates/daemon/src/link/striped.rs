@@ -2,17 +2,17 @@
 //! How many there are is found by measurement ([`StreamCount`]); docs/adapters.md has both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use madrigal_adapters::contract::{Adapter as _, Lane, ONLY};
 use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
 use madrigal_adapters::stripe::{AddError, Limits, Stripe};
-use madrigal_proto::mux::{Mux, Taker};
 use madrigal_sys::tcp;
 
 use crate::poll::Token;
 use crate::units::SECOND;
 
-/// Bytes of the multiplexer that are moved at once.
+/// Bytes of the link that are moved at once.
 const MOVED: usize = 64 << 10;
 /// After a connection could not be made, none is for this time.
 const PAUSE: u64 = 10 * SECOND;
@@ -24,11 +24,11 @@ pub(crate) struct Striped {
     further: BTreeMap<Lane, Token>,
     /// Those of them that are to end once nothing is on its way by them.
     retired: BTreeSet<Lane>,
-    /// Connections that are being made, and the number of the next one.
-    making: usize,
+    /// The networks that the end that dials may use; each has one connection at least. The first one is that of the link's own.
+    networks: Vec<Network>,
+    /// The network of each connection that was dialled, those that are being made among them; and the number of the next one.
+    lies: BTreeMap<Lane, usize>,
     next: u32,
-    /// None is made before.
-    pause: u64,
     count: StreamCount,
     most: usize,
     /// How many the other end wants, and how many it knows that we want.
@@ -36,25 +36,40 @@ pub(crate) struct Striped {
     told: usize,
     /// What the kernel had counted of each when it was looked at last.
     counted: BTreeMap<Lane, Counted>,
-    /// Bytes of the multiplexer, of which the stripe has taken so many.
+    /// Bytes of the link, of which the stripe has taken so many.
     waiting: Vec<u8>,
     taken: usize,
 }
 
+/// A network by which the other end is reached.
+struct Network {
+    /// The other end's address there.
+    address: SocketAddr,
+    /// No connection is made before, for one could not be.
+    pause: u64,
+}
+
 impl Striped {
-    /// A link that has one connection, is to have `begin` of them, and may have `most`.
-    pub(crate) fn new(now: u64, [begin, most]: [u8; 2], congestion: Congestion) -> Result<Self, AddError> {
+    /// A link that has one connection, is to have `begin` of them, and may have `most`. `networks`: addresses of the other end by different
+    /// networks, the link's own first; none at the end that does not dial.
+    pub(crate) fn new(
+        now: u64,
+        [begin, most]: [u8; 2],
+        congestion: Congestion,
+        networks: Vec<SocketAddr>,
+    ) -> Result<Self, AddError> {
         let mut stripe = Stripe::new(Limits::default());
         stripe.add(now, ONLY)?;
         // Whatever a peer has answered, there is one.
         let [begin, most] = [begin, most].map(|count| usize::from(count.max(1)));
+        let begin = begin.max(networks.len()).min(most);
         Ok(Self {
             stripe,
             further: BTreeMap::new(),
             retired: BTreeSet::new(),
-            making: 0,
+            networks: networks.into_iter().map(|address| Network { address, pause: 0 }).collect(),
+            lies: [(ONLY, 0)].into(),
             next: 1,
-            pause: 0,
             count: StreamCount::new(now, begin, most, congestion),
             most,
             wanted_there: 1,
@@ -91,14 +106,13 @@ impl Striped {
         self.stripe.handle_time(now);
     }
 
-    /// Takes bytes that came by a connection; what is in order goes to the multiplexer.
+    /// Takes bytes that came by a connection; what is in order is delivered.
     pub(crate) fn receive(
         &mut self,
         now: u64,
         lane: Lane,
         bytes: &[u8],
-        mux: &mut Mux,
-        taker: Taker<'_>,
+        deliver: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), String> {
         self.stripe.receive(now, lane, bytes).map_err(|broken| broken.to_string())?;
         loop {
@@ -107,26 +121,26 @@ impl Striped {
             if count == 0 {
                 return Ok(());
             }
-            mux.receive_with(now, front, taker).map_err(|broken| broken.to_string())?;
+            deliver(front)?;
             self.stripe.consume(count);
         }
     }
 
-    /// Moves what the multiplexer has to send, as far as there is room. Returns whether that was anything.
-    pub(crate) fn take_from(&mut self, mux: &mut Mux) -> bool {
+    /// Moves what `source` adds of the link, as far as there is room. Returns whether that was anything.
+    pub(crate) fn take_from(&mut self, mut source: impl FnMut(&mut Vec<u8>, usize)) -> bool {
         let mut moved = false;
         loop {
             let taken = self.stripe.write(self.waiting.get(self.taken..).unwrap_or_default());
             self.taken += taken;
             moved |= taken > 0;
             let room = self.stripe.room().min(MOVED);
-            if self.taken < self.waiting.len() || room == 0 || !mux.has_output() {
+            if self.taken < self.waiting.len() || room == 0 {
                 return moved;
             }
             self.waiting.clear();
             self.taken = 0;
             // A frame goes whole, and may be longer than there is room.
-            mux.transmit(&mut self.waiting, room);
+            source(&mut self.waiting, room);
             if self.waiting.is_empty() {
                 return moved;
             }
@@ -138,24 +152,16 @@ impl Striped {
         self.stripe.transmit(now, lane, room, out);
     }
 
-    /// A connection is to be made: its number.
-    pub(crate) fn make(&mut self) -> Lane {
-        let lane = Lane(self.next);
-        self.next += 1;
-        self.making += 1;
-        lane
+    /// A connection was not made.
+    pub(crate) fn not_made(&mut self, now: u64, lane: Lane) {
+        if let Some(network) = self.lies.remove(&lane).and_then(|at| self.networks.get_mut(at)) {
+            network.pause = now + PAUSE;
+        }
     }
 
-    /// It was not made.
-    pub(crate) fn not_made(&mut self, now: u64) {
-        self.making = self.making.saturating_sub(1);
-        self.pause = now + PAUSE;
-    }
-
-    /// A connection is there; `ours`: we made it.
-    pub(crate) fn join(&mut self, now: u64, lane: Lane, token: Token, ours: bool) -> Result<(), AddError> {
+    /// A connection is there.
+    pub(crate) fn join(&mut self, now: u64, lane: Lane, token: Token) -> Result<(), AddError> {
         self.stripe.add(now, lane)?;
-        self.making = self.making.saturating_sub(usize::from(ours));
         self.further.insert(lane, token);
         Ok(())
     }
@@ -166,6 +172,7 @@ impl Striped {
         self.stripe.remove(lane);
         self.further.remove(&lane);
         self.retired.remove(&lane);
+        self.lies.remove(&lane);
         self.counted.remove(&lane);
         meant
     }
@@ -209,18 +216,34 @@ impl Striped {
         self.count.count().max(self.wanted_there).clamp(1, self.most)
     }
 
-    /// How many connections are to be made now. Those that are too many get no more to carry.
-    pub(crate) fn adjust(&mut self, now: u64) -> usize {
-        let wanted = self.wanted();
-        let have = 1 + self.further.len() - self.retired.len() + self.making;
-        for _ in wanted..have {
-            let last = self.further.keys().rev().find(|lane| !self.retired.contains(lane)).copied();
-            if let Some(lane) = last {
-                self.stripe.retire(lane);
-                self.retired.insert(lane);
-            }
+    /// The connections that are to be made now, and where. Those that are too many get no more to carry.
+    pub(crate) fn adjust(&mut self, now: u64) -> Vec<(Lane, SocketAddr)> {
+        let usable = || self.networks.iter().enumerate().filter(|(_, network)| network.pause <= now);
+        let wanted = self.wanted().max(usable().count().min(self.most));
+        let bare = usable().filter(|(at, _)| self.staying(*at) == 0).count();
+        for _ in wanted.saturating_sub(bare)..self.lies.len() - self.retired.len() {
+            let is_alone = |lane: &Lane| self.lies.get(lane).is_none_or(|at| self.staying(*at) < 2);
+            let last = self.further.keys().rev().find(|lane| !self.retired.contains(lane) && !is_alone(lane)).copied();
+            let Some(lane) = last else { break };
+            self.stripe.retire(lane);
+            self.retired.insert(lane);
         }
-        if self.pause <= now { wanted.saturating_sub(have) } else { 0 }
+        let mut made = Vec::new();
+        while self.lies.len() - self.retired.len() < wanted {
+            let usable = self.networks.iter().enumerate().filter(|(_, network)| network.pause <= now);
+            // The one that has the fewest.
+            let Some((at, network)) = usable.min_by_key(|(at, _)| self.staying(*at)) else { break };
+            let lane = Lane(self.next);
+            made.push((lane, network.address));
+            self.lies.insert(lane, at);
+            self.next += 1;
+        }
+        made
+    }
+
+    /// How many connections a network has, or will have.
+    fn staying(&self, network: usize) -> usize {
+        self.lies.iter().filter(|(lane, at)| **at == network && !self.retired.contains(lane)).count()
     }
 
     /// The connections that were to end, and by which nothing is on its way any more.
@@ -269,7 +292,7 @@ impl Counted {
 
 #[cfg(test)]
 mod tests {
-    use madrigal_proto::mux::{Class, Event, Limits as MuxLimits, Read};
+    use madrigal_proto::mux::{Class, Event, Limits as MuxLimits, Mux, Read};
 
     use super::*;
 
@@ -281,21 +304,24 @@ mod tests {
 
     impl End {
         fn new(dialled: bool) -> Self {
-            let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss).expect("a link");
+            let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
             for lane in 1..3 {
-                striped.join(0, Lane(lane), lane.into(), dialled).expect("a connection");
+                striped.join(0, Lane(lane), lane.into()).expect("a connection");
             }
             Self { mux: Mux::new(dialled, MuxLimits::default(), 0), striped }
         }
 
         /// Gives each connection up to `room` bytes for the other end. Returns whether there were any.
         fn send(&mut self, now: u64, room: usize, to: &mut Self) -> bool {
-            let mut moved = self.striped.take_from(&mut self.mux);
+            let mux = &mut self.mux;
+            let mut moved = self.striped.take_from(|out, room| mux.transmit(out, room));
             for (lane, _) in self.striped.connections(0) {
                 let mut out = Vec::new();
                 self.striped.transmit(now, lane, room, &mut out);
                 moved |= !out.is_empty();
-                to.striped.receive(now, lane, &out, &mut to.mux, &mut |_, _| 0).expect("frames");
+                let mux = &mut to.mux;
+                let mut deliver = |bytes: &[u8]| mux.receive(now, bytes).map_err(|broken| broken.to_string());
+                to.striped.receive(now, lane, &out, &mut deliver).expect("frames");
             }
             moved
         }
@@ -303,9 +329,37 @@ mod tests {
 
     #[test]
     fn a_peer_that_answers_with_none_has_one() {
-        let mut striped = Striped::new(0, [0, 0], Congestion::ByLoss).expect("a link");
+        let mut striped = Striped::new(0, [0, 0], Congestion::ByLoss, networks(1)).expect("a link");
         striped.handle_wanted(200);
-        assert_eq!((striped.wanted(), striped.adjust(0)), (1, 0));
+        assert_eq!((striped.wanted(), striped.adjust(0)), (1, Vec::new()));
+    }
+
+    fn networks(count: u8) -> Vec<SocketAddr> {
+        (0..count).map(|at| SocketAddr::from(([10, at, 0, 2], 7780))).collect()
+    }
+
+    /// Each network has a connection, the further ones are spread, and none loses its last.
+    #[test]
+    fn every_network_that_answers_has_a_connection() {
+        let all = networks(3);
+        let mut striped = Striped::new(0, [0, 8], Congestion::ByRate, all.clone()).expect("a link");
+        let made = striped.adjust(0);
+        assert_eq!(made, [(Lane(1), all[1]), (Lane(2), all[2])]);
+        striped.join(0, Lane(1), 11).expect("a connection");
+        striped.not_made(0, Lane(2));
+        assert_eq!(striped.adjust(1), Vec::new());
+        striped.handle_wanted(5);
+        let places = |made: Vec<(Lane, SocketAddr)>| made.into_iter().map(|(_, at)| at).collect::<Vec<_>>();
+        assert_eq!(places(striped.adjust(1)), [all[0], all[1], all[0]]);
+        for lane in 3..6 {
+            striped.join(1, Lane(lane), 10 + u64::from(lane)).expect("a connection");
+        }
+        // The third one answers by now.
+        striped.handle_wanted(1);
+        let made = striped.adjust(PAUSE);
+        assert_eq!(places(made), [all[2]]);
+        striped.join(PAUSE, Lane(6), 16).expect("a connection");
+        assert_eq!(striped.retired, [3, 4, 5].map(Lane).into());
     }
 
     /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.

@@ -64,6 +64,12 @@ impl Daemon {
         if call.attempt.is_some() {
             self.save_way(call.host, &way);
         }
+        if let End::Stream((link, _)) = far
+            && !is_question
+            && self.links.get(&link).is_some_and(|link| !link.leads_to(call.host))
+        {
+            self.look_for_direct_way(call.host, link);
+        }
         let origin = call.attempt.filter(|_| !is_question).map(|attempt| Origin {
             id: call.id,
             epoch: 0,

@@ -48,6 +48,7 @@ impl Daemon {
             Some(StreamOwner::Call(call)) => self.attempt_lost(call, stream),
             Some(StreamOwner::Egress(egress)) => self.drop_egress(egress),
             Some(StreamOwner::Migration(pipe)) => self.resume_failed(pipe, "the link broke"),
+            Some(StreamOwner::Punch(punch)) => self.punch_lost(punch),
             Some(StreamOwner::Check(check)) => drop(self.remove_check(check)),
             Some(StreamOwner::Discard | StreamOwner::RouteUpdate | StreamOwner::Renewal) | None => {}
         }

@@ -10,7 +10,7 @@ use crate::streams::egress::Requester;
 use crate::streams::origin::{Origin, Role};
 use crate::streams::pipe::{End, Side};
 use crate::streams::stream::{Stream, StreamOwner};
-use crate::wire::{ConnectReply, ConnectRequest, StreamHeader};
+use crate::wire::{ConnectReply, ConnectRequest, Question, StreamHeader};
 
 impl Daemon {
     /// A peer opened a stream; `header` says what for.
@@ -52,6 +52,9 @@ impl Daemon {
         }
         if let Some(resume) = request.resume {
             return self.handle_resume(from, &sender, &request, resume);
+        }
+        if let Some(Question::Punch { at, round_trip_us }) = &request.question {
+            return self.handle_punch_request(from, &request.from, at, *round_trip_us);
         }
         if let Some(question) = request.question {
             return self.handle_question(question, Requester::Stream(from));

@@ -20,6 +20,8 @@ pub(crate) enum StreamOwner {
     Migration(Token),
     /// A question that is not answered yet.
     Check(Token),
+    /// An attempt to connect from both ends at once.
+    Punch(Token),
     /// Nobody: what comes is discarded.
     Discard,
     /// The routing table: a relay sends an update.

@@ -15,6 +15,7 @@ fn question() -> impl Strategy<Value = Question> {
         (text(), any::<Option<u16>>()).prop_map(|(to, port)| Question::Why { to, port }),
         prop::option::of(text()).prop_map(|to| Question::Check { to }),
         Just(Question::Status),
+        (text(), any::<u64>()).prop_map(|(at, round_trip_us)| Question::Punch { at, round_trip_us }),
     ]
 }
 
@@ -58,13 +59,30 @@ fn header() -> impl Strategy<Value = StreamHeader> {
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
-    let stripe = proptest::option::of(any::<(u16, u8, bool)>());
-    let stripe = stripe.prop_map(|of| of.map(|(version, most, by_loss)| StripeOffer { version, most, by_loss }));
+    let known = prop::collection::btree_map(text(), any::<[u16; 2]>(), 0..4);
+    let stack = (text(), any::<(bool, bool, u8)>(), known);
+    let stack = stack.prop_map(|(stack, (strict, by_loss, networks), known)| StackOffer {
+        stack,
+        strict,
+        known,
+        by_loss,
+        networks,
+    });
+    let stack = proptest::option::of(stack);
     let joins = proptest::option::of(any::<(u64, u32)>());
     let joins = joins.prop_map(|of| of.map(|(link, lane)| Joins { link, lane }));
-    (any::<(u32, u64, u64)>(), text(), stripe, joins).prop_map(|((version, instance, number), host, stripe, joins)| {
-        Hello { version, host, instance, number, stripe, joins }
-    })
+    let seen = prop::option::of(text());
+    (any::<(u32, u64, u64)>(), text(), stack, joins, seen).prop_map(
+        |((version, instance, number), host, stack, joins, seen)| Hello {
+            version,
+            host,
+            instance,
+            number,
+            stack,
+            joins,
+            seen,
+        },
+    )
 }
 
 /// How bytes are spoilt.

@@ -49,7 +49,7 @@ fn row(way: &WayStatus) -> Vec<String> {
         None if known => "now".to_owned(),
         None => String::new(),
     };
-    let kind = way.tls.map_or("", |tls| if tls { "tls" } else { "plain" });
+    let kind = way.stack.as_deref().unwrap_or_default();
     let at = way.address.as_ref().map_or_else(|| kind.to_owned(), |at| format!("{kind}, {at}"));
     vec![
         mark.to_owned(),

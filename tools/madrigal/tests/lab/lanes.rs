@@ -1,4 +1,5 @@
-//! Links that several connections carry, where the kernels slow each one down for packets that are lost. Features B7, I8.
+//! Links that several connections carry, where the kernels slow each one down for packets that are lost, and links that are compressed; what
+//! they are made of is agreed on. Features B7, B8, I5, I8.
 
 use madrigal_tests::trials::skip;
 
@@ -98,4 +99,58 @@ fn exchange(grid: &mut Grid) {
     grid.echo("b1", "7000");
     let port = grid.forward("a1", "b1:7000");
     assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "12000000"]), "same");
+}
+
+/// A line on which bytes take so long that they are worth compressing.
+const THIN: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nhosts = ['a1']\n[site.b]\nnetwork = '10.2.0.0/24'\nhosts = ['b1']\n\
+    [link.ab]\nbetween = ['a', 'b']\nrate = '20M'\ndelay = '10ms'\n";
+
+/// Sends random bytes, and reads them back.
+const NOISE: &str = "import os, socket, sys, threading\n\
+    c = socket.create_connection((sys.argv[1], int(sys.argv[2]))); b = os.urandom(int(sys.argv[3]))\n\
+    threading.Thread(target=lambda: (c.sendall(b), c.shutdown(1))).start()\n\
+    got = bytearray()\n\
+    while r := c.recv(65536): got += r\n\
+    print('same' if got == b else 'other')\n";
+
+pub(crate) fn text_goes_compressed_where_no_rule_says_otherwise() {
+    need_lab(Who::Me);
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(THIN, &["--with-daemons"]));
+    grid.linked("a1", "b1");
+    grid.echo("b1", "7000");
+    let port = grid.forward("a1", "b1:7000");
+    let went = |script: &str, bytes: &str| {
+        let before = compressed(&grid);
+        assert_eq!(grid.bed.python("a1", script, &["127.0.0.1", &port, bytes]), "same");
+        let after = compressed(&grid);
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    let [raw, encoded] = went(EXCHANGE, "6000000");
+    assert!(raw >= 6_000_000 && encoded < raw / 3, "{raw} bytes of text went as {encoded}");
+    let [raw, encoded] = went(NOISE, "2000000");
+    assert!(raw >= 2_000_000 && encoded < raw + raw / 50, "{raw} bytes of noise went as {encoded}");
+    let said = grid.run("a1", &["status"]).1;
+    assert!(said.contains("compressed "), "{said}");
+    grid.down();
+    let rule = "[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000'\n\
+        [rule.made]\nhosts = ['b1']\nstack = 'stripe(2)/tls/tcp'\n";
+    let mut grid = Grid::on(Bed::up_text(THIN), rule, &["a1", "b1"]);
+    exchange(&mut grid);
+    for host in ["a1", "b1"] {
+        let link = &grid.status(host)["peers"][0]["links"][0];
+        assert_eq!(
+            (&link["stack"], &link["compressed"]),
+            (&"stripe(2)/tls/tcp".into(), &serde_json::Value::Null),
+            "{link}"
+        );
+    }
+    grid.down();
+}
+
+/// The bytes that a1 has sent by its links, before compression and behind it.
+fn compressed(grid: &Grid) -> [u64; 2] {
+    let status = grid.status("a1");
+    let links = status["peers"][0]["links"].as_array().unwrap();
+    assert!(links.iter().all(|link| link["stack"].as_str().unwrap().starts_with("adoc/")), "{links:?}");
+    ["raw", "encoded"].map(|key| links.iter().map(|link| link["compressed"][key].as_u64().unwrap()).sum())
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::bed::{Bed, Home, Who, need_lab};
 use super::common::bed::{is_root, until};
 use super::daemons::{ALLOW_ALL, two_sites};
-use super::grid::Grid;
+use super::grid::{EXCHANGE, Grid};
 
 /// The check of that name.
 fn check<'a>(answer: &'a Value, name: &str) -> &'a Value {
@@ -278,5 +278,60 @@ pub(crate) fn long_packets_that_vanish_hold_nobody_up() {
     until("a link that carries", || (grid.run("b1", &["why", "a1", "b1"]).0 == 0).then_some(()));
     grid.works("a1", "b1");
     grid.works("b1", "a1");
+    grid.down();
+}
+
+/// Two sites whose routers keep to one mapping for a port, and a relay that is far from both.
+const FAR_RELAY: &str = "[site.a]\nnetwork = '10.1.0.0/24'\nnat = true # one mapping\nhosts = ['a1']\n\
+    [site.b]\nnetwork = '10.2.0.0/24'\nnat = true # one mapping\nhosts = ['b1']\n\
+    [site.c]\nnetwork = '203.0.113.0/24'\nhosts = ['r']\n\
+    [link.ab]\nbetween = ['a', 'b']\nrate = '100M'\ndelay = '10ms'\n\
+    [link.ac]\nbetween = ['a', 'c']\nrate = '100M'\ndelay = '20ms'\n\
+    [link.bc]\nbetween = ['b', 'c']\nrate = '100M'\ndelay = '20ms'\n";
+
+/// Between two sites behind NAT what begins through the relay goes on without it, by a connection that both ends begin at once. Features
+/// B15, B18.
+pub(crate) fn both_ends_behind_nat_connect_at_once() {
+    need_lab(Who::Me);
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(FAR_RELAY, &["--with-daemons"]));
+    grid.linked("a1", "r");
+    grid.linked("b1", "r");
+    grid.echo("b1", "7000");
+    let relayed = grid.takes("a1", "a1", "b1", "through r")["ways"][0]["figures"]["round_trip_us"].as_u64().unwrap();
+    let port = grid.forward("a1", "b1:7000");
+    assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "3000000"]), "same");
+    let why = until("a way without the relay", || {
+        let why = grid.json("a1", &["why", "a1", "b1"]).1;
+        (why["chosen"] == "direct").then_some(why)
+    });
+    let direct = why["ways"][0]["figures"]["round_trip_us"].as_u64().unwrap();
+    assert!(direct * 10 <= relayed * 6, "{direct} us direct, {relayed} us by the relay");
+    // The other end takes it, too, and bytes do.
+    let back = grid.json("b1", &["why", "b1", "a1"]).1;
+    assert_eq!(back["chosen"], "reverse", "{back:#}");
+    assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "3000000"]), "same");
+    let status = grid.status("a1");
+    let link = &status["peers"].as_array().unwrap().iter().find(|peer| peer["host"] == "b1").unwrap()["links"][0];
+    assert!(link["punched"] == true && link["tls"] == true, "{link:#}");
+    grid.down();
+}
+
+/// Where a router has another mapping for each connection, the relay stays, and the log says why.
+pub(crate) fn a_symmetric_nat_keeps_to_the_relay() {
+    need_lab(Who::Me);
+    let symmetric = FAR_RELAY.replace("nat = true # one mapping", "nat = 'symmetric'");
+    let (mut grid, _) = Grid::on_lab_of_daemons(Bed::up_text_with(&symmetric, &["--with-daemons"]));
+    grid.linked("a1", "r");
+    grid.linked("b1", "r");
+    grid.echo("b1", "7000");
+    grid.takes("a1", "a1", "b1", "through r");
+    let port = grid.forward("a1", "b1:7000");
+    assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "100000"]), "same");
+    until("the log to say why", || {
+        let log = grid.exec("a1", &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log"]).1;
+        log.contains("no direct connection with b1, though both ends tried at once: no answer").then_some(())
+    });
+    grid.takes("a1", "a1", "b1", "through r");
+    assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "100000"]), "same");
     grid.down();
 }

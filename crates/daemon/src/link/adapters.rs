@@ -1,0 +1,90 @@
+//! What lies between the multiplexer of a link and its connections: compression, several connections as one, or both.
+//!
+//! ```text
+//!   Mux --> Compressed (adoc) --> Striped (stripe) --> a channel for each connection (tls/tcp)
+//! ```
+//! A link of neither has none of this: its multiplexer writes to its only channel.
+
+use madrigal_adapters::contract::{Lane, ONLY};
+use madrigal_proto::mux::{Mux, Taker};
+
+use crate::link::compressed::Compressed;
+use crate::link::striped::Striped;
+use crate::poll::Token;
+
+/// The adapters of a link, one of them at least.
+pub(crate) struct Adapters {
+    pub(crate) compressed: Option<Compressed>,
+    pub(crate) striped: Option<Striped>,
+}
+
+impl Adapters {
+    /// All connections that carry the link; `own` is the one that it began with.
+    pub(crate) fn connections(&self, own: Token) -> Vec<(Lane, Token)> {
+        self.striped.as_ref().map_or_else(|| vec![(ONLY, own)], |striped| striped.connections(own))
+    }
+
+    /// When [`Self::handle_time`] is due.
+    pub(crate) fn deadline(&self) -> u64 {
+        self.striped.as_ref().map_or(u64::MAX, Striped::deadline)
+    }
+
+    /// The time has come, or any other.
+    pub(crate) fn handle_time(&mut self, now: u64) {
+        if let Some(striped) = &mut self.striped {
+            striped.handle_time(now);
+        }
+    }
+
+    /// Bits a second that its connections were seen to carry, where there are several.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.striped.as_ref().map(|striped| striped.rate().saturating_mul(8)).filter(|rate| *rate > 0)
+    }
+
+    /// The network takes so many bits a second.
+    pub(crate) fn set_rate(&mut self, rate: u64) {
+        if let Some(compressed) = &mut self.compressed {
+            compressed.set_rate(rate);
+        }
+    }
+
+    /// Takes bytes that came by a connection; frames go to the multiplexer.
+    pub(crate) fn receive(
+        &mut self,
+        now: u64,
+        lane: Lane,
+        bytes: &[u8],
+        mux: &mut Mux,
+        taker: Taker<'_>,
+    ) -> Result<(), String> {
+        let compressed = &mut self.compressed;
+        let mut deliver = |bytes: &[u8]| match compressed {
+            Some(compressed) => compressed.receive(now, bytes, mux, taker),
+            None => mux.receive_with(now, bytes, taker).map_err(|broken| broken.to_string()),
+        };
+        match &mut self.striped {
+            Some(striped) => striped.receive(now, lane, bytes, &mut deliver),
+            None => deliver(bytes),
+        }
+    }
+
+    /// Moves what the multiplexer has to send to the connections' queue, if there are several, as far as there is room. Returns whether
+    /// that was anything.
+    pub(crate) fn take_from(&mut self, now: u64, mux: &mut Mux) -> bool {
+        let Self { compressed, striped } = self;
+        let Some(striped) = striped else { return false };
+        striped.take_from(|out, room| match compressed {
+            Some(compressed) => compressed.transmit(now, mux, room, out),
+            None => mux.transmit(out, room),
+        })
+    }
+
+    /// Adds what goes by a connection to `out`, up to `room` bytes.
+    pub(crate) fn transmit(&mut self, now: u64, lane: Lane, mux: &mut Mux, room: usize, out: &mut Vec<u8>) {
+        match (&mut self.striped, &mut self.compressed) {
+            (Some(striped), _) => striped.transmit(now, lane, room, out),
+            (None, Some(compressed)) => compressed.transmit(now, mux, room, out),
+            (None, None) => mux.transmit(out, room),
+        }
+    }
+}

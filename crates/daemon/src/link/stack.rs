@@ -1,0 +1,129 @@
+//! Which stack a link has (`adoc/stripe(16)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
+//!
+//! Where nobody has written a stack, a link of some distance is compressed where that makes it faster, and has several connections where
+//! losses hold one back. Both ends say what they want, and come to the same by [`madrigal_adapters::stack::agree`].
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use madrigal_adapters::known;
+use madrigal_adapters::stack::{Agreed, Element, MOST_STREAMS, Offer, Stack, Versions, agree};
+use madrigal_adapters::stripe::count::Congestion;
+use madrigal_sys::tcp;
+
+use crate::daemon::Daemon;
+use crate::link::Link;
+use crate::link::adapters::Adapters;
+use crate::link::channel::Channel;
+use crate::link::compressed::Compressed;
+use crate::link::striped::Striped;
+use crate::poll::Token;
+use crate::wire::{Hello, StackOffer};
+
+/// The shortest round trip for which adapters may be worth it, in microseconds: losses are made up for soon on a shorter way, and its
+/// networks are faster than what compresses.
+const FAR: u32 = 1000;
+
+impl Daemon {
+    /// What the greeting of a connection that we dialled offers: whatever this end can do, if no rule says it. Nothing where it joins a link.
+    pub(crate) fn stack_offer(&self, link: &Link) -> Option<StackOffer> {
+        let (peer, _) = link.dialled.filter(|_| link.joins.is_none())?;
+        Some(self.stack_wanted(link, peer, (true, true)))
+    }
+
+    /// What this end answers to an offer: what is worth it, if no rule says it at either end. Where both kernels send by rate, whatever is
+    /// lost, one connection is all that is needed of each network.
+    fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
+        let has = |name: &str| offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.starts_with(name)));
+        let insists = offer.is_some_and(|offer| offer.strict);
+        let by_loss = offer.is_some_and(|offer| offer.by_loss) || by_loss(&link.channel);
+        let info = tcp::info(link.channel.as_fd().as_raw_fd()).ok();
+        let is_far = info.is_some_and(|info| FAR <= if info.min_rtt == u32::MAX { info.rtt } else { info.min_rtt });
+        let several = by_loss || offer.is_some_and(|offer| offer.networks > 1);
+        let (adoc, stripe) = (insists || is_far, insists || is_far && several);
+        self.stack_wanted(link, peer, (has("adoc") && adoc, has("stripe") && stripe))
+    }
+
+    /// What a rule wants, or else what is wanted where there is none.
+    fn stack_wanted(&self, link: &Link, peer: usize, (adoc, stripe): (bool, bool)) -> StackOffer {
+        let is_tcp = tcp::info(link.channel.as_fd().as_raw_fd()).is_ok();
+        let most = self.grid.most_connections(peer).unwrap_or(MOST_STREAMS).min(MOST_STREAMS);
+        let typed = self.grid.stack(peer);
+        let mut elements = match typed {
+            Some(stack) => stack.elements().to_vec(),
+            None => {
+                let adoc = adoc.then_some(Element::Adoc);
+                let stripe = (stripe && most > 1).then_some(Element::Stripe(most));
+                let tls = link.channel.is_encrypted().then_some(Element::Tls);
+                [adoc, stripe, tls, Some(Element::Tcp)].into_iter().flatten().collect()
+            }
+        };
+        if !is_tcp {
+            // The command enciphers, and there is only one.
+            elements.retain(|element| matches!(element, Element::Adoc | Element::Tcp));
+        }
+        let stack = elements.iter().map(Element::to_string).collect::<Vec<_>>().join("/");
+        let networks = u8::try_from(self.networks(link, peer).len()).unwrap_or(u8::MAX);
+        let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
+        StackOffer { stack, strict: typed.is_some(), known, by_loss: by_loss(&link.channel), networks }
+    }
+
+    /// What the two ends of a link do, now that both have said what they want; or why they do nothing together.
+    pub(crate) fn agree_on_stack(&mut self, token: Token, peer: usize, hello: &Hello) -> Result<Agreed, String> {
+        let link = self.links.get(&token).ok_or("gone")?;
+        let theirs = hello.stack.as_ref();
+        let ours = link.offered.clone().unwrap_or_else(|| self.stack_answer(link, peer, theirs));
+        let agreed = agreed(link, &ours, theirs)?;
+        if let Some(link) = self.links.get_mut(&token) {
+            link.offered = Some(ours);
+        }
+        Ok(agreed)
+    }
+
+    /// The adapters of a link that comes up; none where none were agreed on.
+    pub(crate) fn adapters(&self, link: &Link, peer: usize, agreed: &Agreed) -> Option<Box<Adapters>> {
+        let compressed = agreed.stack.has("adoc").then(Compressed::new);
+        let most = agreed.stack.streams().filter(|most| *most > 1);
+        let striped = most.and_then(|most| {
+            let congestion = if by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
+            let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
+            let networks = if link.dialled.is_some() { self.networks(link, peer) } else { Vec::new() };
+            Striped::new(self.now, [known, most], congestion, networks).ok()
+        });
+        (compressed.is_some() || striped.is_some()).then(|| Box::new(Adapters { compressed, striped }))
+    }
+}
+
+/// What both ends do.
+fn agreed(link: &Link, ours: &StackOffer, theirs: Option<&StackOffer>) -> Result<Agreed, String> {
+    let plain = if link.channel.is_encrypted() { "tls/tcp" } else { "tcp" };
+    let plain =
+        StackOffer { stack: plain.to_owned(), strict: false, known: Default::default(), by_loss: false, networks: 1 };
+    let theirs = match theirs {
+        Some(theirs) => read(theirs).or_else(|why| if theirs.strict { Err(why) } else { read(&plain) })?,
+        None => read(&plain)?,
+    };
+    let agreed = agree(&read(ours)?, &theirs).map_err(|refusal| refusal.to_string())?;
+    if agreed.stack.has("tls") != link.channel.is_encrypted() {
+        let has = if link.channel.is_encrypted() {
+            "enciphered: write it with `tls/tcp`"
+        } else {
+            "not enciphered: write it without `tls`"
+        };
+        return Err(format!("`{}` was written for a link that is {has}", agreed.stack));
+    }
+    Ok(agreed)
+}
+
+/// An offer of the wire.
+fn read(offer: &StackOffer) -> Result<Offer, String> {
+    let stack: Stack = offer.stack.parse().map_err(|error| format!("{error}"))?;
+    let versions =
+        |(name, [oldest, newest]): (&String, &[u16; 2])| (name.clone(), Versions { oldest: *oldest, newest: *newest });
+    Ok(Offer { stack, strict: offer.strict, known: offer.known.iter().map(versions).collect() })
+}
+
+/// Whether the kernel slows a connection down where packets are lost, as all do but BBR.
+fn by_loss(channel: &Channel) -> bool {
+    let name = rustix::net::sockopt::tcp_congestion(channel);
+    name.is_ok_and(|name| Congestion::of(&name) == Congestion::ByLoss)
+}
