@@ -436,6 +436,11 @@ impl Consumer {
         what != want::NOTHING && self.take_want(dir, what)
     }
 
+    /// Whether a writer waits for space, or did when it was looked at last.
+    pub fn is_wanted(&self, dir: &Direction) -> bool {
+        dir.wake.want.load(Ordering::SeqCst) != want::NOTHING
+    }
+
     #[cold]
     fn take_want(&self, dir: &Direction, what: u32) -> bool {
         let size = 1u64 << (dir.w.block.load(Ordering::Relaxed) & 0x1f);

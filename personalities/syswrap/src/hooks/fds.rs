@@ -493,7 +493,8 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
                 registration::tell_wake(&*s);
-                return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
+                let is_shut = told == Shut::Half || view(&s, fd).is_some_and(|v| v.end_waits_for_room());
+                return result.set(Some(if is_shut { 0 } else { fail(Errno::NOTCONN) }));
             }
         }
         let mut mute = false;
@@ -508,7 +509,9 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
         // The end of the stream comes behind what the peer may just be putting back into its queue.
         let done = io::send::in_order(&s, fd, real);
-        result.set(Some(done));
+        // To the kernel both ends are shut, for it has no more than doorbells in front of the peer's.
+        let waits = || errno() == libc::ENOTCONN && view(&s, fd).is_some_and(|v| v.end_waits_for_room());
+        result.set(Some(if done != 0 && waits() { 0 } else { done }));
         if mute
             && done != 0
             && let Some(v) = view(&s, fd)
