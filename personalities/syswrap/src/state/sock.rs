@@ -128,6 +128,8 @@ pub(crate) struct Sock {
     /// How often the kernel reported anything for it through an event set; the same for room to write.
     pub(crate) kernel_moves: AtomicU32,
     pub(crate) kernel_room: AtomicU32,
+    /// Bytes that the kernel had received for it when that was last so.
+    pub(crate) kernel_bytes: AtomicU64,
     /// The offer this end has out: its place plus one, turn, when, and how often it was looked for an answer.
     pub(crate) offer: AtomicU32,
     pub(crate) offer_turn: AtomicU64,
@@ -282,6 +284,7 @@ impl Sock {
             field.store(0, Ordering::Relaxed);
         }
         self.bytes.store(0, Ordering::Relaxed);
+        self.kernel_bytes.store(0, Ordering::Relaxed);
         self.index.store(index, Ordering::Relaxed);
         self.fd.store(fd, Ordering::Relaxed);
         self.next_try.store(process::first_try(), Ordering::Relaxed);

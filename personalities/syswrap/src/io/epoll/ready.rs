@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLRDHUP, epoll_event};
 use madrigal_drivers::shm::layout::{SEALED, state};
 use madrigal_report::Reason;
-use madrigal_sys::raw;
+use madrigal_sys::{raw, tcp};
 
 use super::{ENDED, READABLE, URGENT, WRITABLE};
 use crate::lifecycle::leave::finish_sending;
@@ -49,13 +49,26 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
 }
 
 fn stamps(s: &Sock, fd: c_int) -> Stamps {
-    let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::Relaxed)) | 1 << 47;
-    let kernel = (by_kernel(&s.kernel_moves), by_kernel(&s.kernel_room));
+    const BY_KERNEL: u64 = 1 << 47;
+    let by_kernel =
+        |moves: &AtomicU32, ring: u64| (u64::from(moves.load(Ordering::Relaxed)) + ring) % BY_KERNEL | BY_KERNEL;
     let tail = view(s, fd).map_or(SEALED, |v| View::<Socket<'_>>::CONSUMER.tail(v.inn, Ordering::Acquire));
+    let (carried, refusals) = (tail & !SEALED, u64::from(s.session.refusals.load(Ordering::Relaxed)));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
-    let into = if ring { tail & ((1 << 47) - 1) } else { kernel.0 };
-    let refusals = || u64::from(s.session.refusals.load(Ordering::Relaxed));
-    Stamps { bytes: (into, if s.session.tx() == phase::RING { refusals() } else { kernel.1 }), kernel }
+    // What a ring has carried since the last look counts behind its end, too: the kernel knows nothing of that.
+    let into = if ring { carried % BY_KERNEL } else { by_kernel(&s.kernel_moves, carried) };
+    let out = if s.session.tx() == phase::RING { refusals } else { by_kernel(&s.kernel_room, refusals) };
+    Stamps { bytes: (into, out), kernel: (by_kernel(&s.kernel_moves, 0), by_kernel(&s.kernel_room, 0)) }
+}
+
+/// Whether bytes have come by the kernel since this was last asked. When the kernel tells of some that were read before, it tells of no
+/// bytes, and to the program it is an edge all the same.
+pub(super) fn bytes_came(s: &Sock, fd: c_int) -> bool {
+    if s.session.rx() == phase::RING {
+        return false;
+    }
+    let counted = tcp::info(fd).map(|info| info.bytes_received);
+    counted.is_ok_and(|counted| s.kernel_bytes.swap(counted, Ordering::Relaxed) != counted)
 }
 
 /// What epoll(7) would call ready on this socket. `wanted` spares questions nobody asked.

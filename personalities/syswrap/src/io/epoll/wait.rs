@@ -9,7 +9,7 @@ use madrigal_sys::{Errno, fault, time};
 
 use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
-use super::ready::{kernel_readiness, report_of};
+use super::ready::{bytes_came, kernel_readiness, report_of};
 use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
 use super::told::{is_told, put_right};
 use super::{ENDED, READABLE};
@@ -313,7 +313,9 @@ impl<'a> Waiting<'a> {
         // What made it ours the kernel tells once more.
         let edges = if member.has(bit::TOLD) { 0 } else { events };
         member.set_bit(bit::TOLD, false);
-        if edges & (EPOLLIN | EPOLLPRI) as u32 != 0 {
+        let fd = member.fd.load(Ordering::Relaxed);
+        let came = bytes_came(s, fd);
+        if edges & (EPOLLIN | EPOLLPRI) as u32 != 0 || edges != 0 && came {
             s.kernel_moves.fetch_add(1, Ordering::Relaxed);
         }
         if edges & EPOLLOUT as u32 != 0 {
@@ -323,7 +325,6 @@ impl<'a> Waiting<'a> {
             s.session.kernel_events.fetch_or(events & ENDED, Ordering::Relaxed);
         }
         registration::notified(&*self.set, &**s, m);
-        let fd = member.fd.load(Ordering::Relaxed);
         let in_ring = s.mode() == mode::SESSION && matches!(s.session.rx(), phase::READY | phase::RING);
         let Some(v) = view(s, fd).filter(|_| in_ring) else { return };
         let shared = self.set.roll.sleepers.load(Ordering::SeqCst) > 0

@@ -387,7 +387,7 @@ impl SockOf<'_> {
         let by_kernel = |moves: &AtomicU32| u64::from(moves.load(Ordering::SeqCst)) | 1 << 47;
         let (state, tail) = (self.state(), self.state().tail.load(Ordering::SeqCst));
         let kernel = (by_kernel(&state.kernel_moves), by_kernel(&state.kernel_room));
-        Stamps { bytes: (if self.rx() == phase::RING { tail } else { kernel.0 }, kernel.1), kernel }
+        Stamps { bytes: (if self.rx() == phase::RING { tail } else { kernel.0 + tail }, kernel.1), kernel }
     }
 
     /// As `ready::look`.
