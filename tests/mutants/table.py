@@ -452,6 +452,13 @@ MUTANTS = [
     ),
     # --- registrations --------------------------------------------------------------------------------------------------------
     Mutant(
+        "left-behind-hangs-up", "personalities/syswrap/src/lifecycle/close.rs",
+        "        registration::leave_behind(s);\n",
+        "",
+        "a peer's end is told as a hang-up by a set, once this process has closed a socket that its child has",
+        ("semantics gone::killed_then_closed_beside_a_child default",),
+    ),
+    Mutant(
         "ask-not-listed", SYSWRAP + "state/registration/control.rs",
         "    member.ask(event);\n    set.activate_locked(s.id(m), member);\n",
         "    let _ = (set, s, m);\n    member.ask(event);\n",

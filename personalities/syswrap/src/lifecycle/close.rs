@@ -157,6 +157,9 @@ fn drop_descriptor(s: &Sock, fd: c_int, word: Word) -> bool {
 
 /// This process holds the socket no longer.
 fn last_close(s: &Sock, fd: c_int) {
+    if !s.is_sole() {
+        registration::leave_behind(s);
+    }
     registration::drop_members(s);
     if let Some(record) = s.record() {
         record.close();

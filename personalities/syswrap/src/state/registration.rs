@@ -297,6 +297,19 @@ pub(crate) fn is_registered_by<S: Subject>(s: &S, fd: c_int) -> bool {
     used(s).any(|(_, member)| member.fd.load(Ordering::Relaxed) == fd && !member.has(bit::ORPHAN))
 }
 
+/// This process's last descriptor of the socket is closing, and another process has it: the kernel goes on telling of what is registered. Of
+/// a peer that has ended, and reset the kernel's connection, it tells a hang-up.
+pub(crate) fn leave_behind<S: Subject>(s: &S) {
+    if !s.is_gone() || s.end_events() & libc::EPOLLHUP as u32 != 0 {
+        return;
+    }
+    for (_, member) in used(s).filter(|(_, member)| !member.has(bit::ABSENT)) {
+        if let Some(set) = s.set_of(member) {
+            set.roll().leave(member.data.load(Ordering::Relaxed));
+        }
+    }
+}
+
 /// The socket's last descriptor is closing: the kernel drops its registrations.
 pub(crate) fn drop_members<S: Subject>(s: &S) {
     if used(s).next().is_none() {

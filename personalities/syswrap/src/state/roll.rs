@@ -8,6 +8,9 @@ use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 use super::lock::{Blocked, Lock};
 use super::member::{Member, bit};
 
+/// Registrations that are left behind, of which is known what they tell.
+const LEFT: usize = 4;
+
 /// What an event set counts and lists. All-zero: no members.
 #[derive(Default)]
 pub(crate) struct Roll {
@@ -34,6 +37,9 @@ pub(crate) struct Roll {
     pub(crate) tells_gone: AtomicU32,
     /// Members that are lent.
     pub(crate) lent: AtomicU32,
+    /// The data of registrations that are left behind, and how many: this process has closed the socket, and another one has it.
+    left: [AtomicU64; LEFT],
+    left_count: AtomicU32,
     pub(crate) lock: Lock,
 }
 
@@ -41,8 +47,38 @@ impl Roll {
     /// It is a new set's.
     pub(crate) fn begin(&self) {
         let counts = [&self.tcp, &self.ours, &self.sleepers, &self.first, &self.last, &self.length];
-        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone, &self.lent];
+        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone, &self.lent, &self.left_count];
         counts.into_iter().chain(more).for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// A registration is left behind whose socket's peer has ended, which the kernel takes for a reset.
+    pub(crate) fn leave(&self, data: u64) {
+        let _lock = self.lock.lock();
+        let count = self.left_count.load(Ordering::Relaxed);
+        if let Some(place) = self.left.get(count as usize) {
+            place.store(data, Ordering::Relaxed);
+            self.left_count.store(count + 1, Ordering::Release);
+        }
+    }
+
+    /// Whether such a one has this data.
+    pub(crate) fn is_left(&self, data: u64) -> bool {
+        let count = self.left_count.load(Ordering::Acquire) as usize;
+        count > 0 && self.left.iter().take(count).any(|left| left.load(Ordering::Relaxed) == data)
+    }
+
+    /// Something else is registered with this data.
+    pub(crate) fn is_used_again(&self, data: u64) {
+        if !self.is_left(data) {
+            return;
+        }
+        let _lock = self.lock.lock();
+        let count = self.left_count.load(Ordering::Relaxed);
+        let all = self.left.get(..count as usize).unwrap_or_default();
+        if let (Some(place), Some(last)) = (all.iter().find(|left| left.load(Ordering::Relaxed) == data), all.last()) {
+            place.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.left_count.store(count - 1, Ordering::Release);
+        }
     }
 
     /// Puts a member on the active list, behind a change of it that no look may come between. The change says false: not this one.

@@ -28,6 +28,8 @@ crate::checks![
     edge_added_when_readable,
     edge_reported_to_one_thread,
     shutdown_of_broken_is_an_edge,
+    bytes_of_a_ring_are_an_edge_behind_its_end,
+    bytes_that_were_read_are_an_edge,
 ];
 
 fn edge_once_per_arrival() {
@@ -391,5 +393,55 @@ fn shutdown_of_broken_is_an_edge() {
             assert_eq!(net::shutdown(&c, libc::SHUT_WR), Err(libc::ENOTCONN));
             assert_eq!(set.wait(4, 0), [(1, asked | EPOLLHUP)]);
         }
+    }
+}
+
+/// The last look was before the connection moved to a ring, the next one is behind the ring's end: what went by it in between is an edge.
+fn bytes_of_a_ring_are_an_edge_behind_its_end() {
+    let (_keep, pipe) = net::pipe();
+    for rounds in 0..60 {
+        let p = Pair::fresh();
+        let set = Set::new();
+        set.add(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 7);
+        for _ in 0..rounds {
+            send_all(&p.c, &[b'x'; 100]);
+            recv_exact(&p.s, 100);
+            send_all(&p.s, &[b'y'; 100]);
+            recv_exact(&p.c, 100);
+        }
+        send_all(&p.c, b"12");
+        assert_eq!(set.wait(4, 0), [(7, EPOLLIN | EPOLLOUT)], "{rounds} rounds");
+        recv_exact(&p.s, 2);
+        send_all(&p.c, b"3");
+        recv_exact(&p.s, 1);
+        // Its end leaves the rings.
+        net::set_nonblocking(&p.c, true);
+        assert_eq!(net::splice_with(&p.c, &pipe, 1, libc::SPLICE_F_NONBLOCK), Err(libc::EAGAIN));
+        assert_eq!(set.wait(4, 0), [(7, EPOLLOUT)], "{rounds} rounds");
+    }
+}
+
+/// Bytes come and are read before anybody waits: that was an edge, whichever way they came, and what is ready then is told.
+fn bytes_that_were_read_are_an_edge() {
+    for rounds in 0..60 {
+        let p = Pair::fresh();
+        let set = Set::new();
+        // By the kernel, while the other direction has moved.
+        let sends = |bytes: &[u8]| assert_eq!(net::send_by_kernel(&p.c, bytes), Ok(bytes.len()));
+        for _ in 0..rounds {
+            send_all(&p.c, &[b'x'; 3000]);
+            recv_exact(&p.s, 3000);
+            send_all(&p.s, &[b'y'; 3000]);
+            recv_exact(&p.c, 3000);
+        }
+        sends(b"12");
+        set.add(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 7);
+        assert_eq!(set.wait(4, 0), [(7, EPOLLIN | EPOLLOUT)], "{rounds} rounds");
+        for unread in [3, 1, 1] {
+            sends(b"3");
+            recv_exact(&p.s, unread);
+            assert_eq!(set.wait(4, 0), [(7, EPOLLOUT)], "{rounds} rounds");
+        }
+        assert_eq!(set.wait(4, 0), [], "{rounds} rounds");
     }
 }

@@ -21,6 +21,8 @@ crate::checks![
     killed_behind_doorbells,
     killed_then_held_back,
     killed_then_shut,
+    killed_in_a_long_send_then_shut,
+    killed_then_closed_beside_a_child,
     killed_then_named,
     killed_then_forked,
     killed_then_files,
@@ -65,6 +67,59 @@ pub(crate) fn end(pid: i32) {
     net::wait(pid);
     // More than a tick of the kernel's clock, for which a peer is believed to live (docs/limits.md).
     net::sleep_ms(20);
+}
+
+/// More than a receiver takes: the end waits behind it, and until then the connection can be shut again and again.
+fn killed_in_a_long_send_then_shut() {
+    let (fd, pid) = victim(|_| {});
+    end(pid);
+    assert_eq!([(); 2].map(|()| shutdown(&fd, SHUT_WR)), [Ok(()), Err(ENOTCONN)], "nothing is unread");
+    // With a doorbell unread.
+    let (port, tell) = net::pipe();
+    let pid = net::fork(|| {
+        let fd = pair::client_told_by(&port);
+        pair::warm_client(&fd);
+        recv_exact(&fd, 1);
+        send_all(&fd, &vec![7; 16 << 20]);
+        0
+    });
+    let (listener, addr) = net::listener(pair::loopback());
+    pair::tell_port(&tell, addr);
+    let fd = net::accept(&listener, 0).unwrap();
+    pair::warm_server(&fd);
+    net::sleep_ms(50);
+    send_all(&fd, b"?");
+    // Until it is stuck.
+    let mut before = 0;
+    while net::readable(&fd) > before || before == 0 {
+        before = net::readable(&fd);
+        net::sleep_ms(50);
+    }
+    end(pid);
+    assert_eq!([(); 3].map(|()| shutdown(&fd, SHUT_WR)), [Ok(()); 3]);
+    while matches!(read(&fd, &mut [0; 65_536]), Ok(1..)) {}
+    net::sleep_ms(20);
+    assert_eq!(shutdown(&fd, SHUT_WR), Err(ENOTCONN));
+}
+
+/// Closed here, and open in a child: the registration is told of as TCP would, and no longer than the child has it.
+fn killed_then_closed_beside_a_child() {
+    let (fd, pid) = rung();
+    net::wait(pid);
+    assert_eq!(poll(&fd, ALL, 1000), END);
+    let set = Set::new();
+    set.add(&fd, libc::EPOLLIN, 1);
+    let (wait, go) = net::pipe();
+    let child = net::fork(|| {
+        let _ = net::read(&wait, &mut [0; 1]);
+        0
+    });
+    drop(fd);
+    assert_eq!(set.wait(4, 0), [(1, libc::EPOLLIN)]);
+    assert_eq!(set.wait(4, -1), [(1, libc::EPOLLIN)]);
+    net::write(&go, b"g").unwrap();
+    net::wait(child);
+    assert_eq!(set.wait(4, 20), []);
 }
 
 /// One more send is taken, and only the next one breaks: nothing of it is a byte that the peer left unread.

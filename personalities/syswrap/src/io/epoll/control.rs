@@ -21,6 +21,9 @@ pub(crate) fn control(
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let set = sets::enter(epfd);
+    if let (Some(set), Some(event), true) = (&set, event, op != EPOLL_CTL_DEL) {
+        set.roll.is_used_again(event.u64);
+    }
     if let Some(s) = sock::enter(fd) {
         let watched =
             || op == EPOLL_CTL_ADD && set.as_ref().is_some_and(|set| set.roll.watched.load(Ordering::SeqCst) != 0);

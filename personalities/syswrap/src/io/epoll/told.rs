@@ -51,12 +51,20 @@ fn put_plain_right(set: &Set, event: epoll_event, tells_gone: u32) -> (epoll_eve
     // Of a set that others have nobody knows of which ends it was told.
     let may_be_gone = tells_gone > 1 || event.events & ENDED != 0;
     let gone = || registration::gone_with(set, event.u64);
-    let Some((s, m)) = may_be_gone.then(gone).flatten() else { return (whole(set, event), None) };
+    let Some((s, m)) = may_be_gone.then(gone).flatten() else {
+        return if set.roll.is_left(event.u64) { without_reset(event) } else { (whole(set, event), None) };
+    };
     let member = &s.members[m];
     match shown_of(&s, member, asked_with(member, event.events)) {
         0 => (event, Some(None)),
         events => (epoll_event { events, ..event }, None),
     }
+}
+
+/// An event of a registration that is left behind: its peer has ended, and not reset the connection as the kernel says.
+fn without_reset(event: epoll_event) -> (epoll_event, Named) {
+    let events = event.events & !(EPOLLERR | EPOLLHUP) as u32;
+    (epoll_event { events, ..event }, if events == 0 { Some(None) } else { None })
 }
 
 /// An event that tells of more than the end of a stream that was told before: all there is to tell comes with it.
