@@ -493,8 +493,7 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
                 registration::tell_wake(&*s);
-                let is_shut = told == Shut::Half || view(&s, fd).is_some_and(|v| v.end_waits_for_room());
-                return result.set(Some(if is_shut { 0 } else { fail(Errno::NOTCONN) }));
+                return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }
         let mut mute = false;

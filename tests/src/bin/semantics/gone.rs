@@ -74,32 +74,31 @@ fn killed_in_a_long_send_then_shut() {
     let (fd, pid) = victim(|_| {});
     end(pid);
     assert_eq!([(); 2].map(|()| shutdown(&fd, SHUT_WR)), [Ok(()), Err(ENOTCONN)], "nothing is unread");
-    // With a doorbell unread.
-    let (port, tell) = net::pipe();
-    let pid = net::fork(|| {
-        let fd = pair::client_told_by(&port);
-        pair::warm_client(&fd);
-        recv_exact(&fd, 1);
-        send_all(&fd, &vec![7; 16 << 20]);
-        0
-    });
-    let (listener, addr) = net::listener(pair::loopback());
-    pair::tell_port(&tell, addr);
-    let fd = net::accept(&listener, 0).unwrap();
-    pair::warm_server(&fd);
-    net::sleep_ms(50);
-    send_all(&fd, b"?");
-    // Until it is stuck.
-    let mut before = 0;
-    while net::readable(&fd) > before || before == 0 {
-        before = net::readable(&fd);
+    for unread in [&b""[..], b"never read"] {
+        let (port, tell) = net::pipe();
+        let pid = net::fork(|| {
+            let fd = pair::client_told_by(&port);
+            pair::warm_client(&fd);
+            recv_exact(&fd, 1);
+            send_all(&fd, &vec![7; 5 << 20]);
+            0
+        });
+        let (listener, addr) = net::listener(pair::loopback());
+        pair::tell_port(&tell, addr);
+        let fd = net::accept(&listener, 0).unwrap();
+        pair::warm_server(&fd);
         net::sleep_ms(50);
+        send_all(&fd, b"?");
+        // Until it is stuck.
+        net::sleep_ms(300);
+        send_all(&fd, unread);
+        end(pid);
+        let told = [(); 3].map(|()| shutdown(&fd, SHUT_WR));
+        assert_eq!(told, [if unread.is_empty() { Ok(()) } else { Err(ENOTCONN) }; 3]);
+        while matches!(read(&fd, &mut [0; 65_536]), Ok(1..)) {}
+        net::sleep_ms(20);
+        assert_eq!(shutdown(&fd, SHUT_WR), Err(ENOTCONN));
     }
-    end(pid);
-    assert_eq!([(); 3].map(|()| shutdown(&fd, SHUT_WR)), [Ok(()); 3]);
-    while matches!(read(&fd, &mut [0; 65_536]), Ok(1..)) {}
-    net::sleep_ms(20);
-    assert_eq!(shutdown(&fd, SHUT_WR), Err(ENOTCONN));
 }
 
 /// Closed here, and open in a child: the registration is told of as TCP would, and no longer than the child has it.

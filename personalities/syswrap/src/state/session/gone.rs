@@ -234,9 +234,11 @@ impl Session {
 // --- how it is learnt ---------------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
-    /// Whether TCP would not have come to the peer's end yet: it had more to send than there is room for, and the end waits behind that.
+    /// Whether TCP would not have come to the end of a peer that did not reset the connection: it had more to send than there is room for,
+    /// and the end waits behind that.
     pub(crate) fn end_waits_for_room(&self) -> bool {
-        Self::CONSUMER.waiting(self.inn) > 0 && Self::CONSUMER.is_wanted(self.inn)
+        let is_reset = self.s.is_gone() || self.s.kernel_events.load(Ordering::Relaxed) & ERROR != 0;
+        !is_reset && Self::CONSUMER.waiting(self.inn) > 0 && Self::CONSUMER.is_wanted(self.inn)
     }
 
     /// A send of `n` bytes that the program wants held back, to a peer that has ended: whether the kernel would not have sent them yet, so
