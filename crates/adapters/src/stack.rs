@@ -65,6 +65,9 @@ pub enum StackError {
     /// Compression below encryption.
     #[error("`adoc` below `tls`: what is enciphered cannot be compressed; write `adoc/tls`")]
     CompressedCipher,
+    /// One handshake for all streams, where each has its own.
+    #[error("each connection of a link is enciphered for itself: write `stripe(N)/tls`")]
+    EncipheredOnce,
     /// Compression below the spreading.
     #[error(
         "`adoc` below `stripe`: it compresses bytes in order, which a stripe's streams do not have; write `adoc/stripe(N)`"
@@ -138,9 +141,15 @@ impl Stack {
     }
 
     /// Whether `tls` stands above `stripe`: one handshake for all streams.
-    pub fn is_enciphered_once(&self) -> bool {
+    fn is_enciphered_once(&self) -> bool {
         let place = |name: &str| self.0.iter().position(|element| element.name() == name);
         place("tls").zip(place("stripe")).is_some_and(|(tls, stripe)| tls < stripe)
+    }
+
+    /// The stack of a link whose streams are enciphered each by itself, as text.
+    pub fn of_link(text: &str) -> Result<Self, StackError> {
+        let stack: Self = text.parse()?;
+        if stack.is_enciphered_once() { Err(StackError::EncipheredOnce) } else { Ok(stack) }
     }
 
     /// The element of that name.

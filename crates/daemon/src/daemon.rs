@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 
+use madrigal_adapters::stack::Stack;
 use madrigal_identity::Credentials;
 use madrigal_sys::process;
 use madrigal_sys::time::now_ns;
@@ -53,6 +54,8 @@ const LINK_READ: usize = 192 << 10;
 pub struct Daemon {
     pub(crate) grid: Grid,
     pub(crate) source: Source,
+    /// What links are made of for which no rule says it.
+    pub(crate) stack: Option<Stack>,
     /// The certificate and key of this host, or why it has none.
     pub(crate) credentials: Result<Credentials, String>,
     /// The index of this host in the grid.
@@ -139,6 +142,7 @@ impl Daemon {
         let mut daemon = Self {
             grid,
             source: Source::default(),
+            stack: None,
             credentials,
             own_index,
             instance: process::random(),

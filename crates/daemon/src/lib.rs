@@ -47,6 +47,7 @@ pub use control::status::{
 pub use daemon::Daemon;
 pub use local::connection::ConnectionStatus;
 pub use local::hosts::HostsFile;
+pub use madrigal_adapters::stack::Stack;
 pub use madrigal_document::FileError;
 pub use madrigal_selector::route::Figures;
 pub use start::StartError;

@@ -48,6 +48,9 @@ pub(crate) fn up(args: &Up) -> i32 {
     match Daemon::new(grid, &host, credentials(&dir, &host), runtime.clone()) {
         Ok(mut daemon) => {
             daemon.reads(&file);
+            if let Some(stack) = args.stack.clone() {
+                daemon.makes_links_of(stack);
+            }
             if args.foreground { ended(daemon.run()) } else { detach(daemon, &runtime, &host) }
         }
         Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),

@@ -74,12 +74,7 @@ impl Grid {
 }
 
 fn stack(value: &Value<'_>) -> Result<Stack, FileError> {
-    let stack: Stack = value.text()?.parse().map_err(|error| value.error(format!("{error}")))?;
-    if stack.is_enciphered_once() {
-        let wrong = "each connection of a link is enciphered for itself: write `stripe(N)/tls`";
-        return Err(value.error(wrong));
-    }
-    Ok(stack)
+    Stack::of_link(value.text()?).map_err(|error| value.error(error.to_string()))
 }
 
 fn connections(value: &Value<'_>) -> Result<u8, FileError> {

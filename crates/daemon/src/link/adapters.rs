@@ -36,9 +36,9 @@ impl Adapters {
         }
     }
 
-    /// Bits a second that its connections were seen to carry, where there are several.
+    /// Bits a second that its connections carry together, where there are several.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.striped.as_ref().map(|striped| striped.rate().saturating_mul(8)).filter(|rate| *rate > 0)
+        self.striped.as_ref().filter(|striped| striped.further() > 0).map(Striped::rate).filter(|rate| *rate > 0)
     }
 
     /// The network takes so many bits a second.

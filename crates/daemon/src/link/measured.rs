@@ -11,6 +11,7 @@ const ENOUGH: u64 = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Measured {
     pub(crate) figures: Figures,
+    carried: Carried,
     /// The stream that measures the rate, and the bytes that it has still to carry.
     pub(crate) probe: Option<(StreamId, usize)>,
     pub(crate) probed: bool,
@@ -33,10 +34,33 @@ impl Measured {
         if counts.bytes_acked < ENOUGH {
             return;
         }
-        let now = counts.delivery_rate.saturating_mul(8);
-        let before = figures.rate.unwrap_or(0);
-        // Where the application limited the rate, it is a lower bound only.
-        let rate = if counts.rate_is_of_the_program() { before.max(now) } else { now.max(before - before / 50) };
-        figures.rate = Some(rate).filter(|rate| *rate > 0);
+        let first = Some(counts.delivery_rate.saturating_mul(8)).filter(|rate| *rate > 0);
+        figures.rate = self.carried.update(counts, figures.rate.or(first));
+    }
+}
+
+/// What one connection carries, from the kernel's counters of two moments. Its own estimate (`delivery_rate`) is of one round trip, and
+/// several times too high where acknowledgements come in a row.
+#[derive(Default)]
+pub(crate) struct Carried {
+    before: Option<tcp::Info>,
+}
+
+impl Carried {
+    /// Bits a second, with what was `known` before. What there was to send is a lower bound only, if it was less than could have gone.
+    pub(crate) fn update(&mut self, now: tcp::Info, known: Option<u64>) -> Option<u64> {
+        let Some(before) = self.before.replace(now) else { return known };
+        let bytes = now.bytes_acked.saturating_sub(before.bytes_acked);
+        let busy = now.busy_times()[0].saturating_sub(before.busy_times()[0]);
+        if bytes < ENOUGH / 4 || busy == 0 {
+            return known;
+        }
+        let seen = u64::try_from(u128::from(bytes) * 8_000_000 / u128::from(busy)).unwrap_or(u64::MAX);
+        let was_full = now.notsent_bytes > 0 || !now.rate_is_of_the_program();
+        Some(match known {
+            None => seen,
+            Some(known) if was_full => known / 2 + seen / 2,
+            Some(known) => known.max(seen),
+        })
     }
 }

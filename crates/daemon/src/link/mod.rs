@@ -233,8 +233,8 @@ impl Link {
             counts.is_some_and(|counts| counts.retransmits >= STUCK_RETRANSMITS && counts.bytes_acked < YOUNG.1);
         if let Stage::Up(up) = &mut self.stage {
             up.measured.update(counts, up.mux.shortest_round_trip());
-            up.measured.figures.rate =
-                up.measured.figures.rate.max(up.adapters.as_ref().and_then(|adapters| adapters.rate()));
+            let all = up.adapters.as_ref().and_then(|adapters| adapters.rate());
+            up.measured.figures.rate = all.or(up.measured.figures.rate);
             if let (Some(adapters), Some(rate)) = (&mut up.adapters, up.measured.figures.rate) {
                 adapters.set_rate(rate);
             }

@@ -24,6 +24,11 @@ use crate::wire::{Hello, StackOffer};
 const FAR: u32 = 1000;
 
 impl Daemon {
+    /// What links are made of for which no rule says it.
+    pub fn makes_links_of(&mut self, stack: Stack) {
+        self.stack = Some(stack);
+    }
+
     /// What the greeting of a connection that we dialled offers: whatever this end can do, if no rule says it. Nothing where it joins a link.
     pub(crate) fn stack_offer(&self, link: &Link) -> Option<StackOffer> {
         let (peer, _) = link.dialled.filter(|_| link.joins.is_none())?;
@@ -47,7 +52,7 @@ impl Daemon {
     fn stack_wanted(&self, link: &Link, peer: usize, (adoc, stripe): (bool, bool)) -> StackOffer {
         let is_tcp = tcp::info(link.channel.as_fd().as_raw_fd()).is_ok();
         let most = self.grid.most_connections(peer).unwrap_or(MOST_STREAMS).min(MOST_STREAMS);
-        let typed = self.grid.stack(peer);
+        let typed = self.grid.stack(peer).or(self.stack.as_ref());
         let mut elements = match typed {
             Some(stack) => stack.elements().to_vec(),
             None => {

@@ -9,6 +9,7 @@ use madrigal_adapters::stripe::count::{Congestion, StreamCount, StreamSample};
 use madrigal_adapters::stripe::{AddError, Limits, Stripe};
 use madrigal_sys::tcp;
 
+use crate::link::measured::Carried;
 use crate::poll::Token;
 use crate::units::SECOND;
 
@@ -91,9 +92,9 @@ impl Striped {
         [(ONLY, own)].into_iter().chain(further).collect()
     }
 
-    /// Bytes a second that they have been seen to carry together.
+    /// Bits a second that they carry together.
     pub(crate) fn rate(&self) -> u64 {
-        self.stripe.rate()
+        self.counted.values().filter_map(|counted| counted.rate).fold(0, u64::saturating_add)
     }
 
     /// When [`Self::handle_time`] is due.
@@ -183,7 +184,7 @@ impl Striped {
         let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
         for (lane, info) in infos {
-            let counted = self.counted.entry(lane).or_insert(Counted { info, at: now, sent: 0, resent: 0 });
+            let counted = self.counted.entry(lane).or_insert_with(|| Counted::new(info, now));
             let mut sample = counted.sample(now, info);
             if has_more {
                 (sample.app_limited, sample.unsent) = (false, sample.unsent.max(1));
@@ -257,6 +258,9 @@ impl Striped {
 struct Counted {
     info: tcp::Info,
     at: u64,
+    carried: Carried,
+    /// Bits a second.
+    rate: Option<u64>,
     /// Bytes sent, and sent again, lately: a look counts a 64th less with every further one. Losses are so rare that most looks see
     /// none.
     sent: u64,
@@ -264,8 +268,13 @@ struct Counted {
 }
 
 impl Counted {
+    fn new(info: tcp::Info, at: u64) -> Self {
+        Self { info, at, carried: Carried::default(), rate: None, sent: 0, resent: 0 }
+    }
+
     /// What came since the last look.
     fn sample(&mut self, at: u64, now: tcp::Info) -> StreamSample {
+        self.rate = self.carried.update(now, self.rate);
         let before = std::mem::replace(&mut self.info, now);
         let time = at.saturating_sub(std::mem::replace(&mut self.at, at));
         let acknowledged = u128::from(now.bytes_acked.saturating_sub(before.bytes_acked)) * u128::from(SECOND);

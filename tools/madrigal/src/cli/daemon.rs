@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use madrigal_daemon::Stack;
 
 const UP_HELP: &str = "One daemon per host and user, without root, on one port (7780, or as the file says). It connects to the daemons of all
 other hosts of the grid; where only the other one can open a connection, that one does, and where neither can, a relay carries streams.
@@ -27,6 +28,9 @@ pub(crate) struct Up {
     /// Which of its hosts this one is; without it the one with this host's name, or that its certificate names
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Option<String>,
+    /// What links are made of for which no rule of the grid says it, such as stripe(4)/tls/tcp; docs/adapters.md
+    #[arg(long, value_name = "STACK", value_parser = Stack::of_link)]
+    pub(crate) stack: Option<Stack>,
     /// Stay in the foreground, and say on standard error what happens
     #[arg(long)]
     pub(crate) foreground: bool,
