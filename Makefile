@@ -32,6 +32,7 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@ln -sf libmadrigal_syswrap.so $(RELEASE)/libmadrigal-syswrap.so
 	@ln -sf libmadrigal_ofi.so $(RELEASE)/libmadrigal-fi.so
 	@personalities/capi/link $(RELEASE)/libmadrigal_capi.a $(RELEASE)/libmadrigal.so.0
+	@personalities/classic/link $(RELEASE)
 
 test: setup build ## run every test; at the end: passed, failed, skipped, and why
 	tests/all
@@ -80,21 +81,26 @@ install: $(RELEASE)/madrigal install-c ## install below PREFIX (and DESTDIR): wh
 	$(RELEASE)/madrigal completions bash > $(SHARE)/bash-completion/completions/madrigal
 	$(RELEASE)/madrigal completions zsh > $(SHARE)/zsh/site-functions/_madrigal
 
-$(RELEASE)/madrigal $(RELEASE)/libmadrigal.so.0:
+$(RELEASE)/madrigal $(RELEASE)/libmadrigal.so.0 $(RELEASE)/libmadrigal-classic.so.0:
 	$(MAKE) build
 
-install-c: $(RELEASE)/libmadrigal.so.0 ## install only what programs in C need: library, header, pkg-config, manual page
+install-c: $(RELEASE)/libmadrigal.so.0 $(RELEASE)/libmadrigal-classic.so.0 ## install only what programs in C need: library, header, pkg-config, manual page
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_FOR_C))
 	install -m 755 $(RELEASE)/libmadrigal.so.0 $(LIB)/libmadrigal.so.0
 	ln -sf libmadrigal.so.0 $(LIB)/libmadrigal.so
 	install -m 644 personalities/capi/include/madrigal.h $(INCLUDE)/madrigal.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' personalities/capi/madrigal.pc.in > $(LIB)/pkgconfig/madrigal.pc
+	install -m 755 $(RELEASE)/libmadrigal-classic.so.0 $(LIB)/libmadrigal-classic.so.0
+	ln -sf libmadrigal-classic.so.0 $(LIB)/libmadrigal-classic.so
+	install -m 644 personalities/classic/include/madeleine.h personalities/classic/include/fm.h $(INCLUDE)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' personalities/classic/madrigal-classic.pc.in > $(LIB)/pkgconfig/madrigal-classic.pc
 	install -m 644 docs/man/madrigal.3 $(SHARE)/man/man3/madrigal.3
 
 uninstall: ## remove what install put there, and folders that are empty then
 	rm -f $(BIN)/madrigal $(LIB)/libmadrigal-syswrap.so $(LIB)/libfabric/libmadrigal-fi.so $(SHARE)/man/man1/madrigal.1 $(SHARE)/man/man1/madrigal-*.1
 	rm -f $(SHARE)/systemd/user/madrigal.service $(SHARE)/bash-completion/completions/madrigal $(SHARE)/zsh/site-functions/_madrigal
 	rm -f $(LIB)/libmadrigal.so $(LIB)/libmadrigal.so.0 $(INCLUDE)/madrigal.h $(LIB)/pkgconfig/madrigal.pc $(SHARE)/man/man3/madrigal.3
+	rm -f $(LIB)/libmadrigal-classic.so $(LIB)/libmadrigal-classic.so.0 $(INCLUDE)/madeleine.h $(INCLUDE)/fm.h $(LIB)/pkgconfig/madrigal-classic.pc
 	-@cd $(DESTDIR)$(PREFIX) && for folder in $(INSTALLED_IN) $(INSTALLED_FOR_C); do \
 		test ! -d $$folder || rmdir -p --ignore-fail-on-non-empty $$folder; done
 

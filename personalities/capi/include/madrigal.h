@@ -525,6 +525,20 @@ int mdg_circuit_join(mdg_circuit circuit,
                      size_t count);
 
 /**
+ * Joins the group of all processes that one launcher started: mpiexec of MPICH or of an MPI made from it, or `madrigal run`. Each of them
+ * calls this once, and waits for the others, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end). The ranks are the launcher's; how
+ * many there are goes into *size, which may be NULL. A process that nobody launched is a group of one. A program that uses an MPI, too, brings
+ * addresses to all by that instead (mdg_circuit_join()), for a launcher answers one library; so does one that was started by PMIx alone
+ * (Open MPI's mpirun). The launcher's barrier is not turned back: after MDG_ETIMEDOUT the job is best ended.
+ *
+ * Returns this node's rank, or MDG_EUNUSABLE (the launcher's answer, in the text), MDG_ETIMEDOUT, MDG_ELOST (the launcher is gone),
+ * MDG_EBUSY (the launcher was asked before, or the Circuit has joined), MDG_EINVAL, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+ */
+int mdg_circuit_world(mdg_circuit circuit,
+                      int64_t timeout_ns,
+                      int *size);
+
+/**
  * Begins a message to the node of rank `to`; its handle goes into *packing. Without MDG_TAGS `tag` is 0. Nothing is sent before
  * mdg_end_packing(); mdg_close() of the handle sends nothing. Messages may be packed in several threads. Does not block.
  *

@@ -10,6 +10,7 @@
 //!      |
 //!   runtime  link  doors  dial  op  circuit  sources  watcher  why     the objects
 //!      |
+//!   launched    who else a launcher started
 //!   table       handles: found without a lock, told apart by kind and age
 //!   failure     codes and what is said of them;  fork  a child of fork(2) is found out
 //! ```
@@ -26,6 +27,7 @@ mod dial;
 mod doors;
 mod failure;
 mod fork;
+mod launched;
 mod link;
 mod object;
 mod op;

@@ -1,7 +1,7 @@
 //! The library as programs see it: what it exports, and programs in C and C++ that are built with nothing but what `pkg-config` says of
 //! an installed prefix. Ignored without a compiler.
 //!
-//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6.
+//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P4, P5.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ madrigal_tests::trials![
     has_examples_that_run,
     survives_random_calls,
     compiles_as_cpp,
+    joins_what_a_launcher_started,
+    speaks_madeleine,
+    speaks_fast_messages,
 ];
 
 /// The folder this test was built in: `target/debug/deps/this-test`.
@@ -59,6 +62,7 @@ fn built() -> &'static Path {
         let mut link = Command::new(root().join("personalities/capi/link"));
         need("cc");
         ran(link.arg(target().join("libmadrigal_capi.a")).arg(target().join("libmadrigal.so.0")));
+        ran(Command::new(root().join("personalities/classic/link")).arg(target()));
         target()
     })
 }
@@ -91,7 +95,7 @@ impl Folder {
     /// What a compiler needs to use what is installed.
     fn flags(&self) -> Vec<String> {
         let mut config = Command::new(need("pkg-config"));
-        config.args(["--cflags", "--libs", "madrigal"]).env("PKG_CONFIG_PATH", self.0.join("lib/pkgconfig"));
+        config.args(["--cflags", "--libs", "madrigal-classic"]).env("PKG_CONFIG_PATH", self.0.join("lib/pkgconfig"));
         let said = String::from_utf8(ran(&mut config).stdout).expect("UTF-8");
         said.split_whitespace().map(str::to_owned).collect()
     }
@@ -192,7 +196,16 @@ fn uninstalls_what_it_installs() {
     };
     make("install-c", &folder.0);
     let installed = listed();
-    for file in ["include/madrigal.h", "lib/libmadrigal.so", "lib/libmadrigal.so.0", "lib/pkgconfig/madrigal.pc"] {
+    for file in [
+        "include/madrigal.h",
+        "include/madeleine.h",
+        "include/fm.h",
+        "lib/libmadrigal.so",
+        "lib/libmadrigal.so.0",
+        "lib/libmadrigal-classic.so.0",
+        "lib/pkgconfig/madrigal.pc",
+        "lib/pkgconfig/madrigal-classic.pc",
+    ] {
         assert!(installed.iter().any(|found| found == file), "{file} is not in {installed:?}");
     }
     make("uninstall", &folder.0);
@@ -319,4 +332,74 @@ fn compiles_as_cpp() {
         let program = folder.compile(CPP, name);
         folder.run_again(&program, arguments);
     }
+}
+
+/// The command, which launches jobs.
+fn launcher() -> PathBuf {
+    let command = target().join("madrigal");
+    if !command.exists() {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
+        ran(build.args(["build", "--quiet", "-p", "madrigal-cli", "--target-dir"]).arg(folder).current_dir(root()));
+    }
+    command
+}
+
+/// What so many ranks of a program say, sorted.
+fn job(folder: &Folder, ranks: &str, program: &Path, arguments: &[&str]) -> Vec<String> {
+    let command = launcher();
+    let mut all = vec!["run", "--plain", "-n", ranks, program.to_str().expect("UTF-8")];
+    all.extend_from_slice(arguments);
+    let said = String::from_utf8(ran(&mut folder.command(&command, &all)).stdout).expect("UTF-8");
+    let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn joins_what_a_launcher_started() {
+    let folder = Folder::prefix("world");
+    let program = folder.compile(C, "world");
+    for ranks in ["1", "2", "5"] {
+        let said = job(&folder, ranks, &program, &[]);
+        let all: Vec<_> =
+            (0..ranks.parse().expect("a number")).map(|rank: u32| format!("{rank} of {ranks}: good")).collect();
+        assert_eq!(said, all);
+    }
+    // Nobody launched it.
+    assert_eq!(folder.example("world", &[]), "0 of 1: good\n");
+    // A launcher that says nothing, that goes, that answers nonsense.
+    let said = ran(&mut folder.command(&program, &["launchers"])).stdout;
+    assert_eq!(String::from_utf8_lossy(&said), "good\n");
+}
+
+/// An example of the personalities, whose text is in their guide.
+fn classic_example(folder: &Folder, name: &str) -> PathBuf {
+    let source = root().join(format!("personalities/classic/examples/{name}.c"));
+    let text = std::fs::read_to_string(&source).expect("the example");
+    let guide = std::fs::read_to_string(root().join("docs/personalities.md")).expect("the guide");
+    assert!(guide.contains(&format!("```c\n{text}```\n")), "{name}.c is not in docs/personalities.md as it is");
+    folder.compile_file(C, &source)
+}
+
+fn speaks_madeleine() {
+    let folder = Folder::prefix("madeleine");
+    let ring = classic_example(&folder, "ring");
+    assert_eq!(job(&folder, "4", &ring, &[]), ["4 ranks, and their sum is 6"]);
+    assert_eq!(job(&folder, "1", &ring, &[]), ["1 ranks, and their sum is 0"]);
+    let program = folder.compile(C, "madeleine");
+    for ranks in ["2", "4"] {
+        assert_eq!(job(&folder, ranks, &program, &[]), ["good"]);
+    }
+    folder.compile(CPP, "madeleine");
+}
+
+fn speaks_fast_messages() {
+    let folder = Folder::prefix("fm");
+    let ask = classic_example(&folder, "ask");
+    assert_eq!(job(&folder, "3", &ask, &[]), ["3 squared is 9", "4 squared is 16"]);
+    let program = folder.compile(C, "fm");
+    for ranks in ["2", "4"] {
+        assert_eq!(job(&folder, ranks, &program, &[]), ["good"]);
+    }
+    folder.compile(CPP, "fm");
 }

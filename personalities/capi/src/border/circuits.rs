@@ -13,7 +13,9 @@ use super::types::{mdg_circuit, mdg_packing, mdg_runtime, mdg_unpacking};
 use crate::circuit::{Circuit, Packing, Promise, Unpacking, Wanted};
 use crate::codes::{MDG_EINVAL, MDG_ETIMEDOUT, MDG_OK};
 use crate::failure::Failure;
+use crate::launched;
 use crate::object::{Object, ending, with};
+use crate::runtime::deadline;
 use crate::table::Lane;
 
 /// Bytes of a node's address.
@@ -91,6 +93,32 @@ pub unsafe extern "C" fn mdg_circuit_join(circuit: mdg_circuit, addresses: *cons
         let node = |bytes| NodeAddress::decode(bytes).map_err(Failure::from);
         let nodes = bytes.chunks_exact(MDG_ADDRESS).map(node).collect::<Result<Vec<_>, _>>()?;
         Ok(c_int::try_from(circuit.join(&nodes)?).unwrap_or(c_int::MAX))
+    })
+}
+
+/// Joins the group of all processes that one launcher started: mpiexec of MPICH or of an MPI made from it, or `madrigal run`. Each of them
+/// calls this once, and waits for the others, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end). The ranks are the launcher's; how
+/// many there are goes into *size, which may be NULL. A process that nobody launched is a group of one. A program that uses an MPI, too, brings
+/// addresses to all by that instead (mdg_circuit_join()), for a launcher answers one library; so does one that was started by PMIx alone
+/// (Open MPI's mpirun). The launcher's barrier is not turned back: after MDG_ETIMEDOUT the job is best ended.
+///
+/// Returns this node's rank, or MDG_EUNUSABLE (the launcher's answer, in the text), MDG_ETIMEDOUT, MDG_ELOST (the launcher is gone),
+/// MDG_EBUSY (the launcher was asked before, or the Circuit has joined), MDG_EINVAL, MDG_ESYSTEM, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mdg_circuit_world(circuit: mdg_circuit, timeout_ns: i64, size: *mut c_int) -> c_int {
+    status(|| {
+        let (circuit, place) = (circuit_of(circuit)?, Place::new(size, "`size`").ok());
+        let mut own = circuit.address.encode(MDG_ADDRESS);
+        own.resize(MDG_ADDRESS, 0);
+        let all = launched::exchange(&own, deadline(time(timeout_ns)?))?;
+        let nodes = all.iter().map(|bytes| NodeAddress::decode(bytes).map_err(Failure::from));
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let rank = circuit.join(&nodes)?;
+        if let Some(place) = place {
+            // SAFETY: the program vouches for its pointers.
+            unsafe { place.put(c_int::try_from(nodes.len()).unwrap_or(c_int::MAX)) };
+        }
+        Ok(c_int::try_from(rank).unwrap_or(c_int::MAX))
     })
 }
 
