@@ -138,8 +138,8 @@ impl Daemon {
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
         let now = now_ns();
         let (known_file, problem) = KnownFile::new(runtime.known());
-        let peers = grid.hosts.iter().map(|_| Peer::new(now)).collect();
         let mut daemon = Self {
+            peers: grid.hosts.iter().map(|_| Peer::new(now)).collect(),
             grid,
             source: Source::default(),
             stack: None,
@@ -153,7 +153,6 @@ impl Daemon {
             descriptors: HashMap::new(),
             ports: HashMap::new(),
             links: HashMap::new(),
-            peers,
             dials: HashMap::new(),
             punches: HashMap::new(),
             clients: HashMap::new(),

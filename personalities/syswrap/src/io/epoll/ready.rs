@@ -51,7 +51,7 @@ pub(super) fn would_report(s: &Sock, member: &Member) -> bool {
 fn stamps(s: &Sock, fd: c_int) -> Stamps {
     const BY_KERNEL: u64 = 1 << 47;
     let by_kernel =
-        |moves: &AtomicU32, ring: u64| (u64::from(moves.load(Ordering::Relaxed)) + ring) % BY_KERNEL | BY_KERNEL;
+        |moves: &AtomicU32, ring: u64| ((u64::from(moves.load(Ordering::Relaxed)) + ring) % BY_KERNEL) | BY_KERNEL;
     let tail = view(s, fd).map_or(SEALED, |v| View::<Socket<'_>>::CONSUMER.tail(v.inn, Ordering::Acquire));
     let (carried, refusals) = (tail & !SEALED, u64::from(s.session.refusals.load(Ordering::Relaxed)));
     let ring = s.session.rx() == phase::RING && tail & SEALED == 0;
