@@ -16,10 +16,10 @@ const SINK: &str = "import socket\n\
     s = socket.create_server(('127.0.0.1', 7000)); print('ready', flush=True)\n\
     c, _ = s.accept()\n\
     while c.recv(1 << 20): pass\n";
-/// Sends without end.
-const FLOOD: &str = "import socket, sys\n\
+/// Sends without end what cannot be compressed.
+const FLOOD: &str = "import os, socket, sys\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True)\n\
-    while True: c.sendall(bytes(1 << 20))\n";
+    b = os.urandom(1 << 20)\n    while True: c.sendall(b)\n";
 /// What the kernel counts of the links of a daemon, again and again: bytes sent and bytes that were not.
 const SAMPLES: usize = 40;
 /// What may wait in the kernel, and some more that it takes in one piece.
