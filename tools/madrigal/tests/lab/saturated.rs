@@ -19,7 +19,8 @@ const SINK: &str = "import socket\n\
 /// Sends without end what cannot be compressed.
 const FLOOD: &str = "import os, socket, sys\n\
     c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('ready', flush=True)\n\
-    b = os.urandom(1 << 20)\n    while True: c.sendall(b)\n";
+    b = os.urandom(1 << 20)\n\
+    while True: c.sendall(b)\n";
 /// What the kernel counts of the links of a daemon, again and again: bytes sent and bytes that were not.
 const SAMPLES: usize = 40;
 /// What may wait in the kernel, and some more that it takes in one piece.
