@@ -75,8 +75,8 @@ impl Daemon {
     pub(crate) fn look_for_direct_way(&mut self, peer: usize, relay: Token) {
         let is_forbidden =
             self.grid.rules_for(peer, None).iter().any(|rule| rule.forbid.iter().any(|way| way == "direct"));
-        let known = self.peers.get(peer).is_some_and(|known| known.punch_at <= self.now);
-        if !known || is_forbidden || self.link_to(peer).is_some() || self.punch_with(peer).is_some() {
+        let is_due = self.peers.get(peer).is_some_and(|known| known.punch_at <= self.now);
+        if !is_due || is_forbidden || self.link_to(peer).is_some() || self.punch_with(peer).is_some() {
             return;
         }
         let Some((from, seen)) = self.seen_by(relay).filter(|_| self.punches.len() < MOST) else { return };

@@ -52,13 +52,19 @@ impl Daemon {
     fn stack_wanted(&self, link: &Link, peer: usize, (adoc, stripe): (bool, bool)) -> StackOffer {
         let is_tcp = tcp::info(link.channel.as_fd().as_raw_fd()).is_ok();
         let most = self.grid.most_connections(peer).unwrap_or(MOST_STREAMS).min(MOST_STREAMS);
-        let typed = self.grid.stack(peer).or(self.stack.as_ref());
-        let mut elements = match typed {
-            Some(stack) => stack.elements().to_vec(),
-            None => {
+        let tls = link.channel.is_encrypted().then_some(Element::Tls);
+        let (rule, typed) = (self.grid.stack(peer), self.stack.as_ref());
+        let mut elements: Vec<Element> = match (rule, typed) {
+            (Some(stack), _) => stack.elements().to_vec(),
+            // Of all links: whether each is enciphered the grid says.
+            (None, Some(stack)) => {
+                let adapters = stack.elements().iter().copied();
+                let adapters = adapters.filter(|element| !matches!(element, Element::Tls | Element::Tcp));
+                adapters.chain(tls).chain([Element::Tcp]).collect()
+            }
+            (None, None) => {
                 let adoc = adoc.then_some(Element::Adoc);
                 let stripe = (stripe && most > 1).then_some(Element::Stripe(most));
-                let tls = link.channel.is_encrypted().then_some(Element::Tls);
                 [adoc, stripe, tls, Some(Element::Tcp)].into_iter().flatten().collect()
             }
         };
@@ -69,7 +75,8 @@ impl Daemon {
         let stack = elements.iter().map(Element::to_string).collect::<Vec<_>>().join("/");
         let networks = u8::try_from(self.networks(link, peer).len()).unwrap_or(u8::MAX);
         let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
-        StackOffer { stack, strict: typed.is_some(), known, by_loss: by_loss(&link.channel), networks }
+        let strict = rule.or(typed).is_some();
+        StackOffer { stack, strict, known, by_loss: by_loss(&link.channel), networks }
     }
 
     /// What the two ends of a link do, now that both have said what they want; or why they do nothing together.
