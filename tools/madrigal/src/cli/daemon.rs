@@ -6,7 +6,8 @@ use clap::Args;
 use madrigal_daemon::Stack;
 
 const UP_HELP: &str = "One daemon per host and user, without root, on one port (7780, or as the file says). It connects to the daemons of all
-other hosts of the grid; where only the other one can open a connection, that one does, and where neither can, a relay carries streams.
+other hosts of the grid; where only the other one can open a connection, that one does; where neither can, both begin at once,
+arranged through a relay, and where that is in vain the relay carries streams.
 
 Examples:
   madrigal up --grid grid.toml                  this host is known there by its host name
