@@ -1,7 +1,7 @@
 //! The library as programs see it: what it exports, and programs in C and C++ that are built with nothing but what `pkg-config` says of
 //! an installed prefix. Ignored without a compiler.
 //!
-//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P4, P5.
+//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P4, P5.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ madrigal_tests::trials![
     joins_what_a_launcher_started,
     speaks_madeleine,
     speaks_fast_messages,
+    has_sockets_by_another_name,
 ];
 
 /// The folder this test was built in: `target/debug/deps/this-test`.
@@ -200,6 +201,7 @@ fn uninstalls_what_it_installs() {
         "include/madrigal.h",
         "include/madeleine.h",
         "include/fm.h",
+        "include/vio.h",
         "lib/libmadrigal.so",
         "lib/libmadrigal.so.0",
         "lib/libmadrigal-classic.so.0",
@@ -402,4 +404,20 @@ fn speaks_fast_messages() {
         assert_eq!(job(&folder, ranks, &program, &[]), ["good"]);
     }
     folder.compile(CPP, "fm");
+}
+
+fn has_sockets_by_another_name() {
+    let folder = Folder::prefix("vio");
+    let shout = classic_example(&folder, "shout");
+    let at = "shm://capi-shout";
+    let mut server = folder.command(&shout, &["serve", at]).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().expect("it is piped")).read_line(&mut line).expect("a line");
+    assert_eq!((line.as_str(), folder.example("shout", &["ask", at, "hello"]).as_str()), ("ready\n", "HELLO\n"));
+    assert!(server.wait().expect("it ends").success());
+    let program = folder.compile(C, "vio");
+    for at in ["tcp://127.0.0.1:0", "shm://capi-vio", "loopback://vio"] {
+        folder.run_again(&program, &[at]);
+    }
+    folder.compile(CPP, "vio");
 }
