@@ -33,6 +33,8 @@ struct FM_stream {
 };
 
 static struct session session;
+/* A stream that nobody uses, so that most messages are sent without an allocation. */
+static FM_stream *spare;
 static FM_handler handlers[FM_MAX_HANDLERS];
 static _Thread_local char error[1024];
 
@@ -100,15 +102,26 @@ FM_stream *FM_begin_message(unsigned recipient, size_t length, unsigned handler)
         refuse("FM_begin_message: there is no such node or handler, or 4 GiB and more are no message");
         return NULL;
     }
-    stream = calloc(1, sizeof *stream);
-    if (!stream) {
+    stream = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
+    if (!stream && !(stream = calloc(1, sizeof *stream))) {
         refuse("FM_begin_message: no memory");
         return NULL;
     }
     stream->recipient = recipient;
     stream->handler = handler;
     stream->bound = length;
+    stream->count = 0;
+    stream->length = 0;
     return stream;
+}
+
+static void put_by(FM_stream *stream)
+{
+    stream = __atomic_exchange_n(&spare, stream, __ATOMIC_ACQ_REL);
+    if (stream) {
+        free(stream->pieces);
+        free(stream);
+    }
 }
 
 int FM_send_piece(FM_stream *stream, const void *bytes, size_t length)
@@ -170,15 +183,14 @@ int FM_end_message(FM_stream *stream)
     int result = stream->count < 2 || lengths ? send_all(stream, lengths) : refuse("FM_end_message: no memory");
 
     free(lengths);
-    free(stream->pieces);
-    free(stream);
+    put_by(stream);
     return result;
 }
 
-/* The lengths of all pieces, which the caller frees; NULL: none, or an error in *result. */
-static uint32_t *unpack_lengths(mdg_unpacking message, const struct front *front, int *result)
+/* The lengths of all pieces, which the caller frees unless they are `one`; NULL: an error is in *result. */
+static uint32_t *unpack_lengths(mdg_unpacking message, const struct front *front, uint32_t *one, int *result)
 {
-    uint32_t *lengths = malloc((front->count ? front->count : 1) * sizeof *lengths);
+    uint32_t *lengths = front->count < 2 ? one : malloc(front->count * sizeof *lengths);
 
     *result = 0;
     if (!lengths) {
@@ -223,13 +235,13 @@ static int handle(mdg_unpacking message, long *length)
     FM_stream stream = {0};
     uint64_t tag, all = 0;
     int from, result;
-    uint32_t *lengths, at;
+    uint32_t *lengths, one, at;
 
     if (mdg_sender(message, &from, &tag) < 0 || mdg_unpack(message, &front, sizeof front, MDG_EXPRESS) < 0) {
         mdg_close(message);
         return fail("FM_extract");
     }
-    lengths = unpack_lengths(message, &front, &result);
+    lengths = unpack_lengths(message, &front, &one, &result);
     for (at = 0; lengths && at < front.count; at++)
         all += lengths[at];
     if (result == 0 && (tag >= FM_MAX_HANDLERS || all > UINT32_MAX))
@@ -244,7 +256,8 @@ static int handle(mdg_unpacking message, long *length)
     } else {
         mdg_close(message);
     }
-    free(lengths);
+    if (lengths != &one)
+        free(lengths);
     if (bytes != few)
         free(bytes);
     return result;

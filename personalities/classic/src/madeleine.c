@@ -18,14 +18,22 @@ struct mad_channel {
     /* The tag of its messages. */
     uint64_t tag;
     /* A message that was seen to be ready, and not begun yet. Under the lock. */
-    struct mad_connection *kept;
+    p_mad_connection_t kept;
     char name[];
 };
 
-struct mad_connection {
-    /* An mdg_packing or an mdg_unpacking. */
-    mdg_handle handle;
-};
+/* A message is its handle, an mdg_packing or an mdg_unpacking, so that none is allocated. */
+_Static_assert(sizeof(p_mad_connection_t) >= sizeof(mdg_handle), "a pointer holds a handle");
+
+static p_mad_connection_t message(mdg_handle handle)
+{
+    return (p_mad_connection_t)(uintptr_t)handle;
+}
+
+static mdg_handle handle(p_mad_connection_t message)
+{
+    return (mdg_handle)(uintptr_t)message;
+}
 
 static void (*handler)(const char *text);
 
@@ -80,7 +88,6 @@ void mad_exit(p_mad_madeleine_t all)
     while (all->channels) {
         struct mad_channel *channel = all->channels;
         all->channels = channel->next;
-        free(channel->kept);
         free(channel);
     }
     pthread_mutex_destroy(&all->lock);
@@ -131,14 +138,6 @@ p_mad_channel_t mad_get_channel(p_mad_madeleine_t all, const char *name)
     return channel;
 }
 
-static struct mad_connection *message(mdg_handle handle)
-{
-    struct mad_connection *message = allocated(sizeof *message);
-
-    message->handle = handle;
-    return message;
-}
-
 p_mad_connection_t mad_begin_packing(p_mad_channel_t channel, int to)
 {
     mdg_packing packing;
@@ -153,16 +152,13 @@ void mad_pack(p_mad_connection_t packing, const void *bytes, size_t length, mad_
     static const int modes[] = {[mad_send_SAFER] = MDG_SAFER, [mad_send_LATER] = MDG_LATER, [mad_send_CHEAPER] = MDG_CHEAPER};
 
     (void)receive;
-    if (mdg_pack(packing->handle, bytes, length, modes[send]) < 0)
+    if (mdg_pack(handle(packing), bytes, length, modes[send]) < 0)
         fail("mad_pack");
 }
 
 void mad_end_packing(p_mad_connection_t packing)
 {
-    mdg_packing handle = packing->handle;
-
-    free(packing);
-    if (mdg_end_packing(handle) < 0)
+    if (mdg_end_packing(handle(packing)) < 0)
         fail("mad_end_packing");
 }
 
@@ -179,7 +175,7 @@ static int next(p_mad_channel_t channel, int64_t timeout, mdg_unpacking *unpacki
 p_mad_connection_t mad_begin_unpacking(p_mad_channel_t channel)
 {
     mdg_unpacking unpacking;
-    struct mad_connection *kept;
+    p_mad_connection_t kept;
 
     pthread_mutex_lock(&channel->madeleine->lock);
     kept = channel->kept;
@@ -209,7 +205,7 @@ int mad_get_sender(p_mad_connection_t unpacking)
 {
     int from = -1;
 
-    if (mdg_sender(unpacking->handle, &from, NULL) < 0)
+    if (mdg_sender(handle(unpacking), &from, NULL) < 0)
         fail("mad_get_sender");
     return from;
 }
@@ -217,15 +213,12 @@ int mad_get_sender(p_mad_connection_t unpacking)
 void mad_unpack(p_mad_connection_t unpacking, void *bytes, size_t length, mad_send_mode_t send, mad_receive_mode_t receive)
 {
     (void)send;
-    if (mdg_unpack(unpacking->handle, bytes, length, receive == mad_receive_EXPRESS ? MDG_EXPRESS : MDG_CHEAPER) < 0)
+    if (mdg_unpack(handle(unpacking), bytes, length, receive == mad_receive_EXPRESS ? MDG_EXPRESS : MDG_CHEAPER) < 0)
         fail("mad_unpack");
 }
 
 void mad_end_unpacking(p_mad_connection_t unpacking)
 {
-    mdg_unpacking handle = unpacking->handle;
-
-    free(unpacking);
-    if (mdg_end_unpacking(handle) < 0)
+    if (mdg_end_unpacking(handle(unpacking)) < 0)
         fail("mad_end_unpacking");
 }
