@@ -100,6 +100,12 @@ pub const KEYS: &[Key] = &[
         unit: "",
         help: "What launchers of MPI under `madrigal exec` run to start something on another host, where there is a grid.",
     },
+    Key {
+        name: "MADRIGAL_STACK",
+        default: "",
+        unit: "",
+        help: "What links of the daemon are made of, such as `stripe(4)/tls/tcp`; empty for what each is worth.",
+    },
 ];
 
 /// The key of that name.
@@ -164,6 +170,8 @@ pub struct Settings {
     pub daemon: String,
     /// `MADRIGAL_AGENT`.
     pub agent: String,
+    /// `MADRIGAL_STACK`, not read yet.
+    pub stack: String,
 }
 
 impl Default for Settings {
@@ -180,6 +188,7 @@ impl Default for Settings {
             config_dir: "~/.config/madrigal".to_owned(),
             daemon: String::new(),
             agent: "ssh".to_owned(),
+            stack: String::new(),
         }
     }
 }
@@ -243,6 +252,7 @@ impl Settings {
                 }
             }
             "MADRIGAL_AGENT" => self.agent = value.to_owned(),
+            "MADRIGAL_STACK" => self.stack = value.to_owned(),
             "MADRIGAL_DIR" => self.dir = absolute(value).ok_or_else(|| bad("an absolute path"))?,
             _ => self.spin_us = value.parse().map_err(|_| bad("a number of microseconds"))?,
         }

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use madrigal_daemon::grid::{self, Grid};
-use madrigal_daemon::{Daemon, Runtime, StartError, client};
+use madrigal_daemon::{Daemon, Runtime, Stack, StartError, client};
 use madrigal_identity::{self as identity, Credentials, HOST, IdentityError, Kind, LOGIN_SECONDS, Name, Validity};
 use madrigal_sys::namespace::ignore_signal;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -20,6 +20,8 @@ use crate::{exec, library, out};
 const LONGEST_LOG: u64 = 4 << 20;
 /// ld.so(8)
 const PRELOAD: &str = "LD_PRELOAD";
+/// What links are made of.
+const STACK: &str = "MADRIGAL_STACK";
 /// Set for the daemon that this command becomes.
 const WRAPPED: &str = "MADRIGAL_UP";
 
@@ -41,6 +43,10 @@ pub(crate) fn up(args: &Up) -> i32 {
         Ok(grid) => grid,
         Err(error) => return out::usage(&error.to_string()),
     };
+    let stack = match stack(args) {
+        Ok(stack) => stack,
+        Err(why) => return out::usage(&why),
+    };
     let host = args.host.clone().unwrap_or_else(|| this_host(&grid, &dir));
     let runtime = Runtime::find();
     allow_descriptors();
@@ -48,13 +54,22 @@ pub(crate) fn up(args: &Up) -> i32 {
     match Daemon::new(grid, &host, credentials(&dir, &host), runtime.clone()) {
         Ok(mut daemon) => {
             daemon.reads(&file);
-            if let Some(stack) = args.stack.clone() {
+            if let Some(stack) = stack {
                 daemon.makes_links_of(stack);
             }
             if args.foreground { ended(daemon.run()) } else { detach(daemon, &runtime, &host) }
         }
         Err(error @ (StartError::Host { .. } | StartError::Untrusted { .. })) => out::usage(&error.to_string()),
         Err(error) => out::fail(&error.to_string()),
+    }
+}
+
+/// What links are made of: as typed, or as the environment says.
+fn stack(args: &Up) -> Result<Option<Stack>, String> {
+    match (&args.stack, std::env::var(STACK).unwrap_or_default()) {
+        (Some(typed), _) => Ok(Some(typed.clone())),
+        (None, text) if text.is_empty() => Ok(None),
+        (None, text) => Stack::of_link(&text).map(Some).map_err(|error| format!("{STACK}={text}: {error}")),
     }
 }
 

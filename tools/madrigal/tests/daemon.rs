@@ -160,6 +160,37 @@ fn and_a_third(grid: &str) -> String {
     format!("[site.c]\nhosts.c1 = '127.0.0.1:{}'\nallow = '1-65535'\n{grid}", free_port())
 }
 
+/// By the command line or by the environment, at one end; what makes no sense is refused before anything begins.
+#[test]
+fn what_links_are_made_of_is_said_at_one_end() {
+    let mut bed = Bed::new("stack", &two("1-65535"));
+    let grid = bed.folder.path("grid.toml");
+    for (typed, variable, why) in [
+        (Some("tls/adoc/tcp"), "", "`adoc` below `tls`"),
+        (Some("tls/stripe(2)/tcp"), "", "write `stripe(N)/tls`"),
+        (None, "gzip/tcp", "MADRIGAL_STACK=gzip/tcp: there is no `gzip`"),
+    ] {
+        let mut arguments = vec!["up", "--grid", &grid, "--host", "a1"];
+        arguments.extend(typed.iter().flat_map(|stack| ["--stack", stack]));
+        let (status, _, err) = run(bed.on("a1", &arguments).env("MADRIGAL_STACK", variable));
+        assert!(status == Some(2) && err.contains(why), "{err}");
+    }
+    bed.up_with("a1", "a1", "grid.toml", &["--stack", "adoc/stripe(2)/tcp"]);
+    bed.up("b1");
+    bed.linked("a1", "b1");
+    for (host, peer) in [("a1", "b1"), ("b1", "a1")] {
+        let link = &bed.peer(host, peer)["links"][0];
+        assert!(link["stack"].as_str().unwrap().starts_with("adoc/stripe(2)/"), "{link:#}");
+    }
+    let port = echo();
+    let (_forward, local) = bed.forward("a1", &format!("b1:{port}"));
+    let mut stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
+    stream.write_all(&bytes(100_000)).unwrap();
+    let mut got = vec![0; 100_000];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, bytes(100_000));
+}
+
 #[test]
 fn a_file_is_read_again_and_nothing_else_is_interrupted() {
     let before = two("1-65535");

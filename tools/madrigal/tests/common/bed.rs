@@ -125,9 +125,14 @@ impl Bed {
 
     /// Starts a daemon that has `place`'s directories and says it is `host`.
     pub(crate) fn up_as(&mut self, place: &str, host: &str, grid: &str) {
+        self.up_with(place, host, grid, &[]);
+    }
+
+    /// The same with further arguments.
+    pub(crate) fn up_with(&mut self, place: &str, host: &str, grid: &str, more: &[&str]) {
         let grid = self.folder.path(grid);
         let log = std::fs::File::options().create(true).append(true).open(self.log_file(place)).unwrap();
-        let mut command = self.on(place, &["up", "--foreground", "--grid", &grid, "--host", host]);
+        let mut command = self.on(place, &[&["up", "--foreground", "--grid", &grid, "--host", host], more].concat());
         let child = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
         self.daemons.push((place.to_owned(), child));
         until("a daemon", || (run(&mut self.on(place, &["status"])).0 == Some(0)).then_some(()));

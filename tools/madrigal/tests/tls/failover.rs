@@ -120,7 +120,8 @@ fn two_relays(what: &str) -> Bed {
     let (one, two) = (free_port(), free_port());
     let grid = format!(
         "[site.a]\nhosts.a1 = []\nallow = '1-65535'\n[site.b]\nhosts.b1 = []\nallow = '1-65535'\n\
-         [site.m]\nhosts = {{ r1 = '127.0.0.1:{one}', r2 = '127.0.0.1:{two}' }}\nrelay = ['r1', 'r2']\n"
+         [site.m]\nhosts = {{ r1 = '127.0.0.1:{one}', r2 = '127.0.0.1:{two}' }}\nrelay = ['r1', 'r2']\n\
+         [rule.relays]\nforbid = ['direct']\n"
     );
     let mut bed = Bed::new(what, &grid);
     for host in ["r1", "r2", "a1", "b1"] {
