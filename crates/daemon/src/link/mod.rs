@@ -7,7 +7,7 @@
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
-//!  punch       both ends connect at once                 
+//!  punch(es)   both ends connect at once
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
@@ -32,6 +32,7 @@ mod measure;
 pub(crate) mod measured;
 pub(crate) mod peer;
 pub(crate) mod punch;
+mod punches;
 mod reachability;
 mod serve;
 mod stack;

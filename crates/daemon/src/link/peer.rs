@@ -7,8 +7,11 @@ use std::os::fd::OwnedFd;
 use madrigal_adapters::contract::Lane;
 
 use crate::link::backoff::Backoff;
-use crate::link::punch::PAUSES;
 use crate::poll::Token;
+use crate::units::SECOND;
+
+/// After both ends tried to connect at once, in vain, they do not for so long, then for twice as long, up to the most.
+const PAUSES: (u64, u64) = (30 * SECOND, 600 * SECOND);
 
 /// Another host.
 pub(crate) struct Peer {
