@@ -12,6 +12,7 @@ use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
     it_moves_when_all_is_well,
+    it_is_the_same_behind_a_cleared_environment,
     a_directory_that_cannot_be_made,
     a_directory_others_may_enter,
     a_link_instead_of_a_directory,
@@ -51,6 +52,19 @@ fn it_moves_when_all_is_well() {
     let scratch = Scratch::new();
     let text = both(&scratch, |_| {});
     assert!(text.contains("client path=shm") && text.contains("server moved=true"), "{text}");
+    scratch.assert_empty();
+}
+
+fn it_is_the_same_behind_a_cleared_environment() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("port");
+    let mut command = host::command(How::Wrapped, ACTOR, &scratch);
+    let actor = Running::start(command.args(["cleared", file.to_str().unwrap()]));
+    host::until("the end of its exchange", || file.exists().then_some(()));
+    assert_ne!(scratch.left_over(), [""; 0], "its table is elsewhere");
+    std::fs::remove_file(&file).unwrap();
+    let text = actor.wait().expect_success().text();
+    assert!(text.contains("client path=shm"), "{text}");
     scratch.assert_empty();
 }
 

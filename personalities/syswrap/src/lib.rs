@@ -47,6 +47,7 @@ mod loaded {
         let _ = (madrigal_sys::time::now_ns(), madrigal_sys::cpu::current());
         crate::real::find_all();
         crate::state::process::configure();
+        crate::state::offers::configure();
         crate::state::watched::look();
         crate::route::configure();
     }

@@ -1,7 +1,7 @@
 //! Where connections find each other ([`madrigal_offers`]): this process's table, and when it is opened, tried again and left.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::os::fd::AsRawFd;
 
 use madrigal_offers::{Directory, Opened, Table, port_of};
@@ -9,6 +9,7 @@ use madrigal_report::Reason;
 use madrigal_sys::{tcp, time};
 
 use super::lock::Lock;
+use super::slab::zeroed_pages;
 use super::{still, table as descriptors};
 
 /// The mapped table; null until first use.
@@ -25,6 +26,29 @@ static UNREGISTERED: AtomicU32 = AtomicU32::new(0);
 /// How long a failure to map the table is believed before it is tried again.
 static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 const RETRY_NS: u64 = 20_000_000;
+
+/// The directory of tables that the user named when the program started, so many bytes; null where none was.
+static NAMED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static NAMED_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Reads from the environment where tables are, which the program may clear afterwards. Called once, before any hook of this library runs.
+pub(crate) fn configure() {
+    let Some(named) = super::process::env(c"MADRIGAL_DIR").filter(|path| !path.is_empty()) else { return };
+    let Some(copy) = zeroed_pages(named.len()) else { return };
+    // SAFETY: fresh pages that nobody else knows, as long as the name at least.
+    unsafe { core::ptr::copy_nonoverlapping(named.as_ptr(), copy, named.len()) };
+    NAMED_LEN.store(named.len(), Ordering::Relaxed);
+    NAMED.store(copy, Ordering::Release);
+}
+
+fn directory() -> Directory {
+    let (copy, len) = (NAMED.load(Ordering::Acquire), NAMED_LEN.load(Ordering::Relaxed));
+    if copy.is_null() {
+        return Directory::named(None);
+    }
+    // SAFETY: `configure` copied so many bytes of a text there, and nobody writes to them again.
+    Directory::named(Some(unsafe { core::str::from_utf8_unchecked(core::slice::from_raw_parts(copy, len)) }))
+}
 
 /// The table if it is mapped: for hot paths.
 #[inline]
@@ -73,10 +97,6 @@ fn keep(opened: Opened) -> &'static Table {
 /// Why there is no table, if one was wanted.
 pub(crate) fn failed() -> Option<Reason> {
     Reason::from_code(FAILED.load(Ordering::Relaxed)).filter(|_| mapped().is_none())
-}
-
-fn directory() -> Directory {
-    Directory::named(super::process::env(c"MADRIGAL_DIR"))
 }
 
 fn keep_entry(entry: Option<u32>) {

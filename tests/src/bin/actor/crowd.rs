@@ -63,6 +63,12 @@ pub(crate) fn become_user(user: u32) {
     assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "setresuid");
 }
 
+/// While there is no other thread.
+pub(crate) fn clear_environment() {
+    // SAFETY: nobody else reads or writes the environment.
+    assert_eq!(unsafe { libc::clearenv() }, 0, "clearenv");
+}
+
 /// How many connections of this process are in rings.
 fn moved() -> usize {
     let report = Report::of(std::process::id()).ok();

@@ -23,6 +23,7 @@ fn main() {
         ["connect", port, mode] => stream::play(&net::client(address(port)), mode),
         // A server (this process) and a client (a child program) that ping-pong; tells both reasons.
         ["both", file] => both(file),
+        ["cleared", file] => cleared(file),
         ["ask", port] => ask(&net::client(address(port))),
         // Servers for many.
         ["echo", file] => crowd::echo(&listen(file)),
@@ -76,12 +77,33 @@ fn both(file: &str) {
     let me = std::env::current_exe().expect("this program has a name");
     let mut child = Command::new(me).args(["ask", &port]).spawn().expect("a child");
     let s = net::accept(&listener, 0).expect("accept");
-    while let Ok(n @ 1..) = net::read(&s, &mut [0; 1]) {
-        net::send_all(&s, &[b'.'; 1][..n]);
-    }
+    answer(&s);
     // The client is gone, and the connection may have left its rings again.
     println!("server moved={} {}", pair::moves(&s) > 0, tell(&s));
     assert!(child.wait().expect("the child").success());
+}
+
+fn answer(s: &OwnedFd) {
+    while let Ok(n @ 1..) = net::read(s, &mut [0; 1]) {
+        net::send_all(s, &[b'.'; 1][..n]);
+    }
+}
+
+/// The same of a program that clears its environment at its start, and of its child, as nginx does. It makes the file, and stays until
+/// somebody removes it.
+fn cleared(file: &str) {
+    crowd::clear_environment();
+    let (listener, addr) = net::listener(pair::loopback());
+    let child = net::fork(|| {
+        ask(&net::client(addr));
+        0
+    });
+    answer(&net::accept(&listener, 0).expect("accept"));
+    assert_eq!(net::wait(child), 0);
+    std::fs::write(file, "").expect("a file");
+    while std::fs::exists(file).expect("a look at our own file") {
+        net::sleep_ms(1);
+    }
 }
 
 /// Ping-pong for a while, then a larger piece.
