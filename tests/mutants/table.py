@@ -37,6 +37,14 @@ MUTANTS = [
         ("semantics sleepers::another_takes_what_woke_it default", "semantics threads::many_readers default"),
     ),
     Mutant(
+        "last-never-asked-for", SESSION + "bells.rs",
+        "            self.inn.wake.last.store(1, Ordering::SeqCst);\n",
+        "            self.call_off_last();\n",
+        "a thread that sleeps in a receive sleeps on through a seal of its own side, until a byte of the program's comes",
+        ("model madrigal-syswrap who_sleeps_through_a_seal",
+         "semantics urgent::receive_that_waits_beside_another_sender_passes_over_it default"),
+    ),
+    Mutant(
         "set-leaves-unarmed", SYSWRAP + "io/epoll/wait.rs",
         "        if shared {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",
         "        if false {\n            let _ = View::<Socket<'_>>::CONSUMER.arm(v.inn);",

@@ -36,7 +36,7 @@ const SLOTS: usize = (BLOCKS_AT - HEADER) / SLOT_BYTES;
 const SLOT_STEP: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"madrigal");
 /// Version of everything in [`super::layout`] and of the header below.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const NAME: &CStr = c"madrigal-arena";
 
 #[repr(C)]

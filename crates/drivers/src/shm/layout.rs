@@ -136,6 +136,8 @@ pub struct WakeLine {
     pub want: AtomicU32,
     /// Who may send by the kernel behind a direction that has ended: see [`gate`].
     pub gate: AtomicU32,
+    /// Set by a reader that seals the direction while a thread of its own sleeps; the writer takes it, and rings once more before its end.
+    pub last: AtomicU32,
     /// Where bytes begin that the writer holds back, while `tail` says so; and since when (nanoseconds since boot).
     pub held_from: AtomicU64,
     /// See [`WakeLine::held_from`].
@@ -300,6 +302,7 @@ impl Direction {
             &self.r.before,
             &self.wake.want,
             &self.wake.gate,
+            &self.wake.last,
         ]) {
             word.store(0, Relaxed);
         }

@@ -67,7 +67,10 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
         // Bytes that come again would be answered with a reset.
         let back = if back == Back::IfPossible && v.refuses_bytes() { Back::Lazily } else { back };
         v.seal();
-        v.finish_receiving();
+        // Threads that sleep in a receive are woken by a doorbell that is theirs.
+        if back != Back::Lazily || v.s.rx_sleepers.load(Ordering::SeqCst) == 0 {
+            v.finish_receiving();
+        }
         if back != Back::Lazily {
             introduce(&v);
             bring_back(&v, back);

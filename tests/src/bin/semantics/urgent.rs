@@ -1,6 +1,8 @@
 //! Urgent data: it goes by the kernel, and the stream around it stays in order.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
+
 use libc::{MSG_OOB, MSG_PEEK, MSG_WAITALL, POLLPRI};
 use madrigal_tests::net::{self, poll, recv, recv_exact, send, send_all};
 use madrigal_tests::pair::{self, Pair};
@@ -15,6 +17,7 @@ crate::checks![
     receive_that_waits_ends_at_a_mark_at_any_time,
     receive_that_waits_ends_beside_a_slow_sender,
     receive_that_waits_passes_over_it,
+    receive_that_waits_beside_another_sender_passes_over_it,
     look_at_all_ends_at_the_mark,
     look_at_a_ring_ends_at_the_mark,
     urgent_inline,
@@ -185,6 +188,27 @@ fn receive_that_waits_passes_over_it() {
         assert_eq!(recv_exact(&p.c, 6), b"behind");
     };
     crate::both(sends, takes);
+}
+
+/// The same where another thread has just ended what it waits in, by an urgent byte of its own or the end of what it sends.
+fn receive_that_waits_beside_another_sender_passes_over_it() {
+    for ends in [|fd: &OwnedFd| send(fd, b"A", MSG_OOB).map(drop), |fd: &OwnedFd| net::shutdown(fd, libc::SHUT_WR)] {
+        let p = Pair::warm();
+        let sends = || {
+            net::sleep_ms(30);
+            ends(&p.s).unwrap();
+            net::sleep_ms(30);
+            assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
+            let is_told = |_: &u32| {
+                net::sleep_ms(1);
+                poll(&p.s, POLLPRI, 0) & POLLPRI != 0
+            };
+            let looks = (0..5000).take_while(is_told).count();
+            send_all(&p.c, b"behind");
+            assert!(looks < 5000, "it is told of to the end");
+        };
+        crate::both(sends, || assert_eq!(recv_exact(&p.s, 6), b"behind"));
+    }
 }
 
 /// A look that waits for more than comes before the mark, where some of it is in a ring, with no room for it in the sender's buffer; and

@@ -91,11 +91,37 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether a doorbell would be understood: not by a sealed direction, nor by a peer that closes. Only while counted in `ringing`.
     pub(super) fn may_ring(&self) -> bool {
+        !self.s.producer.is_sealed(self.out) && self.is_listened_to()
+    }
+
+    fn is_listened_to(&self) -> bool {
         // SYNC: SeqCst with `close`: a doorbell it does not wait for is one that is not sent.
         self.out.w.state.load(Ordering::SeqCst) == state::RING
-            && !self.s.producer.is_sealed(self.out)
             && self.inn.w.fate.load(Ordering::SeqCst) == fate::OPEN
             && self.out.r.deaf.load(Ordering::SeqCst) == 0
+    }
+
+    /// Before we seal the direction we receive in: the peer is to ring once more, for threads of ours may sleep in a receive that only a
+    /// byte ends. True: it is asked to.
+    pub(super) fn ask_last(&self) -> bool {
+        let asks = self.s.rx() == phase::RING && !self.is_sealed_in();
+        if asks {
+            // SYNC: SeqCst, before the seal: nobody takes the doorbells for complete in between.
+            self.inn.wake.last.store(1, Ordering::SeqCst);
+        }
+        asks
+    }
+
+    /// The peer need not ring once more: nobody sleeps, or what is unread goes back now.
+    pub(super) fn call_off_last(&self) {
+        self.inn.wake.last.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether a peer that has sealed this direction is to be rung for once more; who is told so does it. Only while counted in `ringing`.
+    pub(super) fn takes_last(&self) -> bool {
+        self.out.wake.last.load(Ordering::SeqCst) != 0
+            && self.is_listened_to()
+            && self.out.wake.last.swap(0, Ordering::SeqCst) != 0
     }
 
     /// From now on a seal of ours waits for us, and a peer that sees it knows that a doorbell may follow.
@@ -225,7 +251,9 @@ impl<W: Wire> View<'_, W> {
 
     /// Whether the writer of a sealed direction rings no more: what it has counted is all.
     pub(crate) fn has_rung_last(&self) -> bool {
-        self.inn.w.state.load(Ordering::SeqCst) == state::DONE || self.inn.w.ringing.load(Ordering::SeqCst) == 0
+        // SYNC: who takes the one is counted in the other.
+        let rung = || self.inn.wake.last.load(Ordering::SeqCst) == 0 && self.inn.w.ringing.load(Ordering::SeqCst) == 0;
+        self.inn.w.state.load(Ordering::SeqCst) == state::DONE || rung()
     }
 
     /// How many doorbells of a sealed direction lie in front of what the kernel carries. In phase RING.

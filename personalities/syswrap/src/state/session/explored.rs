@@ -77,6 +77,15 @@ fn whoever_leaves_at_any_time_loses_nothing() {
 }
 
 #[test]
+fn who_sleeps_through_a_seal_of_its_own_side_is_woken_by_a_byte() {
+    explore(1_500, 700, || {
+        let world = connect([Plan { leaves: true, ..Plan::talk(300, 300) }, Plan::talk(300, 100)], &living());
+        world.assert_whole();
+        world.assert_woken();
+    });
+}
+
+#[test]
 fn the_kernel_hears_of_a_cork_before_it_carries_what_follows() {
     explore(600, 300, || {
         let mut plans = [Plan { corks: true, ..Plan::talk(2500, 700) }, Plan::talk(300, 100)];

@@ -72,6 +72,8 @@ impl<W: Wire> View<'_, W> {
     /// Puts whatever is unread into the kernel's queue: the receiving side is DONE then. An error: it cannot be; `EIO`, and bytes are lost
     /// by it, or doorbells would be read for bytes. Behind the seal, under both locks.
     pub(crate) fn hand_back(&self, by: &impl HandBack) -> Result<(), Errno> {
+        // The peer may not look at the connection for long.
+        self.call_off_last();
         self.finish_receiving();
         if self.s.rx() == phase::DONE {
             return Ok(());

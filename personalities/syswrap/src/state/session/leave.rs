@@ -47,9 +47,14 @@ impl<'a, W: Wire> View<'a, W> {
         self.wire.undisturbed(|| {
             // SYNC: SeqCst: a peer that sees the seal sees this too, and does not take the doorbells for complete.
             self.begin_ringing();
-            let rings = self.may_ring() && !self.ended();
+            let rings = self.may_ring() && !self.ended() || !self.has_gone() && self.takes_last();
+            let asks = self.ask_last();
             Self::CONSUMER.seal(self.inn);
             self.s.producer.seal(self.out);
+            // SYNC: SeqCst, behind the seal: who begins to sleep later sees it.
+            if asks && self.s.rx_sleepers.load(Ordering::SeqCst) == 0 {
+                self.call_off_last();
+            }
             if rings {
                 // A peer that sleeps, for bytes or for space, has to notice: this is the last doorbell. (A peer that is gone would answer
                 // it with a reset, which belongs to the program's next send.)
@@ -131,9 +136,7 @@ impl<'a, W: Wire> View<'a, W> {
             self.learn();
         }
         let deaf = self.out.r.deaf.load(Ordering::SeqCst) != 0;
-        // A reader that has only shut its own sending direction reads on.
-        let gone = self.ended() && self.inn.w.shut.load(Ordering::SeqCst) == 0 || self.is_dead();
-        if deaf || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || gone {
+        if deaf || self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN || self.has_gone() {
             return;
         }
         self.await_reader();
@@ -165,6 +168,11 @@ impl<'a, W: Wire> View<'a, W> {
                 }
             }
         }
+    }
+
+    /// Whether nobody reads there any more, as far as the kernel has told: a peer that has only shut its own sending direction reads on.
+    fn has_gone(&self) -> bool {
+        self.ended() && self.inn.w.shut.load(Ordering::SeqCst) == 0 || self.is_dead()
     }
 
     /// A reader that is just taking bytes is left to it.

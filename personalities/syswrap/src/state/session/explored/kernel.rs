@@ -201,6 +201,12 @@ impl Kernel {
         queue.fin || queue.closed
     }
 
+    /// Whether a side has read all there is and was told the end.
+    pub(super) fn is_at_end(&self, side: usize) -> bool {
+        let queue = self.queues[side].lock().unwrap();
+        queue.bytes.is_empty() && (queue.fin || queue.closed)
+    }
+
     /// Whether bytes of the program's wait in a side's queue.
     pub(super) fn holds_bytes(&self, side: usize) -> bool {
         self.queues[side].lock().unwrap().bytes.iter().any(|&byte| byte != BELL)

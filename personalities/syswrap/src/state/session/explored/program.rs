@@ -390,8 +390,14 @@ fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
         _ => true,
     };
     if !stirred {
+        // In any other phase it asks for an urgent byte, too.
+        let slept_open = v.s.rx() == phase::RING && !v.is_sealed_in();
         v.pay_space();
         world.kernel.await_readable(side);
+        // Such a sleep is ended by a byte: a doorbell, or what came behind it.
+        if slept_open && v.is_sealed_in() && world.kernel.is_at_end(side) {
+            world.note_unwoken();
+        }
     } else {
         world.idle(side, "bytes");
     }
@@ -441,7 +447,9 @@ fn leave(world: &World, side: usize, hand_back: impl FnOnce(&View<'_, End<'_>>) 
     let _sending = v.s.wlock.lock();
     let _receiving = v.reading();
     v.seal();
-    v.finish_receiving();
+    if v.s.rx_sleepers.load(Ordering::SeqCst) == 0 {
+        v.finish_receiving();
+    }
     if let Err(e) = hand_back(&v) {
         // Only of one that has sent its last, or is dead, can nothing be had back; or if we may not touch it, or not wait for it, or it has
         // no room, and it goes on by itself.

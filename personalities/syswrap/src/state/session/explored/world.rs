@@ -27,6 +27,7 @@ pub(super) struct World {
     pub(super) read: [Word; 2],
     idle: Word,
     turns: Word,
+    unwoken: Word,
 }
 
 /// The byte of side `side`'s stream at `at`: never a doorbell's.
@@ -47,6 +48,7 @@ impl World {
             read: Default::default(),
             idle: Word::new(0),
             turns: Word::new(0),
+            unwoken: Word::new(0),
         };
         world.slot.dir.iter().for_each(madrigal_drivers::shm::layout::Direction::reset);
         let lent = world.slot.life.offer(Tag::fresh(1 << 8));
@@ -89,6 +91,7 @@ impl World {
                 &dir.wake.armed,
                 &dir.wake.want,
                 &dir.wake.gate,
+                &dir.wake.last,
                 &dir.w.fate,
                 &dir.r.drained,
             ];
@@ -96,7 +99,7 @@ impl World {
             let counts = [&s.rx_sleepers, &s.tx_sleepers, &s.kernel_events, &s.in_recv, &s.in_send]
                 .map(|word| word.load(Ordering::SeqCst));
             format!(
-                "side {side}: rx {} tx {} out: tail head n_kernel bells {words:x?} state ringing armed want gate fate drained {flags:x?}\n  \
+                "side {side}: rx {} tx {} out: tail head n_kernel bells {words:x?} state ringing armed want gate last fate drained {flags:x?}\n  \
                  rx_sleepers tx_sleepers events in_recv in_send {counts:?} sent {:?} of {:?} read {:?}, queue {}\n",
                 s.rx(),
                 s.tx(),
@@ -140,6 +143,15 @@ impl World {
                 self.dump()
             );
         }
+    }
+
+    /// A reader slept on through a seal of its direction, until the stream ended.
+    pub(super) fn note_unwoken(&self) {
+        self.unwoken.fetch_add(1, Order::SeqCst);
+    }
+
+    pub(super) fn assert_woken(&self) {
+        assert_eq!(self.unwoken.load(Order::SeqCst), 0, "{}", self.dump());
     }
 
     pub(super) fn assert_no_nonsense(&self) {
