@@ -15,8 +15,8 @@ use killed::{
 #[cfg(test)]
 pub(crate) use room::MOST;
 use room::{
-    is_end_behind_room, is_large, is_left_by_bulk, is_open_behind_room, is_overfull, is_short_of_room,
-    looks_at_more_than_fits, wakes_by_end,
+    is_end_behind_room, is_end_behind_room_in_set, is_large, is_left_by_bulk, is_open_behind_room, is_overfull,
+    is_short_of_room, looks_at_more_than_fits, wakes_by_end,
 };
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
@@ -85,6 +85,9 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::Send(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
         Op::Recv(data) if matches!(data.memory, Memory::Half(_)) => fault(data.memory, plain, wrapped),
         Op::Poll { entries, .. } if is_end_behind_room(program, number, entries, plain, wrapped) => {
+            Some((Rule::BufferRoom, true))
+        }
+        Op::EpollWait { .. } if is_end_behind_room_in_set(program, number, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
         Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {

@@ -1,7 +1,7 @@
 //! What may differ because each implementation has its own room for what nobody reads.
 
 use crate::generate::UNREAD;
-use crate::op::{Data, Op, Opt, Slot};
+use crate::op::{Ctl, Data, Op, Opt, Slot};
 use crate::program::Program;
 use crate::run::{Entry, Fate};
 use crate::share::Seen;
@@ -107,6 +107,32 @@ pub(super) fn is_end_behind_room(
     same && plain.aux.len() == wrapped.aux.len() && words.into_iter().all(fit)
 }
 
+/// The same of an event set, which tells of the sockets that are registered there.
+pub(super) fn is_end_behind_room_in_set(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::EpollWait { set, .. } = program.steps[number].op else { return false };
+    let is_overfull_by = |data: u64| {
+        program.steps[..number].iter().any(|step| match step.op {
+            Op::EpollCtl { set: to, what: Ctl::Add | Ctl::Mod, slot, data: of, .. } => {
+                to == set && of == data && is_overfull(program, slot)
+            }
+            _ => false,
+        })
+    };
+    let end = (libc::POLLRDHUP | libc::POLLHUP) as u64;
+    let of = |seen: &Seen, data: u64| seen.aux.chunks_exact(2).find(|pair| pair[0] == data).map(|pair| pair[1]);
+    let fits = |pair: &[u64]| {
+        let told = of(plain, pair[0]).unwrap_or(0);
+        let later = told & !end == pair[1] & !end && told & pair[1] == told;
+        told == pair[1] || later && is_overfull_by(pair[0])
+    };
+    let counted = |seen: &Seen| seen.ret == seen.aux.chunks_exact(2).len() as i64;
+    (plain.errno, plain.signals) == (wrapped.errno, wrapped.signals)
+        && counted(plain)
+        && counted(wrapped)
+        && plain.aux.chunks_exact(2).all(|pair| of(wrapped, pair[0]).is_some())
+        && wrapped.aux.chunks_exact(2).all(fits)
+}
+
 /// Whether a connection is open yet, for its end stands behind bytes that have no room.
 pub(super) fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, wrapped: &Seen) -> bool {
     // States of linux/tcp_states.h.
@@ -115,11 +141,16 @@ pub(super) fn is_open_behind_room(program: &Program, slot: Slot, plain: &Seen, w
     (&plain.aux[..], &wrapped.aux[..]) == (&[ESTABLISHED], &[CLOSE_WAIT]) && is_overfull(program, slot)
 }
 
-/// Whether a poll that sleeps where it is plain told of such an end, and of nothing else.
+/// Whether a wait that sleeps where it is plain told of such an end, and of nothing else.
 pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) -> bool {
-    let Op::Poll { entries, .. } = &program.steps[number].op else { return false };
-    let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
-    wrapped.seen.ret > 0 && is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
+    let only_ends = match &program.steps[number].op {
+        Op::Poll { entries, .. } => {
+            let silent = Seen { aux: vec![0; wrapped.seen.aux.len()], ..Seen::default() };
+            is_end_behind_room(program, number, entries, &silent, &wrapped.seen)
+        }
+        _ => is_end_behind_room_in_set(program, number, &Seen::default(), &wrapped.seen),
+    };
+    wrapped.seen.ret > 0 && only_ends
 }
 
 /// Whether a look waits for all of more than the kernel takes in for a reader that takes nothing: plain it sleeps for good, however much was

@@ -55,6 +55,30 @@ fn an_end_behind_room_is_counted_beside_others() {
 }
 
 #[test]
+fn an_event_set_tells_of_an_end_behind_room() {
+    let differs = |sent: u32, plain: Option<&[u64]>, wrapped: &[u64]| {
+        let add = (0, Op::EpollCtl { set: 5, what: Ctl::Add, slot: 0, events: 5, data: 7 });
+        let wait = (0, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Forever });
+        let program = program(vec![flood(sent), add, wait]);
+        let told = |fate, aux: &[u64]| Entry {
+            fate,
+            seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
+        };
+        let plain = plain.map_or_else(|| told(Fate::Blocked, &[]), |aux| told(Fate::Done(2), aux));
+        let verdict = step(&program, 2, &plain, &told(Fate::Done(2), wrapped), &mut Tally::default());
+        matches!(verdict, Verdict::Differs(_))
+    };
+    let (all, gone) = (5, 5 | libc::POLLHUP as u64);
+    assert!(!differs(MOST + 1, Some(&[7, all]), &[7, gone]));
+    assert!(!differs(MOST + 1, None, &[7, libc::POLLHUP as u64]));
+    assert!(differs(1000, Some(&[7, all]), &[7, gone]), "it fits");
+    assert!(differs(MOST + 1, Some(&[7, gone]), &[7, all]), "it is told of the end, and was not to be");
+    assert!(differs(MOST + 1, Some(&[7, all]), &[7, IN | libc::POLLHUP as u64]), "room is told of, too");
+    assert!(differs(MOST + 1, None, &[7, gone]), "bytes are not to be told of");
+    assert!(differs(MOST + 1, Some(&[7, all]), &[8, gone]), "another one");
+}
+
+#[test]
 fn a_registration_that_a_child_holds_tells_of_no_reset() {
     let killed = || (0, Op::Exit { how: ExitHow::Abort });
     let add = || (1, Op::EpollCtl { set: 5, what: Ctl::Add, slot: 1, events: 5, data: 7 });
