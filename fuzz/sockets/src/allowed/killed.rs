@@ -152,7 +152,8 @@ pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, 
         && is_killed(program, number)
         && match &program.steps[number].op {
             Op::Recv(data) => reset && is_end(data, plain),
-            Op::Send(_) => reset && plain.ret > 0,
+            // A send of nothing is told of it, too.
+            Op::Send(_) => reset && plain.ret >= 0,
             Op::Poll { entries, .. } => {
                 goes_well(plain, wrapped)
                     && entries.len() == plain.aux.len()

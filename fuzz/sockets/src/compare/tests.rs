@@ -305,6 +305,12 @@ fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
     assert!(waited(&both, wait(), &done(1, &[7, IN | END]), &done(1, &[7, IN | END | RESET])));
     assert!(!waited(&both, wait(), &done(1, &[7, IN | END]), &done(0, &[])));
     assert!(!waited(&both, wait(), &done(1, &[7, libc::POLLOUT as u64]), &done(1, &[7, IN])));
+    // A send is taken at an end, one of nothing, too, and finds the reset.
+    let refused = Seen { ret: -1, errno: libc::ECONNRESET, ..Seen::default() };
+    let refused = Entry { fate: Fate::Done(2), seen: refused };
+    let sent = |before: &[(ActorId, Op)], len: u32| waited(before, flood(len).1, &done(len.into(), &[]), &refused);
+    assert!(sent(&both, 0) && sent(&both, 9));
+    assert!(!sent(&both[..1], 0), "nobody was killed");
 }
 
 #[test]
