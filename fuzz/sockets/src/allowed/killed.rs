@@ -163,6 +163,12 @@ pub(super) fn is_reset_by_bells(program: &Program, number: usize, plain: &Seen, 
                     })
             }
             Op::EpollWait { .. } => goes_well(plain, wrapped) && tells_resets_for_ends(&plain.aux, &wrapped.aux),
+            // What is reset has no peer: the second of the two names.
+            Op::Names { .. } => {
+                let named = |seen: &Seen| Some((seen.aux.get(..4)?.to_vec(), *seen.aux.get(4)?));
+                let (Some((own, at)), Some((same, none))) = (named(plain), named(wrapped)) else { return false };
+                own == same && at == 0 && none == FAILED + libc::ENOTCONN as u64
+            }
             _ => false,
         }
 }

@@ -311,6 +311,11 @@ fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
     let sent = |before: &[(ActorId, Op)], len: u32| waited(before, flood(len).1, &done(len.into(), &[]), &refused);
     assert!(sent(&both, 0) && sent(&both, 9));
     assert!(!sent(&both[..1], 0), "nobody was killed");
+    // It has no peer any more.
+    let named = |peer: u64| done(0, &[0, 1, 2, 16, peer, 0, 0, 32]);
+    let asked = |before: &[(ActorId, Op)], peer: u64| waited(before, Op::Names { slot: 1 }, &named(0), &named(peer));
+    assert!(asked(&both, 1000 + libc::ENOTCONN as u64) && !asked(&both, 1000 + libc::EBADF as u64));
+    assert!(!asked(&both[..1], 1000 + libc::ENOTCONN as u64), "nobody was killed");
 }
 
 #[test]
