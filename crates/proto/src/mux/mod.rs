@@ -1,8 +1,8 @@
 //! Many streams over one connection: credits bound the memory of each, so that one that is not read holds up no other; what is urgent
-//! goes first, and all streams of a class get equal shares.
+//! goes first, what is bulk last, and all streams of a class get equal shares.
 //!
 //! ```text
-//!   open write finish reset --> [ Mux ] --> transmit: bytes for the connection     control > urgent > data, by quanta
+//!   open write finish reset --> [ Mux ] --> transmit: bytes for the connection     control > urgent > data > bulk, by quanta
 //!   events, read            <-- [     ] <-- receive:  bytes of the connection
 //! ```
 //! * Bytes and the time go in, bytes and a deadline come out: no I/O, no clock. Times are nanoseconds of any one clock.
@@ -134,7 +134,12 @@ const PROMPT: u64 = 1_000_000;
 
 /// Where a whole window is read within so many of the shortest round trips, it may be the window that holds the sender back: what is on its
 /// way waits in queues and for its turn at both ends, and credit is given by halves, so that a window that is too small takes up to three.
-const TRIPS: u64 = 4;
+/// Where several connections carry the link and each loses packets, what went by the slowest one comes four or more trips late, and what
+/// the others carried waits for it: by 4 trips 32 connections carried no more than 16.
+const TRIPS: u64 = 16;
+
+/// Where there are both, one frame of so many is bulk, the others are data.
+pub const BULK_SHARE: u32 = 16;
 
 /// Bytes of the longest frame that is sent, but for its body.
 const OVERHEAD: usize = frame::PREFIX + 9;
@@ -154,7 +159,9 @@ pub struct Mux {
     /// Streams with credit to give.
     givers: VecDeque<StreamId>,
     /// Streams that can send, urgent ones and others, by round robin.
-    ready: [VecDeque<StreamId>; 2],
+    ready: [VecDeque<StreamId>; 3],
+    /// Frames of data that went while bulk waited, since bulk went last.
+    passed: u32,
     /// The last ping, to be answered.
     pong: Option<u64>,
     events: VecDeque<Event>,
@@ -178,7 +185,8 @@ impl Mux {
             budget: limits.budget,
             control: VecDeque::new(),
             givers: VecDeque::new(),
-            ready: [VecDeque::new(), VecDeque::new()],
+            ready: Default::default(),
+            passed: 0,
             pong: None,
             events: VecDeque::new(),
             partial: Vec::new(),
@@ -300,9 +308,8 @@ impl Mux {
 
     /// Whether [`Mux::transmit`] has something.
     pub fn has_output(&self) -> bool {
-        let [urgent, data] = &self.ready;
-        self.pong.is_some()
-            || !(self.control.is_empty() && self.givers.is_empty() && urgent.is_empty() && data.is_empty())
+        let is_quiet = self.control.is_empty() && self.givers.is_empty() && self.ready.iter().all(VecDeque::is_empty);
+        self.pong.is_some() || !is_quiet
     }
 
     /// Adds up to `room` bytes for the connection to `out`, in whole frames (one even where `room` is less). The less lies between
@@ -321,11 +328,22 @@ impl Mux {
         } else if let Some(id) = self.givers.pop_front() {
             self.give(id, out);
         } else {
-            let id = self.ready.iter_mut().find_map(VecDeque::pop_front)?;
+            let id = self.next_ready()?;
             self.send(id, room.saturating_sub(OVERHEAD).max(1), out);
             return Some(Source::Stream(id));
         }
         Some(Source::Control)
+    }
+
+    /// The stream that goes next.
+    fn next_ready(&mut self) -> Option<StreamId> {
+        let [urgent, data, bulk] = &mut self.ready;
+        if let Some(id) = urgent.pop_front() {
+            return Some(id);
+        }
+        let is_turn_of_bulk = data.is_empty() || !bulk.is_empty() && self.passed + 1 >= BULK_SHARE;
+        self.passed = if is_turn_of_bulk || bulk.is_empty() { 0 } else { self.passed + 1 };
+        if is_turn_of_bulk { bulk.pop_front() } else { data.pop_front() }
     }
 
     /// When [`Mux::handle_time`] is due.

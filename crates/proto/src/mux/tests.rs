@@ -226,6 +226,36 @@ fn streams_share_and_what_is_urgent_goes_first() {
     assert!(*least > 0 && most * 2 < least * 3, "{least} {most}");
 }
 
+/// Beside data bulk has its part of the line, however many streams it has; alone it has all of it.
+#[test]
+fn bulk_goes_where_there_is_no_data() {
+    let mut net = Net::new(Limits { widest: 1 << 20, ..Limits::default() }, 20_000, 1, 1);
+    let bulk: Vec<_> = (0..5).map(|_| net.ends[0].open(Class::Bulk, b"").unwrap()).collect();
+    let data = net.ends[0].open(Class::Data, b"").unwrap();
+    let mut run = |with_data: bool| {
+        let mut got = [0, 0];
+        for _ in 0..2000 {
+            for id in &bulk {
+                net.ends[0].write(*id, &[0; 30_000]).unwrap();
+                got[1] += drain(&mut net.ends[1], *id).0.len();
+            }
+            if with_data {
+                net.ends[0].write(data, &[0; 30_000]).unwrap();
+            }
+            got[0] += drain(&mut net.ends[1], data).0.len();
+            net.step();
+        }
+        got
+    };
+    run(true);
+    let [data, bulk] = run(true);
+    let share = bulk as f64 / (data + bulk) as f64;
+    assert!((0.04..0.09).contains(&share), "{share}");
+    run(false);
+    let [none, all] = run(false);
+    assert!(none == 0 && all as f64 > 0.95 * (data + bulk) as f64, "{none} {all}");
+}
+
 #[test]
 fn too_many_streams_are_refused_and_the_others_go_on() {
     let mut net = Net::new(Limits { streams: 3, ..Limits::default() }, 10_000, 1, 1);
@@ -313,15 +343,15 @@ proptest! {
         rate in 50usize..5000,
         delay in 0u64..20,
         window in 1u32..5000,
-        streams in prop::collection::vec((any::<bool>(), any::<bool>(), 0usize..30_000), 1..12),
+        streams in prop::collection::vec((0usize..3, any::<bool>(), 0usize..30_000), 1..12),
     ) {
         let limits = Limits { window, widest: 20_000, budget: 30_000, backlog: 3000, ..Limits::default() };
         let mut net = Net::new(limits, rate, delay, seed);
         let byte = |stream: usize, n: usize| (n * 7 + stream * 31 + n / 251) as u8;
         let mut todo = Vec::new();
-        for (n, (urgent, second, len)) in streams.iter().enumerate() {
+        for (n, (class, second, len)) in streams.iter().enumerate() {
             let from = usize::from(*second);
-            let class = if *urgent { Class::Urgent } else { Class::Data };
+            let class = [Class::Urgent, Class::Data, Class::Bulk][*class];
             let id = net.ends[from].open(class, &[n as u8]).unwrap();
             todo.push((from, id, (0..*len).map(|at| byte(n, at)).collect::<Vec<u8>>(), 0, Vec::new(), false));
         }

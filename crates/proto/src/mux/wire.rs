@@ -22,6 +22,8 @@ pub enum Class {
     Urgent,
     /// All else.
     Data,
+    /// What nobody waits for: it goes when there is no data, and of what there is with data one part of [`super::BULK_SHARE`].
+    Bulk,
 }
 
 /// What one frame says.
@@ -31,7 +33,7 @@ pub enum Frame<'a> {
     Open {
         /// Its number.
         stream: u32,
-        /// Whether it goes first.
+        /// What goes before it.
         class: Class,
         /// What it is for.
         about: &'a [u8],
@@ -98,6 +100,7 @@ impl<'a> Frame<'a> {
                 let class = match head[5] {
                     0 => Class::Urgent,
                     1 => Class::Data,
+                    2 => Class::Bulk,
                     _ => return None,
                 };
                 Some(Frame::Open { stream, class, about: body })
@@ -199,7 +202,7 @@ mod tests {
             (&[1, 0, 0, 0, 0], b"x"),
             (&[1, 1, 0, 0, 0], b""),
             (&[1, 1, 0, 0, 0], &long),
-            (&[0, 1, 0, 0, 0, 2], b""),
+            (&[0, 1, 0, 0, 0, 3], b""),
             (&[0, 1, 0, 0, 0, 1], &long[..MAX_ABOUT + 1]),
             (&[2, 1, 0, 0, 0], b"x"),
         ];
