@@ -10,10 +10,8 @@ use core::str::FromStr;
 
 use madrigal_base::locator::{LocatorError, Path, Step};
 
+pub use crate::stripe::count::MOST_STREAMS;
 pub use agree::{Agreed, Known, LeftOut, Offer, Refusal, Versions, agree};
-
-/// The most streams of a stripe.
-pub const MOST_STREAMS: u8 = 16;
 
 /// One part of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

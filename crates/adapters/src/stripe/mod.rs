@@ -29,7 +29,7 @@ pub use limits::Limits;
 use crate::contract::{Adapter, Broken, Lane};
 
 /// The most streams, those that are about to go included.
-pub const MOST_LANES: usize = 32;
+pub const MOST_LANES: usize = 2 * count::MOST_STREAMS as usize;
 
 /// Why a stream was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ mod sample;
 
 use std::collections::VecDeque;
 
-pub use guess::{Congestion, Way, first_guess};
+pub use guess::{Congestion, MOST_STREAMS, Way, first_guess};
 pub use sample::{Class, StreamSample};
 
 use super::figures::{MILLISECOND, SECOND, ratio};
@@ -48,6 +48,8 @@ pub struct StreamCount {
     /// When more, and fewer, may be tried, and how long they are not after the next failure.
     more: Hold,
     fewer: Hold,
+    /// What more of them carried when that seemed to be no better.
+    missed: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +84,7 @@ impl Hold {
 impl StreamCount {
     /// A link that begins with so many streams, of at most `limit`; from [`first_guess`], or what was remembered of the same peer.
     pub fn new(now: u64, count: usize, limit: usize, congestion: Congestion) -> Self {
-        let limit = limit.clamp(1, 16);
+        let limit = limit.clamp(1, MOST_STREAMS.into());
         let hold = |until, next| Hold { until, next };
         Self {
             count: if congestion == Congestion::ByRate { 1 } else { count.clamp(1, limit) },
@@ -94,6 +96,7 @@ impl StreamCount {
             idle_since: None,
             more: hold(now, HOLD.0),
             fewer: hold(now.saturating_add(STEADY), STEADY),
+            missed: 0,
         }
     }
 
@@ -180,10 +183,11 @@ impl StreamCount {
             if signs.roomy || ratio(before, MORE.0, MORE.1) <= rate {
                 // It went well, and the next step may, too.
                 self.settle(now, self.count);
-                (self.more, self.fewer.next) = (Hold { until: now, next: HOLD.0 }, STEADY);
+                (self.more, self.fewer.next, self.missed) = (Hold { until: now, next: HOLD.0 }, STEADY, 0);
             } else {
                 self.settle(now, from);
                 self.more.fail(now);
+                self.missed = rate;
             }
         } else if ratio(before, FEWER.0, FEWER.1) <= rate {
             self.settle(now, self.count);
@@ -198,7 +202,10 @@ impl StreamCount {
     /// It has been so for a while: perhaps more, or fewer, are better.
     fn try_another(&mut self, now: u64, rate: u64, signs: &Signs) {
         let more = (self.count + 1).next_power_of_two().min(self.limit);
-        let count = if signs.more && more > self.count && self.more.until <= now {
+        // What they were compared with may have been a lucky second, before the first losses.
+        let was_worth_it = ratio(rate, MORE.0, MORE.1) <= self.missed;
+        let count = if signs.more && more > self.count && (self.more.until <= now || was_worth_it) {
+            self.missed = 0;
             more
         } else if self.count > 1 && self.fewer.until <= now {
             self.count / 2

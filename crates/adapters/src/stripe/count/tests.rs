@@ -9,6 +9,8 @@ struct Model {
     peak: usize,
     /// Nothing more is there to be sent than this, bytes a second.
     wanted: f64,
+    /// How many times as much two streams carry as they should.
+    lucky: f64,
     /// How far a stream's rate swings.
     swing: f64,
     swings: u64,
@@ -35,6 +37,7 @@ impl Model {
             window: None,
             peak: 16,
             wanted: f64::INFINITY,
+            lucky: 1.0,
             swing: 0.0,
             swings: 0,
             boost: (1.0, 0),
@@ -62,7 +65,8 @@ impl Model {
     }
 
     fn samples(&mut self, count: usize) -> Vec<StreamSample> {
-        let all = self.carries(count).min(self.wanted);
+        let lucky = if count == 2 { self.lucky } else { 1.0 };
+        let all = (lucky * self.carries(count)).min(self.wanted);
         self.looks += 1;
         self.boost.1 = self.boost.1.saturating_sub(u32::from(count > 1));
         let one = |model: &mut Self, stream| {
@@ -234,6 +238,23 @@ fn streams_that_do_not_come_are_not_waited_for() {
         tries += usize::from(count.sample(now, &model.samples(1)) > before);
     }
     assert!((2..10).contains(&tries), "{tries}");
+}
+
+/// Few streams are lucky for a while, more are compared with that, and then it is over.
+#[test]
+fn more_streams_are_tried_again_at_once_where_fewer_were_only_lucky() {
+    let mut model = Model { lucky: 1.9, ..Model::new(36.0, 0.1, 0.001) };
+    let (mut now, mut count) = (0, StreamCount::new(0, 2, 16, Congestion::ByLoss));
+    while count.count() == 2 {
+        run(&mut model, &mut count, &mut now, 1);
+    }
+    while count.count() == 4 {
+        run(&mut model, &mut count, &mut now, 1);
+    }
+    assert_eq!(count.count(), 2, "they are no better than two that are lucky");
+    model.lucky = 1.0;
+    let times = run(&mut model, &mut count, &mut now, 20);
+    assert!(count.count() >= 4, "{times:?}");
 }
 
 /// What one stream by CUBIC carries swings by half within seconds, and is much more at first: nobody sees by that whether more help.
