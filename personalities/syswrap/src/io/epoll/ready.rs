@@ -117,12 +117,18 @@ fn sealed_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32)
     {
         finish_sending(v, Reason::PeerLeft);
     }
-    if let Some(_lock) = v.try_reading() {
-        v.finish_receiving();
-    }
+    let is_read_by_another = match v.try_reading() {
+        Some(_lock) => {
+            v.finish_receiving();
+            false
+        }
+        None => true,
+    };
     match v.s.rx() {
         phase::DONE => ask_once(told, bit::QUIET_IN, v.wire.fd, asked),
-        // Another thread is at it, or the last doorbell is on its way.
+        // What that leaves the kernel may just have told by an edge, and it tells that once.
+        _ if is_read_by_another && v.inbound() > 0 => READABLE,
+        // The last doorbell is on its way.
         _ => 0,
     }
 }
