@@ -30,6 +30,7 @@ use crate::link::Link;
 use crate::link::handshakes::HandshakeLimiter;
 use crate::link::peer::{Dial, Peer};
 use crate::link::punch::Punch;
+use crate::link::trial::Trial;
 use crate::local::connection::Connections;
 use crate::local::decoy::Decoys;
 use crate::local::forward::Forward;
@@ -75,6 +76,7 @@ pub struct Daemon {
     pub(crate) peers: Vec<Peer>,
     pub(crate) dials: HashMap<Token, Dial>,
     pub(crate) punches: HashMap<Token, Punch>,
+    pub(crate) trials: HashMap<Token, Trial>,
     /// The connections to the control socket.
     pub(crate) clients: HashMap<Token, ControlConnection>,
     pub(crate) forwards: HashMap<Token, Forward>,
@@ -155,6 +157,7 @@ impl Daemon {
             links: HashMap::new(),
             dials: HashMap::new(),
             punches: HashMap::new(),
+            trials: HashMap::new(),
             clients: HashMap::new(),
             forwards: HashMap::new(),
             calls: HashMap::new(),
@@ -188,9 +191,14 @@ impl Daemon {
             _lock: lock,
         };
         daemon.register(ports).map_err(|errno| StartError::System { errno })?;
-        problem.iter().for_each(|problem| daemon.log_line(problem));
-        daemon.write_hosts();
+        daemon.tell_start(problem.as_deref());
         Ok(daemon)
+    }
+
+    /// What is wrong with its files is in the log, and programs are told of the hosts.
+    fn tell_start(&mut self, problem: Option<&str>) {
+        problem.iter().for_each(|problem| self.log_line(problem));
+        self.write_hosts();
     }
 
     /// This host.

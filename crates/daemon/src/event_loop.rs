@@ -8,6 +8,7 @@ use crate::daemon::Daemon;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::link::punch::Punch;
+use crate::link::trial::Trial;
 use crate::local::hosts::without_daemon;
 use crate::poll::Token;
 use crate::streams::call::Call;
@@ -71,6 +72,7 @@ impl Daemon {
         let links = self.links.values().map(Link::deadline);
         let dials = self.dials.values().map(|dial| dial.deadline);
         let punches = self.punches.values().map(Punch::deadline);
+        let trials = self.trials.values().map(Trial::deadline);
         let calls = self.calls.values().map(Call::deadline);
         let egresses = self.egresses.values().map(|egress| egress.deadline);
         let clients = self.clients.values().map(|client| client.deadline);
@@ -90,6 +92,7 @@ impl Daemon {
         links
             .chain(dials)
             .chain(punches)
+            .chain(trials)
             .chain(calls)
             .chain(egresses)
             .chain(clients)
@@ -110,6 +113,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.dial_failed(token, "no answer"));
         let due: Vec<Token> = self.punches.iter().filter(|(_, p)| p.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.punch_timer(token));
+        let due: Vec<Token> = self.trials.iter().filter(|(_, t)| t.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.trial_timer(token));
         let due: Vec<Token> = self.egresses.iter().filter(|(_, l)| l.deadline <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.egress_failed(token, "no answer"));
         let due: Vec<Token> = self.clients.iter().filter(|(_, c)| c.deadline <= now).map(|(t, _)| *t).collect();

@@ -42,7 +42,8 @@ pub use control::client;
 pub use control::description::Reloaded;
 pub use control::runtime::{Runtime, RuntimeError};
 pub use control::status::{
-    Certificate, Compression, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, Tried, WayStatus,
+    Certificate, Compression, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, TrialReport,
+    Tried, WayStatus,
 };
 pub use daemon::Daemon;
 pub use local::connection::ConnectionStatus;

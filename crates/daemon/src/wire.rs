@@ -17,7 +17,7 @@ use madrigal_selector::route::Figures;
 use serde::{Deserialize, Serialize};
 
 /// The version of the links' format; peers of another version are refused.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The greeting of a daemon: a [`Hello`].
 pub(crate) const HELLO: u8 = 1;
@@ -60,6 +60,9 @@ pub(crate) struct Hello {
     /// This connection is one more of a link that is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) joins: Option<Joins>,
+    /// The link is for a trial of its stack.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) trial: bool,
     /// From the accepting end: the address at which it sees the other one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<String>,
@@ -68,7 +71,7 @@ pub(crate) struct Hello {
 /// What one end of a link wants it to be made of ([`madrigal_adapters::stack::Offer`]).
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StackOffer {
-    /// Such as `adoc/stripe(16)/tls/tcp`.
+    /// Such as `adoc/stripe(32)/tls/tcp`.
     pub(crate) stack: String,
     /// It wants that or nothing: somebody wrote it.
     pub(crate) strict: bool,
@@ -129,6 +132,18 @@ pub(crate) enum Question {
         /// Its round trip to the relay, in microseconds.
         #[serde(default)]
         round_trip_us: u64,
+    },
+    /// What a link of that stack with a host carries.
+    Trial {
+        /// The host.
+        to: String,
+        /// The stack.
+        stack: String,
+        /// With text, and not with what cannot be compressed.
+        #[serde(default)]
+        text: bool,
+        /// For so many milliseconds.
+        milliseconds: u64,
     },
     /// The state of this host, and of the ways to another one, whose addresses are tried.
     Check {

@@ -175,11 +175,36 @@ pub(crate) struct Peek {
     pub(crate) address: u64,
 }
 
+const PERF_HELP: &str = "Two hosts: the daemon of A makes one link after the other with B, beside the one that programs use, and sends bytes that mean nothing by
+it. What went in the second half of the time is counted. Each column is of that link: how much it carried, how many times as much as the
+first one, by how many connections at the end, how the kernel decides how fast they send, and what was sent. A `*` marks the stack of the
+link that programs use.
+
+Exit status 1: a link could not be made, no way, or no daemon.";
+
 /// `madrigal perf`.
 #[derive(Args)]
+#[command(
+    after_help = PERF_HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "madrigal perf [--seconds S] [--stack STACK]... [--json] A B\n       madrigal perf vlink|circuit [OPTIONS]"
+)]
 pub(crate) struct Perf {
     #[command(subcommand)]
-    pub(crate) what: PerfOf,
+    pub(crate) what: Option<PerfOf>,
+    /// Two hosts of the grid: what links of one connection, of several, and compressed ones carry from A to B
+    #[arg(value_name = "A B", num_args = 2, required = true)]
+    pub(crate) hosts: Vec<String>,
+    /// How long each carries bytes, in seconds
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=15))]
+    pub(crate) seconds: u64,
+    /// Instead of those: this stack, such as `stripe(4)/tls/tcp`; may be repeated
+    #[arg(long, value_parser = stack)]
+    pub(crate) stack: Vec<String>,
+    /// Print JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Subcommand)]
@@ -229,6 +254,10 @@ pub(crate) struct Completions {
 pub(crate) struct Man {
     /// Where to
     pub(crate) directory: PathBuf,
+}
+
+fn stack(text: &str) -> Result<String, String> {
+    text.parse::<madrigal_daemon::Stack>().map(|stack| stack.to_string()).map_err(|error| error.to_string())
 }
 
 fn methods(text: &str) -> Result<String, String> {

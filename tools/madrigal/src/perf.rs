@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use crate::{cli, out};
 
+mod links;
+
 /// What is printed as JSON. Times are nanoseconds of a message one way.
 #[derive(Serialize)]
 struct Measured<'a> {
@@ -42,7 +44,8 @@ struct Among<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &cli::Perf) -> i32 {
-    match &args.what {
+    let Some(what) = &args.what else { return links::run(args) };
+    match what {
         cli::PerfOf::Vlink(of) => {
             let report = perf::vlink(&of.method, of.size as usize, of.iterations);
             tell("VLink", of, report.as_ref().map(|report| (report, measured(report))))

@@ -9,7 +9,7 @@ use rustix::net::sockopt::{self, Timeout};
 pub use crate::control::carry::carry;
 use crate::control::description::Reloaded;
 use crate::control::runtime::{Runtime, RuntimeError};
-use crate::control::status::{Examination, Explanation, Status};
+use crate::control::status::{Examination, Explanation, Status, TrialReport};
 use crate::local::connection::ConnectionStatus;
 use crate::socket;
 use crate::wire::{self, Question, Target};
@@ -103,6 +103,17 @@ pub fn why(runtime: &Runtime, from: &str, to: &str, port: Option<u16>) -> Result
 /// The state of a host, and of its ways to another one, as its daemon finds them.
 pub fn examine(runtime: &Runtime, host: &str, to: Option<&str>) -> Result<Examination, ClientError> {
     ask_daemon(runtime, host, Question::Check { to: to.map(str::to_owned) })
+}
+
+/// What a link of a stack from one host to another carries, in so many milliseconds: with text, or with what cannot be compressed.
+pub fn try_stack(
+    runtime: &Runtime,
+    (from, to): (&str, &str),
+    stack: &str,
+    text: bool,
+    milliseconds: u64,
+) -> Result<TrialReport, ClientError> {
+    ask_daemon(runtime, from, Question::Trial { to: to.to_owned(), stack: stack.to_owned(), text, milliseconds })
 }
 
 /// Asks the daemon of a host.

@@ -4,7 +4,8 @@ use madrigal_selector::route::{Route, order};
 
 use crate::control::status::{Explanation, WayStatus};
 use crate::daemon::Daemon;
-use crate::link::Link;
+use crate::link::congestion::congestion;
+use crate::link::{Link, Up};
 
 impl Daemon {
     /// The ways of a connection to a port of a host: which is used, and why not the others.
@@ -15,7 +16,8 @@ impl Daemon {
         let (usable, why) = order(&routes, &rules);
         let ways = candidates.into_iter().zip(why).enumerate().map(|(at, (candidate, why))| {
             let link = candidate.link.and_then(|link| self.links.get(&link));
-            let agreed = link.and_then(Link::up).map(|up| &up.agreed);
+            let up = link.and_then(Link::up);
+            let agreed = up.map(|up| &up.agreed);
             WayStatus {
                 way: candidate.route.way.to_string(),
                 chosen: usable.first() == Some(&at),
@@ -25,6 +27,8 @@ impl Daemon {
                 address: link.and_then(|link| link.address).map(|at| at.to_string()),
                 tls: link.map(|link| link.channel.is_encrypted()),
                 stack: agreed.map(|agreed| agreed.stack.to_string()),
+                connections: up.map_or(0, Up::connections),
+                congestion: link.and_then(|link| congestion(&link.channel)),
                 left_out: agreed
                     .map_or_else(Vec::new, |agreed| agreed.left_out.iter().map(ToString::to_string).collect()),
                 why,
@@ -40,6 +44,7 @@ impl Daemon {
             ways,
             last: self.known_file.known.last(self.name(host)).map(str::to_owned),
             rules: rules.into_iter().map(|rule| rule.name).collect(),
+            class: format!("{:?}", self.grid.class(host, port.unwrap_or(0))).to_lowercase(),
             staying: self.staying(host),
         }
     }

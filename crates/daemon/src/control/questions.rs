@@ -10,7 +10,7 @@ use crate::poll::Token;
 use crate::socket;
 use crate::streams::egress::Requester;
 use crate::streams::pipe::{End, Side};
-use crate::streams::stream::StreamOwner;
+use crate::streams::stream::{Stream, StreamOwner};
 use crate::units::SECOND;
 use crate::wire::{ConnectReply, Question, VERSION};
 
@@ -34,6 +34,16 @@ impl Daemon {
                 Err(why) => self.refuse_question(requester, &why),
             },
             Question::Punch { .. } => self.refuse_question(requester, "only daemons ask that"),
+            Question::Trial { to, stack, text, milliseconds } => {
+                let begun = match host(&to) {
+                    Ok(to) if to != self.own_index => self.begin_trial(requester, to, &stack, (text, milliseconds)),
+                    Ok(_) => Err("give two different hosts".to_owned()),
+                    Err(why) => Err(why),
+                };
+                if let Err(why) = begun {
+                    self.refuse_question(requester, &why);
+                }
+            }
             Question::Status => self.answer_question(requester, &self.status()),
             Question::Check { to: Some(to) } => match host(&to) {
                 Ok(to) if to != self.own_index => self.begin_check(to, requester),
@@ -123,9 +133,14 @@ impl Daemon {
             Requester::Call(call) => self.call_connected(call, End::Null, bytes.to_vec()),
             Requester::Stream(stream) => {
                 self.send_reply(stream, ConnectReply::Connected, "");
-                let _ = self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(End::Null, bytes.to_vec()));
+                self.answer_on(stream, bytes.to_vec());
             }
         }
+    }
+
+    /// The answer to a question follows, on the stream of another daemon.
+    pub(crate) fn answer_on(&mut self, stream: Stream, answer: Vec<u8>) {
+        let _ = self.join(Side::new(End::Stream(stream), Vec::new()), Side::new(End::Null, answer));
     }
 
     fn refuse_question(&mut self, requester: Requester, why: &str) {

@@ -4,7 +4,7 @@ use crate::control::status::{LinkStatus, PeerStatus, Status};
 use crate::daemon::Daemon;
 use crate::link::Stage;
 use crate::link::compressed::Compressed;
-use crate::link::striped::Striped;
+use crate::link::congestion::congestion;
 use crate::units::SECOND;
 
 impl Daemon {
@@ -51,7 +51,8 @@ impl Daemon {
             method: link.method().to_owned(),
             punched: link.punched,
             figures: up.measured.figures,
-            connections: 1 + up.striped().map_or(0, Striped::further),
+            connections: up.connections(),
+            congestion: congestion(&link.channel),
             stack: up.agreed.stack.to_string(),
             left_out: up.agreed.left_out.iter().map(ToString::to_string).collect(),
             compressed: up.compressed().map(Compressed::report),

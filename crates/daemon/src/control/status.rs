@@ -75,6 +75,9 @@ pub struct LinkStatus {
     /// TCP connections that carry it together.
     #[serde(default = "one")]
     pub connections: usize,
+    /// How this end's kernel decides how fast they send, by its name there; none where the link is not TCP.
+    #[serde(default)]
+    pub congestion: Option<String>,
     /// What it is made of, as docs/adapters.md writes it.
     #[serde(default)]
     pub stack: String,
@@ -116,6 +119,9 @@ pub struct Explanation {
     pub last: Option<String>,
     /// The names of the rules that apply.
     pub rules: Vec<String>,
+    /// What goes before its streams: `urgent`, `data` or `bulk`; without a port, that of ports that no rule is about.
+    #[serde(default)]
+    pub class: String,
     /// Streams that stay on another way than the chosen one, and why.
     #[serde(default)]
     pub staying: Vec<String>,
@@ -141,11 +147,43 @@ pub struct WayStatus {
     /// What its first link is made of.
     #[serde(default)]
     pub stack: Option<String>,
+    /// How many connections carry that; 0 where there is no link.
+    #[serde(default)]
+    pub connections: usize,
+    /// How this end's kernel decides how fast they send, by its name there.
+    #[serde(default)]
+    pub congestion: Option<String>,
     /// What one end wanted of that, and it has not; why.
     #[serde(default)]
     pub left_out: Vec<String>,
     /// Why it is not used.
     pub why: Option<String>,
+}
+
+/// What a link of some stack carried.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct TrialReport {
+    /// The stack.
+    pub stack: String,
+    /// Text was sent, and not what cannot be compressed.
+    pub text: bool,
+    /// Bits a second of what was sent, in the second half of the time.
+    pub rate: u64,
+    /// Connections, at the end.
+    pub connections: usize,
+    /// How the sender's kernel decides how fast they send, by its name there.
+    pub congestion: Option<String>,
+    /// What became of the bytes, where they were compressed.
+    pub compressed: Option<Compression>,
+    /// Why there is nothing of this.
+    pub error: Option<String>,
+}
+
+impl TrialReport {
+    pub(crate) fn failed(stack: String, text: bool, why: String) -> Self {
+        let (rate, connections, congestion, compressed) = Default::default();
+        Self { stack, text, rate, connections, congestion, compressed, error: Some(why) }
+    }
 }
 
 /// The state of a host, and of its ways to another one.

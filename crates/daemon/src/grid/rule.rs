@@ -2,6 +2,7 @@
 
 use madrigal_adapters::stack::Stack;
 use madrigal_base::network::Ports;
+use madrigal_proto::mux::Class;
 use madrigal_selector::route;
 
 /// A rule about ways.
@@ -15,6 +16,10 @@ pub struct Rule {
     pub rule: route::Rule,
     /// The most connections of links with those hosts.
     pub connections: Option<u8>,
+    /// How the kernel decides how fast their connections send, by its name there.
+    pub congestion: Option<String>,
+    /// What goes before the streams of connections, and what behind them.
+    pub class: Option<Class>,
     /// What links with those hosts are made of.
     pub stack: Option<Stack>,
 }

@@ -1,8 +1,9 @@
 //! The rules of a grid: how they are read, and which of them apply.
 
-use madrigal_adapters::stack::Stack;
+use madrigal_adapters::stack::{MOST_STREAMS, Stack};
 use madrigal_base::network::Ports;
 use madrigal_document::{FileError, Table, Value};
+use madrigal_proto::mux::Class;
 use madrigal_selector::route;
 
 use super::rule::Rule;
@@ -10,8 +11,6 @@ use super::{Grid, check_name, ports};
 
 /// The methods that rules may name.
 const METHODS: &[&str] = &["direct", "reverse", "command", "relay"];
-/// The most connections that a link may have.
-const MOST_CONNECTIONS: u8 = 16;
 
 impl Grid {
     /// The rules for connections to a port of a host; without a port, those that apply to all ports.
@@ -34,8 +33,21 @@ impl Grid {
         self.rules.iter().filter(holds).find_map(|rule| rule.stack.as_ref())
     }
 
+    /// How the kernel is to decide how fast connections of a link with a host send, where a rule says it: the first one.
+    pub(crate) fn congestion(&self, host: usize) -> Option<&str> {
+        let holds = |rule: &&Rule| rule.hosts.is_empty() || rule.hosts.contains(&host);
+        self.rules.iter().filter(holds).find_map(|rule| rule.congestion.as_deref())
+    }
+
+    /// What goes before a connection to a port of a host: of several rules the first one counts.
+    pub(crate) fn class(&self, host: usize, port: u16) -> Class {
+        let is_port = |rule: &Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
+        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
+        self.rules.iter().filter(holds).find_map(|rule| rule.class).unwrap_or(Class::Data)
+    }
+
     pub(super) fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
-        table.only(&["ports", "hosts", "prefer", "forbid", "connections", "stack"])?;
+        table.only(&["ports", "hosts", "prefer", "forbid", "connections", "stack", "congestion", "class"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
         let host = |value: &Value<'_>| {
@@ -52,10 +64,13 @@ impl Grid {
         let rule = route::Rule { name: name.to_owned(), prefer: ways("prefer")?, forbid: ways("forbid")? };
         let connections = table.get("connections").map(|value| connections(&value)).transpose()?;
         let stack = table.get("stack").map(|value| stack(&value)).transpose()?;
-        if rule.prefer.is_empty() && rule.forbid.is_empty() && connections.is_none() && stack.is_none() {
-            return Err(table.error("it says nothing: write prefer, forbid, connections or stack"));
+        let congestion = table.get("congestion").map(|value| congestion(&value)).transpose()?;
+        let is_of_links = connections.is_some() || stack.is_some() || congestion.is_some();
+        let class = table.get("class").map(|value| class(&value)).transpose()?;
+        if rule.prefer.is_empty() && rule.forbid.is_empty() && !is_of_links && class.is_none() {
+            return Err(table.error("it says nothing: write prefer, forbid, class, connections, stack or congestion"));
         }
-        for key in ["connections", "stack"] {
+        for key in ["connections", "stack", "congestion"] {
             if let (Some(_), Some(ports)) = (table.get(key), table.get("ports")) {
                 return Err(ports.error(format!("a link carries all ports: write {key} in a rule without ports")));
             }
@@ -68,6 +83,8 @@ impl Grid {
             hosts: list("hosts").iter().map(host).collect::<Result<_, _>>()?,
             rule,
             connections,
+            congestion,
+            class,
             stack,
         })
     }
@@ -78,8 +95,25 @@ fn stack(value: &Value<'_>) -> Result<Stack, FileError> {
 }
 
 fn connections(value: &Value<'_>) -> Result<u8, FileError> {
-    let count = u8::try_from(value.number()?).ok().filter(|count| (1..=MOST_CONNECTIONS).contains(count));
-    count.ok_or_else(|| value.error(format!("must be a number of connections, from 1 to {MOST_CONNECTIONS}")))
+    let count = u8::try_from(value.number()?).ok().filter(|count| (1..=MOST_STREAMS).contains(count));
+    count.ok_or_else(|| value.error(format!("must be a number of connections, from 1 to {MOST_STREAMS}")))
+}
+
+fn class(value: &Value<'_>) -> Result<Class, FileError> {
+    match value.text()? {
+        "urgent" => Ok(Class::Urgent),
+        "data" => Ok(Class::Data),
+        "bulk" => Ok(Class::Bulk),
+        _ => Err(value.error("must be urgent, data or bulk")),
+    }
+}
+
+/// A name that the kernel may know (`tcp_available_congestion_control`).
+fn congestion(value: &Value<'_>) -> Result<String, FileError> {
+    let name = value.text()?;
+    let is_like = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
+    let fits = (1..=15).contains(&name.len()) && name.bytes().all(is_like);
+    fits.then(|| name.to_owned()).ok_or_else(|| value.error("must be a congestion control, such as cubic or bbr"))
 }
 
 #[cfg(test)]
@@ -91,7 +125,7 @@ mod tests {
         let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
             [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n\
             [rule.one]\nhosts = ['b1']\nconnections = 1\n[rule.few]\nconnections = 4\n[rule.made]\nhosts = ['b1']\n\
-            stack = 'adoc/stripe(2)/tls/tcp'\n";
+            stack = 'adoc/stripe(2)/tls/tcp'\n[rule.night]\nports = '873'\nclass = 'bulk'\n[rule.fair]\nhosts = ['b1']\ncongestion = 'cubic'\n";
         let grid = Grid::read("grid.toml", text).unwrap();
         assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
         let never = || vec!["never".to_owned()];
@@ -100,6 +134,8 @@ mod tests {
         assert_eq!((names(0, Some(873)), names(1, None)), (never(), never()));
         assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
         assert_eq!([0, 1].map(|host| grid.most_connections(host)), [Some(4), Some(1)]);
+        assert_eq!([873, 22].map(|port| grid.class(1, port)), [Class::Bulk, Class::Data]);
+        assert_eq!([0, 1].map(|host| grid.congestion(host)), [None, Some("cubic")]);
         let stacks = [0, 1].map(|host| grid.stack(host).map(ToString::to_string));
         assert_eq!(stacks, [None, Some("adoc/stripe(2)/tls/tcp".to_owned())]);
     }
@@ -110,7 +146,7 @@ mod tests {
             let text = format!("[site.a]\nhosts.a1 = []\n[rule.x]\n{rule}\n");
             Grid::read("grid.toml", &text).unwrap_err().to_string()
         };
-        for count in ["0", "17", "'8'", "-1"] {
+        for count in ["0", "33", "'8'", "-1"] {
             let told = wrong(&format!("connections = {count}"));
             assert!(told.starts_with("grid.toml:4: rule.x.connections: must be a "), "{told}");
         }
@@ -127,6 +163,13 @@ mod tests {
             (
                 "stack = 'tls/stripe(2)/tcp'",
                 "4: rule.x.stack: each connection of a link is enciphered for itself: write `stripe(N)/tls`",
+            ),
+            ("class = 'fast'", "4: rule.x.class: must be urgent, data or bulk"),
+            ("congestion = 'BBR'", "4: rule.x.congestion: must be a congestion control, such as cubic or bbr"),
+            ("congestion = ''", "4: rule.x.congestion: must be a congestion control, such as cubic or bbr"),
+            (
+                "congestion = 'bbr'\nports = 22",
+                "5: rule.x.ports: a link carries all ports: write congestion in a rule without ports",
             ),
             (
                 "stack = 'tcp'\nports = 22",

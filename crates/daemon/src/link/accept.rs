@@ -58,7 +58,8 @@ impl Daemon {
         let proved_serial = self.credentials.as_ref().map(|credentials| credentials.own().serial).ok();
         let (since, stage) = (self.now, Stage::Greeting(Vec::new()));
         let (command, by_command, short_tried, offered, seen, punched) = (None, false, false, None, None, false);
-        let mut link = Link {
+        let greets = dialled.is_some() && !channel.is_encrypted();
+        let link = Link {
             channel,
             dialled,
             address,
@@ -73,14 +74,12 @@ impl Daemon {
             joins,
             stage,
         };
-        // On an encrypted connection the other end has to authenticate first.
-        if let Some((_, number)) = dialled.filter(|_| !link.channel.is_encrypted()) {
-            link.offered = self.stack_offer(&link);
-            let hello = self.greeting(number, link.offered.clone(), self.joins(&link));
-            link.channel.out().extend(hello);
-        }
         self.descriptors.insert(token, Descriptor::Link);
         self.links.insert(token, link);
+        // On an encrypted connection the other end has to authenticate first.
+        if greets {
+            self.greet(token);
+        }
         self.unflushed.insert(token);
         self.measure_soon();
         Some(token)

@@ -21,16 +21,11 @@ impl Daemon {
     /// The TLS handshake is done. If we dialled, the peer must be the host that we dialled; then we greet it.
     pub(crate) fn handshake_done(&mut self, token: Token) -> Result<(), String> {
         let Some(link) = self.links.get(&token) else { return Ok(()) };
-        let Some((expected, number)) = link.dialled else { return Ok(()) };
+        let Some((expected, _)) = link.dialled else { return Ok(()) };
         if let Err(why) = self.check_certificate(link, self.name(expected)) {
             return Err(self.refuse(token, why));
         }
-        let offered = self.stack_offer(link);
-        let hello = self.greeting(number, offered.clone(), self.joins(link));
-        if let Some(link) = self.links.get_mut(&token) {
-            link.offered = offered;
-            link.channel.out().extend(hello);
-        }
+        self.greet(token);
         Ok(())
     }
 
@@ -47,7 +42,11 @@ impl Daemon {
             (wire::HELLO, Ok(hello)) => hello,
             _ => return Err("the first frame is no greeting".to_owned()),
         };
-        match self.authenticate(token, &hello) {
+        let authenticated = self.authenticate(token, &hello);
+        if let Ok((peer, _)) = &authenticated {
+            self.choose_congestion(token, *peer);
+        }
+        match authenticated {
             Ok((peer, _)) if self.joins_link(token, &hello) => {
                 self.join_link(token, peer, &hello, &rest).map_err(|why| self.refuse(token, why))
             }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use madrigal_identity::{Credentials, Refusal, server_name};
+use madrigal_sys::tcp;
 use rustix::io::Errno;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -65,12 +66,13 @@ pub(crate) struct Channel {
     /// More bytes follow at once: the kernel may hold the last packet back until then.
     more: bool,
     corked: bool,
+    most_unsent: usize,
 }
 
 /// Bytes that may wait for the wire, before encryption and after it.
 const MOST_QUEUED: usize = 64 << 10;
 /// Unsent bytes that may wait in the kernel: urgent ones queue behind them.
-const MOST_UNSENT: i32 = 128 << 10;
+const MOST_UNSENT: usize = 128 << 10;
 /// The longest handshake, ten times that of three certificates.
 const LONGEST_HANDSHAKE: usize = 32 << 10;
 /// The first byte of a TLS connection: the type of a handshake record.
@@ -96,9 +98,20 @@ impl Channel {
     }
 
     fn new(socket: OwnedFd, cipher: Cipher) -> Self {
-        // A socket that is no TCP has no such option.
-        let _ = madrigal_sys::tcp::set_most_unsent(socket.as_raw_fd(), MOST_UNSENT);
-        Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, corked: false }
+        let mut channel =
+            Self { socket, cipher, out: Vec::new(), sent: 0, broken: None, more: false, corked: false, most_unsent: 0 };
+        channel.limit_unsent(None);
+        channel
+    }
+
+    /// At most so many unsent bytes wait in the kernel, and as many here.
+    pub(crate) fn limit_unsent(&mut self, bytes: Option<usize>) {
+        let bytes = bytes.unwrap_or(MOST_UNSENT).min(MOST_UNSENT);
+        if bytes != self.most_unsent {
+            self.most_unsent = bytes;
+            // A socket that is no TCP has no such option.
+            let _ = tcp::set_most_unsent(self.socket.as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
+        }
     }
 
     /// Whether it is encrypted.
@@ -161,7 +174,7 @@ impl Channel {
 
     /// How many more bytes it should be given now.
     pub(crate) fn room(&self) -> usize {
-        MOST_QUEUED.saturating_sub(self.out.len() - self.sent)
+        MOST_QUEUED.min(self.most_unsent).saturating_sub(self.out.len() - self.sent)
     }
 
     /// The queue, for bytes to be added.

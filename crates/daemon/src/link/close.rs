@@ -72,6 +72,12 @@ impl Daemon {
             return self.connection_ended(joins, matches!(link.stage, Stage::Joined), why);
         }
         self.end_connections(token);
+        // Beside it there is the link that programs use.
+        let beside = link.up().is_some_and(|up| up.trial && self.link_to(up.peer).is_some());
+        if beside || self.trial_by(token).is_some() {
+            self.reset_streams_of(token, cause);
+            return self.trial_lost(token, why);
+        }
         if let (Some((peer, _)), Some(address)) = (link.dialled, link.address)
             && !address.ip().is_loopback()
             && ([BLACK_HOLE, NO_GREETING].contains(&why) || link.is_stuck())
@@ -96,6 +102,11 @@ impl Daemon {
             self.peer_lost(host, link.dialled.and(link.address), why, link.up().is_some());
             self.forget_advertised(host);
         }
+        self.reset_streams_of(token, cause);
+    }
+
+    /// A link has ended: its streams are no more.
+    fn reset_streams_of(&mut self, token: Token, cause: ResetCause) {
         let streams: Vec<_> = self.streams.keys().filter(|(link, _)| *link == token).copied().collect();
         for stream in streams {
             self.handle_reset(stream, cause);

@@ -59,20 +59,29 @@ impl Daemon {
         self.update_direct(peer);
     }
 
-    /// Begins to connect to an address of a host; `short`: with short segments; `joins`: for one more connection of that link.
-    pub(crate) fn dial_at(&mut self, peer: usize, address: SocketAddr, short: bool, joins: Option<(Token, Lane)>) {
+    /// Begins to connect to an address of a host; `short`: with short segments; `joins`: for one more connection of that link. The token of
+    /// the connection, if that could be begun.
+    pub(crate) fn dial_at(
+        &mut self,
+        peer: usize,
+        address: SocketAddr,
+        short: bool,
+        joins: Option<(Token, Lane)>,
+    ) -> Option<Token> {
         let token = self.new_token();
         let made = socket::dial_with(address, short).and_then(|socket| self.poll.add(&socket, token).map(|()| socket));
         match made {
             Ok(socket) => {
                 self.descriptors.insert(token, Descriptor::Dial);
                 self.dials.insert(token, Dial { socket, peer, address, deadline: self.now + CONNECT_TIMEOUT, joins });
+                return Some(token);
             }
             Err(errno) => match joins {
                 Some(joins) => self.connection_ended(joins, false, &errno.to_string()),
                 None => drop(self.peers[peer].failures.insert(address, errno.to_string())),
             },
         }
+        None
     }
 
     /// An address accepted a connection and sent nothing: there may be a PMTU black hole. A connection with short segments is tried beside it.
@@ -118,6 +127,9 @@ impl Daemon {
     pub(crate) fn dial_failed(&mut self, token: Token, why: &str) {
         self.descriptors.remove(&token);
         if let Some(dial) = self.dials.remove(&token) {
+            if self.trial_by(token).is_some() {
+                return self.trial_lost(token, why);
+            }
             if let Some(joins) = dial.joins {
                 return self.connection_ended(joins, false, why);
             }

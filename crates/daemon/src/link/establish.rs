@@ -21,9 +21,25 @@ impl Daemon {
         wire::greeting(&self.hello(number, stack, joins))
     }
 
+    /// Greets the host that a link was dialled to.
+    pub(crate) fn greet(&mut self, token: Token) {
+        let Some((peer, number)) = self.links.get(&token).and_then(|link| link.dialled) else { return };
+        // What is offered hangs on it.
+        self.choose_congestion(token, peer);
+        let Some(link) = self.links.get(&token) else { return };
+        let trial = self.trial_by(token).and_then(|id| self.trials.get(&id));
+        let offered = self.stack_offer(link, trial.map(|trial| &trial.stack));
+        let hello = Hello { trial: trial.is_some(), ..self.hello(number, offered.clone(), self.joins(link)) };
+        let hello = wire::greeting(&hello);
+        if let Some(link) = self.links.get_mut(&token) {
+            link.offered = offered;
+            link.channel.out().extend(hello);
+        }
+    }
+
     fn hello(&self, number: u64, stack: Option<StackOffer>, joins: Option<Joins>) -> Hello {
         let (host, instance) = (self.own().name.clone(), self.instance);
-        Hello { version: VERSION, host, instance, number, stack, joins, seen: None }
+        Hello { version: VERSION, host, instance, number, stack, joins, seen: None, trial: false }
     }
 
     /// A link comes up with a host that has authenticated. `rest` came behind its greeting.
@@ -40,14 +56,16 @@ impl Daemon {
         let seen = link.address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()).to_string());
         let answer = wire::greeting(&Hello { seen, ..self.hello(0, link.offered.clone(), None) });
         let (now, own) = (self.now, self.own().name.clone());
+        let ours = self.trial_by(token);
+        let trial = ours.is_some() || hello.trial;
         let recheck_at = shown.map_or(u64::MAX, |shown| self.next_recheck(shown));
         let Some(link) = self.links.get_mut(&token) else { return Ok(()) };
-        let by_command = link.method() == "command";
+        let last = link.method() == "command" || trial;
         let rank = match link.dialled {
-            Some((_, number)) => (by_command, own, number),
+            Some((_, number)) => (last, own, number),
             None => {
                 link.channel.out().extend(answer);
-                (by_command, hello.host.clone(), hello.number)
+                (last, hello.host.clone(), hello.number)
             }
         };
         let mut mux = Mux::new(link.dialled.is_some(), keepalive_limits(), now);
@@ -63,6 +81,7 @@ impl Daemon {
             peer,
             instance,
             rank,
+            trial,
             mux,
             agreed,
             adapters,
@@ -84,7 +103,10 @@ impl Daemon {
         self.unflushed.insert(token);
         self.choose_link(peer, hello.instance);
         self.peer_is_up(peer, dialled);
-        self.measure_new(token);
+        match ours {
+            Some(id) => self.trial_up(id),
+            None => self.measure_new(token),
+        }
         self.try_better_ways(peer);
         self.advertise_soon();
         Ok(())

@@ -43,9 +43,11 @@ impl Daemon {
         let now = self.now;
         let striped = self.striped_link(of).ok_or(GONE)?;
         striped.join(now, lane, token).map_err(|error| error.to_string())?;
+        let limit = striped.most_unsent(lane);
         let answer = self.greeting(0, None, None);
         if let Some(link) = self.links.get_mut(&token) {
             (link.stage, link.joins) = (Stage::Joined, Some((of, lane)));
+            link.channel.limit_unsent(limit);
             if ours.is_none() {
                 link.channel.out().extend(answer);
             }
@@ -59,8 +61,9 @@ impl Daemon {
     /// The link of several connections that a peer began with the greeting of that number.
     fn link_joined(&self, peer: usize, hello: &Hello, joins: Joins) -> Option<Token> {
         let is = |link: &Link, up: &Up| {
-            let rank = (false, hello.host.clone(), joins.link);
-            link.dialled.is_none() && up.peer == peer && up.instance == hello.instance && up.rank == rank
+            let (_, host, number) = &up.rank;
+            let began = (host, *number) == (&hello.host, joins.link);
+            link.dialled.is_none() && up.peer == peer && up.instance == hello.instance && began
         };
         self.links.iter().find(|(_, link)| link.up().is_some_and(|up| is(link, up))).map(|(token, _)| *token)
     }
@@ -143,10 +146,15 @@ impl Daemon {
         for token in striped.map(|(token, _)| *token).collect::<Vec<_>>() {
             let Some(all) = self.striped_link(token).map(|striped| striped.connections(token)) else { continue };
             let info = |at: Token| tcp::info(self.links.get(&at)?.channel.as_fd().as_raw_fd()).ok();
-            let infos = all.into_iter().filter_map(|(lane, at)| Some((lane, info(at)?))).collect();
+            let infos = all.iter().filter_map(|(lane, at)| Some((*lane, info(*at)?))).collect();
             let now = self.now;
-            if let Some(striped) = self.striped_link(token) {
-                striped.look(now, infos);
+            let Some(striped) = self.striped_link(token) else { continue };
+            striped.look(now, infos);
+            let limits: Vec<_> = all.into_iter().map(|(lane, at)| (at, striped.most_unsent(lane))).collect();
+            for (at, limit) in limits {
+                if let Some(link) = self.links.get_mut(&at) {
+                    link.channel.limit_unsent(limit);
+                }
             }
             self.adjust_connections(token);
         }
@@ -221,8 +229,7 @@ impl Daemon {
 
     fn log_connections(&mut self, of: Token, what: &str) {
         let Some(up) = self.links.get(&of).and_then(Link::up) else { return };
-        let count = 1 + up.striped().map_or(0, Striped::further);
-        let line = format!("link with {}: {count} connections: {what}", self.name(up.peer));
+        let line = format!("link with {}: {} connections: {what}", self.name(up.peer), up.connections());
         self.log_line(&line);
     }
 }

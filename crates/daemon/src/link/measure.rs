@@ -5,6 +5,7 @@ use madrigal_selector::route::Figures;
 
 use crate::daemon::Daemon;
 use crate::link::close::BLACK_HOLE;
+use crate::link::trial::fill_with_noise;
 use crate::link::{Link, Stage, Up, YOUNG};
 use crate::poll::Token;
 use crate::socket::Recv;
@@ -39,7 +40,8 @@ impl Daemon {
                 stuck.push(*token);
             }
             let method = link.method();
-            measured.extend(link.up().map(|up| (up.peer, method, up.measured.figures, up.connections())));
+            let up = link.up().filter(|up| !up.trial);
+            measured.extend(up.map(|up| (up.peer, method, up.measured.figures, up.connections_wanted())));
         }
         for (host, method, figures, connections) in measured {
             self.save_figures(host, method, figures, connections);
@@ -137,14 +139,4 @@ fn feed(mux: &mut Mux, stream: StreamId, left: &mut usize) -> bool {
         }
     }
     true
-}
-
-/// Bytes that cannot be compressed, so that what they take to arrive is what the line takes.
-fn fill_with_noise(seed: u64, bytes: &mut [u8]) {
-    let mut state = seed;
-    for piece in bytes.chunks_exact_mut(8) {
-        // Knuth's generator, MMIX.
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        piece.copy_from_slice(&(state ^ state >> 29).to_le_bytes());
-    }
 }

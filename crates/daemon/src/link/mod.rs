@@ -24,6 +24,7 @@ mod close;
 pub(crate) mod command;
 mod commands;
 pub(crate) mod compressed;
+pub(crate) mod congestion;
 mod dial;
 mod establish;
 pub(crate) mod handshakes;
@@ -37,6 +38,8 @@ mod reachability;
 mod serve;
 mod stack;
 pub(crate) mod striped;
+pub(crate) mod trial;
+mod trials;
 mod unauthenticated;
 
 use std::net::{IpAddr, SocketAddr};
@@ -74,8 +77,8 @@ const STUCK_RETRANSMITS: u8 = 2;
 /// A link younger than this, on which no more bytes than this were acknowledged, may be in a PMTU black hole.
 pub(crate) const YOUNG: (u64, u64) = (10 * SECOND, 4096);
 
-/// The order of links between the same two hosts, the same at both ends: whether it is by a command, who dialled it, and the count of that
-/// host's dials.
+/// The order of links between the same two hosts, the same at both ends: whether it is by a command, or for a trial, who dialled it, and the
+/// count of that host's dials.
 pub(crate) type Rank = (bool, String, u64);
 
 /// A connection to another daemon.
@@ -119,6 +122,8 @@ pub(crate) enum Stage {
 pub(crate) struct Up {
     /// The host at the other end.
     pub(crate) peer: usize,
+    /// It is for a trial of a stack.
+    pub(crate) trial: bool,
     /// The random number of its daemon.
     pub(crate) instance: u64,
     pub(crate) rank: Rank,
@@ -258,8 +263,13 @@ impl Link {
 }
 
 impl Up {
-    /// How many connections the link should have, where it may have several.
-    pub(crate) fn connections(&self) -> Option<u8> {
+    /// How many connections the link has.
+    pub(crate) fn connections(&self) -> usize {
+        1 + self.striped().map_or(0, Striped::further)
+    }
+
+    /// How many it should have, where it may have several.
+    pub(crate) fn connections_wanted(&self) -> Option<u8> {
         self.striped().map(|striped| u8::try_from(striped.wanted()).unwrap_or(u8::MAX))
     }
 

@@ -123,13 +123,14 @@ impl Daemon {
     pub(crate) fn handle_mux_events(&mut self, token: Token) {
         while let Some(event) = self.links.get_mut(&token).and_then(Link::mux).and_then(Mux::event) {
             match event {
-                Event::Opened { stream, about: header, .. } => self.handle_open(token, stream, &header),
+                Event::Opened { stream, class, about } => self.handle_open(token, (stream, class), &about),
                 Event::Readable(stream) | Event::Writable(stream) => {
                     match self.streams.get(&(token, stream)).copied() {
                         Some(StreamOwner::Pipe(pipe)) => self.pump(pipe),
                         Some(StreamOwner::Call(call)) => self.handle_reply(call, (token, stream)),
                         Some(StreamOwner::Punch(punch)) => self.handle_punch_reply(punch, (token, stream)),
                         Some(StreamOwner::Migration(pipe)) => self.handle_resume_reply(pipe, (token, stream)),
+                        Some(StreamOwner::Trial(trial)) => self.feed_trial(trial),
                         Some(StreamOwner::Discard) => self.service_discard(token, stream),
                         Some(StreamOwner::RouteUpdate) => self.handle_update(token, stream),
                         Some(StreamOwner::Renewal) => self.handle_renewal(token, stream),

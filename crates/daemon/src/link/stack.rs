@@ -1,4 +1,4 @@
-//! Which stack a link has (`adoc/stripe(16)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
+//! Which stack a link has (`adoc/stripe(32)/tls/tcp`): what this end offers in its greeting, and what the two ends agree on.
 //!
 //! Where nobody has written a stack, a link of some distance is compressed where that makes it faster, and has several connections where
 //! losses hold one back. Both ends say what they want, and come to the same by [`madrigal_adapters::stack::agree`].
@@ -13,15 +13,11 @@ use madrigal_sys::tcp;
 use crate::daemon::Daemon;
 use crate::link::Link;
 use crate::link::adapters::Adapters;
-use crate::link::channel::Channel;
 use crate::link::compressed::Compressed;
+use crate::link::congestion::{is_by_loss, is_far};
 use crate::link::striped::Striped;
 use crate::poll::Token;
 use crate::wire::{Hello, StackOffer};
-
-/// The shortest round trip for which adapters may be worth it, in microseconds: losses are made up for soon on a shorter way, and its
-/// networks are faster than what compresses.
-const FAR: u32 = 1000;
 
 impl Daemon {
     /// What links are made of for which no rule says it.
@@ -29,10 +25,15 @@ impl Daemon {
         self.stack = Some(stack);
     }
 
-    /// What the greeting of a connection that we dialled offers: whatever this end can do, if no rule says it. Nothing where it joins a link.
-    pub(crate) fn stack_offer(&self, link: &Link) -> Option<StackOffer> {
+    /// What the greeting of a connection that we dialled offers: what is tried by it, or else whatever this end can do, if no rule says it.
+    /// Nothing where it joins a link.
+    pub(crate) fn stack_offer(&self, link: &Link, tried: Option<&Stack>) -> Option<StackOffer> {
         let (peer, _) = link.dialled.filter(|_| link.joins.is_none())?;
-        Some(self.stack_wanted(link, peer, (true, true)))
+        let offer = self.stack_wanted(link, peer, (true, true));
+        Some(match tried {
+            Some(stack) => StackOffer { stack: stack.to_string(), strict: true, ..offer },
+            None => offer,
+        })
     }
 
     /// What this end answers to an offer: what is worth it, if no rule says it at either end. Where both kernels send by rate, whatever is
@@ -40,9 +41,9 @@ impl Daemon {
     fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
         let has = |name: &str| offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.starts_with(name)));
         let insists = offer.is_some_and(|offer| offer.strict);
-        let by_loss = offer.is_some_and(|offer| offer.by_loss) || by_loss(&link.channel);
-        let info = tcp::info(link.channel.as_fd().as_raw_fd()).ok();
-        let is_far = info.is_some_and(|info| FAR <= if info.min_rtt == u32::MAX { info.rtt } else { info.min_rtt });
+        let by_loss = offer.is_some_and(|offer| offer.by_loss) || is_by_loss(&link.channel);
+        // Networks of shorter ways are faster than what compresses.
+        let is_far = is_far(&link.channel);
         let several = by_loss || offer.is_some_and(|offer| offer.networks > 1);
         let (adoc, stripe) = (insists || is_far, insists || is_far && several);
         self.stack_wanted(link, peer, (has("adoc") && adoc, has("stripe") && stripe))
@@ -76,7 +77,7 @@ impl Daemon {
         let networks = u8::try_from(self.networks(link, peer).len()).unwrap_or(u8::MAX);
         let known = known().into_iter().map(|(name, versions)| (name, [versions.oldest, versions.newest])).collect();
         let strict = rule.or(typed).is_some();
-        StackOffer { stack, strict, known, by_loss: by_loss(&link.channel), networks }
+        StackOffer { stack, strict, known, by_loss: is_by_loss(&link.channel), networks }
     }
 
     /// What the two ends of a link do, now that both have said what they want; or why they do nothing together.
@@ -96,7 +97,7 @@ impl Daemon {
         let compressed = agreed.stack.has("adoc").then(Compressed::new);
         let most = agreed.stack.streams().filter(|most| *most > 1);
         let striped = most.and_then(|most| {
-            let congestion = if by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
+            let congestion = if is_by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
             let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
             let networks = if link.dialled.is_some() { self.networks(link, peer) } else { Vec::new() };
             Striped::new(self.now, [known, most], congestion, networks).ok()
@@ -132,10 +133,4 @@ fn read(offer: &StackOffer) -> Result<Offer, String> {
     let versions =
         |(name, [oldest, newest]): (&String, &[u16; 2])| (name.clone(), Versions { oldest: *oldest, newest: *newest });
     Ok(Offer { stack, strict: offer.strict, known: offer.known.iter().map(versions).collect() })
-}
-
-/// Whether the kernel slows a connection down where packets are lost, as all do but BBR.
-fn by_loss(channel: &Channel) -> bool {
-    let name = rustix::net::sockopt::tcp_congestion(channel);
-    name.is_ok_and(|name| Congestion::of(&name) == Congestion::ByLoss)
 }

@@ -11,10 +11,14 @@ use madrigal_sys::tcp;
 
 use crate::link::measured::Carried;
 use crate::poll::Token;
-use crate::units::SECOND;
+use crate::units::{MILLISECOND, SECOND};
 
 /// Bytes of the link that are moved at once.
 const MOVED: usize = 64 << 10;
+/// Of several connections each has what it carries in this time waiting to be sent, between these bounds: had one more, it would take all
+/// there is to send, and the others were idle.
+const AHEAD: u64 = 50 * MILLISECOND;
+const MOST_AHEAD: (usize, usize) = (16 << 10, 128 << 10);
 /// After a connection could not be made, none is for this time.
 const PAUSE: u64 = 10 * SECOND;
 
@@ -196,6 +200,12 @@ impl Striped {
         self.count.sample(now, &samples);
     }
 
+    /// How many bytes may wait to be sent at a connection, if it is not the only one.
+    pub(crate) fn most_unsent(&self, lane: Lane) -> Option<usize> {
+        let rate = self.counted.get(&lane).and_then(|counted| counted.rate).unwrap_or(0);
+        (!self.further.is_empty()).then_some(ahead(rate))
+    }
+
     /// The other end wants so many connections.
     pub(crate) fn handle_wanted(&mut self, count: u8) {
         self.wanted_there = usize::from(count);
@@ -252,6 +262,12 @@ impl Striped {
         let over = self.retired.iter().filter(|lane| self.stripe.is_over(**lane));
         over.filter_map(|lane| self.further.get(lane).copied()).collect()
     }
+}
+
+/// The bytes that a connection of so many bits a second carries soon.
+fn ahead(rate: u64) -> usize {
+    let bytes = u128::from(rate / 8) * u128::from(AHEAD) / u128::from(SECOND);
+    usize::try_from(bytes).unwrap_or(usize::MAX).clamp(MOST_AHEAD.0, MOST_AHEAD.1)
 }
 
 /// What was counted of a connection.
@@ -369,6 +385,16 @@ mod tests {
         assert_eq!(places(made), [all[2]]);
         striped.join(PAUSE, Lane(6), 16).expect("a connection");
         assert_eq!(striped.retired, [3, 4, 5].map(Lane).into());
+    }
+
+    /// One connection has whatever waits; of several each has what it carries soon.
+    #[test]
+    fn a_connection_of_several_is_given_what_it_carries_soon() {
+        let mut striped = Striped::new(0, [1, 4], Congestion::ByLoss, Vec::new()).expect("a link");
+        assert_eq!(striped.most_unsent(ONLY), None);
+        striped.join(0, Lane(1), 11).expect("a connection");
+        assert_eq!(striped.most_unsent(ONLY), Some(16 << 10));
+        assert_eq!([1_300_000, 8_000_000, 1_000_000_000].map(ahead), [16 << 10, 50_000, 128 << 10]);
     }
 
     /// Frames of the multiplexer are longer than there is room now and then: nothing of them is lost.

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use madrigal_proto::mux::{Class, Mux};
+use madrigal_proto::mux::Mux;
 
 use crate::daemon::Daemon;
 use crate::link::Link;
@@ -57,8 +57,9 @@ impl Daemon {
             resume: None,
         };
         let header = StreamHeader::Connect(request).bytes();
+        let class = self.grid.class(call.host, call.target.port);
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
-        match mux.map(|mux| mux.open(Class::Data, &header)) {
+        match mux.map(|mux| mux.open(class, &header)) {
             Some(Ok(stream)) => {
                 let stream = (link, stream);
                 call.attempt = Some(Attempt { stream, way, received: Vec::new(), deadline: now + REPLY_TIMEOUT });

@@ -49,6 +49,7 @@ impl Daemon {
             Some(StreamOwner::Egress(egress)) => self.drop_egress(egress),
             Some(StreamOwner::Migration(pipe)) => self.resume_failed(pipe, "the link broke"),
             Some(StreamOwner::Punch(punch)) => self.punch_lost(punch),
+            Some(StreamOwner::Trial(trial)) => self.trial_reset(trial, stream),
             Some(StreamOwner::Check(check)) => drop(self.remove_check(check)),
             Some(StreamOwner::Discard | StreamOwner::RouteUpdate | StreamOwner::Renewal) | None => {}
         }

@@ -11,7 +11,7 @@
 //! ```
 //! `failover.rs` decides when the calling end tries a way, and when either end gives up. `resume.rs` is the target end.
 
-use madrigal_proto::mux::{Class, Mux};
+use madrigal_proto::mux::Mux;
 use madrigal_selector::route::Way;
 
 use crate::daemon::Daemon;
@@ -134,8 +134,9 @@ impl Daemon {
             resume: Some(Resume { epoch, got: position }),
         };
         let header = StreamHeader::Connect(request).bytes();
+        let class = self.grid.class(host, port);
         let mux: Option<&mut Mux> = self.links.get_mut(&link).and_then(Link::mux);
-        let opened = mux.and_then(|mux| mux.open(Class::Data, &header).ok());
+        let opened = mux.and_then(|mux| mux.open(class, &header).ok());
         let Some(migration) = self.migrations.get_mut(&token) else { return };
         migration.failover.begin_attempt(now, way.clone());
         let Some(stream) = opened else { return self.resume_failed(token, "its link takes no further stream") };

@@ -14,11 +14,11 @@ use crate::wire::{ConnectReply, ConnectRequest, Question, StreamHeader};
 
 impl Daemon {
     /// A peer opened a stream; `header` says what for.
-    pub(crate) fn handle_open(&mut self, link: Token, stream: StreamId, header: &[u8]) {
+    pub(crate) fn handle_open(&mut self, link: Token, (stream, class): (StreamId, Class), header: &[u8]) {
         let from = (link, stream);
         let peer = self.links.get(&link).and_then(Link::up).map(|up| up.peer);
         match serde_json::from_slice(header) {
-            Ok(StreamHeader::Connect(request)) => self.handle_connect_request(from, peer, request),
+            Ok(StreamHeader::Connect(request)) => self.handle_connect_request((from, class), peer, request),
             Ok(StreamHeader::RouteUpdate) => self.accept_update(link, stream),
             Ok(StreamHeader::Discard) => drop(self.streams.insert(from, StreamOwner::Discard)),
             Ok(StreamHeader::Close(why)) => {
@@ -35,7 +35,7 @@ impl Daemon {
     }
 
     /// A peer asks for a connection to a port of this host or, if this host is a relay, of another one.
-    fn handle_connect_request(&mut self, from: Stream, peer: Option<usize>, request: ConnectRequest) {
+    fn handle_connect_request(&mut self, (from, class): (Stream, Class), peer: Option<usize>, request: ConnectRequest) {
         let sender = peer.map_or("?", |peer| self.name(peer)).to_owned();
         let own = self.own();
         // Only relays send requests of other hosts.
@@ -48,7 +48,7 @@ impl Daemon {
             );
         }
         if request.host != own.name {
-            return self.relay_stream(from, peer, request);
+            return self.relay_stream((from, class), peer, request);
         }
         if let Some(resume) = request.resume {
             return self.handle_resume(from, &sender, &request, resume);
@@ -79,7 +79,7 @@ impl Daemon {
     }
 
     /// Relays a stream to another host, or to the next relay.
-    fn relay_stream(&mut self, from: Stream, peer: Option<usize>, request: ConnectRequest) {
+    fn relay_stream(&mut self, (from, class): (Stream, Class), peer: Option<usize>, request: ConnectRequest) {
         let own = self.own();
         if !own.relay {
             let why = format!("{} is no relay", own.name);
@@ -109,7 +109,7 @@ impl Daemon {
         let line = format!("relayed: from {} to {}:{}", request.from, request.host, request.port);
         let through = [request.through.as_slice(), &[self.own().name.clone()]].concat();
         let header = StreamHeader::Connect(ConnectRequest { hops, through, ..request }).bytes();
-        let opened = self.links.get_mut(&link).and_then(Link::mux).map(|mux| mux.open(Class::Data, &header));
+        let opened = self.links.get_mut(&link).and_then(Link::mux).map(|mux| mux.open(class, &header));
         match opened {
             Some(Ok(stream)) => {
                 self.log_line(&line);

@@ -20,6 +20,8 @@ pub(crate) enum StreamOwner {
     Migration(Token),
     /// A question that is not answered yet.
     Check(Token),
+    /// A trial of a stack: the question, or what goes by its link.
+    Trial(Token),
     /// An attempt to connect from both ends at once.
     Punch(Token),
     /// Nobody: what comes is discarded.

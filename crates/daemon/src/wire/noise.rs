@@ -15,6 +15,12 @@ fn question() -> impl Strategy<Value = Question> {
         (text(), any::<Option<u16>>()).prop_map(|(to, port)| Question::Why { to, port }),
         prop::option::of(text()).prop_map(|to| Question::Check { to }),
         Just(Question::Status),
+        (text(), text(), any::<bool>(), any::<u64>()).prop_map(|(to, stack, text, milliseconds)| Question::Trial {
+            to,
+            stack,
+            text,
+            milliseconds
+        }),
         (text(), any::<u64>()).prop_map(|(at, round_trip_us)| Question::Punch { at, round_trip_us }),
     ]
 }
@@ -72,14 +78,15 @@ fn hello() -> impl Strategy<Value = Hello> {
     let joins = proptest::option::of(any::<(u64, u32)>());
     let joins = joins.prop_map(|of| of.map(|(link, lane)| Joins { link, lane }));
     let seen = prop::option::of(text());
-    (any::<(u32, u64, u64)>(), text(), stack, joins, seen).prop_map(
-        |((version, instance, number), host, stack, joins, seen)| Hello {
+    (any::<(u32, u64, u64, bool)>(), text(), stack, joins, seen).prop_map(
+        |((version, instance, number, trial), host, stack, joins, seen)| Hello {
             version,
             host,
             instance,
             number,
             stack,
             joins,
+            trial,
             seen,
         },
     )

@@ -31,6 +31,9 @@ fn describe(why: &Explanation) -> String {
     if !why.rules.is_empty() {
         text += &line(&format!("rules: {}", why.rules.join(", ")));
     }
+    if !["", "data"].contains(&why.class.as_str()) {
+        text += &line(&format!("class: {}", why.class));
+    }
     text.push('\n');
     let heading = ["", "way", "round trip", "carried", "sent again", "mtu", "measured", ""];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -49,8 +52,9 @@ fn row(way: &WayStatus) -> Vec<String> {
         None if known => "now".to_owned(),
         None => String::new(),
     };
-    let kind = way.stack.as_deref().unwrap_or_default();
-    let at = way.address.as_ref().map_or_else(|| kind.to_owned(), |at| format!("{kind}, {at}"));
+    let several = (way.connections > 1).then(|| format!("{} connections", way.connections));
+    let parts = [way.stack.clone(), several, way.congestion.clone(), way.address.clone()];
+    let at = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
     vec![
         mark.to_owned(),
         way.way.clone(),
@@ -77,6 +81,7 @@ mod tests {
             chosen: Some(evil()),
             ways: Vec::new(),
             last: None,
+            class: evil(),
             rules: vec![evil()],
             staying: vec![evil()],
         };
