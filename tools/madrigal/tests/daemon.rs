@@ -418,7 +418,7 @@ fn unauthenticated_peers_change_nothing() {
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0xA7; 4000],
         frame(1, "nonsense"),
-        frame(1, r#"{"version":2,"host":"b1","instance":1,"number":1}"#),
+        frame(1, r#"{"version":3,"host":"b1","instance":1,"number":1}"#),
         frame(1, r#"{"version":9,"host":"a1","instance":1,"number":1}"#),
         vec![],
     ];
