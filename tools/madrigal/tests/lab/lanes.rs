@@ -1,5 +1,5 @@
 //! Links that several connections carry, where the kernels slow each one down for packets that are lost, and links that are compressed; what
-//! they are made of is agreed on. Features B7, B8, I5, I8.
+//! they are made of is agreed on. Features A14, B7, B8, I5, I8.
 
 use madrigal_tests::trials::skip;
 
