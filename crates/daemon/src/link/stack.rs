@@ -37,8 +37,7 @@ impl Daemon {
     }
 
     /// What this end answers to an offer: what is worth it, if no rule says it at either end. Where both kernels send by rate, whatever is
-    /// lost, one connection is all that is needed of each network; but a compressed link has its queue between the blocks and the connection,
-    /// for without it one by BBR fell to a quarter of the line.
+    /// lost, one connection is all that is needed of each network.
     fn stack_answer(&self, link: &Link, peer: usize, offer: Option<&StackOffer>) -> StackOffer {
         let has = |name: &str| offer.is_some_and(|offer| offer.stack.split('/').any(|part| part.starts_with(name)));
         let insists = offer.is_some_and(|offer| offer.strict);
@@ -46,7 +45,7 @@ impl Daemon {
         // Networks of shorter ways are faster than what compresses.
         let is_far = is_far(&link.channel);
         let several = by_loss || offer.is_some_and(|offer| offer.networks > 1);
-        let (adoc, stripe) = (insists || is_far, insists || is_far && (several || has("adoc")));
+        let (adoc, stripe) = (insists || is_far, insists || is_far && several);
         self.stack_wanted(link, peer, (has("adoc") && adoc, has("stripe") && stripe))
     }
 
