@@ -10,7 +10,7 @@ use core::str::FromStr;
 
 use madrigal_base::locator::{LocatorError, Path, Step};
 
-pub use crate::stripe::count::MOST_STREAMS;
+pub use crate::stripe::MOST_STREAMS;
 pub use agree::{Agreed, Known, LeftOut, Offer, Refusal, Versions, agree};
 
 /// One part of a stack.

@@ -1,4 +1,8 @@
-//! What bounds one end of a stripe.
+//! What bounds a stripe, and one end of it.
+
+/// The most streams that a stripe is meant to have. Where one packet of a hundred is lost, each of CUBIC's carries 1.4 Mbit/s in 100 ms, so
+/// that this is a number that one may need.
+pub const MOST_STREAMS: u8 = 32;
 
 /// Bounds of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -24,12 +24,12 @@ use receiver::Receiver;
 use sender::Sender;
 use wire::{Header, LANES};
 
-pub use limits::Limits;
+pub use limits::{Limits, MOST_STREAMS};
 
 use crate::contract::{Adapter, Broken, Lane};
 
 /// The most streams, those that are about to go included.
-pub const MOST_LANES: usize = 2 * count::MOST_STREAMS as usize;
+pub const MOST_LANES: usize = 2 * MOST_STREAMS as usize;
 
 /// Why a stream was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -14,16 +14,19 @@
 
 mod handle;
 mod limits;
+mod ready;
 mod stream;
 pub mod wire;
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::frame::{self, Nonsense};
+use ready::Ready;
 use stream::{End, Stream};
 use wire::{BadFrame, Frame, MAX_ABOUT};
 
 pub use limits::Limits;
+pub use ready::BULK_SHARE;
 pub use wire::Class;
 
 /// A stream's number.
@@ -138,9 +141,6 @@ const PROMPT: u64 = 1_000_000;
 /// the others carried waits for it: by 4 trips 32 connections carried no more than 16.
 const TRIPS: u64 = 16;
 
-/// Where there are both, one frame of so many is bulk, the others are data.
-pub const BULK_SHARE: u32 = 16;
-
 /// Bytes of the longest frame that is sent, but for its body.
 const OVERHEAD: usize = frame::PREFIX + 9;
 
@@ -159,9 +159,7 @@ pub struct Mux {
     /// Streams with credit to give.
     givers: VecDeque<StreamId>,
     /// Streams that can send, urgent ones and others, by round robin.
-    ready: [VecDeque<StreamId>; 3],
-    /// Frames of data that went while bulk waited, since bulk went last.
-    passed: u32,
+    ready: Ready,
     /// The last ping, to be answered.
     pong: Option<u64>,
     events: VecDeque<Event>,
@@ -185,8 +183,7 @@ impl Mux {
             budget: limits.budget,
             control: VecDeque::new(),
             givers: VecDeque::new(),
-            ready: Default::default(),
-            passed: 0,
+            ready: Ready::default(),
             pong: None,
             events: VecDeque::new(),
             partial: Vec::new(),
@@ -308,7 +305,7 @@ impl Mux {
 
     /// Whether [`Mux::transmit`] has something.
     pub fn has_output(&self) -> bool {
-        let is_quiet = self.control.is_empty() && self.givers.is_empty() && self.ready.iter().all(VecDeque::is_empty);
+        let is_quiet = self.control.is_empty() && self.givers.is_empty() && self.ready.is_empty();
         self.pong.is_some() || !is_quiet
     }
 
@@ -328,22 +325,11 @@ impl Mux {
         } else if let Some(id) = self.givers.pop_front() {
             self.give(id, out);
         } else {
-            let id = self.next_ready()?;
+            let id = self.ready.pop()?;
             self.send(id, room.saturating_sub(OVERHEAD).max(1), out);
             return Some(Source::Stream(id));
         }
         Some(Source::Control)
-    }
-
-    /// The stream that goes next.
-    fn next_ready(&mut self) -> Option<StreamId> {
-        let [urgent, data, bulk] = &mut self.ready;
-        if let Some(id) = urgent.pop_front() {
-            return Some(id);
-        }
-        let is_turn_of_bulk = data.is_empty() || !bulk.is_empty() && self.passed + 1 >= BULK_SHARE;
-        self.passed = if is_turn_of_bulk || bulk.is_empty() { 0 } else { self.passed + 1 };
-        if is_turn_of_bulk { bulk.pop_front() } else { data.pop_front() }
     }
 
     /// When [`Mux::handle_time`] is due.
@@ -417,7 +403,7 @@ impl Mux {
     fn list(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.listed && stream.can_send()) {
             stream.listed = true;
-            self.ready[stream.class as usize].push_back(id);
+            self.ready.push(stream.class, id);
         }
     }
 
@@ -487,7 +473,7 @@ impl Mux {
         stream.used += count;
         if stream.used < QUANTUM && stream.can_send() {
             stream.listed = true;
-            return self.ready[stream.class as usize].push_front(id);
+            return self.ready.push_front(stream.class, id);
         }
         stream.used = 0;
         if stream.is_over() {

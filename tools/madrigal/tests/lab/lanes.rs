@@ -151,7 +151,7 @@ const FLOOD: &str = "import os, socket, sys, threading, time\n\
 pub(crate) fn bulk_leaves_a_full_line_to_others() {
     need_lab(Who::Me);
     let rule = "[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000-7001'\n\
-        [rule.night]\nports = '7001'\nclass = 'bulk'\n[rule.one]\nconnections = 1\n";
+        [rule.night]\nports = '7001'\nclass = 'bulk'\n";
     let mut grid = Grid::on(Bed::up_text(THIN), rule, &["a1", "b1"]);
     grid.linked("a1", "b1");
     let (_, told, _) = grid.run("a1", &["why", "a1", "b1", "--port", "7001"]);

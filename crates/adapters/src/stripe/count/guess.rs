@@ -1,8 +1,6 @@
 //! How many streams to begin with, before anything was measured: the rate of one stream as RFC 9438 has it.
 
-/// The most streams of a link. Where one packet of a hundred is lost, each of CUBIC's carries 1.4 Mbit/s in 100 ms, so that this is a number
-/// that one may need.
-pub const MOST_STREAMS: u8 = 32;
+use super::super::limits::MOST_STREAMS;
 
 /// How a sender's kernel decides how fast it sends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -9,10 +9,11 @@ mod sample;
 
 use std::collections::VecDeque;
 
-pub use guess::{Congestion, MOST_STREAMS, Way, first_guess};
+pub use guess::{Congestion, Way, first_guess};
 pub use sample::{Class, StreamSample};
 
 use super::figures::{MILLISECOND, SECOND, ratio};
+use super::limits::MOST_STREAMS;
 
 /// How long streams are looked at before and after a change: the longer of this and so many round trips.
 const LOOK: u64 = SECOND;
