@@ -27,10 +27,7 @@ use wire::{BadFrame, Frame, MAX_ABOUT};
 
 pub use limits::Limits;
 pub use ready::BULK_SHARE;
-pub use wire::Class;
-
-/// A stream's number.
-pub type StreamId = u32;
+pub use wire::{Class, StreamId};
 
 /// Whoever takes what came to a stream; how much.
 pub type Taker<'a> = &'a mut dyn FnMut(StreamId, &[u8]) -> usize;

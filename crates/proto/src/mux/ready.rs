@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::StreamId;
-use super::wire::Class;
+use super::wire::{Class, StreamId};
 
 /// Where there are both, one frame of so many is bulk, the others are data.
 pub const BULK_SHARE: u32 = 16;

@@ -15,6 +15,9 @@ pub const MAX_BODY: usize = 16 << 10;
 /// The longest text that says what a stream is for.
 pub const MAX_ABOUT: usize = 1 << 10;
 
+/// A stream's number.
+pub type StreamId = u32;
+
 /// Which streams go first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
@@ -32,7 +35,7 @@ pub enum Frame<'a> {
     /// A new stream.
     Open {
         /// Its number.
-        stream: u32,
+        stream: StreamId,
         /// What goes before it.
         class: Class,
         /// What it is for.
@@ -41,26 +44,26 @@ pub enum Frame<'a> {
     /// Bytes of a stream.
     Data {
         /// Which.
-        stream: u32,
+        stream: StreamId,
         /// The bytes.
         bytes: &'a [u8],
     },
     /// No more bytes will come.
     Finish {
         /// Which stream.
-        stream: u32,
+        stream: StreamId,
     },
     /// The stream is over, both ways.
     Reset {
         /// Which stream.
-        stream: u32,
+        stream: StreamId,
         /// Why; means something to those who use the stream.
         code: u32,
     },
     /// So many more bytes may be sent.
     Credit {
         /// On which stream.
-        stream: u32,
+        stream: StreamId,
         /// How many.
         bytes: u32,
     },
@@ -117,7 +120,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Adds the bytes of a frame of data in two pieces to `out`.
-    pub fn write_data(stream: u32, [first, second]: [&[u8]; 2], out: &mut Vec<u8>) {
+    pub fn write_data(stream: StreamId, [first, second]: [&[u8]; 2], out: &mut Vec<u8>) {
         let [a, b, c, d] = stream.to_le_bytes();
         out.extend_from_slice(&frame::prefix(5, (first.len() + second.len()) as u64).unwrap_or_default());
         out.extend_from_slice(&[1, a, b, c, d]);
