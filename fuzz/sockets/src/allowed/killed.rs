@@ -116,7 +116,7 @@ fn shows_reset(plain: &Seen, wrapped: &Seen) -> bool {
 }
 
 /// An error among the further results of a call: this and its errno (`play`'s `ending::ERROR`).
-const FAILED: u64 = 1000;
+pub(super) const FAILED: u64 = 1000;
 
 /// Whether a FILE, whose writes the C library makes itself, is told another error of a peer that was killed, or one send earlier.
 pub(super) fn is_file_of_killed(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
@@ -222,7 +222,7 @@ fn asks_for_end(asked: i16) -> bool {
 }
 
 /// Whether a process was killed before a step.
-fn is_killed(program: &Program, number: usize) -> bool {
+pub(super) fn is_killed(program: &Program, number: usize) -> bool {
     let kills = |op: &Op| matches!(op, Op::Kill { .. } | Op::Exit { how: ExitHow::Abort, .. });
     program.steps[..number].iter().any(|step| kills(&step.op))
 }

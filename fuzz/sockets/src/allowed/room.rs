@@ -1,5 +1,6 @@
 //! What may differ because each implementation has its own room for what nobody reads.
 
+use super::killed::{FAILED, is_killed};
 use crate::generate::UNREAD;
 use crate::op::{Ctl, Data, Op, Opt, Slot};
 use crate::program::Program;
@@ -131,6 +132,17 @@ pub(super) fn is_end_behind_room_in_set(program: &Program, number: usize, plain:
         && counted(wrapped)
         && plain.aux.chunks_exact(2).all(|pair| of(wrapped, pair[0]).is_some())
         && wrapped.aux.chunks_exact(2).all(fits)
+}
+
+/// Whether a connection has its peer's name yet, which was killed with bytes unread: they were in its ring, so that its kernel resets nothing,
+/// and its end stands behind bytes that have no room. Who receives these comes to the reset.
+pub(super) fn is_named_before_room(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let Op::Names { slot } = program.steps[number].op else { return false };
+    // The second of the two names.
+    let parts = |seen: &Seen| Some((seen.aux.get(..4)?.to_vec(), *seen.aux.get(4)?));
+    let (Some((own, none)), Some((same, told))) = (parts(plain), parts(wrapped)) else { return false };
+    let lost_its_name = own == same && (none, told) == (FAILED + libc::ENOTCONN as u64, 0);
+    lost_its_name && is_killed(program, number) && is_overfull(program, slot)
 }
 
 /// Whether a connection is open yet, for its end stands behind bytes that have no room.

@@ -142,6 +142,23 @@ fn an_end_behind_room_leaves_a_connection_open() {
 }
 
 #[test]
+fn a_killed_peer_behind_room_has_its_name() {
+    let kill = (0, Op::Exit { how: ExitHow::Abort });
+    let named = |before: Vec<(ActorId, Op)>, peer: u64| {
+        let number = before.len();
+        let program = program([before, vec![(0, Op::Names { slot: 0 })]].concat());
+        let seen = |peer| Seen { aux: vec![0, 1, 2, 16, peer, 0, 0, 32], ..Seen::default() };
+        let done = |peer| Entry { fate: Fate::Done(number), seen: seen(peer) };
+        step(&program, number, &done(peer), &done(0), &mut Tally::default())
+    };
+    let none = 1000 + libc::ENOTCONN as u64;
+    assert_eq!(named(vec![flood(MOST + 1), kill.clone()], none), Verdict::Apart);
+    assert!(matches!(named(vec![flood(MOST + 1)], none), Verdict::Differs(_)), "nobody was killed");
+    assert!(matches!(named(vec![flood(1000), kill.clone()], none), Verdict::Differs(_)), "all of it has room");
+    assert!(matches!(named(vec![flood(MOST + 1), kill], 1000 + libc::EBADF as u64), Verdict::Differs(_)));
+}
+
+#[test]
 fn an_end_behind_room_wakes() {
     let asleep = told(Fate::Blocked, [0, 0]);
     assert!(polled(MOST + 1, &asleep, &told(Fate::Done(1), [END, 0])));
