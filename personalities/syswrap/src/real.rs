@@ -29,8 +29,25 @@ macro_rules! real {
         /// Looks every name up, so that no hook has to later, in a signal handler.
         pub(crate) fn find_all() {
             $( let _ = $name(); )*
+            find_single();
         }
     };
+}
+
+/// The C library's word for whether there was never a second thread (glibc 2.32); null where it has none.
+static SINGLE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+fn find_single() {
+    // SAFETY: a null-terminated name; RTLD_DEFAULT looks in what is loaded.
+    let single = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE.store(single.cast(), Ordering::Relaxed);
+}
+
+/// Whether other threads may close what this one sleeps on.
+pub(crate) fn may_have_threads() -> bool {
+    let single = SINGLE.load(Ordering::Relaxed);
+    // SAFETY: the C library's own variable, a char that lives as long as the process.
+    single.is_null() || unsafe { single.read_volatile() } == 0
 }
 
 real! {

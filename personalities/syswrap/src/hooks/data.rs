@@ -15,7 +15,7 @@ use super::{
 use crate::io::buffers::{Buffers, message};
 use crate::io::recv::{self, Receive};
 use crate::io::send::{self, Send};
-use crate::io::{handlers, quick};
+use crate::io::{file_wait, handlers, quick};
 use crate::outcome::{CSleep, Outcome};
 use crate::real;
 use crate::state::table;
@@ -47,30 +47,37 @@ fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errn
 
 /// Sleeps in the C library until `fd` has something to tell.
 pub(super) fn sleep(fd: c_int, asleep: CSleep) -> Result<usize, Errno> {
-    let mut byte = 0u8;
+    let Some(events) = asleep.poll else {
+        let mut byte = 0u8;
+        // SAFETY: one byte of our own.
+        return told(unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) });
+    };
+    let Some(set) = guarded_or(None, || file_wait::set_of(fd, events)) else {
+        return sleep_in_poll((fd, events), asleep);
+    };
+    let result = closing(set, || sleep_in_poll((set, libc::POLLIN), asleep));
+    let result = result.map(|n| if n > 0 { file_wait::told_by(set, events) } else { 0 });
+    handlers::close_own(set);
+    result
+}
+
+fn sleep_in_poll((fd, events): (c_int, i16), asleep: CSleep) -> Result<usize, Errno> {
+    let left = asleep.left.map(time::timespec);
+    if asleep.restarts {
+        return handlers::sleep((fd, events), left, asleep.mask, |poll, left, mask| {
+            let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+            closing(poll[1].fd, || {
+                // SAFETY: entries, a time and a mask of our own.
+                told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
+            })
+        });
+    }
     let mask = asleep.mask.map(as_set);
     let mask = mask.as_ref().map_or(ptr::null(), ptr::from_ref);
-    let got = match asleep.poll {
-        // SAFETY: one byte of our own.
-        None => unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) },
-        Some(events) if asleep.restarts => {
-            return handlers::sleep((fd, events), asleep.left.map(time::timespec), asleep.mask, |poll, left, mask| {
-                let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-                closing(poll[1].fd, || {
-                    // SAFETY: entries, a time and a mask of our own.
-                    told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
-                })
-            });
-        }
-        Some(events) => {
-            let mut poll = libc::pollfd { fd, events, revents: 0 };
-            let left = asleep.left.map(time::timespec);
-            let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
-            // SAFETY: one entry, a time and a mask of our own.
-            unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t }
-        }
-    };
-    told(got)
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: one entry, a time and a mask of our own.
+    told(unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t })
 }
 
 /// A send; between its sleeps a thread can be cancelled.

@@ -8,11 +8,13 @@
 //! | [`poll`], [`epoll`] | waits over sets that mix ring sockets with anything else |
 //! | [`limits`] | how long a wait may last, and the signals that may end it |
 //! | [`handlers`] | what a signal handler means for a call of the program's that it interrupts |
+//! | [`file_wait`] | their sleeps in poll(2), whatever becomes of the descriptor's number |
 //! | [`buffers`], [`progress`], [`near`] | the program's memory; how far a call is; two that take turns where every processor is taken |
 
 pub(crate) mod buffers;
 pub(crate) mod epoll;
 pub(crate) mod file;
+pub(crate) mod file_wait;
 pub(crate) mod handlers;
 pub(crate) mod limits;
 pub(crate) mod near;

@@ -17,6 +17,9 @@ crate::checks![
     reader_finds_reset,
     readers_go_on,
     reader_of_a_number_used_again,
+    reader_for_a_time_of_a_number_used_again,
+    look_for_all_of_a_number_used_again,
+    reader_of_a_shut_direction,
     reader_of_a_range,
     reader_of_one_of_two,
     reader_of_all_goes_on,
@@ -24,6 +27,7 @@ crate::checks![
     reader_beside_a_fork,
     reader_ended_by_a_signal,
     sender_goes_on,
+    sender_of_a_number_used_again,
     sender_finds_reset,
     file_goes_on,
     messages_leave_the_next_alone,
@@ -132,6 +136,63 @@ fn reader_of_a_number_used_again() {
     assert_eq!(recv_exact(&other.s, 2), b"on");
 }
 
+/// The number of `s`, in which `read` sleeps, is that of a pipe, which has nothing to tell.
+fn used_again(Pair { c, s }: Pair, read: impl FnOnce(i32) -> Result<usize, i32> + Send) -> OwnedFd {
+    let (out, _input) = net::pipe();
+    let number = s.into_raw_fd();
+    std::thread::scope(|scope| {
+        let (reader, _) = asleep(scope, move || read(number));
+        // SAFETY: numbers of our own.
+        assert_eq!(unsafe { libc::dup2(out.as_raw_fd(), number) }, number);
+        send_all(&c, b"old");
+        assert_eq!(reader.join().unwrap(), Ok(3));
+    });
+    close(number);
+    c
+}
+
+/// It sleeps for a time, which is by poll(2).
+fn reader_for_a_time_of_a_number_used_again() {
+    let pair = Pair::warm();
+    net::set(&pair.s, libc::SOL_SOCKET, libc::SO_RCVTIMEO, net::timeval(20_000)).unwrap();
+    assert_ended(&used_again(pair, |number| read(number, &mut [0; 16])));
+}
+
+/// The same, where some handlers of the program's end calls, and others do not.
+fn look_for_all_of_a_number_used_again() {
+    net::on_signal(libc::SIGUSR1, net::count_signal, true);
+    net::on_signal(libc::SIGUSR2, net::count_signal, false);
+    let look = |number| net::recv(number, &mut [0; 3], libc::MSG_PEEK | libc::MSG_WAITALL);
+    let c = used_again(Pair::warm(), look);
+    // What was looked at is unread.
+    assert_eq!(net::poll(&c, POLLIN, 10_000) & POLLIN, POLLIN);
+    assert_eq!(read_some(c.as_raw_fd()), Err(libc::ECONNRESET));
+}
+
+/// Another thread shuts what it reads. What the peer does then is told all the same.
+fn reader_of_a_shut_direction() {
+    for linger in [false, true] {
+        let Pair { c, s } = Pair::warm();
+        // Unread, and so a reset.
+        send_all(&s, b"x");
+        assert_eq!(net::poll(&c, POLLIN, 10_000), POLLIN);
+        std::thread::scope(|scope| {
+            let number = s.as_raw_fd();
+            let (reader, _) = asleep(scope, move || read_some(number));
+            net::shutdown(&s, libc::SHUT_RD).unwrap();
+            assert_eq!(reader.join().unwrap(), Ok(vec![]));
+        });
+        if linger {
+            net::linger(&c, 0);
+        }
+        drop(c);
+        // No call is to look for it before the read does.
+        net::sleep_ms(100);
+        assert_eq!(read_some(s.as_raw_fd()), Err(libc::ECONNRESET));
+        assert_eq!(read_some(s.as_raw_fd()), Ok(vec![]));
+    }
+}
+
 fn reader_of_a_range() {
     let Pair { c, s } = Pair::warm();
     // SAFETY: numbers of our own.
@@ -225,6 +286,27 @@ fn sender_goes_on() {
         assert_eq!(sender.join().unwrap(), Ok(MUCH));
     });
     assert_ended(&c);
+}
+
+fn sender_of_a_number_used_again() {
+    let Pair { c, s } = Pair::warm();
+    let (_out, input) = net::pipe();
+    // No room, until the end.
+    net::set_nonblocking(&input, true);
+    while net::write(&input, &[0; 4096]).is_ok() {}
+    net::set(&s, libc::SOL_SOCKET, libc::SO_SNDTIMEO, net::timeval(20_000)).unwrap();
+    let number = s.into_raw_fd();
+    let bytes: Vec<u8> = (0..MUCH).map(|i| (i % 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let (sender, _) = asleep(scope, || net::send(number, &bytes, 0));
+        // SAFETY: numbers of our own.
+        assert_eq!(unsafe { libc::dup2(input.as_raw_fd(), number) }, number);
+        net::sleep_ms(20);
+        assert!(recv_exact(&c, MUCH) == bytes);
+        assert_eq!(sender.join().unwrap(), Ok(MUCH));
+    });
+    assert_ended(&c);
+    close(number);
 }
 
 fn sender_finds_reset() {

@@ -307,6 +307,11 @@ impl<W: Wire> View<'_, W> {
 
     /// The kernel said end of stream.
     pub(crate) fn saw_end(&self) {
+        if self.has_ended_itself() {
+            // The peer's own end, or its reset, may still come: the kernel is asked again.
+            self.s.kernel_events.fetch_or(HALF, Ordering::Relaxed);
+            return;
+        }
         self.note_end(HALF);
         self.judge_end();
     }
@@ -447,6 +452,9 @@ impl<W: Wire> View<'_, W> {
 
     /// What a reader sees once the ring is drained and the kernel socket has ended: end of stream, or the error TCP would show.
     pub(crate) fn ending(&self) -> Result<usize, Errno> {
+        if !self.end_is_known() {
+            self.learn();
+        }
         if self.keeps_error() {
             match self.wire.peek() {
                 // Doorbells lie in front of it.

@@ -1,0 +1,37 @@
+//! A sleep in poll(2) on a file, and not on its number.
+//!
+//! poll(2) looks its numbers up once more when it wakes. Where another thread closes a number meanwhile, and it is soon another file's, a
+//! call of ours that sleeps so would never learn of what it waits for, while a receive in the kernel holds the file. An event set knows files,
+//! for as long as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::guests`]).
+
+use core::ffi::c_int;
+use std::os::fd::{AsRawFd, IntoRawFd};
+
+use libc::epoll_event;
+use madrigal_sys::{Errno, fd, raw};
+use rustix::event::epoll;
+
+use crate::real;
+use crate::state::table;
+
+/// An event set of our own that knows one file; to be closed by [`super::handlers::close_own`]. `None`: there is no need for one, for nobody
+/// else could close the number, or there is none to be had.
+pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
+    if !real::may_have_threads() {
+        return None;
+    }
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+    raw::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, u32::from(events as u16), 0).ok()?;
+    let set = fd::move_high(set).into_raw_fd();
+    table::hide(set);
+    Some(set)
+}
+
+/// What the file of such a set has to tell, which has woken a sleep for `events`.
+pub(crate) fn told_by(set: c_int, events: i16) -> usize {
+    let mut told = epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event, and no mask.
+    let count: Result<usize, Errno> = unsafe { raw::epoll_pwait(set, &raw mut told, 1, 0, core::ptr::null()) };
+    let events = u32::from(events as u16);
+    if matches!(count, Ok(1)) { told.events as usize } else { events as usize }
+}
