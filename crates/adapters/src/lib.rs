@@ -4,6 +4,7 @@
 //! * [`contract`]: what an adapter is to whoever has sockets and a clock;
 //! * [`adoc`]: adaptive compression;
 //! * [`stripe`]: several streams as one ordered link;
+//! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
 //! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`; `tests/contract.rs` runs
@@ -12,8 +13,10 @@
 
 pub mod adoc;
 pub mod contract;
+mod ranges;
 pub mod stack;
 pub mod stripe;
+pub mod vrp;
 
 use adoc::Adoc;
 use contract::{Adapter, ONLY};

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 /// Bytes from the first position to the second, many times: in order, apart from each other.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Spans(BTreeMap<u64, u64>);
+pub(crate) struct Spans(BTreeMap<u64, u64>);
 
 impl Spans {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// How many bytes they are.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.0.iter().map(|(from, to)| to - from).sum()
     }
 
     /// Adds one; those that it touches become one with it.
-    pub(super) fn insert(&mut self, from: u64, to: u64) {
+    pub(crate) fn insert(&mut self, from: u64, to: u64) {
         let (mut from, mut to) = (from, to);
         if from >= to {
             return;
@@ -37,31 +37,31 @@ impl Spans {
     }
 
     /// Takes the first one out.
-    pub(super) fn take_first(&mut self) -> Option<(u64, u64)> {
+    pub(crate) fn take_first(&mut self) -> Option<(u64, u64)> {
         self.0.pop_first()
     }
 }
 
 /// What is there.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     floor: u64,
     above: Spans,
 }
 
 impl Ranges {
     /// Everything before it is there, and not the byte at it.
-    pub(super) fn floor(&self) -> u64 {
+    pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
     /// How many holes there are before the last byte.
-    pub(super) fn holes(&self) -> usize {
+    pub(crate) fn holes(&self) -> usize {
         self.above.len()
     }
 
     /// These are there.
-    pub(super) fn insert(&mut self, from: u64, to: u64) {
+    pub(crate) fn insert(&mut self, from: u64, to: u64) {
         if to <= self.floor {
             return;
         }
@@ -75,7 +75,7 @@ impl Ranges {
     }
 
     /// The first of the bytes from `from` to `to` that are not there.
-    pub(super) fn missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+    pub(crate) fn missing(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let mut from = from.max(self.floor);
         if let Some((_, last)) = self.above.0.range(..=from).next_back() {
             from = from.max(*last);

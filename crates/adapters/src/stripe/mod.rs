@@ -14,7 +14,6 @@ pub mod count;
 mod figures;
 mod limits;
 mod out;
-mod ranges;
 mod receiver;
 mod sender;
 mod store;

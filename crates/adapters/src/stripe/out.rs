@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::figures::{Figures, MILLISECOND, SECOND, ratio};
-use super::ranges::Ranges;
 use crate::contract::Broken;
+use crate::ranges::Ranges;
 
 /// A rate is measured over so long at least.
 const INTERVAL: u64 = 50 * MILLISECOND;

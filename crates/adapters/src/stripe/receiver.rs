@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Limits;
 use super::figures::MILLISECOND;
-use super::ranges::Ranges;
 use super::sender::FIRST_CREDIT;
 use super::store::Store;
 use super::wire::{HEADER, Header};
 use crate::contract::{Broken, Lane};
+use crate::ranges::Ranges;
 
 /// The other end is told of what came after so many bytes, or after this time.
 const ACK_BYTES: u64 = 64 << 10;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::Limits;
 use super::figures::{self, Figures};
 use super::out::{Out, Piece};
-use super::ranges::{Ranges, Spans};
 use super::store::{CHUNK, Store};
 use super::wire::{HEADER, Header, LONGEST};
 use crate::contract::{Broken, Lane};
+use crate::ranges::{Ranges, Spans};
 
 /// How far one may send before the other end has said anything; every receiver has room for it.
 pub(super) const FIRST_CREDIT: u64 = 256 << 10;

@@ -38,7 +38,7 @@ impl Build {
         Some(())
     }
 
-    fn sleeps_on(&self, conn: u8) -> bool {
+    pub(super) fn sleeps_on(&self, conn: u8) -> bool {
         self.model.actors.iter().any(|life| matches!(life, Life::Asleep(on, _) if *on == conn))
     }
 

@@ -105,7 +105,12 @@ impl Build {
             return self.recv();
         }
         let via = self.send_via();
-        let via = if self.is_childs(actor) && matches!(via, SendVia::Aio | SendVia::Lio) { SendVia::Send } else { via };
+        let via = match via {
+            SendVia::Aio | SendVia::Lio if self.is_childs(actor) => SendVia::Send,
+            // Two sends: who sleeps gets what the first one brings, or all.
+            SendVia::Lio if self.sleeps_on(conn) => SendVia::Aio,
+            via => via,
+        };
         let mut flags = if self.rng.percent(30) { libc::MSG_NOSIGNAL } else { 0 };
         flags |= if self.rng.percent(15) { libc::MSG_DONTWAIT } else { 0 };
         let len = self.size(room);
