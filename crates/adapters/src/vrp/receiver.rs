@@ -1,0 +1,251 @@
+//! The end that receives messages: puts pieces together, decides of what is missing, and hands over what is settled, in order.
+//!
+//! ```text
+//!   bytes   missing --(later ones came, or time passed)--> lost --(may be given up)--> given up --+
+//!              |                                            |  ^                                  +--> the message is done
+//!              |                                      asked for  +--(and lost again)              |
+//!              +--------------------(they come)-----------------------------------> there --------+
+//! ```
+//! What the sender says will not come is given up, or the message fails.
+
+use super::gaps::{Gap, Gaps};
+use super::incoming::{Fate, Flow, State};
+use super::wire::{About, Frame, Piece, number_of};
+use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, OVERHEAD};
+
+/// The most holes in all messages: more than there are datagrams in what a sender may send.
+const MOST_HOLES: usize = 60_000;
+/// A peer that reads its control stream leaves no more of it.
+const MOST_CONTROL: usize = 1 << 20;
+const FIRST_ROUND_TRIP: u64 = 100_000_000;
+
+/// A message that arrived.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arrived {
+    /// Its class.
+    pub class: u8,
+    /// Its number: messages of a class are counted from 0, and come in order.
+    pub message: u32,
+    /// Its bytes; those that are lost are 0. Of a message that failed there are none.
+    pub bytes: Vec<u8>,
+    /// What of it is lost. `None`: it failed.
+    pub lost: Option<Lost>,
+}
+
+/// One end of one direction.
+#[derive(Debug)]
+pub struct Receiver {
+    flows: Vec<Flow>,
+    /// The flow that is read next.
+    turn: usize,
+    window: u64,
+    /// What is not read, what was, and what the sender was told of that.
+    held: u64,
+    taken: u64,
+    told: u64,
+    gaps: Gaps,
+    control: Vec<u8>,
+    /// In messages; those between them the flows know.
+    holes: usize,
+}
+
+impl Receiver {
+    /// For these classes, [`MOST_CLASSES`] at most; they and `window` are the sender's.
+    pub fn new(classes: &[Class], window: u64) -> Self {
+        Self {
+            flows: classes.iter().take(MOST_CLASSES).map(Flow::new).collect(),
+            turn: 0,
+            window: window.max(LEAST_WINDOW),
+            held: 0,
+            taken: 0,
+            told: 0,
+            gaps: Gaps::new(FIRST_ROUND_TRIP),
+            control: Vec::new(),
+            holes: 0,
+        }
+    }
+
+    /// How long a datagram and its answer take, as the connection below measures it.
+    pub fn set_round_trip(&mut self, round_trip: u64) {
+        self.gaps.set_round_trip(round_trip);
+    }
+
+    /// The next message, of each class in turn; `None`: none is whole yet.
+    pub fn take(&mut self) -> Option<Arrived> {
+        let count = self.flows.len();
+        let (at, got) =
+            (0..count).map(|step| (self.turn + step) % count).find_map(|at| Some((at, self.flows[at].take()?)))?;
+        self.turn = at + 1;
+        self.free(got.charge());
+        let lost = (got.state == State::Done).then_some(got.lost);
+        Some(Arrived { class: got.about.class, message: got.about.message, bytes: got.bytes, lost })
+    }
+
+    /// A datagram came.
+    pub fn receive(&mut self, now: u64, datagram: &[u8]) -> Result<(), Broken> {
+        let (number, mut rest) = number_of(datagram)?;
+        self.gaps.note(number);
+        while !rest.is_empty() {
+            let (piece, behind) = Piece::read(rest)?;
+            self.put(now, number, &piece)?;
+            rest = behind;
+        }
+        self.settle_lost(now)
+    }
+
+    /// Takes bytes of the sender's control stream; how many. What is left is for when more came.
+    pub fn receive_control(&mut self, now: u64, bytes: &[u8]) -> Result<usize, Broken> {
+        let mut taken = 0;
+        while let Some((frame, len)) = Frame::read(&bytes[taken..])? {
+            taken += len;
+            match frame {
+                Frame::Skip { about, from, to } => self.skip(now, about, from, to)?,
+                Frame::Reach { about, to } => {
+                    let end = about.at + u64::from(to);
+                    self.open(about)?;
+                    self.reach(now, None, about.class, (end, end));
+                }
+                _ => return Err(Broken::Frame(bytes[taken - len])),
+            }
+        }
+        self.settle_lost(now)?;
+        Ok(taken)
+    }
+
+    /// Adds up to `room` bytes of the control stream to `out`; they count as sent.
+    pub fn control(&mut self, room: usize, out: &mut Vec<u8>) {
+        let count = room.min(self.control.len());
+        out.extend(self.control.drain(..count));
+    }
+
+    /// When [`Receiver::handle_time`] is due; never: `u64::MAX`.
+    pub fn deadline(&self) -> u64 {
+        self.gaps.due().unwrap_or(u64::MAX)
+    }
+
+    /// The time has come; or any other.
+    pub fn handle_time(&mut self, now: u64) -> Result<(), Broken> {
+        self.settle_lost(now)
+    }
+
+    /// Bytes that are not read, and what is kept of their messages.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    // --- what comes -----------------------------------------------------------------------------------------------------------
+
+    fn put(&mut self, now: u64, number: u64, piece: &Piece<'_>) -> Result<(), Broken> {
+        let About { class, message, at, .. } = piece.about;
+        self.open(piece.about)?;
+        let from = at + u64::from(piece.from);
+        self.reach(now, Some(number), class, (from, from + piece.bytes.len() as u64));
+        let flow = &mut self.flows[usize::from(class)];
+        self.holes = self.holes.saturating_add_signed(flow.put(message, piece.from, piece.bytes));
+        self.finish(class, message);
+        if self.holes + self.flows.iter().map(Flow::holes).sum::<usize>() > MOST_HOLES {
+            return Err(Broken::Message { class, message, why: "with it there are too many holes" });
+        }
+        Ok(())
+    }
+
+    /// There is such a message, or was.
+    fn open(&mut self, about: About) -> Result<(), Broken> {
+        let (window, flow) = (self.window, self.flows.get_mut(usize::from(about.class)));
+        let flow = flow.ok_or(Broken::Class(about.class))?;
+        if flow.is_new(&about)? {
+            let held = self.held + OVERHEAD + u64::from(about.total);
+            if held > window || flow.is_beyond(&about, window) {
+                return Err(Broken::Credit { held, window });
+            }
+            self.held = held;
+            flow.insert(about);
+        }
+        Ok(())
+    }
+
+    /// Something is known of these bytes of a class: what of those before them is missing is seen now.
+    fn reach(&mut self, now: u64, number: Option<u64>, class: u8, (from, to): (u64, u64)) {
+        if let Some((from, to)) = self.flows[usize::from(class)].reach(from, to) {
+            self.gaps.see(now, number, Gap { class, from, to });
+        }
+    }
+
+    /// A message may be all there will be.
+    fn finish(&mut self, class: u8, message: u32) {
+        if let Some((lost, holes)) = self.flows[usize::from(class)].finish(message) {
+            Frame::Done { class, message, lost: lost.clone() }.write(&mut self.control);
+            self.holes -= holes;
+        }
+    }
+
+    fn fail(&mut self, class: u8, message: u32) {
+        if let Some(holes) = self.flows[usize::from(class)].fail(message) {
+            Frame::Failed { class, message }.write(&mut self.control);
+            self.holes -= holes;
+        }
+    }
+
+    // --- what does not --------------------------------------------------------------------------------------------------------
+
+    /// Decides of what is lost by now.
+    fn settle_lost(&mut self, now: u64) -> Result<(), Broken> {
+        while let Some(Gap { class, mut from, to }) = self.gaps.next_lost(now) {
+            while let Some((first, last)) = self.flows[usize::from(class)].missing(from, to) {
+                from = last;
+                if self.lose(class, first, last)? == Fate::Wanted {
+                    Frame::Want { class, from: first, to: last }.write(&mut self.control);
+                    self.gaps.ask(now, Gap { class, from: first, to: last });
+                }
+            }
+        }
+        if self.control.len() > MOST_CONTROL { Err(Broken::Deaf(self.control.len())) } else { Ok(()) }
+    }
+
+    /// Bytes of one message, or of one that nothing is known of, are lost.
+    fn lose(&mut self, class: u8, from: u64, to: u64) -> Result<Fate, Broken> {
+        let flow = &mut self.flows[usize::from(class)];
+        if let Some(about) = flow.between(class, from, to) {
+            self.open(about)?;
+        }
+        let flow = &mut self.flows[usize::from(class)];
+        let (mut at, mut fate) = (from, Fate::GivenUp);
+        // A message of which nothing was known may be longer than what is decided on together.
+        while let Some((first, last)) = flow.missing(at, to) {
+            at = last;
+            if flow.lose(first, last) == Fate::Wanted {
+                fate = Fate::Wanted;
+            }
+        }
+        if let Some(message) = flow.id_at(from) {
+            self.finish(class, message);
+        }
+        Ok(fate)
+    }
+
+    /// The sender will not send these bytes of a message: they are given up, or it fails.
+    fn skip(&mut self, now: u64, about: About, from: u32, to: u32) -> Result<(), Broken> {
+        let class = about.class;
+        self.open(about)?;
+        let (mut at, end) = (about.at + u64::from(from), about.at + u64::from(to));
+        self.reach(now, None, class, (at, end));
+        while let Some((first, last)) = self.flows[usize::from(class)].missing(at, end) {
+            at = last;
+            if self.flows[usize::from(class)].lose(first, last) != Fate::GivenUp {
+                self.fail(class, about.message);
+            }
+        }
+        self.finish(class, about.message);
+        Ok(())
+    }
+
+    /// A message was read: the sender is told now and then, and may send as much more.
+    fn free(&mut self, charge: u64) {
+        self.held -= charge;
+        self.taken += charge;
+        if self.taken - self.told >= self.window / 8 {
+            self.told = self.taken;
+            Frame::Credit { taken: self.taken }.write(&mut self.control);
+        }
+    }
+}
