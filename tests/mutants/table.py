@@ -568,6 +568,35 @@ MUTANTS = [
         ("unit madrigal-adapters stripe::tests",),
     ),
     Mutant(
+        "sleep-by-number", "personalities/syswrap/src/io/file_wait.rs",
+        "    if !real::may_have_threads() {",
+        "    if real::may_have_threads() || fd >= 0 {",
+        "a call that sleeps for a time sleeps on, for good, where its number is another file's meanwhile",
+        ("semantics overtaken::reader_for_a_time_of_a_number_used_again default",),
+    ),
+    Mutant(
+        "own-end-taken-for-the-peers", "personalities/syswrap/src/state/session/gone.rs",
+        "        if self.has_ended_itself() {\n            // The peer's own end",
+        "        if false {\n            // The peer's own end",
+        "behind a shutdown that woke a reader nobody is told of the peer's reset",
+        ("semantics overtaken::reader_of_a_shut_direction default",),
+    ),
+    # Loss-tolerant messages.
+    Mutant(
+        "tolerance-of-all-ignored", "crates/adapters/src/vrp/budget.rs",
+        "        if !self.fits(self.lost + (to - from), sent) {\n            return false;\n        }\n",
+        "",
+        "of a short stream everything may be lost",
+        ("unit madrigal-adapters vrp::budget", "unit madrigal-adapters vrp::simulation"),
+    ),
+    Mutant(
+        "want-not-asked-again", "crates/adapters/src/vrp/receiver.rs",
+        "                    self.gaps.ask(now, Gap { class, from: first, to: last });\n",
+        "",
+        "what was asked for and lost once more never comes",
+        ("unit madrigal-adapters vrp::simulation",),
+    ),
+    Mutant(
         "stall-moves-nothing", "crates/adapters/src/stripe/sender.rs",
         "                piece.again = true;\n                self.again.insert(piece.from, piece.to);\n",
         "                piece.again = true;\n",

@@ -160,6 +160,11 @@ impl Frame {
         })
     }
 
+    /// Whether a sender says so, to a receiver.
+    pub(super) fn is_senders(&self) -> bool {
+        matches!(self, Self::Skip { .. } | Self::Reach { .. })
+    }
+
     /// Whether it can be meant.
     fn is_one(&self) -> bool {
         match self {

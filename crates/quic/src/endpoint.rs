@@ -1,0 +1,340 @@
+//! Connections over one UDP socket, by noq-proto.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use noq_proto::{
+    ClientConfig, ConnectionHandle, DatagramEvent, Dir, EndpointConfig, FourTuple, PathId, SendDatagramError,
+    ServerConfig, StreamId, TransportConfig, VarInt,
+};
+
+use crate::{Carrier, rate};
+
+/// Datagrams that wait for congestion control: about a pacing interval's.
+const QUEUE: usize = 16 << 10;
+/// Datagrams that wait to be read.
+const UNREAD: usize = 4 << 20;
+/// A peer that is silent for so long is gone.
+const SILENCE: Duration = Duration::from_secs(20);
+/// So that a NAT does not forget the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(7);
+/// Datagrams of one call to the kernel (`UDP_SEGMENT`).
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+/// With so many connections under way whoever begins another one has to show first that it is where it says.
+const MANY: usize = 32;
+
+/// A connection of an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key(usize);
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A connection stands. `dialled`: from here.
+    Connected {
+        /// Which.
+        key: Key,
+        /// Whether this end began it.
+        dialled: bool,
+        /// The other end's certificates.
+        chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    },
+    /// It is no more.
+    Closed {
+        /// Which.
+        key: Key,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Where bytes are to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outgoing {
+    /// To this address.
+    pub to: SocketAddr,
+    /// As datagrams of so many bytes, the last one shorter; as one where there is none.
+    pub segment: Option<usize>,
+}
+
+/// Why no connection was begun.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Of the address.
+    #[error("no QUIC connection to {to}: {why}")]
+    To {
+        /// The address.
+        to: SocketAddr,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The TLS settings do not fit.
+    #[error("QUIC cannot use these TLS settings: {0}")]
+    Tls(String),
+}
+
+/// A connection, as long as its endpoint has it.
+#[derive(Debug)]
+pub struct Connection {
+    quic: noq_proto::Connection,
+    dialled: bool,
+    /// The control stream, once there is one.
+    control: Option<StreamId>,
+}
+
+/// One end of all connections over a socket. Times are nanoseconds of any one clock.
+#[derive(Debug)]
+pub struct Endpoint {
+    quic: noq_proto::Endpoint,
+    client: ClientConfig,
+    connections: BTreeMap<Key, Connection>,
+    /// The time 0 of all calls.
+    epoch: Instant,
+    answers: VecDeque<(Outgoing, Vec<u8>)>,
+    events: VecDeque<Event>,
+    /// Whose turn it is to send.
+    turn: Option<Key>,
+}
+
+impl Endpoint {
+    /// Connects by `client`, and accepts by `server`, TLS 1.3 both.
+    pub fn new(client: Arc<rustls::ClientConfig>, server: Arc<rustls::ServerConfig>) -> Result<Self, ConnectError> {
+        let tls = |error: &dyn std::fmt::Display| ConnectError::Tls(error.to_string());
+        let client = QuicClientConfig::try_from(client).map_err(|error| tls(&error))?;
+        let server = QuicServerConfig::try_from(server).map_err(|error| tls(&error))?;
+        let transport = Arc::new(transport());
+        let mut client = ClientConfig::new(Arc::new(client));
+        client.transport_config(transport.clone());
+        let mut server = ServerConfig::with_crypto(Arc::new(server));
+        server.transport_config(transport);
+        Ok(Self {
+            quic: noq_proto::Endpoint::new(Arc::new(EndpointConfig::default()), Some(Arc::new(server)), true),
+            client,
+            connections: BTreeMap::new(),
+            epoch: Instant::now(),
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+            turn: None,
+        })
+    }
+
+    /// Begins a connection. Names are not looked at: ask the certificates of [`Event::Connected`].
+    pub fn connect(&mut self, now: u64, to: SocketAddr) -> Result<Key, ConnectError> {
+        let begun = self.quic.connect(self.at(now), self.client.clone(), to, "0.0.0.0");
+        let (handle, quic) = begun.map_err(|error| ConnectError::To { to, why: error.to_string() })?;
+        Ok(self.insert(handle, quic, true))
+    }
+
+    /// A connection, while there is one.
+    pub fn connection(&mut self, key: Key) -> Option<&mut Connection> {
+        self.connections.get_mut(&key)
+    }
+
+    /// Ends a connection, and tells the other end why.
+    pub fn close(&mut self, now: u64, key: Key, why: &str) {
+        let now = self.at(now);
+        if let Some(connection) = self.connections.get_mut(&key) {
+            connection.quic.close(now, VarInt::from_u32(0), Bytes::copy_from_slice(why.as_bytes()));
+        }
+        self.settle(key);
+    }
+
+    /// What happened, each thing once.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// A datagram of UDP came.
+    pub fn receive(&mut self, now: u64, from: SocketAddr, datagram: &[u8]) {
+        let (now, mut answer) = (self.at(now), Vec::new());
+        let handled = self.quic.handle(now, FourTuple::from_remote(from), None, BytesMut::from(datagram), &mut answer);
+        match handled {
+            None => {}
+            Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some(connection) = self.connections.get_mut(&Key(handle.0)) {
+                    connection.quic.handle_event(event);
+                    self.settle(Key(handle.0));
+                }
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                if self.quic.open_connections() >= MANY && incoming.may_retry() {
+                    if let Ok(transmit) = self.quic.retry(incoming, &mut answer) {
+                        self.answer(&transmit, answer);
+                    }
+                    return;
+                }
+                match self.quic.accept(incoming, now, &mut answer, None) {
+                    Ok((handle, quic)) => _ = self.insert(handle, quic, false),
+                    Err(error) => {
+                        if let Some(transmit) = error.response {
+                            self.answer(&transmit, answer);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds bytes that are to be sent now to `out`; `None`: there are none.
+    pub fn transmit(&mut self, now: u64, out: &mut Vec<u8>) -> Option<Outgoing> {
+        if let Some((outgoing, bytes)) = self.answers.pop_front() {
+            out.extend(bytes);
+            return Some(outgoing);
+        }
+        let now = self.at(now);
+        let behind = |key: &Key| self.turn.is_none_or(|turn| *key > turn);
+        let (later, first): (Vec<Key>, Vec<Key>) = self.connections.keys().copied().partition(behind);
+        for key in later.into_iter().chain(first) {
+            let begin = out.len();
+            let mut bytes = Vec::new();
+            let sent = self.connections.get_mut(&key)?.quic.poll_transmit(now, SEGMENTS, &mut bytes);
+            self.settle(key);
+            if let Some(transmit) = sent {
+                out.extend_from_slice(&bytes[..transmit.size]);
+                debug_assert_eq!(out.len() - begin, transmit.size);
+                self.turn = Some(key);
+                return Some(Outgoing { to: transmit.destination, segment: transmit.segment_size });
+            }
+        }
+        None
+    }
+
+    /// When [`Endpoint::handle_time`] is due; never: `u64::MAX`.
+    pub fn deadline(&mut self) -> u64 {
+        let due = self.connections.values().filter_map(|connection| connection.quic.poll_timeout()).min();
+        due.map_or(u64::MAX, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
+    }
+
+    /// The time has come; or any other.
+    pub fn handle_time(&mut self, now: u64) {
+        let now = self.at(now);
+        let due = |connection: &Connection| connection.quic.poll_timeout().is_some_and(|at| at <= now);
+        let keys: Vec<Key> = self.connections.iter().filter(|(_, one)| due(one)).map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some(connection) = self.connections.get_mut(&key) {
+                connection.quic.handle_timeout(now);
+            }
+            self.settle(key);
+        }
+    }
+
+    fn at(&self, now: u64) -> Instant {
+        self.epoch + Duration::from_nanos(now)
+    }
+
+    fn insert(&mut self, handle: ConnectionHandle, quic: noq_proto::Connection, dialled: bool) -> Key {
+        let key = Key(handle.0);
+        self.connections.insert(key, Connection { quic, dialled, control: None });
+        self.settle(key);
+        key
+    }
+
+    fn answer(&mut self, transmit: &noq_proto::Transmit, mut bytes: Vec<u8>) {
+        bytes.truncate(transmit.size);
+        self.answers.push_back((Outgoing { to: transmit.destination, segment: transmit.segment_size }, bytes));
+    }
+
+    /// Passes on what a connection has to say to the endpoint, and to us.
+    fn settle(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        while let Some(event) = connection.quic.poll_endpoint_events() {
+            if let Some(back) = self.quic.handle_event(ConnectionHandle(key.0), event) {
+                connection.quic.handle_event(back);
+            }
+        }
+        while let Some(event) = connection.quic.poll() {
+            match event {
+                noq_proto::Event::Connected => {
+                    if connection.dialled {
+                        connection.control = connection.quic.streams().open(Dir::Bi);
+                    }
+                    let chain = connection.chain();
+                    self.events.push_back(Event::Connected { key, dialled: connection.dialled, chain });
+                }
+                noq_proto::Event::ConnectionLost { reason } => {
+                    self.events.push_back(Event::Closed { key, why: reason.to_string() });
+                }
+                _ => {}
+            }
+        }
+        if connection.quic.is_drained() {
+            self.connections.remove(&key);
+        }
+    }
+}
+
+impl Connection {
+    /// The other end's certificates, its own first.
+    fn chain(&self) -> Vec<rustls::pki_types::CertificateDer<'static>> {
+        let identity = self.quic.crypto_session().peer_identity();
+        identity.and_then(|any| any.downcast().ok()).map_or_else(Vec::new, |chain| *chain)
+    }
+
+    /// The control stream: the dialling end opens it, the other one finds it with its first byte.
+    fn control(&mut self) -> Option<StreamId> {
+        if self.control.is_none() && !self.dialled {
+            self.control = self.quic.streams().accept(Dir::Bi);
+        }
+        self.control
+    }
+}
+
+impl Carrier for Connection {
+    fn longest(&mut self) -> Option<usize> {
+        if self.quic.is_handshaking() || self.quic.is_closed() {
+            return None;
+        }
+        self.quic.datagrams().max_size()
+    }
+
+    fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>> {
+        match self.quic.datagrams().send(Bytes::from(datagram), false) {
+            Err(SendDatagramError::Blocked(back)) => Err(Vec::from(back)),
+            _ => Ok(()),
+        }
+    }
+
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        self.quic.datagrams().recv().map(Vec::from)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        if bytes.is_empty() {
+            // It would be sent, as a frame of nothing.
+            return 0;
+        }
+        let Some(control) = self.control() else { return 0 };
+        self.quic.send_stream(control).write(bytes).unwrap_or(0)
+    }
+
+    fn read(&mut self, out: &mut Vec<u8>) {
+        let Some(control) = self.control() else { return };
+        let mut stream = self.quic.recv_stream(control);
+        let Ok(mut chunks) = stream.read(true) else { return };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            out.extend_from_slice(&chunk.bytes);
+        }
+        let _ = chunks.finalize();
+    }
+
+    fn round_trip(&self) -> u64 {
+        self.quic.rtt(PathId::ZERO).map_or(100_000_000, |time| time.as_nanos() as u64)
+    }
+}
+
+fn transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport.congestion_controller_factory(Arc::new(rate::Config));
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1)).max_concurrent_uni_streams(VarInt::from_u32(0));
+    transport.stream_receive_window(VarInt::from_u32(1 << 20)).receive_window(VarInt::from_u32(1 << 20));
+    transport.datagram_send_buffer_size(QUEUE).datagram_receive_buffer_size(Some(UNREAD));
+    transport.max_idle_timeout(SILENCE.try_into().ok()).keep_alive_interval(Some(KEEP_ALIVE));
+    transport
+}

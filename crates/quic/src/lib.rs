@@ -1,0 +1,21 @@
+//! QUIC (RFC 9000) as a state machine, for what TCP cannot do: datagrams that come or do not (RFC 9221), and loss-tolerant messages over
+//! them ([`madrigal_adapters::vrp`]). No socket, no clock: datagrams of UDP and the time go in, datagrams and a deadline come out.
+//!
+//! ```text
+//!   program --> [ Messages ] --> [ Carrier: a connection of an Endpoint ] --> datagrams of UDP
+//! ```
+//! * [`Carrier`]: what messages need of a connection, six calls; so that another implementation of QUIC can take the place of noq-proto.
+//! * [`Endpoint`]: connections, dialled and accepted, over one UDP socket. Who may connect the certificates say that its TLS is made with.
+//! * [`Messages`]: both directions of loss-tolerant messages over one carrier.
+//!
+//! Congestion is controlled by the rate at which bytes arrive, as BBR does it: a loss is not taken for a full queue.
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod endpoint;
+mod messages;
+mod rate;
+
+pub use carrier::Carrier;
+pub use endpoint::{ConnectError, Connection, Endpoint, Event, Key, Outgoing};
+pub use messages::{Broken, Messages};

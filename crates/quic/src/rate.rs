@@ -1,0 +1,296 @@
+//! Congestion control by the rate at which bytes arrive: BBR of its first version (Cardwell et al., ACM Queue 14(5), 2016), for lines that lose
+//! packets for other reasons than that they are full. (The third version takes more than 2 % of loss in a round for a full queue, and comes
+//! to a stop on a line that always loses 7 %.)
+//!
+//! ```text
+//!   Startup: twice as fast each round, until the rate grows no more --> Drain: what waits in queues goes out --> Probe: a round trip at a
+//!   quarter more, one at a quarter less, six at the rate; so a larger rate is found within eight, and a queue is emptied
+//! ```
+//! * The rate is the largest at which bytes were delivered in the last ten round trips; the window is one and a half times what that carries in
+//!   the shortest round trip, so that queues hold no more than half of that. Where none was seen that short for ten seconds, the window is
+//!   small for a moment, and it is measured anew.
+//! * What is lost while no queue grows is lost by the line: that many more bytes are sent, so that the line is full and what is lost is not
+//!   taken for a smaller rate. While a queue grows nothing is added.
+
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+
+/// The rate is the largest of so many round trips.
+const ROUNDS: u64 = 10;
+/// What makes the rate double in a round trip, and what empties the queue that this leaves behind.
+const STARTUP: f64 = 2.885;
+const DRAIN: f64 = 1.0 / STARTUP;
+/// A round trip each.
+const PROBE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const DOWN: usize = 1;
+/// How long the shortest round trip is believed, and for how long the window is small then.
+const SHORTEST_FOR: Duration = Duration::from_secs(10);
+const SMALL_FOR: Duration = Duration::from_millis(200);
+/// Packets of the window at the beginning, and at least.
+const INITIAL: u64 = 32;
+const LEAST: u64 = 4;
+/// A round trip so much above the shortest shows a queue.
+const QUEUED: f64 = 1.25;
+/// More is never taken for the line's own loss.
+const MOST_LOSS: f64 = 0.3;
+
+/// Makes one for each connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Config;
+
+impl ControllerFactory for Config {
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        Box::new(Rate::new(now, mtu))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Startup,
+    Drain,
+    /// Which of [`PROBE`], and since when.
+    Probe(usize, Instant),
+    /// The window is small until then.
+    Shortest(Instant),
+}
+
+/// What was known when a packet was sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Rate {
+    mtu: u64,
+    phase: Phase,
+    flight: BTreeMap<u64, Sent>,
+    /// Bytes that arrived, and when the last ones did.
+    delivered: u64,
+    delivered_at: Instant,
+    round: u64,
+    /// With the packet that is sent behind so many bytes a round begins.
+    round_ends: u64,
+    /// The largest rates, in bytes a second, each with its round; falling.
+    rates: VecDeque<(u64, f64)>,
+    /// The rate at the end of the last round in which it grew, and rounds since.
+    grew_to: f64,
+    since: u32,
+    shortest: Duration,
+    shortest_at: Instant,
+    /// Of late.
+    smoothed: Duration,
+    /// Of this round: packets that came and that were lost; and the share that the line loses.
+    came: u64,
+    lost: u64,
+    loss: f64,
+}
+
+impl Rate {
+    fn new(now: Instant, mtu: u16) -> Self {
+        Self {
+            mtu: mtu.into(),
+            phase: Phase::Startup,
+            flight: BTreeMap::new(),
+            delivered: 0,
+            delivered_at: now,
+            round: 0,
+            round_ends: 0,
+            rates: VecDeque::new(),
+            grew_to: 0.0,
+            since: 0,
+            shortest: Duration::MAX,
+            shortest_at: now,
+            smoothed: Duration::ZERO,
+            came: 0,
+            lost: 0,
+            loss: 0.0,
+        }
+    }
+
+    /// Bytes a second that arrive; 0: not known.
+    fn rate(&self) -> f64 {
+        self.rates.front().map_or(0.0, |(_, rate)| *rate)
+    }
+
+    /// What the line carries in the shortest round trip.
+    fn on_its_way(&self) -> f64 {
+        if self.shortest == Duration::MAX { 0.0 } else { self.rate() * self.shortest.as_secs_f64() }
+    }
+
+    /// How many bytes are to be sent for each that is to arrive.
+    fn for_each(&self) -> f64 {
+        1.0 / (1.0 - self.loss)
+    }
+
+    fn gain(&self) -> f64 {
+        match self.phase {
+            Phase::Startup => STARTUP,
+            Phase::Drain => DRAIN,
+            Phase::Probe(at, _) => PROBE[at],
+            Phase::Shortest(_) => 1.0,
+        }
+    }
+
+    fn note_rate(&mut self, rate: f64) {
+        while self.rates.back().is_some_and(|(_, last)| *last <= rate) {
+            self.rates.pop_back();
+        }
+        self.rates.push_back((self.round, rate));
+        while self.rates.front().is_some_and(|(round, _)| round + ROUNDS < self.round) {
+            self.rates.pop_front();
+        }
+    }
+
+    /// A round is over.
+    fn end_round(&mut self) {
+        self.round += 1;
+        let all = self.came + self.lost;
+        if all >= 10 {
+            let share = (self.lost as f64 / all as f64).min(MOST_LOSS);
+            let is_queued = self.smoothed.as_secs_f64() > QUEUED * self.shortest.as_secs_f64();
+            // What a queue loses says nothing of the line; what it loses less than was thought does.
+            if !is_queued || share < self.loss {
+                self.loss += (share - self.loss) / 8.0;
+            }
+            (self.came, self.lost) = (0, 0);
+        }
+        if self.phase == Phase::Startup {
+            if self.rate() > 1.25 * self.grew_to {
+                (self.grew_to, self.since) = (self.rate(), 0);
+            } else {
+                self.since += 1;
+            }
+            if self.since >= 3 {
+                self.phase = Phase::Drain;
+            }
+        }
+    }
+
+    /// Goes on to the next phase, if it is time.
+    fn go_on(&mut self, now: Instant, in_flight: u64) {
+        match self.phase {
+            Phase::Startup => {}
+            Phase::Drain if in_flight as f64 <= self.on_its_way() * self.for_each() => {
+                self.phase = Phase::Probe(2, now)
+            }
+            Phase::Drain => {}
+            Phase::Probe(at, since) => {
+                let is_empty = in_flight as f64 <= self.on_its_way() * self.for_each();
+                let rounds = (now - since).as_secs_f64() / self.shortest.as_secs_f64();
+                // What a faster round left in the queue goes out, which may take longer; what is out need not wait.
+                let is_over = if at == DOWN { is_empty || rounds >= 3.0 } else { rounds >= 1.0 };
+                if is_over {
+                    self.phase = Phase::Probe((at + 1) % PROBE.len(), now);
+                }
+            }
+            Phase::Shortest(until) if now >= until => {
+                self.shortest_at = now;
+                self.phase = Phase::Probe(2, now);
+            }
+            Phase::Shortest(_) => return,
+        }
+        let is_old = now >= self.shortest_at + SHORTEST_FOR;
+        if is_old && matches!(self.phase, Phase::Probe(..)) {
+            self.phase = Phase::Shortest(now + SMALL_FOR + self.smoothed);
+            self.shortest = self.smoothed;
+        }
+    }
+}
+
+impl Controller for Rate {
+    fn on_packet_sent(&mut self, now: Instant, _bytes: u16, number: u64) {
+        if self.flight.is_empty() {
+            // Nothing was under way: what comes next is not late.
+            self.delivered_at = now;
+        }
+        self.flight.insert(number, Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at });
+    }
+
+    fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, idle: bool, rtt: &RttEstimator) {
+        self.delivered += bytes;
+        self.delivered_at = now;
+        self.came += 1;
+        self.smoothed = rtt.get();
+        let took = now.saturating_duration_since(sent);
+        self.shortest = self.shortest.min(took);
+        if took <= self.shortest + self.shortest / 16 {
+            self.shortest_at = now;
+        }
+        let Some(packet) = self.flight.remove(&number) else { return };
+        if packet.delivered >= self.round_ends {
+            self.round_ends = self.delivered;
+            self.end_round();
+        }
+        // Over the longer of the times in which the bytes were sent, and came: acknowledgements may come in heaps.
+        let time = now.saturating_duration_since(packet.delivered_at);
+        let time = time.max(packet.at.saturating_duration_since(packet.delivered_at)).as_secs_f64();
+        if time <= 0.0 || took < self.shortest / 2 {
+            return;
+        }
+        let rate = (self.delivered - packet.delivered) as f64 / time;
+        if !idle || rate > self.rate() {
+            self.note_rate(rate);
+        }
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, _idle: bool, _largest: Option<u64>) {
+        self.go_on(now, in_flight);
+    }
+
+    fn on_congestion_event(&mut self, _: Instant, _: Instant, persistent: bool, _ecn: bool, _lost: u64, _number: u64) {
+        if persistent {
+            // Nothing came through for long: the line is another one.
+            self.rates.clear();
+            (self.phase, self.grew_to, self.since) = (Phase::Startup, 0.0, 0);
+        }
+    }
+
+    fn on_packet_lost(&mut self, _lost: u16, number: u64, _now: Instant) {
+        self.lost += 1;
+        self.flight.remove(&number);
+    }
+
+    fn on_mtu_update(&mut self, mtu: u16) {
+        self.mtu = mtu.into();
+    }
+
+    fn window(&self) -> u64 {
+        if matches!(self.phase, Phase::Shortest(_)) {
+            return LEAST * self.mtu;
+        }
+        let gain = if self.phase == Phase::Startup { STARTUP } else { 1.5 };
+        let gained = gain * self.on_its_way() * self.for_each();
+        let least = if self.phase == Phase::Startup { INITIAL } else { LEAST };
+        (gained as u64).max(least * self.mtu) + 3 * self.mtu
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.window();
+        metrics.bandwidth_estimate = Some((self.rate() * 8.0) as u64);
+        if self.rate() > 0.0 {
+            metrics.pacing_rate = Some(((self.gain() * self.rate() * self.for_each()) as u64).max(self.mtu));
+        }
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        INITIAL * self.mtu
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

@@ -1,0 +1,146 @@
+//! Two ends with a line between them, in a time of their own.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use madrigal_adapters::vrp::Class;
+use madrigal_identity::{Authority, Credentials, DAY, Name, Validity};
+use madrigal_quic::{Endpoint, Event, Key, Messages};
+use madrigal_seeds::Random;
+
+const MS: u64 = 1_000_000;
+const STEP: u64 = MS / 5;
+/// What UDP and IP add to a datagram.
+const HEADERS: u64 = 28;
+
+/// How a line is, both ways.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    pub(crate) mbit: u64,
+    /// Nanoseconds one way.
+    pub(crate) delay: u64,
+    /// Bytes that wait for the line; what comes when there are as many is lost.
+    pub(crate) queue: u64,
+    /// Lost of a thousand datagrams.
+    pub(crate) loss: u64,
+}
+
+/// One way of it.
+#[derive(Default)]
+struct Way {
+    /// When the line is free again.
+    free: u64,
+    flight: VecDeque<(u64, Vec<u8>)>,
+    /// Bytes of datagrams that came out.
+    carried: u64,
+}
+
+impl Way {
+    fn carry(&mut self, now: u64, line: &Line, random: &mut Random, datagram: &[u8]) {
+        let time_of = |bytes: u64| bytes * 8 * 1000 / line.mbit;
+        let begin = self.free.max(now);
+        if begin - now > time_of(line.queue) {
+            return;
+        }
+        self.free = begin + time_of(datagram.len() as u64 + HEADERS);
+        if random.below(1000) >= line.loss {
+            self.flight.push_back((self.free + line.delay, datagram.to_vec()));
+        }
+    }
+
+    fn due(&mut self, now: u64) -> Option<Vec<u8>> {
+        let datagram = self.flight.pop_front_if(|(at, _)| *at <= now)?.1;
+        self.carried += datagram.len() as u64;
+        Some(datagram)
+    }
+}
+
+pub(crate) struct End {
+    endpoint: Endpoint,
+    key: Option<Key>,
+    pub(crate) messages: Messages,
+    address: SocketAddr,
+}
+
+pub(crate) struct Pair {
+    line: Line,
+    random: Random,
+    pub(crate) now: u64,
+    pub(crate) ends: [End; 2],
+    ways: [Way; 2],
+    folder: PathBuf,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Pair {
+    /// Two hosts of a grid, of which the first one dials the second.
+    pub(crate) fn new(name: &str, classes: &[Class], line: Line) -> Self {
+        let folder = std::env::temp_dir().join(format!("madrigal-quic-{}-{name}", std::process::id()));
+        let of = |text: &str| Name::parse(text).unwrap();
+        let ca = Authority::create(&folder, &of("lyon"), Validity::seconds(DAY), true).unwrap();
+        let end = |host: &str, port: u16, messages| {
+            let own = folder.join(host);
+            ca.issue_host(&of(host), Validity::seconds(DAY)).unwrap().install(&own, true).unwrap();
+            let credentials = Credentials::load(&own).unwrap();
+            let endpoint = Endpoint::new(credentials.client(), credentials.server()).unwrap();
+            End { endpoint, key: None, messages, address: SocketAddr::from(([127, 0, 0, 1], port)) }
+        };
+        let ends = [end("a1", 1, Messages::dial(classes, 0, 4 << 20)), end("b1", 2, Messages::accept(0, 4 << 20))];
+        let mut pair = Self { line, random: Random::new(7), now: 0, ends, ways: Default::default(), folder };
+        let to = pair.ends[1].address;
+        pair.ends[0].endpoint.connect(0, to).unwrap();
+        while pair.ends.iter().any(|end| end.key.is_none() || !end.messages.is_ready()) {
+            assert!(pair.now < 20_000 * MS, "no connection");
+            pair.step();
+        }
+        pair
+    }
+
+    /// Bytes of datagrams that the line carried to the second end.
+    pub(crate) fn carried(&self) -> u64 {
+        self.ways[0].carried
+    }
+
+    /// A moment passes.
+    pub(crate) fn step(&mut self) {
+        self.now += STEP;
+        let now = self.now;
+        for n in 0..2 {
+            let from = self.ends[1 - n].address;
+            while let Some(datagram) = self.ways[1 - n].due(now) {
+                self.ends[n].endpoint.receive(now, from, &datagram);
+            }
+            let end = &mut self.ends[n];
+            if end.endpoint.deadline() <= now {
+                end.endpoint.handle_time(now);
+            }
+            while let Some(event) = end.endpoint.event() {
+                match event {
+                    Event::Connected { key, dialled, chain } => {
+                        assert!(dialled == (n == 0) && !chain.is_empty());
+                        end.key = Some(key);
+                    }
+                    Event::Closed { why, .. } => panic!("closed: {why}"),
+                }
+            }
+            // What is taken makes room for more, until there is none.
+            loop {
+                if let Some(connection) = end.key.and_then(|key| end.endpoint.connection(key)) {
+                    end.messages.pump(now, connection).expect("an honest peer");
+                }
+                let mut bytes = Vec::new();
+                let Some(outgoing) = end.endpoint.transmit(now, &mut bytes) else { break };
+                assert_eq!(outgoing.to, from);
+                for datagram in bytes.chunks(outgoing.segment.unwrap_or(bytes.len())) {
+                    self.ways[n].carry(now, &self.line, &mut self.random, datagram);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Loss-tolerant messages over QUIC, between two ends and a line of a rate, a delay, a queue and losses, in a time of their own. Needs no
+//! network: what it costs is cryptography.
+
+mod common;
+
+use common::{Line, Pair};
+use madrigal_adapters::vrp::{Class, Message};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+
+/// Sends messages of so many bytes for a time, one every `every`, and reads them: bytes that were read of them, and how long each took.
+fn run(pair: &mut Pair, class: u8, len: usize, every: u64, time: u64) -> (u64, Vec<u64>) {
+    let (begin, mut next) = (pair.now, pair.now);
+    let (mut sent, mut read, mut delays) = (Vec::new(), 0, Vec::new());
+    let mut first = None;
+    while pair.now < begin + time {
+        if pair.now >= next && pair.ends[0].messages.room() >= len {
+            let bytes = (0..len).map(|at| at as u8).collect();
+            let number = pair.ends[0].messages.send(class, Message { bytes, deadline: None }).expect("room");
+            assert_eq!((number - *first.get_or_insert(number)) as usize, sent.len());
+            sent.push(pair.now);
+            next = pair.now + every;
+        }
+        pair.step();
+        while let Some(message) = pair.ends[1].messages.take() {
+            let lost = message.lost.expect("no deadline");
+            let is_lost = |at: u32| lost.iter().any(|(from, to)| (*from..*to).contains(&at));
+            let wanted = |at: usize| if is_lost(at as u32) { 0 } else { at as u8 };
+            assert!(
+                message.bytes.iter().enumerate().all(|(at, byte)| *byte == wanted(at)),
+                "other bytes than were sent"
+            );
+            read += len as u64 - lost.iter().map(|(from, to)| u64::from(to - from)).sum::<u64>();
+            // Those of an earlier run are not timed.
+            if let Some(number) = message.message.checked_sub(first.unwrap_or(u32::MAX)) {
+                delays.push(pair.now - sent[number as usize]);
+            }
+        }
+        while pair.ends[0].messages.settled().is_some() {}
+    }
+    delays.sort_unstable();
+    (read, delays)
+}
+
+#[test]
+fn a_line_without_losses_is_used() {
+    let line = Line { mbit: 50, delay: 10 * MS, queue: 200_000, loss: 0 };
+    let mut pair = Pair::new("whole", &[Class::default()], line);
+    run(&mut pair, 0, 20_000, 0, SECOND);
+    let (read, _) = run(&mut pair, 0, 20_000, 0, 4 * SECOND);
+    let rate = read * 8 / 4;
+    assert!(rate >= 42_000_000, "{rate} bit/s of 50 Mbit/s");
+}
+
+/// The line of VRP's example: 8 Mbit/s, 100 ms, 7 % lost, of which 10 % may be.
+const LOSSY: Line = Line { mbit: 8, delay: 50 * MS, queue: 100_000, loss: 70 };
+
+#[test]
+fn a_lossy_line_carries_what_it_lets_through() {
+    let classes = [Class { tolerance: 100, must: 16, ..Class::default() }];
+    let mut pair = Pair::new("lossy", &classes, LOSSY);
+    run(&mut pair, 0, 10_000, 0, 5 * SECOND);
+    let before = pair.carried();
+    let (read, _) = run(&mut pair, 0, 10_000, 0, 20 * SECOND);
+    let carried = pair.carried() - before;
+    let [rate, all] = [read, carried].map(|bytes| bytes * 8 / 20 / 1000);
+    println!("{rate} kbit/s of messages in {all} of datagrams, of 7440 that the line lets through");
+    assert!(all >= 7000 && rate >= 6500, "{rate} kbit/s of messages in {all} of datagrams");
+}
+
+#[test]
+fn nobody_waits_for_what_may_be_lost() {
+    let classes = [Class { tolerance: 100, must: 16, ..Class::default() }];
+    let mut pair = Pair::new("prompt", &classes, LOSSY);
+    run(&mut pair, 0, 10_000, 16 * MS, 5 * SECOND);
+    let (_, delays) = run(&mut pair, 0, 10_000, 16 * MS, 20 * SECOND);
+    let late = delays[delays.len() * 99 / 100] / MS;
+    println!("two thirds of the line: {} messages, 99 of 100 within {late} ms", delays.len());
+    assert!(late <= 150, "99 of 100 messages within {late} ms");
+}
