@@ -34,9 +34,17 @@ impl Gaps {
         self.round_trip = round_trip.max(MILLISECOND);
     }
 
-    /// A datagram of that number came.
-    pub(super) fn note(&mut self, number: u64) {
+    /// A datagram came whose number has that low end; the number, which is near the highest (RFC 9000, appendix A.3).
+    pub(super) fn note(&mut self, low: u32) -> u64 {
+        const HALF: u64 = 1 << 31;
+        let near = self.highest & !u64::from(u32::MAX) | u64::from(low);
+        let number = match () {
+            () if near + HALF < self.highest => near + 2 * HALF,
+            () if near > self.highest + HALF => near.saturating_sub(2 * HALF),
+            () => near,
+        };
         self.highest = self.highest.max(number);
+        number
     }
 
     /// A datagram showed a gap; without a number, the control stream did, which may overtake datagrams.
@@ -80,6 +88,14 @@ impl Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_go_on_where_their_low_ends_begin_anew() {
+        let mut gaps = Gaps::new(0);
+        let (low, high) = (u64::from(u32::MAX), 1 << 32);
+        assert_eq!([u32::MAX / 2, u32::MAX - 1].map(|number| gaps.note(number)), [low / 2, low - 1]);
+        assert_eq!([1, u32::MAX, 7].map(|number| gaps.note(number)), [high + 1, low, high + 7]);
+    }
 
     #[test]
     fn a_gap_is_lost_by_later_datagrams_or_by_time_and_asked_for_again() {

@@ -50,7 +50,7 @@ pub fn receive_control(now: u64, bytes: &[u8], sender: &mut Sender, receiver: &m
 pub type Lost = Vec<(u32, u32)>;
 
 /// The longest message.
-pub const LONGEST: usize = 16 << 20;
+pub const LONGEST: usize = (16 << 20) - 1;
 /// The most classes of a connection.
 pub const MOST_CLASSES: usize = 16;
 /// The largest [`Class::granularity`]: a piece has to fit into a datagram of any path.

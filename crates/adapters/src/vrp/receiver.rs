@@ -84,7 +84,7 @@ impl Receiver {
     /// A datagram came.
     pub fn receive(&mut self, now: u64, datagram: &[u8]) -> Result<(), Broken> {
         let (number, mut rest) = number_of(datagram)?;
-        self.gaps.note(number);
+        let number = self.gaps.note(number);
         while !rest.is_empty() {
             let (piece, behind) = Piece::read(rest)?;
             self.put(now, number, &piece)?;

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::wire::{About, Frame, HEAD, NUMBER, PIECE, Piece};
+use super::wire::{About, Frame, HEAD, MOST_BYTES, NUMBER, PIECE, Piece};
 use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_REPEATED, OVERHEAD};
 use crate::ranges::Spans;
 
@@ -48,7 +48,7 @@ pub enum Refused {
     /// There is no room for it now; when messages are settled there is.
     #[error("no room for {0} more bytes of messages")]
     Full(usize),
-    /// The class had 2^32 messages.
+    /// The class had 2^32 messages, or 2^48 bytes.
     #[error("class {0} has had all messages that it can have")]
     Numbers(u8),
 }
@@ -162,7 +162,7 @@ impl Sender {
         match () {
             () if !(1..=LONGEST).contains(&len) => return Err(Refused::Length(len)),
             () if len > room && self.held > 0 => return Err(Refused::Full(len)),
-            () if flow.next == u32::MAX => return Err(Refused::Numbers(class)),
+            () if flow.next == u32::MAX || flow.sent + len as u64 >= MOST_BYTES => return Err(Refused::Numbers(class)),
             () => {}
         }
         let (id, deadline) = (flow.next, message.deadline.unwrap_or(u64::MAX));
@@ -195,7 +195,7 @@ impl Sender {
     /// [`Class::granularity`] bytes.
     pub fn datagram(&mut self, now: u64, longest: usize, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
-        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&(self.number as u32).to_le_bytes());
         let longest = longest.max(HEAD + 1);
         while self.piece(now, longest - (out.len() - begin), out) {}
         if out.len() - begin == NUMBER {

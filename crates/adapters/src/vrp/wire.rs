@@ -1,8 +1,8 @@
 //! What the two ends say to each other. Numbers have their little end first.
 //!
 //! ```text
-//! a datagram  number, 8   then pieces, each:
-//!             class, 1   message, 4   length of the message, 4   where it begins in its class, 8   offset, 4   length, 2   bytes
+//! a datagram  the low end of its number, 4   then pieces, each:
+//!             class, 1   message, 4   length of the message, 3   where it begins in its class, 6   offset, 3   length, 2   bytes
 //!
 //! control, of the sender
 //!   skip    1   class, 1   message, 4   length, 4   begin, 8   from, 4   to, 4         these bytes of the message will not come
@@ -20,9 +20,11 @@ use super::{Broken, LONGEST, Lost};
 /// Bytes of a datagram that has one piece, in front of those of the message.
 pub const HEAD: usize = NUMBER + PIECE;
 /// Bytes of a datagram's number.
-pub(super) const NUMBER: usize = 8;
+pub(super) const NUMBER: usize = 4;
 /// Bytes of a piece in front of those of the message.
-pub(super) const PIECE: usize = 23;
+pub(super) const PIECE: usize = 19;
+/// A class has fewer bytes.
+pub(super) const MOST_BYTES: u64 = 1 << 48;
 
 /// A message as its first piece describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,14 +76,18 @@ impl About {
 
     /// Whether there may be such a message.
     fn is_one(&self) -> bool {
-        (1..=LONGEST).contains(&(self.total as usize)) && self.at < 1 << 62
+        (1..=LONGEST).contains(&(self.total as usize)) && self.at < MOST_BYTES
     }
 }
 
 impl<'a> Piece<'a> {
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        self.about.write(out);
-        out.extend_from_slice(&self.from.to_le_bytes());
+        let About { class, message, total, at } = self.about;
+        out.push(class);
+        out.extend_from_slice(&message.to_le_bytes());
+        out.extend_from_slice(&total.to_le_bytes()[..3]);
+        out.extend_from_slice(&at.to_le_bytes()[..6]);
+        out.extend_from_slice(&self.from.to_le_bytes()[..3]);
         out.extend_from_slice(&(self.bytes.len() as u16).to_le_bytes());
         out.extend_from_slice(self.bytes);
     }
@@ -90,9 +96,10 @@ impl<'a> Piece<'a> {
     pub(super) fn read(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Broken> {
         let mut words = Words(bytes);
         let piece = (|| {
-            let (about, from) = (About::read(&mut words)?, words.four()?);
-            let len = usize::from(u16::from_le_bytes(words.some(2)?.try_into().ok()?));
-            Some(Piece { about, from, bytes: words.some(len)? })
+            let (class, message) = (words.byte()?, words.four()?);
+            let (total, at) = (words.low(3)? as u32, words.low(6)?);
+            let (from, len) = (words.low(3)? as u32, words.low(2)? as usize);
+            Some(Piece { about: About { class, message, total, at }, from, bytes: words.some(len)? })
         })();
         let fits = |piece: &Piece<'_>| {
             let to = piece.from as usize + piece.bytes.len();
@@ -103,10 +110,10 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// A datagram's number, and its pieces.
-pub(super) fn number_of(datagram: &[u8]) -> Result<(u64, &[u8]), Broken> {
+/// The low end of a datagram's number, and its pieces.
+pub(super) fn number_of(datagram: &[u8]) -> Result<(u32, &[u8]), Broken> {
     let mut words = Words(datagram);
-    words.eight().map(|number| (number, words.0)).ok_or(Broken::Frame(0))
+    words.four().map(|number| (number, words.0)).ok_or(Broken::Frame(0))
 }
 
 impl Frame {
@@ -195,6 +202,11 @@ impl<'a> Words<'a> {
         Some(front)
     }
 
+    /// A number of so many bytes, 8 at most.
+    fn low(&mut self, bytes: usize) -> Option<u64> {
+        Some(self.some(bytes)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
     fn byte(&mut self) -> Option<u8> {
         self.some(1).map(|bytes| bytes[0])
     }
@@ -221,7 +233,7 @@ mod tests {
     use super::*;
 
     fn about() -> impl Strategy<Value = About> {
-        let parts = (any::<u8>(), any::<u32>(), 1000u32..LONGEST as u32, 0u64..1 << 62);
+        let parts = (any::<u8>(), any::<u32>(), 1000u32..LONGEST as u32, 0..MOST_BYTES);
         parts.prop_map(|(class, message, total, at)| About { class, message, total, at })
     }
 
