@@ -16,7 +16,7 @@ use killed::{
 pub(crate) use room::MOST;
 use room::{
     is_end_behind_room, is_end_behind_room_in_set, is_large, is_left_by_bulk, is_named_before_room,
-    is_open_behind_room, is_overfull, is_short_of_room, looks_at_more_than_fits, wakes_by_end,
+    is_open_behind_room, is_overfull, is_room_of_handler, is_short_of_room, looks_at_more_than_fits, wakes_by_end,
 };
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
@@ -94,6 +94,7 @@ fn of_call(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Op
         Op::GetOption { slot, option: Opt::Info } if is_open_behind_room(program, *slot, plain, wrapped) => {
             Some((Rule::BufferRoom, true))
         }
+        Op::Signals if is_room_of_handler(program, number, plain, wrapped) => Some((Rule::BufferRoom, true)),
         Op::Timed { slot, us, .. } if is_about_its_time(program, number, (*slot, *us), plain, wrapped) => {
             Some((Rule::Tick, true))
         }

@@ -2,7 +2,7 @@
 
 use super::killed::{FAILED, is_killed};
 use crate::generate::UNREAD;
-use crate::op::{Ctl, Data, Op, Opt, Slot};
+use crate::op::{ActorId, Ctl, Data, Handler, Op, Opt, Slot};
 use crate::program::Program;
 use crate::run::{Entry, Fate};
 use crate::share::Seen;
@@ -173,4 +173,27 @@ pub(super) fn looks_at_more_than_fits(program: &Program, number: usize, plain: &
     let Op::Recv(data) = &program.steps[number].op else { return false };
     let has_all = matches!(wrapped.fate, Fate::Done(_)) && wrapped.seen.ret == i64::from(data.len);
     data.flags & ALL == ALL && data.len > WINDOW && plain.fate == Fate::Blocked && has_all
+}
+
+/// Whether all that differs is whether a signal handler's send, which does not wait, found room behind one that fills the connection.
+pub(super) fn is_room_of_handler(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    const ANSWER: usize = 5;
+    let process = |actor: ActorId| program.actors[actor as usize].process;
+    let own = process(program.steps[number].actor);
+    let handlers = program.steps[..number].iter().filter(|step| process(step.actor) == own);
+    let sends = handlers.filter_map(|step| match step.op {
+        Op::Handle(Handler::Send(slot, len)) => Some((slot, u32::from(len))),
+        _ => None,
+    });
+    let full = (libc::EAGAIN as u64) << 32;
+    // None, a part, or all of it.
+    let answer = |seen: &Seen, len: u32| {
+        seen.aux.get(ANSWER).is_some_and(|word| *word == full || (2..=u64::from(len) + 1).contains(word))
+    };
+    let fits =
+        |(slot, len): (Slot, u32)| answer(plain, len) && answer(wrapped, len) && is_large(program, number, (slot, len));
+    matches!(program.steps[number].op, Op::Signals)
+        && (plain.ret, plain.aux.len()) == (wrapped.ret, wrapped.aux.len())
+        && plain.aux.iter().zip(&wrapped.aux).enumerate().all(|(at, (plain, wrapped))| at == ANSWER || plain == wrapped)
+        && sends.into_iter().any(fits)
 }

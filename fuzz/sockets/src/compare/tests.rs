@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::allowed::MOST;
-use crate::op::{Ctl, Data, ExitHow, Memory, Opt, Pieces, Request};
+use crate::op::{Ctl, Data, ExitHow, Handler, Memory, Opt, Pieces, Request};
 use crate::program::{Actor, Kind, Process, Role, Step, Theme};
 use crate::via::{CloseVia, EpollVia, FileVia, ForkVia, PollVia, RecvVia, SendVia, StormVia};
 
@@ -156,6 +156,24 @@ fn a_killed_peer_behind_room_has_its_name() {
     assert!(matches!(named(vec![flood(MOST + 1)], none), Verdict::Differs(_)), "nobody was killed");
     assert!(matches!(named(vec![flood(1000), kill.clone()], none), Verdict::Differs(_)), "all of it has room");
     assert!(matches!(named(vec![flood(MOST + 1), kill], 1000 + libc::EBADF as u64), Verdict::Differs(_)));
+}
+
+#[test]
+fn a_handler_finds_room_or_none_behind_much() {
+    let told = |sent: u32, plain: u64, wrapped: u64| {
+        let handle = (1, Op::Handle(Handler::Send(1, 377)));
+        let program = program(vec![handle, flood(sent), (1, Op::Signals)]);
+        let seen = |answer| Seen { aux: vec![1, 0, 0, 0, 0, answer], ..Seen::default() };
+        let done = |answer| Entry { fate: Fate::Done(2), seen: seen(answer) };
+        step(&program, 2, &done(plain), &done(wrapped), &mut Tally::default())
+    };
+    let full = (libc::EAGAIN as u64) << 32;
+    assert_eq!(told(MOST + 1, full, 378), Verdict::Apart);
+    assert_eq!(told(MOST + 1, 378, full), Verdict::Apart);
+    assert!(matches!(told(1000, full, 378), Verdict::Differs(_)), "there was room");
+    assert_eq!(told(MOST + 1, full, 100), Verdict::Apart, "a part of it");
+    assert!(matches!(told(MOST + 1, full, 379), Verdict::Differs(_)), "more than all");
+    assert!(matches!(told(MOST + 1, (libc::EPIPE as u64) << 32, 378), Verdict::Differs(_)));
 }
 
 #[test]
