@@ -36,6 +36,8 @@ const INITIAL: u64 = 32;
 const LEAST: u64 = 4;
 /// A round trip so much above the shortest shows a queue.
 const QUEUED: f64 = 1.25;
+/// More packets are never on their way; of a few (probes of the MTU that were lost) nobody tells what became.
+const MOST: usize = 1 << 17;
 /// More is never taken for the line's own loss.
 const MOST_LOSS: f64 = 0.3;
 
@@ -211,6 +213,9 @@ impl Controller for Rate {
             // Nothing was under way: what comes next is not late.
             self.delivered_at = now;
         }
+        if self.flight.len() >= MOST {
+            self.flight.pop_first();
+        }
         self.flight.insert(number, Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at });
     }
 
@@ -292,5 +297,38 @@ impl Controller for Rate {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_tells_of_is_forgotten() {
+        let mut rate = Rate::new(Instant::now(), 1200);
+        let begin = Instant::now();
+        for number in 0..MOST as u64 + 1000 {
+            rate.on_packet_sent(begin, 1200, number);
+        }
+        assert_eq!(rate.flight.len(), MOST);
+    }
+
+    #[test]
+    fn a_line_is_another_one_where_nothing_came_through_for_long() {
+        let begin = Instant::now();
+        let mut rate = Rate::new(begin, 1200);
+        let initial = rate.window();
+        rate.phase = Phase::Probe(3, begin);
+        (rate.round, rate.shortest) = (5, Duration::from_millis(10));
+        rate.note_rate(1e6);
+        rate.note_rate(5e5);
+        assert_eq!((rate.rate(), rate.window()), (1e6, 15_000 + 3600));
+        // The largest one is forgotten after ten rounds.
+        rate.round += ROUNDS + 1;
+        rate.note_rate(4e5);
+        assert_eq!(rate.rate(), 4e5);
+        rate.on_congestion_event(begin, begin, true, false, 1200, 1);
+        assert_eq!((rate.phase, rate.rate(), rate.window()), (Phase::Startup, 0.0, initial));
     }
 }
