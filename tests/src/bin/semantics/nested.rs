@@ -28,6 +28,7 @@ crate::checks![
     watched_with_bytes_unread,
     moved_into_a_watched_set,
     added_while_polled,
+    polled_for_room,
     asleep_outside,
     beside_a_pipe,
     beside_another_member,
@@ -318,6 +319,30 @@ fn added_while_polled() {
             assert_eq!(poller.join().unwrap(), (Ok(1), vec![(1, EPOLLIN)]));
         });
     }
+}
+
+/// A set never has room: who asks for that sleeps, whatever the set has to tell.
+fn polled_for_room() {
+    let Pair { c, s } = Pair::warm();
+    let set = Set::new();
+    send_all(&s, b"unread");
+    assert_eq!(poll(&c, POLLIN, 10_000), POLLIN);
+    drop(c);
+    set.add(&s, EPOLLIN, 1);
+    assert_eq!(net::recv(&s, &mut [0; 4], 0), Err(libc::ECONNRESET));
+    set.await_all(&[(1, EPOLLIN | EPOLLHUP)]);
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let set = &set;
+        let poller = scope.spawn(move || {
+            // SAFETY: no pointers.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            poll(&set.0, libc::POLLOUT, 1000)
+        });
+        crate::await_asleep(told.recv().unwrap());
+        assert_eq!(poller.join().unwrap(), 0);
+    });
+    assert_eq!(poll(&set.0, POLLIN | libc::POLLOUT, 0), POLLIN);
 }
 
 fn asleep_outside() {

@@ -105,9 +105,14 @@ pub(crate) fn poll(fds: &mut [pollfd], limits: Limits<'_>) -> Polled {
 fn has_ring(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| match table::get(p.fd).map(|w| w.kind()) {
         Some(Kind::Socket) => sock::enter(p.fd).is_some_and(|s| is_in_ring(&s)),
-        Some(Kind::EventSet) => epoll::polled(p.fd).is_some(),
+        Some(Kind::EventSet) => asks_set(p) && epoll::polled(p.fd).is_some(),
         _ => false,
     })
+}
+
+/// Whether what an event set has to tell is asked for: it is readable then, and never anything else.
+fn asks_set(p: &pollfd) -> bool {
+    p.events & READABLE != 0
 }
 
 fn is_in_ring(s: &Sock) -> bool {
@@ -146,7 +151,7 @@ impl Poll<'_> {
         for (p, place) in self.fds.iter().zip(places.iter_mut()) {
             *place = match table::get(p.fd).map(|w| w.kind()) {
                 Some(Kind::Socket) => sock::enter(p.fd).map(Place::Sock),
-                Some(Kind::EventSet) => epoll::polled(p.fd).map(Place::Set),
+                Some(Kind::EventSet) if asks_set(p) => epoll::polled(p.fd).map(Place::Set),
                 _ => None,
             };
         }
@@ -360,7 +365,7 @@ fn join(p: &mut pollfd, place: Option<&Place>) {
     match place {
         None => {}
         Some(Place::Set(set)) => {
-            let ready = p.events & READABLE != 0 && set.ready();
+            let ready = set.ready();
             p.revents = p.revents & (POLLNVAL | POLLERR) | if ready { p.events & READABLE } else { 0 };
         }
         Some(Place::Sock(s)) => {
