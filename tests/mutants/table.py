@@ -581,6 +581,13 @@ MUTANTS = [
         "behind a shutdown that woke a reader nobody is told of the peer's reset",
         ("semantics overtaken::reader_of_a_shut_direction default",),
     ),
+    Mutant(
+        "set-asked-for-room", "personalities/syswrap/src/io/poll/mod.rs",
+        "fn asks_set(p: &pollfd) -> bool {\n    p.events & READABLE != 0\n",
+        "fn asks_set(p: &pollfd) -> bool {\n    p.events != 0\n",
+        "poll(2) on an event set for what it never has turns on the spot while the set has anything to tell",
+        ("semantics nested::polled_for_room default",),
+    ),
     # Loss-tolerant messages.
     Mutant(
         "tolerance-of-all-ignored", "crates/adapters/src/vrp/budget.rs",
