@@ -18,6 +18,7 @@
 //! * The messages of a class arrive in order; those of two classes do not wait for each other.
 //! * Nothing here blocks, reads a clock, or holds more than it was made with, whatever a peer sends.
 
+mod both;
 mod budget;
 mod gaps;
 mod incoming;
@@ -27,24 +28,10 @@ mod sender;
 mod simulation;
 mod wire;
 
+pub use both::receive_control;
 pub use receiver::{Arrived, Receiver};
 pub use sender::{Message, Refused, Sender, Settled};
 pub use wire::HEAD;
-
-/// Takes bytes of a control stream that carries both directions; how many. What is left is for when more came.
-pub fn receive_control(now: u64, bytes: &[u8], sender: &mut Sender, receiver: &mut Receiver) -> Result<usize, Broken> {
-    let mut taken = 0;
-    while let Some((frame, len)) = wire::Frame::read(&bytes[taken..])? {
-        let own = &bytes[taken..taken + len];
-        if frame.is_senders() {
-            receiver.receive_control(now, own)?
-        } else {
-            sender.receive_control(now, own)?
-        };
-        taken += len;
-    }
-    Ok(taken)
-}
 
 /// What is lost of a message: from the first byte up to the second, in order, apart from each other.
 pub type Lost = Vec<(u32, u32)>;
