@@ -27,6 +27,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(7);
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// With so many connections under way whoever begins another one has to show first that it is where it says.
 const MANY: usize = 32;
+/// No more connections are accepted.
+const MOST: usize = 256;
+/// Answers to those who have no connection yet that wait; of more the oldest goes.
+const ANSWERS: usize = 64;
 
 /// A connection of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -164,6 +168,10 @@ impl Endpoint {
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
+                if self.quic.open_connections() >= MOST {
+                    let transmit = self.quic.refuse(incoming, &mut answer);
+                    return self.answer(&transmit, answer);
+                }
                 if self.quic.open_connections() >= MANY && incoming.may_retry() {
                     if let Ok(transmit) = self.quic.retry(incoming, &mut answer) {
                         self.answer(&transmit, answer);
@@ -182,28 +190,32 @@ impl Endpoint {
         }
     }
 
-    /// Adds bytes that are to be sent now to `out`; `None`: there are none.
+    /// Bytes that are to be sent now, in the place of what is in `out`; `None`: there are none. Connections take turns.
     pub fn transmit(&mut self, now: u64, out: &mut Vec<u8>) -> Option<Outgoing> {
+        out.clear();
         if let Some((outgoing, bytes)) = self.answers.pop_front() {
-            out.extend(bytes);
+            *out = bytes;
             return Some(outgoing);
         }
-        let now = self.at(now);
-        let behind = |key: &Key| self.turn.is_none_or(|turn| *key > turn);
-        let (later, first): (Vec<Key>, Vec<Key>) = self.connections.keys().copied().partition(behind);
-        for key in later.into_iter().chain(first) {
-            let begin = out.len();
-            let mut bytes = Vec::new();
-            let sent = self.connections.get_mut(&key)?.quic.poll_transmit(now, SEGMENTS, &mut bytes);
+        let (now, last) = (self.at(now), self.turn);
+        let mut key = self.next_key(last)?;
+        for _ in 0..self.connections.len() {
+            let sent = self.connections.get_mut(&key).and_then(|one| one.quic.poll_transmit(now, SEGMENTS, out));
             self.settle(key);
+            self.turn = Some(key);
             if let Some(transmit) = sent {
-                out.extend_from_slice(&bytes[..transmit.size]);
-                debug_assert_eq!(out.len() - begin, transmit.size);
-                self.turn = Some(key);
+                out.truncate(transmit.size);
                 return Some(Outgoing { to: transmit.destination, segment: transmit.segment_size });
             }
+            key = self.next_key(self.turn)?;
         }
         None
+    }
+
+    /// The connection whose turn it is behind that one.
+    fn next_key(&self, last: Option<Key>) -> Option<Key> {
+        let behind = last.and_then(|last| self.connections.range(Key(last.0 + 1)..).next());
+        behind.or_else(|| self.connections.first_key_value()).map(|(key, _)| *key)
     }
 
     /// When [`Endpoint::handle_time`] is due; never: `u64::MAX`.
@@ -238,6 +250,9 @@ impl Endpoint {
 
     fn answer(&mut self, transmit: &noq_proto::Transmit, mut bytes: Vec<u8>) {
         bytes.truncate(transmit.size);
+        if self.answers.len() >= ANSWERS {
+            self.answers.pop_front();
+        }
         self.answers.push_back((Outgoing { to: transmit.destination, segment: transmit.segment_size }, bytes));
     }
 

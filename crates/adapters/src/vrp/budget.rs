@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 
 use super::{Class, Lost};
 
+/// The most spans that are kept: more than a window has datagrams, so that only a peer that sends single bytes comes to it.
+const MOST_SPANS: usize = 16 << 10;
+
 /// What of a class is given up. Positions count the bytes of its messages, one message behind the other.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -54,7 +57,7 @@ impl Budget {
 
     fn allows(&self, from: u64, to: u64, sent: u64) -> bool {
         let window = self.class.window;
-        if !self.fits(self.lost + (to - from), sent) {
+        if self.spans.len() >= MOST_SPANS || !self.fits(self.lost + (to - from), sent) {
             return false;
         }
         let near = self.near(from, to);
@@ -144,6 +147,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn single_bytes_do_not_fill_memory() {
+        let mut budget = Budget::new(Class { tolerance: 1000, window: 8, ..Class::default() });
+        let given = (0..1u64 << 17).filter(|at| budget.give_up(2 * at, 2 * at + 1, 1 << 18)).count();
+        assert_eq!(given, MOST_SPANS);
     }
 
     #[test]

@@ -46,15 +46,19 @@ pub const MOST_GRANULARITY: u32 = 1000;
 pub const MOST_REPEATED: u32 = 256;
 /// Bytes of memory that a receiver lends a sender, both being made with the same number; two of the longest messages at least.
 pub const LEAST_WINDOW: u64 = 2 * (LONGEST as u64 + OVERHEAD);
+/// The longest [`Class::window`].
+pub const MOST_WINDOW: u64 = 16 << 20;
 /// What a message counts besides its bytes.
 const OVERHEAD: u64 = 128;
+/// A peer that reads its control stream leaves no more of it.
+const MOST_CONTROL: usize = 1 << 20;
 
 /// How much of a kind of messages may be lost. Both ends have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
     /// Of a thousand bytes; 0: nothing may be lost, 1000: nothing is sent again.
     pub tolerance: u32,
-    /// Of how many bytes that follow each other that holds. Of a few, losses are far apart.
+    /// Of how many bytes that follow each other that holds, up to [`MOST_WINDOW`]. Of a few, losses are far apart.
     pub window: u64,
     /// Pieces begin at a multiple of it behind the bytes that must come: the length of a record, so that records are lost whole. Up to
     /// [`MOST_GRANULARITY`].
@@ -75,7 +79,7 @@ impl Class {
     fn bounded(self) -> Self {
         Self {
             tolerance: self.tolerance.min(1000),
-            window: self.window.max(1),
+            window: self.window.clamp(1, MOST_WINDOW),
             granularity: self.granularity.clamp(1, MOST_GRANULARITY),
             must: self.must,
         }

@@ -11,12 +11,10 @@
 use super::gaps::{Gap, Gaps};
 use super::incoming::{Fate, Flow, State};
 use super::wire::{About, Frame, Piece, number_of};
-use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, OVERHEAD};
+use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, MOST_CONTROL, OVERHEAD};
 
 /// The most holes in all messages: more than there are datagrams in what a sender may send.
 const MOST_HOLES: usize = 60_000;
-/// A peer that reads its control stream leaves no more of it.
-const MOST_CONTROL: usize = 1 << 20;
 const FIRST_ROUND_TRIP: u64 = 100_000_000;
 
 /// A message that arrived.

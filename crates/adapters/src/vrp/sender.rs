@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::wire::{About, Frame, HEAD, MOST_BYTES, NUMBER, PIECE, Piece};
-use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_REPEATED, OVERHEAD};
+use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTROL, MOST_REPEATED, OVERHEAD};
 use crate::ranges::Spans;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -24,7 +24,7 @@ const LOSSY: u64 = 10_000 * MILLISECOND;
 const REPEATS: u32 = 2;
 const APART: u64 = 1;
 /// No message is begun while so many bytes of the control stream wait.
-const MOST_CONTROL: usize = 256 << 10;
+const FULL_CONTROL: usize = 256 << 10;
 
 /// What is sent.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -299,7 +299,9 @@ impl Sender {
         }
         if let Some(message) = self.message(class, id) {
             message.again.insert(u64::from(from), u64::from(to));
-            self.again.push_front((class, id));
+            if self.again.front() != Some(&(class, id)) {
+                self.again.push_front((class, id));
+            }
         }
     }
 
@@ -348,7 +350,7 @@ impl Sender {
         let flow = &mut self.flows[usize::from(class)];
         let Some(message) = flow.messages.get_mut(&id).filter(|message| !message.begun) else { return true };
         let charge = OVERHEAD + u64::from(message.about.total);
-        if charged + charge > credit || waiting > MOST_CONTROL {
+        if charged + charge > credit || waiting > FULL_CONTROL {
             return false;
         }
         message.begun = true;
@@ -403,8 +405,14 @@ impl Sender {
             if message.expired || now.saturating_add(patience) >= message.deadline {
                 skip(message, span, &mut self.control);
             } else {
+                // One that has more to be sent again is listed: a peer that asks often makes nothing longer.
+                if message.again.is_empty() {
+                    self.again.push_back((class, *id));
+                }
                 message.again.insert(u64::from(span.0), u64::from(span.1));
-                self.again.push_back((class, *id));
+            }
+            if self.control.len() > MOST_CONTROL {
+                return Err(Broken::Deaf(self.control.len()));
             }
         }
         Ok(())
