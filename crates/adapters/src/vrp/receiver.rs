@@ -10,7 +10,7 @@
 
 use super::gaps::{Gap, Gaps};
 use super::incoming::{Fate, Flow, State};
-use super::wire::{About, Frame, Piece, number_of};
+use super::wire::{self, About, Frame, Piece, number_of};
 use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, MOST_CONTROL, OVERHEAD};
 
 /// The most holes in all messages: more than there are datagrams in what a sender may send.
@@ -93,21 +93,21 @@ impl Receiver {
 
     /// Takes bytes of the sender's control stream; how many. What is left is for when more came.
     pub fn receive_control(&mut self, now: u64, bytes: &[u8]) -> Result<usize, Broken> {
-        let mut taken = 0;
-        while let Some((frame, len)) = Frame::read(&bytes[taken..])? {
-            taken += len;
-            match frame {
-                Frame::Skip { about, from, to } => self.skip(now, about, from, to)?,
-                Frame::Reach { about, to } => {
-                    let end = about.at + u64::from(to);
-                    self.open(about)?;
-                    self.reach(now, None, about.class, (end, end));
-                }
-                _ => return Err(Broken::Frame(bytes[taken - len])),
+        wire::each(bytes, |frame| self.handle(now, frame))
+    }
+
+    /// The sender said so.
+    pub(super) fn handle(&mut self, now: u64, frame: Frame) -> Result<(), Broken> {
+        match frame {
+            Frame::Skip { about, from, to } => self.skip(now, about, from, to)?,
+            Frame::Reach { about, to } => {
+                let end = about.at + u64::from(to);
+                self.open(about)?;
+                self.reach(now, None, about.class, (end, end));
             }
+            _ => return Err(Broken::Frame(frame.kind())),
         }
-        self.settle_lost(now)?;
-        Ok(taken)
+        self.settle_lost(now)
     }
 
     /// Adds up to `room` bytes of the control stream to `out`; they count as sent.

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::wire::{About, Frame, HEAD, MOST_BYTES, NUMBER, PIECE, Piece};
+use super::wire::{self, About, Frame, HEAD, MOST_BYTES, NUMBER, PIECE, Piece};
 use super::{Broken, Class, LEAST_WINDOW, LONGEST, Lost, MOST_CLASSES, MOST_CONTROL, MOST_REPEATED, OVERHEAD};
 use crate::ranges::Spans;
 
@@ -214,21 +214,22 @@ impl Sender {
 
     /// Takes bytes of the receiver's control stream; how many. What is left is for when more came.
     pub fn receive_control(&mut self, now: u64, bytes: &[u8]) -> Result<usize, Broken> {
-        let mut taken = 0;
-        while let Some((frame, len)) = Frame::read(&bytes[taken..])? {
-            taken += len;
-            match frame {
-                Frame::Want { class, from, to } => self.want(now, class, from, to)?,
-                Frame::Done { class, message, lost } => self.settle(now, class, message, Some(lost))?,
-                Frame::Failed { class, message } => self.settle(now, class, message, None)?,
-                Frame::Credit { taken } if taken > self.charged => {
-                    return Err(Broken::Unsent { got: taken, sent: self.charged });
-                }
-                Frame::Credit { taken } => self.credit = self.credit.max(taken + self.window),
-                Frame::Skip { .. } | Frame::Reach { .. } => return Err(Broken::Frame(bytes[taken - len])),
+        wire::each(bytes, |frame| self.handle(now, frame))
+    }
+
+    /// The receiver said so.
+    pub(super) fn handle(&mut self, now: u64, frame: Frame) -> Result<(), Broken> {
+        match frame {
+            Frame::Want { class, from, to } => self.want(now, class, from, to),
+            Frame::Done { class, message, lost } => self.settle(now, class, message, Some(lost)),
+            Frame::Failed { class, message } => self.settle(now, class, message, None),
+            Frame::Credit { taken } if taken > self.charged => Err(Broken::Unsent { got: taken, sent: self.charged }),
+            Frame::Credit { taken } => {
+                self.credit = self.credit.max(taken + self.window);
+                Ok(())
             }
+            Frame::Skip { .. } | Frame::Reach { .. } => Err(Broken::Frame(frame.kind())),
         }
-        Ok(taken)
     }
 
     /// When [`Sender::handle_time`] is due; never: `u64::MAX`.

@@ -167,6 +167,18 @@ impl Frame {
         })
     }
 
+    /// Its number.
+    pub(super) fn kind(&self) -> u8 {
+        match self {
+            Self::Skip { .. } => SKIP,
+            Self::Reach { .. } => REACH,
+            Self::Want { .. } => WANT,
+            Self::Done { .. } => DONE,
+            Self::Failed { .. } => FAILED,
+            Self::Credit { .. } => CREDIT,
+        }
+    }
+
     /// Whether a sender says so, to a receiver.
     pub(super) fn is_senders(&self) -> bool {
         matches!(self, Self::Skip { .. } | Self::Reach { .. })
@@ -184,6 +196,16 @@ impl Frame {
             Self::Failed { .. } | Self::Credit { .. } => true,
         }
     }
+}
+
+/// Handles the whole frames of these bytes, in order; how many bytes they are.
+pub(super) fn each(bytes: &[u8], mut handle: impl FnMut(Frame) -> Result<(), Broken>) -> Result<usize, Broken> {
+    let mut taken = 0;
+    while let Some((frame, len)) = Frame::read(&bytes[taken..])? {
+        handle(frame)?;
+        taken += len;
+    }
+    Ok(taken)
 }
 
 fn write_part(kind: u8, about: &About, from: u32, to: u32, out: &mut Vec<u8>) {
