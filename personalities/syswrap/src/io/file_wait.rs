@@ -8,16 +8,16 @@ use core::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd};
 
 use libc::epoll_event;
-use madrigal_sys::{Errno, fd, raw};
+use madrigal_sys::{fd, raw};
 use rustix::event::epoll;
 
 use crate::real;
-use crate::state::table;
+use crate::state::{process, table};
 
 /// An event set of our own that knows one file; to be closed by [`super::handlers::close_own`]. `None`: there is no need for one, for nobody
-/// else could close the number, or there is none to be had.
+/// else could close the number, or there is none to be had, or a sandbox may kill for calls that the program does not make.
 pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
-    if !real::may_have_threads() {
+    if !real::may_have_threads() || process::is_plain() {
         return None;
     }
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
@@ -31,7 +31,6 @@ pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
 pub(crate) fn told_by(set: c_int, events: i16) -> usize {
     let mut told = epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event, and no mask.
-    let count: Result<usize, Errno> = unsafe { raw::epoll_pwait(set, &raw mut told, 1, 0, core::ptr::null()) };
-    let events = u32::from(events as u16);
-    if matches!(count, Ok(1)) { told.events as usize } else { events as usize }
+    let count = unsafe { raw::epoll_pwait(set, &raw mut told, 1, 0, core::ptr::null()) };
+    if count == Ok(1) { told.events as usize } else { usize::from(events as u16) }
 }
