@@ -13,6 +13,7 @@ mod messages;
 mod names;
 mod options;
 mod processes;
+mod shut;
 mod signals;
 mod stdio;
 mod syscall;

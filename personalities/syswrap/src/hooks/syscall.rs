@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_long};
 
-use super::{aio, data, fds, files, get, is_awake, messages, names, options, processes, waits};
+use super::{aio, data, fds, files, get, is_awake, messages, names, options, processes, shut, waits};
 use crate::real;
 use crate::state::process;
 
@@ -72,7 +72,7 @@ unsafe fn other_call(nr: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<c_lo
             libc::SYS_listen => fds::listen(fd, b as _),
             libc::SYS_epoll_create1 => fds::epoll_create1(fd),
             libc::SYS_getsockname => names::getsockname(fd, b as _, c as _),
-            libc::SYS_shutdown => fds::shutdown(fd, b as _),
+            libc::SYS_shutdown => shut::shutdown(fd, b as _),
             libc::SYS_dup => fds::dup(fd),
             libc::SYS_dup3 => fds::dup3(fd, b as _, c as _),
             libc::SYS_fcntl => fds::fcntl(fd, b as _, c),
