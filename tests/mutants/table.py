@@ -569,8 +569,8 @@ MUTANTS = [
     ),
     Mutant(
         "sleep-by-number", "personalities/syswrap/src/io/file_wait.rs",
-        "    if !real::may_have_threads() {",
-        "    if real::may_have_threads() || fd >= 0 {",
+        "    if !real::may_have_threads() || process::is_plain() {",
+        "    if fd >= 0 || process::is_plain() {",
         "a call that sleeps for a time sleeps on, for good, where its number is another file's meanwhile",
         ("semantics overtaken::reader_for_a_time_of_a_number_used_again default",),
     ),
