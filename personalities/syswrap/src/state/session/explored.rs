@@ -8,6 +8,7 @@
 mod gone;
 mod kernel;
 mod program;
+mod queue;
 mod world;
 
 use madrigal_base::sync::explored::mortal::Process;

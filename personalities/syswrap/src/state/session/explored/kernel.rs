@@ -1,6 +1,5 @@
 //! A model of a connected stream socket: two queues of bytes, with what a session asks of them.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Clock, Ordering as Order};
 
 use madrigal_base::sync::explored::mortal;
@@ -12,6 +11,7 @@ use shuttle::sync::{Condvar, Mutex};
 use super::super::handback::{Aside, HandBack, PeerEnd};
 use super::super::unmix::Unmix;
 use super::super::wire::{Health, Wire};
+use super::queue::Queue;
 
 /// Bytes the kernel carries for one direction before a sender has to wait.
 const ROOM: usize = 1500;
@@ -24,41 +24,6 @@ const PREEMPTED: u32 = 40;
 const SLICE: u32 = 100;
 /// What a doorbell looks like in the queue; no byte of a stream does.
 pub(super) const BELL: u8 = 0;
-
-/// One direction.
-#[derive(Default)]
-struct Queue {
-    bytes: VecDeque<u8>,
-    given: u64,
-    taken: u64,
-    /// The writer has closed.
-    fin: bool,
-    /// How the connection broke; told once.
-    error: Option<Errno>,
-    /// It was reset.
-    closed: bool,
-    /// The reader is gone: nobody takes anything any more.
-    deaf: bool,
-    /// The reader has reset the connection.
-    aborted: bool,
-}
-
-impl Queue {
-    /// What a receive finds behind the last byte (tcp_recvmsg: a FIN comes before an error).
-    fn end(&mut self) -> Result<usize, Errno> {
-        match self.error.take_if(|_| !self.fin) {
-            Some(e) => Err(e),
-            None if self.fin || self.closed => Ok(0),
-            None => Err(Errno::AGAIN),
-        }
-    }
-
-    /// The peer's reset has come.
-    fn reset(&mut self) {
-        self.closed = true;
-        self.error = Some(if self.fin { Errno::PIPE } else { Errno::CONNRESET });
-    }
-}
 
 /// A connection, as the kernel has it.
 pub(super) struct Kernel {
