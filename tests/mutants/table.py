@@ -588,6 +588,13 @@ MUTANTS = [
         "poll(2) on an event set for what it never has turns on the spot while the set has anything to tell",
         ("semantics nested::polled_for_room default",),
     ),
+    Mutant(
+        "kernel-bytes-read-forgotten", "personalities/syswrap/src/state/session/urgent.rs",
+        "let is_read = drained && (head > 0 || taken >= given);",
+        "let is_read = drained && (head > 0 || given == 0 && taken >= given);",
+        "a doorbell in front of an urgent byte makes an ordinary one of it, where the ring has carried nothing yet",
+        ("semantics urgent::urgent_byte_behind_another_early default",),
+    ),
     # Loss-tolerant messages.
     Mutant(
         "tolerance-of-all-ignored", "crates/adapters/src/vrp/budget.rs",

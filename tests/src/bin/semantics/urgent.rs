@@ -23,6 +23,7 @@ crate::checks![
     urgent_inline,
     urgent_signal,
     urgent_byte_behind_another,
+    urgent_byte_behind_another_early,
     urgent_byte_behind_another_then_inline,
     urgent_byte_behind_one_of_another_process,
     urgent_byte_of_a_child_is_passed_over,
@@ -312,6 +313,25 @@ fn urgent_byte_behind_another_then_inline() {
         net::set(&p.s, libc::SOL_SOCKET, libc::SO_OOBINLINE, after).unwrap();
         send_all(&p.c, b".");
         assert_eq!(recv_exact(&p.s, stream.len()), stream, "{before} {after}");
+    }
+}
+
+/// The same at any byte of a connection's beginning: also where the sender has just moved, and nothing has come that way yet.
+fn urgent_byte_behind_another_early() {
+    for exchanges in 0..40 {
+        let p = Pair::fresh();
+        for _ in 0..exchanges {
+            send_all(&p.c, b"to");
+            assert_eq!(recv_exact(&p.s, 2), b"to");
+            send_all(&p.s, b"fro");
+            assert_eq!(recv_exact(&p.c, 3), b"fro");
+        }
+        for fd in [&p.s, &p.c] {
+            assert_eq!(recv(fd, &mut [0; 4], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+        }
+        [b"A", b"B"].iter().for_each(|byte| assert_eq!(send(&p.c, *byte, MSG_OOB), Ok(1)));
+        send_all(&p.c, b".");
+        assert_eq!(recv_exact(&p.s, 1), b".", "behind {exchanges} exchanges");
     }
 }
 

@@ -40,8 +40,9 @@ impl<W: Wire> View<'_, W> {
     fn is_last_urgent_first(&self) -> bool {
         let (line, drained) = (&self.out.w, self.s.producer.unread(self.out, &self.mem) == Ok(0));
         let given = line.n_kernel.load(Ordering::Relaxed);
-        // A reader that has taken bytes out of the ring had read the kernel's before.
-        let is_read = drained && (given == 0 || self.out.r.head.load(Ordering::SeqCst) > 0);
+        // A reader that has taken bytes out of the ring had read the kernel's before; one that has not come so far counts what it reads.
+        let (head, taken) = (self.out.r.head.load(Ordering::SeqCst), self.out.r.taken.load(Ordering::SeqCst));
+        let is_read = drained && (head > 0 || taken >= given);
         let dropped = u64::from(line.urgent.load(Ordering::SeqCst)).saturating_sub(1);
         // The peer can write them, too: a count may be any number.
         let front = given.wrapping_add(line.bells.load(Ordering::SeqCst)).wrapping_add(dropped);
