@@ -16,7 +16,8 @@ use killed::{
 pub(crate) use room::MOST;
 use room::{
     is_end_behind_room, is_end_behind_room_in_set, is_large, is_left_by_bulk, is_named_before_room,
-    is_open_behind_room, is_overfull, is_room_of_handler, is_short_of_room, looks_at_more_than_fits, wakes_by_end,
+    is_open_behind_room, is_overfull, is_room_in_set, is_room_of_handler, is_short_of_room, looks_at_more_than_fits,
+    wakes_by_end,
 };
 
 /// The rule that lets a step end at another time, or sleep on; the runs go different ways from here.
@@ -59,6 +60,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_urgent_alone(program, number, was, is) => Some((Rule::UrgentAlone, false)),
         () if is_unasked(program, number, was, is) => Some((Rule::Asleep, false)),
         () if is_short_of_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
+        () if is_room_in_set(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if is_named_before_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if !kept_for_next(program, number, was, is).is_empty() => Some((Rule::KernelTurn, false)),

@@ -175,6 +175,53 @@ pub(super) fn looks_at_more_than_fits(program: &Program, number: usize, plain: &
     data.flags & ALL == ALL && data.len > WINDOW && plain.fate == Fate::Blocked && has_all
 }
 
+/// Whether all that differs is that event sets tell of room on connections into which more is being sent than fits: where the ring ends, the
+/// kernel has room for a moment, until the sender takes it.
+pub(super) fn is_room_in_set(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+    let before = &program.steps[..number];
+    let is_fed = |slot: Slot| {
+        let fits =
+            |op: &Op| !matches!(op, Op::Send(data) if data.len > MOST && program.out(data.slot) == program.out(slot));
+        before.iter().any(|step| !fits(&step.op))
+    };
+    let asks = |set: Slot, of: Option<u64>| {
+        before.iter().any(|step| match step.op {
+            Op::EpollCtl { set: to, what: Ctl::Add | Ctl::Mod, slot, events, data } => {
+                let is_meant = to == set && of.is_none_or(|of| of == data);
+                is_meant && events & libc::EPOLLOUT as u32 != 0 && is_fed(slot)
+            }
+            _ => false,
+        })
+    };
+    let differs = |plain: u64, wrapped: u64, room: i32| plain & !(room as u64) == wrapped & !(room as u64);
+    match &program.steps[number].op {
+        Op::Poll { entries, .. } => {
+            let counted = |seen: &Seen| seen.ret == seen.aux.iter().filter(|word| **word != 0).count() as i64;
+            let is_room = |((slot, _), (plain, wrapped)): (&(Slot, i16), (&u64, &u64))| {
+                plain == wrapped || differs(*plain, *wrapped, libc::POLLIN.into()) && asks(*slot, None)
+            };
+            let words = plain.aux.iter().zip(&wrapped.aux);
+            let same = (plain.errno, plain.signals, plain.aux.len()) == (wrapped.errno, wrapped.signals, entries.len());
+            same && counted(plain)
+                && counted(wrapped)
+                && words.len() == entries.len()
+                && entries.iter().zip(words).all(is_room)
+        }
+        Op::EpollWait { set, .. } => {
+            let of = |seen: &Seen, data: u64| {
+                seen.aux.chunks_exact(2).filter(|pair| pair[0] == data).fold(0, |all, pair| all | pair[1])
+            };
+            let both = plain.aux.chunks_exact(2).chain(wrapped.aux.chunks_exact(2)).map(|pair| pair[0]);
+            let is_room = |data: u64| {
+                let (plain, wrapped) = (of(plain, data), of(wrapped, data));
+                plain == wrapped || differs(plain, wrapped, libc::EPOLLOUT) && asks(*set, Some(data))
+            };
+            plain.ret >= 0 && wrapped.ret >= 0 && both.into_iter().all(is_room)
+        }
+        _ => false,
+    }
+}
+
 /// Whether all that differs is whether a signal handler's send, which does not wait, found room behind one that fills the connection.
 pub(super) fn is_room_of_handler(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     const ANSWER: usize = 5;

@@ -226,6 +226,30 @@ fn room_is_short_in_tiny_buffers() {
 }
 
 #[test]
+fn a_set_may_tell_of_room_on_what_more_is_sent_into_than_fits() {
+    let add = |events: i32| {
+        let events = events as u32;
+        (0, Op::EpollCtl { set: 5, what: Ctl::Add, slot: 1, events, data: 7 })
+    };
+    let look = (0, Op::Poll { entries: vec![(5, 1), (6, 1)], via: PollVia::Poll, time: Time::Zero });
+    let wait = (0, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero });
+    let differs = |len: u32, events: i32, last: &(ActorId, Op), ret: i64, aux: [u64; 2]| {
+        let program = program(vec![add(events), flood(len), last.clone()]);
+        let nothing = if matches!(last.1, Op::Poll { .. }) { vec![0, 0] } else { vec![] };
+        let of = |ret, aux: Vec<u64>| Entry { fate: Fate::Done(2), seen: Seen { ret, aux, ..Seen::default() } };
+        let verdict = step(&program, 2, &of(0, nothing), &of(ret, aux.to_vec()), &mut Tally::default());
+        matches!(verdict, Verdict::Differs(_))
+    };
+    let (out, both) = (libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLOUT);
+    assert!(!differs(MOST + 1, out, &look, 1, [1, 0]) && !differs(MOST + 1, both, &wait, 1, [7, out as u64]));
+    assert!(differs(MOST, out, &look, 1, [1, 0]) && differs(MOST, both, &wait, 1, [7, out as u64]), "it fits");
+    assert!(differs(MOST + 1, libc::EPOLLIN, &look, 1, [1, 0]), "nobody asked for room");
+    assert!(differs(MOST + 1, out, &look, 1, [0, 1]), "another set");
+    assert!(differs(MOST + 1, out, &look, 2, [1, 0]), "miscounted");
+    assert!(differs(MOST + 1, both, &wait, 1, [7, both as u64]) && differs(MOST + 1, out, &wait, 1, [8, out as u64]));
+}
+
+#[test]
 fn a_ring_may_be_full_of_what_is_unread() {
     let all = |slot, len| Op::SendAll { slot, len, chunk: len, via: SendVia::Send, lane: 0 };
     let sent = |before: Vec<(ActorId, Op)>| {

@@ -43,6 +43,10 @@ impl Build {
         if sizes && self.model.ends[conn as usize].iter().any(|end| end.mixed) {
             return None;
         }
+        // The peer's acknowledgement of the end wakes whoever waits for more than has come, and it is late by chance.
+        if option == Opt::RcvLowat && value > 1 && self.end(conn, side).shut {
+            return None;
+        }
         self.step(actor, Op::SetOption { slot, option, value });
         if option == Opt::SndTimeo {
             self.end_mut(conn, side).impatient = value > 0;
