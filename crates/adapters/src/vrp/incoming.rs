@@ -1,6 +1,6 @@
 //! The messages of a class that are not read, at their receiver's: which of their bytes came, and which are given up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::budget::Budget;
 use super::wire::About;
@@ -28,6 +28,8 @@ pub(super) struct Incoming {
     pub(super) state: State,
     pub(super) lost: Lost,
     came: Ranges,
+    /// It was read before its turn.
+    read: bool,
 }
 
 impl Incoming {
@@ -68,6 +70,8 @@ pub(super) struct Flow {
     pub(super) next: u32,
     read_to: u64,
     pub(super) messages: BTreeMap<u32, Incoming>,
+    /// Those that are settled, and not read.
+    unread: BTreeSet<u32>,
     /// Which message begins where.
     begins: BTreeMap<u64, u32>,
     /// What came, or will not; and behind the last byte of which that is known.
@@ -78,8 +82,8 @@ pub(super) struct Flow {
 impl Flow {
     pub(super) fn new(class: &Class) -> Self {
         let class = class.bounded();
-        let (messages, begins, known) = Default::default();
-        Self { class, budget: Budget::new(class), next: 0, read_to: 0, messages, begins, known, top: 0 }
+        let (messages, unread, begins, known) = Default::default();
+        Self { class, budget: Budget::new(class), next: 0, read_to: 0, messages, unread, begins, known, top: 0 }
     }
 
     /// How many holes there are.
@@ -99,11 +103,22 @@ impl Flow {
         gap
     }
 
-    /// A message is read: the next one.
-    pub(super) fn take(&mut self) -> Option<Incoming> {
-        if self.messages.get(&self.next)?.state == State::Open {
-            return None;
-        }
+    /// A message is read: the oldest one. (What was read early behind it is forgotten with it.)
+    pub(super) fn take(&mut self) -> Option<(About, State, Vec<u8>, Lost)> {
+        if *self.unread.first()? == self.next { self.take_any() } else { None }
+    }
+
+    /// A message is read: any that is settled.
+    pub(super) fn take_any(&mut self) -> Option<(About, State, Vec<u8>, Lost)> {
+        let message = self.messages.get_mut(&self.unread.pop_first()?)?;
+        message.read = true;
+        let (bytes, lost) = (std::mem::take(&mut message.bytes), std::mem::take(&mut message.lost));
+        Some((message.about, message.state, bytes, lost))
+    }
+
+    /// The oldest message is forgotten, if it was read.
+    pub(super) fn forget_oldest(&mut self) -> Option<Incoming> {
+        self.messages.get(&self.next).filter(|message| message.read)?;
         let message = self.messages.remove(&self.next)?;
         self.begins.remove(&message.about.at);
         self.next += 1;
@@ -140,7 +155,7 @@ impl Flow {
     pub(super) fn insert(&mut self, about: About) {
         let (bytes, state, lost, came) = (Vec::new(), State::Open, Lost::new(), Ranges::default());
         self.begins.insert(about.at, about.message);
-        self.messages.insert(about.message, Incoming { about, bytes, state, lost, came });
+        self.messages.insert(about.message, Incoming { about, bytes, state, lost, came, read: false });
     }
 
     /// Bytes came; by how many the holes in the message grew.
@@ -167,6 +182,7 @@ impl Flow {
         message.lost = message.missing();
         message.bytes.resize(message.about.total as usize, 0);
         message.state = State::Done;
+        self.unread.insert(id);
         // What came late is not lost.
         self.budget.settle(at, end, &message.lost);
         Some((&message.lost, std::mem::take(&mut message.came).holes()))
@@ -176,6 +192,7 @@ impl Flow {
     pub(super) fn fail(&mut self, id: u32) -> Option<usize> {
         let message = self.messages.get_mut(&id).filter(|message| message.state == State::Open)?;
         message.state = State::Failed;
+        self.unread.insert(id);
         message.bytes = Vec::new();
         self.known.insert(message.about.at, message.end());
         self.budget.settle(message.about.at, message.end(), &Lost::new());

@@ -22,7 +22,7 @@ const FIRST_ROUND_TRIP: u64 = 100_000_000;
 pub struct Arrived {
     /// Its class.
     pub class: u8,
-    /// Its number: messages of a class are counted from 0, and come in order.
+    /// Its number: messages of a class are counted from 0, and [`Receiver::take`] gives them in order.
     pub message: u32,
     /// Its bytes; those that are lost are 0. Of a message that failed there are none.
     pub bytes: Vec<u8>,
@@ -70,13 +70,24 @@ impl Receiver {
 
     /// The next message, of each class in turn; `None`: none is whole yet.
     pub fn take(&mut self) -> Option<Arrived> {
+        self.take_by(Flow::take)
+    }
+
+    /// The next message, of each class in turn, also where an earlier one of its class is not whole yet; `None`: none is.
+    pub fn take_any(&mut self) -> Option<Arrived> {
+        self.take_by(Flow::take_any)
+    }
+
+    fn take_by(&mut self, take: fn(&mut Flow) -> Option<(About, State, Vec<u8>, Lost)>) -> Option<Arrived> {
         let count = self.flows.len();
-        let (at, got) =
-            (0..count).map(|step| (self.turn + step) % count).find_map(|at| Some((at, self.flows[at].take()?)))?;
+        let (at, (about, state, bytes, lost)) =
+            (0..count).map(|step| (self.turn + step) % count).find_map(|at| Some((at, take(&mut self.flows[at])?)))?;
         self.turn = at + 1;
-        self.free(got.charge());
-        let lost = (got.state == State::Done).then_some(got.lost);
-        Some(Arrived { class: got.about.class, message: got.about.message, bytes: got.bytes, lost })
+        while let Some(message) = self.flows[at].forget_oldest() {
+            self.free(message.charge());
+        }
+        let lost = (state == State::Done).then_some(lost);
+        Some(Arrived { class: about.class, message: about.message, bytes, lost })
     }
 
     /// A datagram came.
@@ -245,5 +256,40 @@ impl Receiver {
             self.told = self.taken;
             Frame::Credit { taken: self.taken }.write(&mut self.control);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vrp::{Message, Sender};
+
+    #[test]
+    fn a_message_that_is_whole_waits_for_an_earlier_one_only_where_order_is_wanted() {
+        let classes = [Class::default()];
+        let (mut sender, mut receiver) = (Sender::new(&classes, 0, 1 << 20), Receiver::new(&classes, 0));
+        let mut datagrams = Vec::new();
+        for number in 0..4u8 {
+            assert!(sender.send(0, Message { bytes: vec![number; 100], deadline: None }).is_ok());
+            let mut datagram = Vec::new();
+            assert!(sender.datagram(0, 1200, &mut datagram));
+            datagrams.push(datagram);
+        }
+        let arrived =
+            |message: Option<Arrived>| message.map(|message| (message.message, message.bytes[0], message.lost));
+        let whole = |number: u8| Some((u32::from(number), number, Some(Vec::new())));
+        for late in [1, 2] {
+            receiver.receive(0, &datagrams[late]).unwrap();
+        }
+        assert_eq!(receiver.take(), None, "the first one is missing");
+        assert_eq!(arrived(receiver.take_any()), whole(1));
+        assert_eq!(arrived(receiver.take_any()), whole(2));
+        assert_eq!((receiver.take_any(), receiver.held()), (None, 2 * (100 + OVERHEAD)));
+        receiver.receive(0, &datagrams[0]).unwrap();
+        receiver.receive(0, &datagrams[3]).unwrap();
+        assert_eq!(arrived(receiver.take()), whole(0));
+        assert_eq!(receiver.held(), 100 + OVERHEAD, "what was read early is forgotten with it");
+        assert_eq!(arrived(receiver.take()), whole(3));
+        assert_eq!((receiver.take(), receiver.take_any(), receiver.held()), (None, None, 0));
     }
 }
