@@ -1,7 +1,7 @@
 //! Connections over one UDP socket, by noq-proto.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ const QUEUE: usize = 16 << 10;
 /// Datagrams that wait to be read.
 const UNREAD: usize = 4 << 20;
 /// A peer that is silent for so long is gone.
-const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(10);
 /// So that a NAT does not forget the connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(7);
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Datagrams of one call to the kernel (`UDP_SEGMENT`).
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// With so many connections under way whoever begins another one has to show first that it is where it says.
@@ -62,6 +62,8 @@ pub enum Event {
 pub struct Outgoing {
     /// To this address.
     pub to: SocketAddr,
+    /// From this address of this host; from any where there is none.
+    pub from: Option<IpAddr>,
     /// As datagrams of so many bytes, the last one shorter; as one where there is none.
     pub segment: Option<usize>,
 }
@@ -154,10 +156,11 @@ impl Endpoint {
         self.events.pop_front()
     }
 
-    /// A datagram of UDP came.
-    pub fn receive(&mut self, now: u64, from: SocketAddr, datagram: &[u8]) {
+    /// A datagram of UDP came, to that address of this host, if it is known.
+    pub fn receive(&mut self, now: u64, from: SocketAddr, to: Option<IpAddr>, datagram: &[u8]) {
         let (now, mut answer) = (self.at(now), Vec::new());
-        let handled = self.quic.handle(now, FourTuple::from_remote(from), None, BytesMut::from(datagram), &mut answer);
+        let path = FourTuple::new(from, to);
+        let handled = self.quic.handle(now, path, None, BytesMut::from(datagram), &mut answer);
         match handled {
             None => {}
             Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
@@ -205,7 +208,7 @@ impl Endpoint {
             self.turn = Some(key);
             if let Some(transmit) = sent {
                 out.truncate(transmit.size);
-                return Some(Outgoing { to: transmit.destination, segment: transmit.segment_size });
+                return Some(outgoing(&transmit));
             }
             key = self.next_key(self.turn)?;
         }
@@ -219,7 +222,7 @@ impl Endpoint {
     }
 
     /// When [`Endpoint::handle_time`] is due; never: `u64::MAX`.
-    pub fn deadline(&mut self) -> u64 {
+    pub fn deadline(&self) -> u64 {
         let due = self.connections.values().filter_map(|connection| connection.quic.poll_timeout()).min();
         due.map_or(u64::MAX, |at| at.saturating_duration_since(self.epoch).as_nanos() as u64)
     }
@@ -253,7 +256,7 @@ impl Endpoint {
         if self.answers.len() >= ANSWERS {
             self.answers.pop_front();
         }
-        self.answers.push_back((Outgoing { to: transmit.destination, segment: transmit.segment_size }, bytes));
+        self.answers.push_back((outgoing(transmit), bytes));
     }
 
     /// Passes on what a connection has to say to the endpoint, and to us.
@@ -342,6 +345,10 @@ impl Carrier for Connection {
     fn round_trip(&self) -> u64 {
         self.quic.rtt(PathId::ZERO).map_or(100_000_000, |time| time.as_nanos() as u64)
     }
+}
+
+fn outgoing(transmit: &noq_proto::Transmit) -> Outgoing {
+    Outgoing { to: transmit.destination, from: transmit.src_ip, segment: transmit.segment_size }
 }
 
 fn transport() -> TransportConfig {

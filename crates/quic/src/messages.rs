@@ -82,6 +82,11 @@ impl Messages {
         self.ends.as_mut()?.1.take()
     }
 
+    /// A message that arrived, also where an earlier one of its class did not yet.
+    pub fn take_any(&mut self) -> Option<Arrived> {
+        self.ends.as_mut()?.1.take_any()
+    }
+
     /// What became of a message that was sent.
     pub fn settled(&mut self) -> Option<Settled> {
         self.ends.as_mut()?.0.settled()

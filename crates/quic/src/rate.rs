@@ -151,8 +151,8 @@ impl Rate {
         }
     }
 
-    /// A round is over.
-    fn end_round(&mut self) {
+    /// A round is over; `idle`: the program had no more to send.
+    fn end_round(&mut self, idle: bool) {
         self.round += 1;
         let all = self.came + self.lost;
         if all >= 10 {
@@ -164,7 +164,8 @@ impl Rate {
             }
             (self.came, self.lost) = (0, 0);
         }
-        if self.phase == Phase::Startup {
+        // How fast a program sends says nothing of how fast it might.
+        if self.phase == Phase::Startup && !idle {
             if self.rate() > 1.25 * self.grew_to {
                 (self.grew_to, self.since) = (self.rate(), 0);
             } else {
@@ -232,7 +233,7 @@ impl Controller for Rate {
         let Some(packet) = self.flight.remove(&number) else { return };
         if packet.delivered >= self.round_ends {
             self.round_ends = self.delivered;
-            self.end_round();
+            self.end_round(idle);
         }
         // Over the longer of the times in which the bytes were sent, and came: acknowledgements may come in heaps.
         let time = now.saturating_duration_since(packet.delivered_at);
@@ -312,6 +313,19 @@ mod tests {
             rate.on_packet_sent(begin, 1200, number);
         }
         assert_eq!(rate.flight.len(), MOST);
+    }
+
+    #[test]
+    fn a_program_that_sends_little_is_not_held_to_it() {
+        let begin = Instant::now();
+        let mut rate = Rate::new(begin, 1200);
+        rate.shortest = Duration::from_millis(20);
+        rate.note_rate(1e5);
+        (0..20).for_each(|_| rate.end_round(true));
+        assert_eq!(rate.phase, Phase::Startup);
+        assert!(rate.metrics().pacing_rate >= Some(288_000), "{:?}", rate.metrics().pacing_rate);
+        (0..5).for_each(|_| rate.end_round(false));
+        assert_eq!(rate.phase, Phase::Drain);
     }
 
     #[test]

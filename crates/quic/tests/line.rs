@@ -79,3 +79,41 @@ fn nobody_waits_for_what_may_be_lost() {
     println!("two thirds of the line: {} messages, 99 of 100 within {late} ms", delays.len());
     assert!(late <= 150, "99 of 100 messages within {late} ms");
 }
+
+/// A program that sends less than the line carries, on hosts that are busy now and then: what it sends does not wait.
+#[test]
+fn a_program_that_sends_little_loses_what_the_line_loses() {
+    let line = Line { mbit: 100, delay: 10 * MS, queue: 200_000, loss: 50 };
+    let mut pair = Pair::new("little", &[Class { tolerance: 1000, ..Class::default() }], line);
+    let (begin, mut next, mut busy) = (pair.now, pair.now, pair.now);
+    let (mut sent, mut came, mut late) = ([0; 2], [0; 2], 0);
+    while pair.now < begin + 20 * SECOND {
+        if pair.now >= busy {
+            pair.now += 70 * MS;
+            busy = pair.now + 50 * MS;
+        }
+        while next <= pair.now {
+            for (n, end) in pair.ends.iter_mut().enumerate() {
+                let bytes = next.to_le_bytes().repeat(70);
+                let deadline = Some(pair.now + SECOND);
+                sent[n] += u32::from(end.messages.send(0, Message { bytes, deadline }).is_ok());
+            }
+            next += MS;
+        }
+        pair.step();
+        for (n, end) in pair.ends.iter_mut().enumerate() {
+            while let Some(message) = end.messages.take_any() {
+                let whole = message.lost.is_some_and(|lost| lost.is_empty());
+                came[1 - n] += u32::from(whole);
+                let at = message.bytes.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
+                late += u32::from(whole && pair.now > at + 250 * MS);
+            }
+            while end.messages.settled().is_some() {}
+        }
+    }
+    println!("{came:?} of {sent:?} came, {late} of them late");
+    for (came, sent) in came.into_iter().zip(sent) {
+        assert!(sent > 19_900 && came > sent * 92 / 100, "{came} of {sent} came");
+    }
+    assert!(late < 100, "{late} came late");
+}
