@@ -24,6 +24,8 @@ use crate::control::connection::ControlConnection;
 use crate::control::description::Source;
 use crate::control::notify::Notifier;
 use crate::control::runtime::{Lock, Runtime};
+use crate::datagrams::quic::Quic;
+use crate::datagrams::tunnel::Tunnel;
 use crate::descriptor::Descriptor;
 use crate::grid::{Grid, Host};
 use crate::link::Link;
@@ -80,6 +82,10 @@ pub struct Daemon {
     /// The connections to the control socket.
     pub(crate) clients: HashMap<Token, ControlConnection>,
     pub(crate) forwards: HashMap<Token, Forward>,
+    /// Tunnels of datagrams.
+    pub(crate) tunnels: HashMap<Token, Tunnel>,
+    /// Their connections, while there are tunnels; none without a certificate.
+    pub(crate) quic: Option<Quic>,
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) egresses: HashMap<Token, Egress>,
     pub(crate) parked: HashMap<Token, Parked>,
@@ -160,6 +166,8 @@ impl Daemon {
             trials: HashMap::new(),
             clients: HashMap::new(),
             forwards: HashMap::new(),
+            tunnels: HashMap::new(),
+            quic: None,
             calls: HashMap::new(),
             egresses: HashMap::new(),
             parked: HashMap::new(),

@@ -31,6 +31,14 @@ pub(crate) enum Descriptor {
     CommandErrors(Token),
     /// The connection to a program's parked socket.
     Parked,
+    /// Where programs send datagrams to, for a tunnel of this token.
+    NearSocket,
+    /// The stream of this tunnel.
+    TunnelStream(Token),
+    /// A flow's socket of this tunnel.
+    FarSocket(Token),
+    /// A socket of QUIC.
+    Quic,
     /// Readable when SIGHUP has come.
     Hangups,
 }

@@ -5,6 +5,8 @@ use madrigal_sys::time::now_ns;
 use rustix::io::Errno;
 
 use crate::daemon::Daemon;
+use crate::datagrams::quic::Quic;
+use crate::datagrams::tunnel::Tunnel;
 use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::link::punch::Punch;
@@ -32,6 +34,7 @@ impl Daemon {
                 if self.pipes.contains_key(&token) { self.pump(token) } else { self.dispatch(token) }
             }
             self.handle_timers();
+            self.settle_quic();
             while let Some(link) = self.unflushed.pop_first() {
                 self.flush_link(link);
             }
@@ -61,6 +64,10 @@ impl Daemon {
             Some(Descriptor::Check(check)) => self.poll_check(check),
             Some(Descriptor::CommandErrors(link)) => self.read_command_errors(link),
             Some(Descriptor::Parked) => self.poll_parked(token),
+            Some(Descriptor::NearSocket) => self.read_near(token),
+            Some(Descriptor::TunnelStream(tunnel)) => self.handle_tunnel_stream(tunnel),
+            Some(Descriptor::FarSocket(tunnel)) => self.read_far(tunnel, token),
+            Some(Descriptor::Quic) => self.read_quic(token),
             Some(Descriptor::Hangups) => self.handle_hangups(),
             // It was closed earlier in this pass.
             None => {}
@@ -80,6 +87,8 @@ impl Daemon {
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
         let migrations = self.migrations.values().map(Migration::deadline);
+        let tunnels = self.tunnels.values().map(Tunnel::deadline);
+        let quic = self.quic.iter().map(Quic::deadline);
         let own = [
             peers,
             self.handshakes.next(),
@@ -99,6 +108,8 @@ impl Daemon {
             .chain(checks)
             .chain(parked)
             .chain(migrations)
+            .chain(tunnels)
+            .chain(quic)
             .chain(own)
             .min()
             .unwrap_or(u64::MAX)
@@ -125,6 +136,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.poll_parked(token));
         let due: Vec<Token> = self.migrations.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.migration_timer(token));
+        let due: Vec<Token> = self.tunnels.iter().filter(|(_, t)| t.deadline() <= now).map(|(t, _)| *t).collect();
+        due.into_iter().for_each(|token| self.tunnel_timer(token));
         self.reload_after_hangups();
         self.resume_delayed_handshakes();
         self.dial_all();

@@ -22,6 +22,7 @@
 
 mod control;
 mod daemon;
+mod datagrams;
 mod descriptor;
 mod event_loop;
 pub mod grid;
@@ -42,8 +43,8 @@ pub use control::client;
 pub use control::description::Reloaded;
 pub use control::runtime::{Runtime, RuntimeError};
 pub use control::status::{
-    Certificate, Compression, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status, TrialReport,
-    Tried, WayStatus,
+    Certificate, Compression, DatagramStatus, Examination, Explanation, Health, LinkStatus, PeerStatus, State, Status,
+    TrialReport, Tried, WayStatus,
 };
 pub use daemon::Daemon;
 pub use local::connection::ConnectionStatus;

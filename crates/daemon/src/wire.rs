@@ -94,7 +94,7 @@ pub(crate) struct Joins {
 }
 
 /// A port of a host, as a command asks for it.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+#[derive(Serialize, Deserialize, Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     /// The host's name in the grid.
     pub(crate) host: String,
@@ -109,6 +109,18 @@ pub(crate) struct Target {
     /// Instead of the port: a question to that host's daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) question: Option<Question>,
+    /// For a forward: it is one of datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams: Option<Datagrams>,
+}
+
+/// How datagrams are carried.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Datagrams {
+    /// So many of a thousand bytes may be lost.
+    pub(crate) tolerance: u32,
+    /// What waits for more milliseconds is dropped.
+    pub(crate) within_ms: u64,
 }
 
 /// A question to a daemon.
@@ -145,12 +157,26 @@ pub(crate) enum Question {
         /// For so many milliseconds.
         milliseconds: u64,
     },
+    /// The stream carries datagrams for the port, both ways: no question, for it lasts.
+    Datagrams {
+        /// What waits for more milliseconds is dropped.
+        within_ms: u64,
+        /// So many of a thousand bytes may be lost.
+        tolerance: u32,
+    },
     /// The state of this host, and of the ways to another one, whose addresses are tried.
     Check {
         /// The host.
         #[serde(default)]
         to: Option<String>,
     },
+}
+
+impl Target {
+    /// Whether an answer is all that is wanted.
+    pub(crate) fn asks(&self) -> bool {
+        self.question.as_ref().is_some_and(|question| !matches!(question, Question::Datagrams { .. }))
+    }
 }
 
 /// A port of a host, as a program asks for it.
@@ -418,7 +444,7 @@ mod tests {
 
     #[test]
     fn frames_read_back_and_long_ones_are_refused() {
-        let target = Target { host: "b1".into(), port: 80, from: 0, within: None, question: None };
+        let target = Target { host: "b1".into(), port: 80, ..Target::default() };
         let bytes = json(CONNECT, &target);
         let (kind, body, len) = take(&bytes, LONGEST).unwrap().unwrap();
         assert_eq!((kind, len, serde_json::from_slice::<Target>(&body).unwrap()), (CONNECT, bytes.len(), target));

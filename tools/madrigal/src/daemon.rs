@@ -211,9 +211,16 @@ pub(crate) fn link() -> i32 {
 /// `madrigal forward`.
 pub(crate) fn forward(args: &Forward) -> i32 {
     let (host, port) = &args.to;
-    match client::forward(&Runtime::find(), args.from, host, *port) {
+    let runtime = Runtime::find();
+    let begun = if args.udp {
+        client::forward_datagrams(&runtime, args.from, (host, *port), args.tolerance, args.within)
+    } else {
+        client::forward(&runtime, args.from, host, *port)
+    };
+    match begun {
         Ok((socket, local)) => {
-            out::print(&format!("127.0.0.1:{local} leads to {host}:{port}\n"));
+            let kind = if args.udp { " by UDP" } else { "" };
+            out::print(&format!("127.0.0.1:{local} leads to {host}:{port}{kind}\n"));
             out::flush();
             // Nothing comes: the end is the daemon's.
             let _ = rustix::io::read(&socket, &mut [0]);

@@ -1,6 +1,6 @@
 //! `madrigal status`.
 
-use madrigal_daemon::{Compression, LinkStatus, Runtime, Status, client};
+use madrigal_daemon::{Compression, DatagramStatus, LinkStatus, Runtime, Status, client};
 use serde::Serialize;
 
 use crate::cli::daemon::Status as Args;
@@ -119,5 +119,23 @@ fn describe(status: &Status) -> String {
         }
     }
     text += &out::table(&rows, &[3, 4]);
+    if !status.datagrams.is_empty() {
+        text.push('\n');
+        text += &out::table(&datagrams(&status.datagrams), &[3, 4, 5, 6]);
+    }
     text
+}
+
+fn datagrams(tunnels: &[DatagramStatus]) -> Vec<Vec<String>> {
+    let mut rows = vec![["datagrams", "", "by", "sent", "received", "dropped", "lost"].map(str::to_owned).to_vec()];
+    rows.extend(tunnels.iter().map(|tunnel| {
+        let DatagramStatus { host, port, from, by, sent, received, dropped, lost } = tunnel;
+        let ends = match from {
+            Some(from) => [format!("127.0.0.1:{from}"), format!("to {host}:{port}")],
+            None => [format!("port {port}"), format!("of {host}")],
+        };
+        let [sent, received, dropped, lost] = [sent, received, dropped, lost].map(u64::to_string);
+        [&ends[..], &[by.clone(), sent, received, dropped, lost]].concat()
+    }));
+    rows
 }

@@ -12,7 +12,7 @@ use crate::control::runtime::{Runtime, RuntimeError};
 use crate::control::status::{Examination, Explanation, Status, TrialReport};
 use crate::local::connection::ConnectionStatus;
 use crate::socket;
-use crate::wire::{self, Question, Target};
+use crate::wire::{self, Datagrams, Question, Target};
 
 /// The time that a daemon has to answer: more than a call may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -77,15 +77,33 @@ pub fn connections(runtime: &Runtime) -> Result<Vec<ConnectionStatus>, ClientErr
 
 /// A connection to a port of a host.
 pub fn connect(runtime: &Runtime, host: &str, port: u16) -> Result<OwnedFd, ClientError> {
-    let target = Target { host: host.to_owned(), port, from: 0, within: None, question: None };
+    let target = Target { host: host.to_owned(), port, ..Target::default() };
     Ok(request(runtime, &wire::json(wire::CONNECT, &target))?.0)
 }
 
 /// Has connections to local port `from` (0: any that is free) carried to a port of a host, as long as the returned descriptor is open;
 /// and which port it is.
 pub fn forward(runtime: &Runtime, from: u16, host: &str, port: u16) -> Result<(OwnedFd, u16), ClientError> {
-    let target = Target { host: host.to_owned(), port, from, within: None, question: None };
-    let (socket, body) = request(runtime, &wire::json(wire::FORWARD, &target))?;
+    let target = Target { host: host.to_owned(), port, from, ..Target::default() };
+    begin_forward(runtime, &target)
+}
+
+/// As [`forward`], of datagrams: of a thousand bytes `tolerance` may be lost, and what waits for more than `within_ms` milliseconds is
+/// dropped.
+pub fn forward_datagrams(
+    runtime: &Runtime,
+    from: u16,
+    (host, port): (&str, u16),
+    tolerance: u32,
+    within_ms: u64,
+) -> Result<(OwnedFd, u16), ClientError> {
+    let datagrams = Some(Datagrams { tolerance, within_ms });
+    let target = Target { host: host.to_owned(), port, from, datagrams, ..Target::default() };
+    begin_forward(runtime, &target)
+}
+
+fn begin_forward(runtime: &Runtime, target: &Target) -> Result<(OwnedFd, u16), ClientError> {
+    let (socket, body) = request(runtime, &wire::json(wire::FORWARD, target))?;
     let text = String::from_utf8_lossy(&body).into_owned();
     Ok((socket, text.parse().map_err(|_| ClientError::Nonsense(text))?))
 }
@@ -122,7 +140,7 @@ fn ask_daemon<T: serde::de::DeserializeOwned>(
     host: &str,
     question: Question,
 ) -> Result<T, ClientError> {
-    let target = Target { host: host.to_owned(), port: 0, from: 0, within: None, question: Some(question) };
+    let target = Target { host: host.to_owned(), question: Some(question), ..Target::default() };
     let (socket, _) = request(runtime, &wire::json(wire::CONNECT, &target))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT)).map_err(ClientError::Broken)?;
     let (mut answer, mut buffer) = (Vec::new(), vec![0; 16 << 10]);

@@ -89,7 +89,10 @@ impl Daemon {
             },
             wire::RELOAD => self.reload(),
             wire::LINK => return self.accept_command_link(token),
-            wire::FORWARD => target().and_then(|target| self.begin_forward(token, target)),
+            wire::FORWARD => target().and_then(|target| match target.datagrams {
+                Some(wanted) => self.begin_datagrams(token, target, wanted),
+                None => self.begin_forward(token, target),
+            }),
             wire::ROUTE => {
                 let client = self.clients.get_mut(&token);
                 let (pid, passed) = client.map(|c| (socket::peer_pid(&c.socket), c.passed.take())).unwrap_or_default();
@@ -156,6 +159,7 @@ impl Daemon {
         if let Some(forward) = self.clients.remove(&token).and_then(|client| client.forward) {
             self.descriptors.remove(&forward);
             self.forwards.remove(&forward);
+            self.end_datagrams(forward);
         }
     }
 }

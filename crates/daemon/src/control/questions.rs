@@ -50,6 +50,7 @@ impl Daemon {
                 Ok(_) => self.refuse_question(requester, "give two different hosts"),
                 Err(why) => self.refuse_question(requester, &why),
             },
+            Question::Datagrams { .. } => self.refuse_question(requester, "the port is one of this host: send there"),
             Question::Check { to: None } => {
                 let health = Examination { health: self.health(), why: None, tried: Vec::new(), relays: self.relays() };
                 self.answer_question(requester, &serde_json::to_vec(&health).unwrap_or_default());

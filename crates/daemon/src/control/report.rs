@@ -32,6 +32,7 @@ impl Daemon {
             running: madrigal_sys::cpu::runnable().map(|all| all.saturating_sub(1)),
             processors: madrigal_sys::cpu::usable(),
             peers: peers.collect(),
+            datagrams: self.datagram_status(),
         };
         serde_json::to_vec(&status).unwrap_or_default()
     }

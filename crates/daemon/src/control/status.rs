@@ -28,6 +28,30 @@ pub struct Status {
     pub processors: u32,
     /// All other hosts.
     pub peers: Vec<PeerStatus>,
+    /// The tunnels of datagrams: `madrigal forward --udp`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datagrams: Vec<DatagramStatus>,
+}
+
+/// One end of a tunnel of datagrams.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct DatagramStatus {
+    /// The host at the other end.
+    pub host: String,
+    /// The port to which they go: there where this end takes them, of this host at the other end.
+    pub port: u16,
+    /// The local port where they are taken; none at the other end.
+    pub from: Option<u16>,
+    /// By `quic`, by a `stream`, or by nothing yet.
+    pub by: String,
+    /// Datagrams from programs of this host.
+    pub sent: u64,
+    /// Datagrams to them.
+    pub received: u64,
+    /// There was no room for them here, or nobody who takes them.
+    pub dropped: u64,
+    /// Of those that were sent by QUIC, those that did not arrive, or not in time.
+    pub lost: u64,
 }
 
 /// Another host, as a daemon sees it.

@@ -62,7 +62,7 @@ impl Daemon {
         let cookie = sockopt::socket_cookie(&theirs).unwrap_or(0);
         let id = self.add_connection(Connection { id: 0, cookie, since: self.now, pipe: None, errno: None, status });
         let token = self.new_token();
-        let call_target = Target { host: target.host, port: target.port, from: 0, within: None, question: None };
+        let call_target = Target { host: target.host, port: target.port, ..Target::default() };
         self.call(Caller { socket: theirs, token, kind: CallerKind::Program(id), staged: Vec::new() }, call_target);
     }
 

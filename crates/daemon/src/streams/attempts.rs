@@ -24,7 +24,7 @@ impl Daemon {
         let now = self.now;
         let Some(call) = self.calls.get(&token).filter(|call| call.attempt.is_none() && !call.egress) else { return };
         let (host, port) = (call.host, call.target.port);
-        let ways = self.ways_to(host, call.target.question.is_none().then_some(port));
+        let ways = self.ways_to(host, (!call.target.asks()).then_some(port));
         let is_due = |way: &String| call.tried.get(way).is_none_or(|(next, _)| *next <= now);
         let due = ways.into_iter().map(|(link, way)| (link, way.to_string())).find(|(_, way)| is_due(way));
         let Some(call) = self.calls.get_mut(&token) else { return };

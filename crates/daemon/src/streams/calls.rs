@@ -57,7 +57,7 @@ impl Daemon {
         }
         let by = if way.is_empty() { String::new() } else { format!(", {way}") };
         let line = format!("connected: to {}:{}{by}", call.target.host, call.target.port);
-        let is_question = call.target.question.is_some();
+        let is_question = call.target.asks();
         if !is_question {
             self.log_line(&line);
         }

@@ -56,9 +56,11 @@ impl Daemon {
         if let Some(Question::Punch { at, round_trip_us }) = &request.question {
             return self.handle_punch_request(from, &request.from, at, *round_trip_us);
         }
-        if let Some(question) = request.question {
-            return self.handle_question(question, Requester::Stream(from));
-        }
+        let datagrams = match request.question {
+            Some(Question::Datagrams { within_ms, tolerance }) => Some((within_ms, tolerance)),
+            Some(question) => return self.handle_question(question, Requester::Stream(from)),
+            None => None,
+        };
         if !own.allow.as_ref().is_some_and(|allow| allow.contains(request.port)) {
             let why =
                 format!("{} lets nobody connect to port {}: see `allow` in its grid.toml", own.name, request.port);
@@ -73,6 +75,9 @@ impl Daemon {
         }
         let via = if request.from == sender { String::new() } else { format!(" by {sender}") };
         let whose = format!("{}{via}", request.from);
+        if let Some(wanted) = datagrams {
+            return self.begin_far_end(from, (&request.from, request.port, request.id), wanted, &whose);
+        }
         let hops = [std::slice::from_ref(&request.from), request.through.as_slice()].concat();
         let origin = request.id.map(|id| Origin { id, epoch: 0, role: Role::Target { from: request.from } });
         self.begin_egress(request.port, Requester::Stream(from), &whose, origin, hops);

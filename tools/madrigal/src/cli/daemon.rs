@@ -69,9 +69,29 @@ pub(crate) struct Connect {
     pub(crate) to: (String, u16),
 }
 
+const FORWARD_HELP: &str = "With --udp each datagram that comes at the local port goes to that of the other host, and answers come back to who sent it. Where UDP
+goes between both hosts, and both have certificates, they go by QUIC: of a thousand datagrams that the line loses so many stay lost as
+--tolerance says, the others are sent again. Else they go by a stream, which loses none. `madrigal status` says which it is.
+
+Examples:
+  madrigal forward 6379 b1:6379
+  madrigal forward --udp 5004 b1:5004                       a picture that is late is worth nothing
+  madrigal forward --udp --tolerance 0 --within 10000 5140 b1:514    no line of the log is to be missing";
+
 /// `madrigal forward`.
 #[derive(Args)]
+#[command(after_help = FORWARD_HELP)]
 pub(crate) struct Forward {
+    /// Datagrams of UDP, and not connections of TCP
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// How many datagrams may be lost, in percent: 0 to 100
+    #[arg(long, value_name = "PERCENT", requires = "udp", default_value = "100", value_parser = permille)]
+    pub(crate) tolerance: u32,
+    /// Drop datagrams that wait for longer
+    #[arg(long, value_name = "MILLISECONDS", requires = "udp", default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(crate) within: u64,
     /// The local port, on 127.0.0.1; 0 for any that is free
     #[arg(value_name = "LOCALPORT")]
     pub(crate) from: u16,
@@ -84,4 +104,11 @@ fn target(text: &str) -> Result<(String, u16), String> {
     let parts = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     let read = parts.and_then(|(host, port)| Some((host.to_owned(), port.parse().ok().filter(|port| *port != 0)?)));
     read.ok_or_else(|| "give a host and a port, such as b1:6379".to_owned())
+}
+
+/// Percent, with one decimal at the most, as parts of a thousand.
+fn permille(text: &str) -> Result<u32, String> {
+    let read = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok().map(|percent| (percent * 10.0).round());
+    let read = read.filter(|permille| (0.0..=1000.0).contains(permille)).map(|permille| permille as u32);
+    read.ok_or_else(|| "give percent from 0 to 100, such as 2.5".to_owned())
 }

@@ -212,6 +212,13 @@ impl Grid {
         line.split([':', ' ']).nth(1).unwrap_or_else(|| panic!("{host} to {to}: {line}")).to_owned()
     }
 
+    /// The same for datagrams, with options of `forward`.
+    pub(crate) fn forward_datagrams(&mut self, host: &str, options: &[&str], to: &str) -> String {
+        let exe = self.bed.home.exe();
+        let line = self.ready(host, &[&[exe.as_str(), "forward", "--udp"][..], options, &["0", to]].concat());
+        line.split([':', ' ']).nth(1).unwrap_or_else(|| panic!("{host} to {to}: {line}")).to_owned()
+    }
+
     /// `status` of a host.
     pub(crate) fn status(&self, host: &str) -> Value {
         self.json(host, &["status"]).1

@@ -18,6 +18,7 @@ mod rates;
 mod routes;
 mod saturated;
 mod secured;
+mod tunnels;
 mod ways;
 mod without;
 
@@ -82,6 +83,10 @@ madrigal_tests::trials![
     secured::two_sites_with_daemons_show_nothing_but_tls_at_the_border,
     secured::a_host_of_a_lab_is_shut_out_by_its_ca,
     secured::labs_of_all_shapes_have_daemons,
+    tunnels::datagrams_of_which_none_may_be_lost_all_come_by_quic,
+    tunnels::what_is_lost_of_datagrams_both_ends_know,
+    tunnels::datagrams_go_by_a_stream_where_udp_does_not,
+    tunnels::the_end_that_is_let_through_connects,
     ways::a_symmetric_nat_keeps_to_the_relay,
     ways::both_ends_behind_nat_connect_at_once,
     secured::daemons_need_no_rights,

@@ -1,0 +1,127 @@
+//! QUIC of the daemon: its sockets, and the connections by which datagrams go. The state machine is `madrigal-quic`'s.
+
+use std::collections::BTreeMap;
+
+use madrigal_adapters::vrp::{self, Class, Message};
+use madrigal_identity::Credentials;
+use madrigal_quic::{Endpoint, Key, Messages, Outgoing};
+
+use crate::datagrams::frame::{self, Note};
+use crate::datagrams::udp::QuicSocket;
+use crate::poll::Token;
+
+/// Bytes that wait at the sending end, what is on its way included.
+const BACKLOG: usize = 16 << 20;
+/// What may be lost, each datagram in one of QUIC; and what may not: notes, and datagrams that are longer.
+const SHORT: u8 = 0;
+const WHOLE: u8 = 1;
+
+/// All of it.
+pub(crate) struct Quic {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) sockets: Vec<(Token, QuicSocket)>,
+    pub(crate) connections: BTreeMap<Key, Connection>,
+    /// Tunnels whose other ends are asked to connect, for this end could not.
+    pub(crate) asked: Vec<Token>,
+    /// What no socket had room for.
+    pub(crate) unsent: Option<(Outgoing, Vec<u8>)>,
+    /// Something is to be passed on in this pass of the event loop.
+    pub(crate) stirred: bool,
+}
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) messages: Messages,
+    /// The tunnel that it is for; unknown at the far end until the near one has told.
+    pub(crate) tunnel: Option<Token>,
+    /// Datagrams go by it.
+    pub(crate) joined: bool,
+    /// The host at the other end, by its certificates.
+    pub(crate) host: Option<usize>,
+    /// When it has to be joined.
+    pub(crate) deadline: u64,
+    /// The longest message that is sent in one datagram.
+    longest: usize,
+}
+
+impl Quic {
+    pub(crate) fn new(credentials: &Credentials) -> Result<Self, String> {
+        let endpoint = Endpoint::new(credentials.client(), credentials.server()).map_err(|error| error.to_string())?;
+        let (sockets, connections) = (Vec::new(), BTreeMap::new());
+        Ok(Self { endpoint, sockets, connections, asked: Vec::new(), unsent: None, stirred: false })
+    }
+
+    /// When something is due; never: `u64::MAX`.
+    pub(crate) fn deadline(&self) -> u64 {
+        let connections = self.connections.values().map(Connection::deadline);
+        connections.chain([self.endpoint.deadline()]).min().unwrap_or(u64::MAX)
+    }
+
+    /// Gives a datagram to a connection. False: there is no room.
+    pub(crate) fn send(&mut self, key: Key, bytes: Vec<u8>, deadline: u64) -> bool {
+        let Some(connection) = self.connections.get_mut(&key) else { return false };
+        self.stirred = true;
+        let class = if bytes.len() <= connection.longest { SHORT } else { WHOLE };
+        connection.messages.send(class, Message { bytes, deadline: Some(deadline) }).is_ok()
+    }
+
+    /// Tells the other end something.
+    pub(crate) fn tell(&mut self, key: Key, note: &Note) {
+        if let Some(connection) = self.connections.get_mut(&key) {
+            self.stirred = true;
+            let bytes = frame::message(frame::NOTES, &note.bytes());
+            let _ = connection.messages.send(WHOLE, Message { bytes, deadline: None });
+        }
+    }
+
+    /// Sends what is to be sent, as far as there is room. Whether there was something.
+    pub(crate) fn transmit(&mut self, now: u64) -> bool {
+        let (mut any, mut buffer) = (false, Vec::new());
+        loop {
+            let next = self.unsent.take().or_else(|| {
+                let outgoing = self.endpoint.transmit(now, &mut buffer)?;
+                Some((outgoing, std::mem::take(&mut buffer)))
+            });
+            let Some((outgoing, bytes)) = next else { return any };
+            any = true;
+            if let Some((_, socket)) = self.sockets.iter_mut().find(|(_, socket)| socket.reaches(outgoing.to))
+                && !socket.send(&outgoing, &bytes)
+            {
+                self.unsent = Some((outgoing, bytes));
+                return false;
+            }
+            buffer = bytes;
+        }
+    }
+}
+
+impl Connection {
+    /// One that this end began, for a tunnel of which so many of a thousand bytes may be lost.
+    pub(crate) fn dialled(tunnel: Token, tolerance: u32, deadline: u64) -> Self {
+        let classes = [Class { tolerance, ..Class::default() }, Class::default()];
+        let messages = Messages::dial(&classes, vrp::LEAST_WINDOW, BACKLOG);
+        Self { messages, tunnel: Some(tunnel), joined: false, host: None, deadline, longest: 0 }
+    }
+
+    /// One that was accepted.
+    pub(crate) fn accepted(host: usize, deadline: u64) -> Self {
+        let messages = Messages::accept(vrp::LEAST_WINDOW, BACKLOG);
+        Self { messages, tunnel: None, joined: false, host: Some(host), deadline, longest: 0 }
+    }
+
+    /// Passes on what came and what goes.
+    pub(crate) fn pump(
+        &mut self,
+        now: u64,
+        carrier: &mut madrigal_quic::Connection,
+    ) -> Result<(), madrigal_quic::Broken> {
+        use madrigal_quic::Carrier as _;
+        self.longest = carrier.longest().map_or(0, |longest| longest.saturating_sub(vrp::HEAD));
+        self.messages.pump(now, carrier)
+    }
+
+    fn deadline(&self) -> u64 {
+        let joined = if self.joined { u64::MAX } else { self.deadline };
+        joined.min(self.messages.deadline())
+    }
+}

@@ -1,0 +1,312 @@
+//! What happens to the daemon's connections of QUIC.
+
+use std::net::SocketAddr;
+
+use madrigal_adapters::vrp::Arrived;
+use madrigal_quic::{Event, Key};
+use rustls::pki_types::CertificateDer;
+
+use crate::daemon::Daemon;
+use crate::datagrams::frame::{self, Note};
+use crate::datagrams::quic::{Connection, Quic};
+use crate::datagrams::tunnel::Tunnel;
+use crate::datagrams::udp::QuicSocket;
+use crate::descriptor::Descriptor;
+use crate::poll::Token;
+use crate::start;
+use crate::units::SECOND;
+
+/// A connection has so long until it is joined.
+const JOIN: u64 = 5 * SECOND;
+/// The most addresses that are tried at once.
+const MOST_DIALS: usize = 4;
+/// Calls for datagrams, and turns of sending, of one pass.
+const MOST_READ: usize = 32;
+const MOST_TURNS: usize = 64;
+
+impl Daemon {
+    /// Opens the sockets of QUIC: where the daemon listens; at any port where it does not. Without a certificate there are none.
+    fn open_quic(&mut self) {
+        let Ok(credentials) = &self.credentials else { return };
+        let made = Quic::new(credentials);
+        let lack = self.credentials.as_ref().err();
+        let mut places = start::places(&self.grid, self.own_index, lack).unwrap_or_default();
+        if places.is_empty() {
+            places.push(SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), 0));
+        }
+        let mut quic = match made {
+            Ok(quic) => quic,
+            Err(why) => return self.log_line(&why),
+        };
+        for at in places {
+            let token = self.new_token();
+            match QuicSocket::bind(at).and_then(|socket| self.poll.add(socket.fd(), token).map(|()| socket)) {
+                Ok(socket) => {
+                    self.descriptors.insert(token, Descriptor::Quic);
+                    quic.sockets.push((token, socket));
+                }
+                Err(errno) => self.log_line(&format!("no QUIC at {at}: {errno}")),
+            }
+        }
+        self.quic = Some(quic);
+    }
+
+    /// The port of QUIC, which is opened with the first tunnel; or why there is none.
+    pub(crate) fn quic_port(&mut self) -> Result<u16, String> {
+        if self.quic.is_none() {
+            self.open_quic();
+        }
+        let quic = match (&self.quic, &self.credentials) {
+            (Some(quic), _) => quic,
+            (None, Err(why)) => return Err(format!("QUIC needs a certificate, and {why}")),
+            (None, Ok(_)) => return Err("QUIC is not to be had: see the log".to_owned()),
+        };
+        let port = quic.sockets.first().map(|(_, socket)| socket.at().port());
+        port.ok_or_else(|| "no socket of UDP could be bound: see the log".to_owned())
+    }
+
+    /// Connects by QUIC for a tunnel, at each address where the other end may be.
+    pub(crate) fn dial_quic(&mut self, tunnel: Token) {
+        match self.begin_quic(tunnel) {
+            Ok(()) => {}
+            Err(why) => self.tell_no_quic(tunnel, &why),
+        }
+    }
+
+    fn begin_quic(&mut self, tunnel: Token) -> Result<(), String> {
+        self.quic_port()?;
+        let (Some(own), Some(quic)) = (self.tunnels.get(&tunnel), &self.quic) else { return Ok(()) };
+        let Some(port) = own.quic_port else { return Ok(()) };
+        if quic.connections.values().any(|other| other.tunnel == Some(tunnel)) {
+            return Ok(());
+        }
+        let mut rules = self.grid.rules_for(own.peer, Some(own.port())).into_iter();
+        if let Some(rule) = rules.find(|rule| rule.forbid.iter().any(|way| way == "direct")) {
+            return Err(format!("rule {} forbids direct", rule.name));
+        }
+        let linked = self.links.values().filter(|link| link.leads_to(own.peer)).filter_map(|link| link.address);
+        let named = self.grid.hosts.get(own.peer).into_iter().flat_map(|host| host.addresses.iter().copied());
+        let mut places: Vec<SocketAddr> =
+            linked.chain(named).map(|at| SocketAddr::new(at.ip().to_canonical(), port)).collect();
+        places.dedup();
+        places.truncate(MOST_DIALS);
+        if places.is_empty() {
+            return Err(format!("{} has no address", self.name(own.peer)));
+        }
+        let (now, tolerance) = (self.now, own.tolerance);
+        let Some(quic) = &mut self.quic else { return Ok(()) };
+        for at in places {
+            if let Ok(key) = quic.endpoint.connect(now, at) {
+                quic.connections.insert(key, Connection::dialled(tunnel, tolerance, now + JOIN));
+            }
+        }
+        quic.stirred = true;
+        Ok(())
+    }
+
+    /// A socket of QUIC changed.
+    pub(crate) fn read_quic(&mut self, token: Token) {
+        let (now, mut buffer) = (self.now, std::mem::take(&mut self.link_buffer));
+        if let Some(quic) = &mut self.quic {
+            quic.stirred = true;
+            let socket = quic.sockets.iter().find(|(own, _)| *own == token).map(|(_, socket)| socket);
+            for count in 0.. {
+                let Some(got) = socket.and_then(|socket| socket.receive(&mut buffer)) else { break };
+                for datagram in buffer.get(..got.len).unwrap_or_default().chunks(got.segment) {
+                    quic.endpoint.receive(now, got.from, got.to, datagram);
+                }
+                if count == MOST_READ {
+                    self.runnable.push_back(token);
+                    break;
+                }
+            }
+        }
+        self.link_buffer = buffer;
+    }
+
+    /// Passes on what came by QUIC and what goes, if there may be something.
+    pub(crate) fn settle_quic(&mut self) {
+        let now = self.now;
+        let Some(mut quic) = self.quic.take_if(|quic| quic.stirred || quic.deadline() <= now) else { return };
+        quic.stirred = false;
+        if quic.endpoint.deadline() <= now {
+            quic.endpoint.handle_time(now);
+        }
+        for _ in 0..MOST_TURNS {
+            while let Some(event) = quic.endpoint.event() {
+                self.handle_quic_event(&mut quic, event);
+            }
+            for key in quic.connections.keys().copied().collect::<Vec<_>>() {
+                self.pump_quic(&mut quic, key);
+            }
+            // What was sent made room for more.
+            if !quic.transmit(now) {
+                break;
+            }
+        }
+        let asked = std::mem::take(&mut quic.asked);
+        if self.tunnels.is_empty() {
+            for (token, _) in &quic.sockets {
+                self.descriptors.remove(token);
+            }
+        } else {
+            self.quic = Some(quic);
+        }
+        asked.into_iter().for_each(|tunnel| self.offer_quic(tunnel));
+    }
+
+    fn handle_quic_event(&mut self, quic: &mut Quic, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Connected { key, dialled, chain } => {
+                let judged = self.judge_chain(&chain);
+                let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
+                let wanted = tunnel.and_then(|tunnel| self.tunnels.get(&tunnel)).map(|tunnel| tunnel.peer);
+                match judged {
+                    Ok(host) if dialled && wanted != Some(host) => {
+                        let why = format!("this is {}", self.name(host));
+                        quic.endpoint.close(now, key, &why);
+                    }
+                    Ok(_) if dialled => self.join_by_quic(quic, key),
+                    Ok(host) => drop(quic.connections.insert(key, Connection::accepted(host, now + JOIN))),
+                    Err(why) => {
+                        self.log_unauthenticated(&format!("no QUIC: {why}"));
+                        quic.endpoint.close(now, key, &why);
+                    }
+                }
+            }
+            Event::Closed { key, why } => self.quic_closed(quic, key, &why),
+        }
+    }
+
+    /// The host whose certificates these are; or why they are nobody's who may connect.
+    fn judge_chain(&self, chain: &[CertificateDer<'static>]) -> Result<usize, String> {
+        let credentials = self.credentials.as_ref().map_err(Clone::clone)?;
+        let shown = credentials.judge(chain).map_err(|refusal| refusal.to_string())?;
+        let Some((host, _)) = self.grid.host(&shown.name) else {
+            return Err(format!("the grid has no host `{}`", shown.name));
+        };
+        shown.is(&shown.name, credentials.own().user.as_deref()).map_err(|refusal| refusal.to_string())?;
+        Ok(host)
+    }
+
+    /// A connection of this end's stands: it says for which tunnel it is.
+    fn join_by_quic(&self, quic: &mut Quic, key: Key) {
+        let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
+        if let Some(own) = tunnel.and_then(|tunnel| self.tunnels.get(&tunnel)) {
+            quic.tell(key, &Note::Join { secret: own.secret.clone() });
+        }
+    }
+
+    /// What came by a connection, and what goes by it.
+    fn pump_quic(&mut self, quic: &mut Quic, key: Key) {
+        let now = self.now;
+        let Quic { endpoint, connections, .. } = quic;
+        let (Some(own), Some(carrier)) = (connections.get_mut(&key), endpoint.connection(key)) else { return };
+        if let Err(broken) = own.pump(now, carrier) {
+            let why = broken.to_string();
+            endpoint.close(now, key, &why);
+            return self.quic_closed(quic, key, &why);
+        }
+        if !own.joined && own.deadline <= now {
+            endpoint.close(now, key, "too late");
+            return self.quic_closed(quic, key, "no answer");
+        }
+        let (mut arrived, mut lost) = (Vec::new(), 0);
+        while let Some(message) = own.messages.take_any() {
+            arrived.push(message);
+        }
+        while let Some(settled) = own.messages.settled() {
+            lost += u64::from(settled.lost.is_none_or(|lost| !lost.is_empty()));
+        }
+        if let Some(tunnel) = own.tunnel.and_then(|tunnel| self.tunnels.get_mut(&tunnel)) {
+            tunnel.counts.lost += lost;
+        }
+        for message in arrived {
+            self.take_message(quic, key, &message);
+        }
+    }
+
+    fn take_message(&mut self, quic: &mut Quic, key: Key, message: &Arrived) {
+        // What did not come whole is no datagram.
+        let is_whole = message.lost.as_ref().is_some_and(Vec::is_empty);
+        let Some((flow, bytes)) = frame::read_message(&message.bytes).filter(|_| is_whole) else { return };
+        let Some(own) = quic.connections.get(&key) else { return };
+        match (flow, own.tunnel) {
+            (frame::NOTES, _) => {
+                if let Ok(note) = serde_json::from_slice(bytes) {
+                    self.handle_quic_note(quic, key, note);
+                }
+            }
+            (_, Some(tunnel)) => self.deliver_datagram(tunnel, flow, bytes),
+            _ => {}
+        }
+    }
+
+    fn handle_quic_note(&mut self, quic: &mut Quic, key: Key, note: Note) {
+        let Some(own) = quic.connections.get_mut(&key) else { return };
+        match note {
+            Note::Join { secret } if own.tunnel.is_none() && !secret.is_empty() => {
+                let is_it = |tunnel: &Tunnel| Some(tunnel.peer) == own.host && tunnel.secret == secret;
+                let found = self.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
+                let Some(token) = found else { return quic.endpoint.close(self.now, key, "no such tunnel") };
+                (own.tunnel, own.joined) = (Some(token), true);
+                quic.tell(key, &Note::Joined);
+                self.use_quic(token, key);
+            }
+            Note::Joined if own.tunnel.is_some() && !own.joined => {
+                own.joined = true;
+                let Some(token) = own.tunnel else { return };
+                // The others were in vain.
+                let others = quic.connections.iter().filter(|(other, own)| **other != key && own.tunnel == Some(token));
+                for other in others.map(|(other, _)| *other).collect::<Vec<_>>() {
+                    quic.connections.remove(&other);
+                    quic.endpoint.close(self.now, other, "another one was faster");
+                }
+                self.use_quic(token, key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Datagrams of a tunnel go by QUIC from now on.
+    fn use_quic(&mut self, tunnel: Token, key: Key) {
+        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        own.quic = Some(key);
+        if let Some(near) = own.near() {
+            near.told = false;
+            let (host, port) = (near.target.host.clone(), near.target.port);
+            self.log_line(&format!("datagrams to {host}:{port} go by QUIC"));
+        }
+    }
+
+    /// A connection is no more; by one of its ends, or for it was silent.
+    fn quic_closed(&mut self, quic: &mut Quic, key: Key, why: &str) {
+        let Some(Connection { tunnel: Some(token), .. }) = quic.connections.remove(&key) else { return };
+        let Some(own) = self.tunnels.get_mut(&token) else { return };
+        let others = quic.connections.values().any(|other| other.tunnel == Some(token));
+        let was_used = own.quic.take_if(|used| *used == key).is_some();
+        if own.near().is_some() && !others && (was_used || own.quic.is_none()) {
+            let what = if was_used { "QUIC ended" } else { "no QUIC" };
+            let why = format!("{what}: {why}");
+            // The other end may be let through where this one is not. It is asked when the state machine is back in its place.
+            quic.asked.push(token);
+            self.tell_no_quic(token, &why);
+        }
+    }
+
+    /// Closes the connections of a tunnel.
+    pub(crate) fn close_quic_of(&mut self, tunnel: Token, why: &str) {
+        let now = self.now;
+        if let Some(own) = self.tunnels.get_mut(&tunnel) {
+            own.quic = None;
+        }
+        let Some(quic) = &mut self.quic else { return };
+        let keys = quic.connections.iter().filter(|(_, own)| own.tunnel == Some(tunnel)).map(|(key, _)| *key);
+        for key in keys.collect::<Vec<_>>() {
+            quic.connections.remove(&key);
+            quic.endpoint.close(now, key, why);
+            quic.stirred = true;
+        }
+    }
+}
