@@ -8,8 +8,9 @@
 Each line is a `madrigal lab` with a fixed seed, so that the same packets are lost each time. Plain TCP is one stream of iperf3 from host
 to host; Madrigal is the same command under `madrigal exec`, through two daemons, by TLS. Both are counted where they arrive, behind a
 warm-up: what slow start, and the search for the number of connections, take is not in the figures. Lines of `text` and `noise` carry the
-sources of this repository, and random bytes, by a sender of our own, for what iperf3 sends cannot be compressed. Exit status 1: a line
-carries less than it is to.
+sources of this repository, and random bytes, by a sender of our own, for what iperf3 sends cannot be compressed. The line `datagrams` is of
+UDP: more than the line carries, to a port of the other host, and to one of `madrigal forward --udp`, of which some may be lost; then two
+thirds of that, for how late 99 of 100 arrive. Exit status 1: a line carries less than it is to.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class Line:
     """`text` or `noise` where that is what is sent."""
     beside: str = ""
     """The delay of a second line of the same rate, by which each host has another address."""
+    tolerance: int = 0
+    """So many percent of datagrams may be lost, where that is what is sent."""
 
     def text(self) -> str:
         """What it is, in words; the delay is one way."""
-        more = f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
+        more = f", UDP of which {self.tolerance} % may be lost" if self.tolerance else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
         return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost{more}"
 
     def lab(self) -> str:
@@ -74,6 +77,7 @@ LINES = (
     Line("text10", "10M", "25ms", "0%", {"cubic": 3, "bbr": 3}, "text"),
     Line("noise10", "10M", "25ms", "0%", {"cubic": 0.98, "bbr": 0.98}, "noise"),
     Line("text100", "100M", "10ms", "0%", {"cubic": 2.5, "bbr": 2.5}, "text"),
+    Line("datagrams", "8M", "50ms", "7%", {"cubic": 0.95, "bbr": 0.95}, tolerance=10),
     Line("two", "50M", "10ms", "0%", {"cubic": 90, "bbr": 90}, beside="30ms"),
 )
 
@@ -110,6 +114,45 @@ except OSError:
 """
 
 
+DATAGRAM = 1100
+"""Bytes of a datagram: less than any path carries."""
+LATE = 1.5
+"""How many round trips 99 of 100 datagrams may take."""
+
+TAKER = """
+import socket, sys, time
+warm_up, seconds = float(sys.argv[1]), float(sys.argv[2])
+taker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+taker.bind(("", 5004))
+print("ready", flush=True)
+count, delays, begun = 0, [], None
+while begun is None or time.monotonic() < begun + seconds:
+    got = taker.recv(65536)
+    begun = begun or time.monotonic() + warm_up
+    if time.monotonic() >= begun:
+        count += len(got)
+        delays.append(time.monotonic_ns() - int.from_bytes(got[:8], "little"))
+delays.sort()
+print(count * 8 / seconds / 1e6, delays[len(delays) * 99 // 100] / 1e6)
+"""
+
+GIVER = """
+import socket, sys, time
+port, rate, length, seconds = int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+giver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+giver.connect((sys.argv[1], port))
+begun = due = time.monotonic()
+while due < begun + seconds:
+    due += length * 8 / rate
+    time.sleep(max(0, due - time.monotonic()))
+    try:
+        giver.send(time.monotonic_ns().to_bytes(8, "little") + bytes(length - 8))
+    except OSError:
+        pass
+"""
+
+
 @dataclass
 class Result:
     """What one line carried with one congestion control, in Mbit/s."""
@@ -121,28 +164,37 @@ class Result:
     connections: int
     least: float | None
     """Mbit/s."""
+    late: float | None = None
+    """Within so many milliseconds 99 of 100 datagrams arrived, at two thirds of the rate."""
+    most_late: float | None = None
 
     def falls_short(self) -> bool:
         """Whether it is less than wanted, or than plain TCP carries."""
-        return self.madrigal < (self.least or 0) or self.madrigal < 0.97 * self.plain
+        if self.late is not None and self.late > (self.most_late or 0):
+            return True
+        # Plain UDP may lose any share of what it carries, and has smaller headers.
+        least = 0.0 if self.late is not None else 0.97 * self.plain
+        return self.madrigal < max(self.least or 0, least)
 
     def row(self) -> str:
         """A row of the table."""
         wanted = f"{self.least:.3g}" if self.least else "-"
-        return (f"{self.line:<8}{self.congestion:<8}{self.plain:>9.1f}{self.madrigal:>11.1f}{self.madrigal / self.plain:>8.2f}"
-                f"{self.connections:>13}{wanted:>10}  {'short' if self.falls_short() else 'ok'}")
+        late = f", 99 of 100 within {self.late:.0f} ms, {self.most_late:.0f} wanted" if self.late is not None else ""
+        return (f"{self.line:<10}{self.congestion:<8}{self.plain:>9.2f}{self.madrigal:>11.2f}{self.madrigal / self.plain:>8.2f}"
+                f"{self.connections:>13}{wanted:>10}  {'short' if self.falls_short() else 'ok'}{late}")
 
 
 def main() -> int:
     """Parses the command line, measures, prints a table."""
     options = _parse()
     if options.list:
-        print("\n".join(f"{line.name:<8}{line.text()}" for line in LINES))
+        print("\n".join(f"{line.name:<10}{line.text()}" for line in LINES))
         return 0
-    print("line    control     plain   Madrigal   ratio  connections  at least", flush=True)
+    print("line      control     plain   Madrigal   ratio  connections  at least", flush=True)
     results = []
     for line in options.lines:
-        for congestion in options.congestion:
+        # What datagrams do hangs on no congestion control of TCP.
+        for congestion in options.congestion[:1 if line.tolerance else None]:
             results.append(_measure(line, congestion, options.seconds))
             print(results[-1].row(), flush=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -169,6 +221,8 @@ def _measure(line: Line, congestion: str, seconds: int) -> Result:
         wrap = [str(COMMAND), "exec", "--"]
         least = line.least.get(congestion)
         # As for a transfer that lasts: the number of connections is found by then.
+        if line.tolerance:
+            return _datagrams(line, congestion, seconds)
         if line.data:
             plain = _send(line.data, [], HOSTS["b1"], seconds, 4)
             madrigal = _send(line.data, wrap, "b1", seconds, 15)
@@ -229,6 +283,41 @@ def _send(data: str, wrap: list[str], target: str, seconds: int, warm_up: int) -
     finally:
         server.kill()
         server.wait()
+
+
+def _datagrams(line: Line, congestion: str, seconds: int) -> Result:
+    """What arrives of datagrams, and how late: by UDP alone, and by a forwarded port."""
+    rate = float(line.rate[:-1]) * 1e6
+    forward = subprocess.Popen(_words("a1", str(COMMAND), "forward", "--udp", "--tolerance", str(line.tolerance), "0", "b1:5004"),
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        port = forward.stdout.readline().split()[0].split(":")[1]
+        for _ in range(100):
+            if json.loads(_on("a1", str(COMMAND), "status", "--json"))["datagrams"][0]["by"] == "quic":
+                break
+            time.sleep(0.1)
+        plain, _ = _give(HOSTS["b1"], "5004", 1.25 * rate, seconds)
+        madrigal, _ = _give("127.0.0.1", port, 1.25 * rate, seconds)
+        _, late = _give("127.0.0.1", port, rate * 2 / 3, seconds)
+    finally:
+        forward.terminate()
+        forward.wait()
+    round_trip = 2 * float(line.delay.removesuffix("ms"))
+    return Result(line.name, congestion, plain, madrigal, 1, line.least[congestion] * plain, late, LATE * round_trip)
+
+
+def _give(target: str, port: str, rate: float, seconds: int) -> tuple[float, float]:
+    """Sends datagrams at a rate: Mbit/s that arrived behind a warm-up, and within how many milliseconds 99 of 100 did."""
+    warm_up = 5
+    taker = subprocess.Popen(_words("b1", "python3", "-c", TAKER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
+    try:
+        taker.stdout.readline()
+        _on("a1", "python3", "-c", GIVER, target, port, str(rate), str(DATAGRAM), str(warm_up + seconds + 1))
+        arrived, late = taker.communicate(timeout=60)[0].split()
+        return float(arrived), float(late)
+    finally:
+        taker.kill()
+        taker.wait()
 
 
 def _words(host: str, *command: str) -> list[str]:
