@@ -2,9 +2,10 @@
 
 #include "vio.h"
 
+#include "socket.h"
+
 #include <errno.h>
 #include <limits.h>
-#include <madrigal.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,28 +16,11 @@
 /* What vio_poll() may take in before it is read, and what a write may leave behind that does not block. */
 #define BUFFER (64 << 10)
 
-enum kind { FREE, FRESH, LISTENS, CONNECTED };
-
-struct socket {
-    enum kind kind;
-    int blocks;
-    mdg_handle handle;
-    /* A read or an accept that a poll has posted; a write that goes on. 0: none. */
-    mdg_op in, out;
-    /* Bytes that came while nobody read, from `read` on; a connection that came, or an error or the end, which is told once they are read. */
-    char *bytes;
-    size_t read, length;
-    int64_t result;
-    int has_result;
-    /* What a write that does not block has left. */
-    char *left;
-};
-
 static struct socket *table[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static mdg_runtime runtime;
 static int opened;
+mdg_runtime vio_runtime;
 static _Thread_local char text[512];
 
 const char *vio_error_text(void)
@@ -83,9 +67,15 @@ static int failed(int64_t code)
     }
 }
 
+int vio_errno(int64_t code)
+{
+    failed(code);
+    return errno;
+}
+
 static void open_runtime(void)
 {
-    opened = mdg_runtime_open(&runtime) == 0;
+    opened = mdg_runtime_open(&vio_runtime) == 0;
 }
 
 static struct socket *socket_of(int vio, enum kind kind)
@@ -96,14 +86,17 @@ static struct socket *socket_of(int vio, enum kind kind)
         fail(EBADF, "no vio socket");
         return NULL;
     }
-    pthread_mutex_lock(&lock);
-    socket = table[vio - VIO_FIRST];
-    pthread_mutex_unlock(&lock);
+    socket = __atomic_load_n(&table[vio - VIO_FIRST], __ATOMIC_ACQUIRE);
     if (!socket || (kind != FREE && socket->kind != kind)) {
         fail(socket ? (kind == CONNECTED ? ENOTCONN : EINVAL) : EBADF, "no vio socket of that kind");
         return NULL;
     }
     return socket;
+}
+
+struct socket *vio_connected(int vio)
+{
+    return socket_of(vio, CONNECTED);
 }
 
 /* A new number. */
@@ -115,7 +108,7 @@ static int numbered(struct socket *socket)
     for (at = 0; at < MOST && table[at]; at++)
         ;
     if (at < MOST)
-        table[at] = socket;
+        __atomic_store_n(&table[at], socket, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     return at < MOST ? VIO_FIRST + at : fail(EMFILE, "4096 vio sockets are open");
 }
@@ -130,6 +123,7 @@ static int made(enum kind kind, mdg_handle handle)
     socket->kind = kind;
     socket->blocks = 1;
     socket->handle = handle;
+    pthread_mutex_init(&socket->writing, NULL);
     vio = numbered(socket);
     if (vio < 0)
         free(socket);
@@ -149,7 +143,7 @@ int vio_listen(int vio, const char *address)
 
     if (!socket)
         return -1;
-    code = mdg_listen(runtime, address, &socket->handle);
+    code = mdg_listen(vio_runtime, address, &socket->handle);
     if (code < 0)
         return failed(code);
     socket->kind = LISTENS;
@@ -171,7 +165,7 @@ int vio_connect(int vio, const char *address)
 
     if (!socket)
         return -1;
-    code = mdg_connect(runtime, address, MDG_FOREVER, &socket->handle);
+    code = mdg_connect(vio_runtime, address, MDG_FOREVER, &socket->handle);
     if (code < 0)
         return code == MDG_ETIMEDOUT ? fail(ETIMEDOUT, mdg_error_text()) : failed(code);
     socket->kind = CONNECTED;
@@ -219,14 +213,10 @@ int vio_accept(int vio)
     return accepted;
 }
 
-ssize_t vio_read(int vio, void *bytes, size_t length)
+ssize_t vio_kept(struct socket *socket, void *bytes, size_t length)
 {
-    struct socket *socket = socket_of(vio, CONNECTED);
     size_t count;
-    int64_t got;
 
-    if (!socket)
-        return -1;
     if (socket->in)
         return fail(EBUSY, "another thread polls it");
     if (socket->read < socket->length) {
@@ -241,6 +231,17 @@ ssize_t vio_read(int vio, void *bytes, size_t length)
         socket->result = 0;
         return result < 0 ? failed(result) : 0;
     }
+    return -2;
+}
+
+ssize_t vio_read(int vio, void *bytes, size_t length)
+{
+    struct socket *socket = vio_connected(vio);
+    ssize_t kept = socket ? vio_kept(socket, bytes, length) : -1;
+    int64_t got;
+
+    if (kept != -2)
+        return kept;
     got = mdg_read(socket->handle, bytes, length, patience(socket));
     return got < 0 ? failed(got) : (ssize_t)got;
 }
@@ -277,7 +278,7 @@ static ssize_t write_behind(struct socket *socket, const void *bytes, size_t len
 
 ssize_t vio_write(int vio, const void *bytes, size_t length)
 {
-    struct socket *socket = socket_of(vio, CONNECTED);
+    struct socket *socket = vio_connected(vio);
     int64_t wrote;
     int over;
 
@@ -303,7 +304,7 @@ int vio_close(int vio)
     if (socket->in)
         return fail(EBUSY, "another thread polls it");
     pthread_mutex_lock(&lock);
-    table[vio - VIO_FIRST] = NULL;
+    __atomic_store_n(&table[vio - VIO_FIRST], NULL, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
     if (socket->out)
         is_written(socket, MDG_FOREVER);
@@ -312,11 +313,14 @@ int vio_close(int vio)
     if (socket->kind == CONNECTED) {
         mdg_op end;
         int64_t result;
+        vaio_end_reads(socket);
         if (mdg_post_close(socket->handle, NULL, NULL, &end) == 0)
             mdg_wait(end, MDG_FOREVER, &result);
+        vaio_end_writes(socket);
     }
     if (socket->handle)
         mdg_close(socket->handle);
+    pthread_mutex_destroy(&socket->writing);
     free(socket->bytes);
     free(socket->left);
     free(socket);
@@ -388,14 +392,9 @@ static void forget(struct socket *socket)
 
 static struct socket *polled(const struct pollfd *one)
 {
-    struct socket *socket;
-
     if (one->fd < VIO_FIRST || one->fd >= VIO_FIRST + MOST)
         return NULL;
-    pthread_mutex_lock(&lock);
-    socket = table[one->fd - VIO_FIRST];
-    pthread_mutex_unlock(&lock);
-    return socket;
+    return __atomic_load_n(&table[one->fd - VIO_FIRST], __ATOMIC_ACQUIRE);
 }
 
 static int64_t now_ms(void)
@@ -417,11 +416,12 @@ static int look(struct pollfd *all, struct pollfd *kernel, unsigned long count, 
         if (all[at].fd >= VIO_FIRST)
             kernel[at].fd = -1;
     }
-    kernel[count].fd = timeout_ms == 0 ? -1 : mdg_fd(runtime);
+    kernel[count].fd = timeout_ms == 0 ? -1 : mdg_fd(vio_runtime);
     kernel[count].events = POLLIN;
     if (poll(kernel, count + 1, timeout_ms) < 0)
         return -1;
-    mdg_turn(runtime, 0);
+    mdg_turn(vio_runtime, 0);
+    vaio_look();
     for (at = 0; at < count; at++) {
         struct socket *socket = polled(&all[at]);
         if (all[at].fd < VIO_FIRST)
