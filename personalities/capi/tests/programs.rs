@@ -1,7 +1,7 @@
 //! The library as programs see it: what it exports, and programs in C and C++ that are built with nothing but what `pkg-config` says of
 //! an installed prefix. Ignored without a compiler.
 //!
-//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P4, P5.
+//! Features (docs/features.md): A1, A2, A3, A5, B1, B4, B5, D5, D6, P1, P3, P4, P5.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ madrigal_tests::trials![
     speaks_madeleine,
     speaks_fast_messages,
     has_sockets_by_another_name,
+    has_asynchronous_requests,
 ];
 
 /// The folder this test was built in: `target/debug/deps/this-test`.
@@ -202,6 +203,7 @@ fn uninstalls_what_it_installs() {
         "include/madeleine.h",
         "include/fm.h",
         "include/vio.h",
+        "include/vaio.h",
         "lib/libmadrigal.so",
         "lib/libmadrigal.so.0",
         "lib/libmadrigal-classic.so.0",
@@ -420,4 +422,28 @@ fn has_sockets_by_another_name() {
         folder.run_again(&program, &[at]);
     }
     folder.compile(CPP, "vio");
+}
+
+fn has_asynchronous_requests() {
+    let folder = Folder::prefix("vaio");
+    let carry = classic_example(&folder, "carry");
+    let at = "shm://capi-carry";
+    let [from, to] = ["from", "to"].map(|name| folder.0.join(name));
+    let bytes: Vec<u8> = (0..1_000_003_u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+    std::fs::write(&from, &bytes).expect("a file");
+    let mut taker = folder.command(&carry, &["take", at, to.to_str().expect("UTF-8")]);
+    let mut taker = taker.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut said = BufReader::new(taker.stdout.take().expect("it is piped")).lines().map(|line| line.expect("a line"));
+    assert_eq!(said.next().as_deref(), Some("ready"));
+    assert_eq!(folder.example("carry", &["give", at, from.to_str().expect("UTF-8")]), "1000003 bytes\n");
+    assert_eq!(said.next().as_deref(), Some("1000003 bytes"));
+    assert!(taker.wait().expect("it ends").success());
+    assert!(std::fs::read(&to).expect("the file") == bytes, "what was taken is something else");
+    for name in ["vaio", "vaio_told"] {
+        let program = folder.compile(C, name);
+        for at in ["tcp://127.0.0.1:0", "shm://capi-vaio", "loopback://vaio"] {
+            folder.run_again(&program, &[at]);
+        }
+        folder.compile(CPP, name);
+    }
 }
