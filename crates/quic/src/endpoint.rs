@@ -13,7 +13,9 @@ use noq_proto::{
     ServerConfig, StreamId, TransportConfig, VarInt,
 };
 
-use crate::{Carrier, rate};
+use crate::Carrier;
+use crate::pace::Pace;
+use crate::rate::{self, Waiting};
 
 /// Datagrams that wait for congestion control: about a pacing interval's.
 const QUEUE: usize = 16 << 10;
@@ -25,6 +27,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Datagrams of one call to the kernel (`UDP_SEGMENT`).
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+/// What QUIC adds to a datagram: a short header, a frame's, and the tag of the cipher.
+const HEADERS: u64 = 32;
 /// With so many connections under way whoever begins another one has to show first that it is where it says.
 const MANY: usize = 32;
 /// No more connections are accepted.
@@ -92,6 +96,9 @@ pub struct Connection {
     dialled: bool,
     /// The control stream, once there is one.
     control: Option<StreamId>,
+    pace: Pace,
+    /// Something waits for its time.
+    waiting: Waiting,
 }
 
 /// One end of all connections over a socket. Times are nanoseconds of any one clock.
@@ -99,6 +106,7 @@ pub struct Connection {
 pub struct Endpoint {
     quic: noq_proto::Endpoint,
     client: ClientConfig,
+    server: ServerConfig,
     connections: BTreeMap<Key, Connection>,
     /// The time 0 of all calls.
     epoch: Instant,
@@ -114,14 +122,12 @@ impl Endpoint {
         let tls = |error: &dyn std::fmt::Display| ConnectError::Tls(error.to_string());
         let client = QuicClientConfig::try_from(client).map_err(|error| tls(&error))?;
         let server = QuicServerConfig::try_from(server).map_err(|error| tls(&error))?;
-        let transport = Arc::new(transport());
-        let mut client = ClientConfig::new(Arc::new(client));
-        client.transport_config(transport.clone());
-        let mut server = ServerConfig::with_crypto(Arc::new(server));
-        server.transport_config(transport);
+        let (client, server) = (ClientConfig::new(Arc::new(client)), ServerConfig::with_crypto(Arc::new(server)));
+        let shared = Some(Arc::new(server.clone()));
         Ok(Self {
-            quic: noq_proto::Endpoint::new(Arc::new(EndpointConfig::default()), Some(Arc::new(server)), true),
+            quic: noq_proto::Endpoint::new(Arc::new(EndpointConfig::default()), shared, true),
             client,
+            server,
             connections: BTreeMap::new(),
             epoch: Instant::now(),
             answers: VecDeque::new(),
@@ -132,9 +138,11 @@ impl Endpoint {
 
     /// Begins a connection. Names are not looked at: ask the certificates of [`Event::Connected`].
     pub fn connect(&mut self, now: u64, to: SocketAddr) -> Result<Key, ConnectError> {
-        let begun = self.quic.connect(self.at(now), self.client.clone(), to, "0.0.0.0");
+        let (mut client, waiting) = (self.client.clone(), Waiting::default());
+        client.transport_config(transport(waiting.clone()));
+        let begun = self.quic.connect(self.at(now), client, to, "0.0.0.0");
         let (handle, quic) = begun.map_err(|error| ConnectError::To { to, why: error.to_string() })?;
-        Ok(self.insert(handle, quic, true))
+        Ok(self.insert(handle, Connection::new(quic, true, waiting)))
     }
 
     /// A connection, while there is one.
@@ -181,8 +189,10 @@ impl Endpoint {
                     }
                     return;
                 }
-                match self.quic.accept(incoming, now, &mut answer, None) {
-                    Ok((handle, quic)) => _ = self.insert(handle, quic, false),
+                let (mut server, waiting) = (self.server.clone(), Waiting::default());
+                server.transport_config(transport(waiting.clone()));
+                match self.quic.accept(incoming, now, &mut answer, Some(Arc::new(server))) {
+                    Ok((handle, quic)) => _ = self.insert(handle, Connection::new(quic, false, waiting)),
                     Err(error) => {
                         if let Some(transmit) = error.response {
                             self.answer(&transmit, answer);
@@ -244,9 +254,9 @@ impl Endpoint {
         self.epoch + Duration::from_nanos(now)
     }
 
-    fn insert(&mut self, handle: ConnectionHandle, quic: noq_proto::Connection, dialled: bool) -> Key {
+    fn insert(&mut self, handle: ConnectionHandle, connection: Connection) -> Key {
         let key = Key(handle.0);
-        self.connections.insert(key, Connection { quic, dialled, control: None });
+        self.connections.insert(key, connection);
         self.settle(key);
         key
     }
@@ -289,6 +299,10 @@ impl Endpoint {
 }
 
 impl Connection {
+    fn new(quic: noq_proto::Connection, dialled: bool, waiting: Waiting) -> Self {
+        Self { quic, dialled, control: None, pace: Pace::new(), waiting }
+    }
+
     /// The other end's certificates, its own first.
     fn chain(&self) -> Vec<rustls::pki_types::CertificateDer<'static>> {
         let identity = self.quic.crypto_session().peer_identity();
@@ -312,10 +326,29 @@ impl Carrier for Connection {
         self.quic.datagrams().max_size()
     }
 
+    fn set_time(&mut self, now: u64) {
+        let metrics = self.quic.congestion_state(PathId::ZERO).map(|state| state.metrics());
+        let bits = metrics.and_then(|metrics| metrics.bandwidth_estimate);
+        self.pace.go_on(now, bits.unwrap_or(0) / 8);
+        self.waiting.set(false);
+    }
+
+    fn ready_at(&self) -> u64 {
+        self.pace.ready_at()
+    }
+
     fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>> {
+        let len = datagram.len() as u64 + HEADERS;
+        if !self.pace.may_send(len) {
+            self.waiting.set(true);
+            return Err(datagram);
+        }
         match self.quic.datagrams().send(Bytes::from(datagram), false) {
             Err(SendDatagramError::Blocked(back)) => Err(Vec::from(back)),
-            _ => Ok(()),
+            _ => {
+                self.pace.sent(len);
+                Ok(())
+            }
         }
     }
 
@@ -351,12 +384,12 @@ fn outgoing(transmit: &noq_proto::Transmit) -> Outgoing {
     Outgoing { to: transmit.destination, from: transmit.src_ip, segment: transmit.segment_size }
 }
 
-fn transport() -> TransportConfig {
+fn transport(waiting: Waiting) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
-    transport.congestion_controller_factory(Arc::new(rate::Config));
+    transport.congestion_controller_factory(Arc::new(rate::Config(waiting)));
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1)).max_concurrent_uni_streams(VarInt::from_u32(0));
     transport.stream_receive_window(VarInt::from_u32(1 << 20)).receive_window(VarInt::from_u32(1 << 20));
     transport.datagram_send_buffer_size(QUEUE).datagram_receive_buffer_size(Some(UNREAD));
     transport.max_idle_timeout(SILENCE.try_into().ok()).keep_alive_interval(Some(KEEP_ALIVE));
-    transport
+    Arc::new(transport)
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   program --> [ Messages ] --> [ Carrier: a connection of an Endpoint ] --> datagrams of UDP
 //! ```
-//! * [`Carrier`]: what messages need of a connection, six calls; so that another implementation of QUIC can take the place of noq-proto.
+//! * [`Carrier`]: what messages need of a connection, eight calls; so that another implementation of QUIC can take the place of noq-proto.
 //! * [`Endpoint`]: connections, dialled and accepted, over one UDP socket. Who may connect the certificates say that its TLS is made with.
 //! * [`Messages`]: both directions of loss-tolerant messages over one carrier.
 //!
@@ -14,6 +14,7 @@
 mod carrier;
 mod endpoint;
 mod messages;
+mod pace;
 mod rate;
 
 pub use carrier::Carrier;

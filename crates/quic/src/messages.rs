@@ -38,8 +38,9 @@ pub struct Messages {
     /// Of the control stream: what came and is no whole frame yet, and what the connection has not taken.
     unread: Vec<u8>,
     unsent: Vec<u8>,
-    /// A datagram that the connection had no room for.
+    /// A datagram that the connection had no room for, and when it takes it.
     held: Option<Vec<u8>>,
+    ready_at: u64,
 }
 
 impl Messages {
@@ -54,12 +55,12 @@ impl Messages {
             unsent.extend([class.granularity, class.must].iter().flat_map(|word| word.to_le_bytes()));
         }
         let ends = Some((Sender::new(classes, window, backlog), Receiver::new(classes, window)));
-        Self { ends, window, backlog, unread: Vec::new(), unsent, held: None }
+        Self { ends, window, backlog, unread: Vec::new(), unsent, held: None, ready_at: u64::MAX }
     }
 
     /// The other end, which learns what classes there are.
     pub fn accept(window: u64, backlog: usize) -> Self {
-        Self { ends: None, window, backlog, unread: Vec::new(), unsent: Vec::new(), held: None }
+        Self { ends: None, window, backlog, unread: Vec::new(), unsent: Vec::new(), held: None, ready_at: u64::MAX }
     }
 
     /// Whether both ends know the classes: what is sent before is refused.
@@ -94,12 +95,14 @@ impl Messages {
 
     /// When [`Messages::pump`] is due, if nothing happens before; never: `u64::MAX`.
     pub fn deadline(&self) -> u64 {
-        self.ends.as_ref().map_or(u64::MAX, |(sender, receiver)| sender.deadline().min(receiver.deadline()))
+        let own = self.ends.as_ref().map(|(sender, receiver)| sender.deadline().min(receiver.deadline()));
+        own.map_or(u64::MAX, |own| own.min(self.ready_at))
     }
 
     /// Passes on what came by the connection, and gives it what it has room for. To be called whenever something came, something was sent,
     /// [`Messages::send`] took something, and at the deadline.
     pub fn pump(&mut self, now: u64, carrier: &mut impl Carrier) -> Result<(), Broken> {
+        carrier.set_time(now);
         carrier.read(&mut self.unread);
         self.greet()?;
         let Some((sender, receiver)) = &mut self.ends else { return Ok(()) };
@@ -128,6 +131,7 @@ impl Messages {
                 break;
             }
         }
+        self.ready_at = carrier.ready_at();
         // The receiver's first: somebody waits for what it asks for.
         receiver.control(AHEAD.saturating_sub(self.unsent.len()), &mut self.unsent);
         sender.control(AHEAD.saturating_sub(self.unsent.len()), &mut self.unsent);
@@ -180,6 +184,12 @@ mod tests {
     impl Carrier for Line {
         fn longest(&mut self) -> Option<usize> {
             Some(1200)
+        }
+
+        fn set_time(&mut self, _now: u64) {}
+
+        fn ready_at(&self) -> u64 {
+            u64::MAX
         }
 
         fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>> {

@@ -15,6 +15,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
@@ -38,16 +39,33 @@ const LEAST: u64 = 4;
 const QUEUED: f64 = 1.25;
 /// More packets are never on their way; of a few (probes of the MTU that were lost) nobody tells what became.
 const MOST: usize = 1 << 17;
+/// Bytes a second that no line carries.
+const UNPACED: u64 = 1 << 40;
 /// More is never taken for the line's own loss.
 const MOST_LOSS: f64 = 0.3;
 
-/// Makes one for each connection.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Config;
+/// Whether a datagram of a connection waits for its time ([`crate::pace`]), of which noq-proto does not know.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Waiting(Arc<AtomicBool>);
+
+impl Waiting {
+    pub(crate) fn set(&self, waits: bool) {
+        // Both ends are in one thread.
+        self.0.store(waits, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes that of a connection.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Config(pub(crate) Waiting);
 
 impl ControllerFactory for Config {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        Box::new(Rate::new(now, mtu))
+        Box::new(Rate::new(now, mtu, self.0.clone()))
     }
 }
 
@@ -71,6 +89,7 @@ struct Sent {
 
 #[derive(Clone, Debug)]
 struct Rate {
+    waiting: Waiting,
     mtu: u64,
     phase: Phase,
     flight: BTreeMap<u64, Sent>,
@@ -96,8 +115,9 @@ struct Rate {
 }
 
 impl Rate {
-    fn new(now: Instant, mtu: u16) -> Self {
+    fn new(now: Instant, mtu: u16, waiting: Waiting) -> Self {
         Self {
+            waiting,
             mtu: mtu.into(),
             phase: Phase::Startup,
             flight: BTreeMap::new(),
@@ -221,6 +241,7 @@ impl Controller for Rate {
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, idle: bool, rtt: &RttEstimator) {
+        let idle = idle && !self.waiting.is_set();
         self.delivered += bytes;
         self.delivered_at = now;
         self.came += 1;
@@ -281,10 +302,11 @@ impl Controller for Rate {
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window();
-        metrics.bandwidth_estimate = Some((self.rate() * 8.0) as u64);
         if self.rate() > 0.0 {
-            metrics.pacing_rate = Some(((self.gain() * self.rate() * self.for_each()) as u64).max(self.mtu));
+            // For [`crate::pace`], which spreads datagrams over time instead of noq-proto.
+            metrics.bandwidth_estimate = Some((self.gain() * self.rate() * self.for_each() * 8.0) as u64);
         }
+        metrics.pacing_rate = Some(UNPACED);
         metrics
     }
 
@@ -307,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_nobody_tells_of_is_forgotten() {
-        let mut rate = Rate::new(Instant::now(), 1200);
+        let mut rate = Rate::new(Instant::now(), 1200, Waiting::default());
         let begin = Instant::now();
         for number in 0..MOST as u64 + 1000 {
             rate.on_packet_sent(begin, 1200, number);
@@ -318,12 +340,12 @@ mod tests {
     #[test]
     fn a_program_that_sends_little_is_not_held_to_it() {
         let begin = Instant::now();
-        let mut rate = Rate::new(begin, 1200);
+        let mut rate = Rate::new(begin, 1200, Waiting::default());
         rate.shortest = Duration::from_millis(20);
         rate.note_rate(1e5);
         (0..20).for_each(|_| rate.end_round(true));
         assert_eq!(rate.phase, Phase::Startup);
-        assert!(rate.metrics().pacing_rate >= Some(288_000), "{:?}", rate.metrics().pacing_rate);
+        assert!(rate.metrics().bandwidth_estimate >= Some(8 * 288_000));
         (0..5).for_each(|_| rate.end_round(false));
         assert_eq!(rate.phase, Phase::Drain);
     }
@@ -331,7 +353,7 @@ mod tests {
     #[test]
     fn a_line_is_another_one_where_nothing_came_through_for_long() {
         let begin = Instant::now();
-        let mut rate = Rate::new(begin, 1200);
+        let mut rate = Rate::new(begin, 1200, Waiting::default());
         let initial = rate.window();
         rate.phase = Phase::Probe(3, begin);
         (rate.round, rate.shortest) = (5, Duration::from_millis(10));
