@@ -24,8 +24,7 @@ use crate::control::connection::ControlConnection;
 use crate::control::description::Source;
 use crate::control::notify::Notifier;
 use crate::control::runtime::{Lock, Runtime};
-use crate::datagrams::quic::Quic;
-use crate::datagrams::tunnel::Tunnel;
+use crate::datagrams::Datagrams;
 use crate::descriptor::Descriptor;
 use crate::grid::{Grid, Host};
 use crate::link::Link;
@@ -82,10 +81,7 @@ pub struct Daemon {
     /// The connections to the control socket.
     pub(crate) clients: HashMap<Token, ControlConnection>,
     pub(crate) forwards: HashMap<Token, Forward>,
-    /// Tunnels of datagrams.
-    pub(crate) tunnels: HashMap<Token, Tunnel>,
-    /// Their connections, while there are tunnels; none without a certificate.
-    pub(crate) quic: Option<Quic>,
+    pub(crate) datagrams: Datagrams,
     pub(crate) calls: HashMap<Token, Call>,
     pub(crate) egresses: HashMap<Token, Egress>,
     pub(crate) parked: HashMap<Token, Parked>,
@@ -144,8 +140,7 @@ impl Daemon {
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
         let listener = socket::listen_unix(&runtime.socket()).map_err(|errno| StartError::Local { errno })?;
-        let now = now_ns();
-        let (known_file, problem) = KnownFile::new(runtime.known());
+        let (now, (known_file, problem)) = (now_ns(), KnownFile::new(runtime.known()));
         let mut daemon = Self {
             peers: grid.hosts.iter().map(|_| Peer::new(now)).collect(),
             grid,
@@ -166,8 +161,7 @@ impl Daemon {
             trials: HashMap::new(),
             clients: HashMap::new(),
             forwards: HashMap::new(),
-            tunnels: HashMap::new(),
-            quic: None,
+            datagrams: Datagrams::default(),
             calls: HashMap::new(),
             egresses: HashMap::new(),
             parked: HashMap::new(),

@@ -87,8 +87,8 @@ impl Daemon {
         let peers = self.next_dial();
         let checks = self.checks.values().map(|check| check.deadline);
         let migrations = self.migrations.values().map(Migration::deadline);
-        let tunnels = self.tunnels.values().map(Tunnel::deadline);
-        let quic = self.quic.iter().map(Quic::deadline);
+        let tunnels = self.datagrams.tunnels.values().map(Tunnel::deadline);
+        let quic = self.datagrams.quic.iter().map(Quic::deadline);
         let own = [
             peers,
             self.handshakes.next(),
@@ -136,7 +136,8 @@ impl Daemon {
         due.into_iter().for_each(|token| self.poll_parked(token));
         let due: Vec<Token> = self.migrations.iter().filter(|(_, a)| a.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.migration_timer(token));
-        let due: Vec<Token> = self.tunnels.iter().filter(|(_, t)| t.deadline() <= now).map(|(t, _)| *t).collect();
+        let due: Vec<Token> =
+            self.datagrams.tunnels.iter().filter(|(_, t)| t.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.tunnel_timer(token));
         self.reload_after_hangups();
         self.resume_delayed_handshakes();

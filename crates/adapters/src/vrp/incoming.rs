@@ -32,6 +32,9 @@ pub(super) struct Incoming {
     read: bool,
 }
 
+/// What is read of one: its bytes, and what of them is lost.
+pub(super) type Taken = (About, State, Vec<u8>, Lost);
+
 impl Incoming {
     fn end(&self) -> u64 {
         self.about.at + u64::from(self.about.total)
@@ -104,12 +107,12 @@ impl Flow {
     }
 
     /// A message is read: the oldest one. (What was read early behind it is forgotten with it.)
-    pub(super) fn take(&mut self) -> Option<(About, State, Vec<u8>, Lost)> {
+    pub(super) fn take(&mut self) -> Option<Taken> {
         if *self.unread.first()? == self.next { self.take_any() } else { None }
     }
 
     /// A message is read: any that is settled.
-    pub(super) fn take_any(&mut self) -> Option<(About, State, Vec<u8>, Lost)> {
+    pub(super) fn take_any(&mut self) -> Option<Taken> {
         let message = self.messages.get_mut(&self.unread.pop_first()?)?;
         message.read = true;
         let (bytes, lost) = (std::mem::take(&mut message.bytes), std::mem::take(&mut message.lost));

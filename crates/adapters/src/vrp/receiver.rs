@@ -9,7 +9,7 @@
 //! What the sender says will not come is given up, or the message fails.
 
 use super::gaps::{Gap, Gaps};
-use super::incoming::{Fate, Flow, State};
+use super::incoming::{Fate, Flow, State, Taken};
 use super::wire::{self, About, Frame, Piece, number_of};
 use super::{Broken, Class, LEAST_WINDOW, Lost, MOST_CLASSES, MOST_CONTROL, OVERHEAD};
 
@@ -78,7 +78,7 @@ impl Receiver {
         self.take_by(Flow::take_any)
     }
 
-    fn take_by(&mut self, take: fn(&mut Flow) -> Option<(About, State, Vec<u8>, Lost)>) -> Option<Arrived> {
+    fn take_by(&mut self, take: fn(&mut Flow) -> Option<Taken>) -> Option<Arrived> {
         let count = self.flows.len();
         let (at, (about, state, bytes, lost)) =
             (0..count).map(|step| (self.turn + step) % count).find_map(|at| Some((at, take(&mut self.flows[at])?)))?;

@@ -15,7 +15,9 @@ impl Daemon {
     pub(crate) fn handle_tunnel_stream(&mut self, tunnel: Token) {
         let mut buffer = std::mem::take(&mut self.link_buffer);
         for count in 0.. {
-            let Some(stream) = self.tunnels.get_mut(&tunnel).and_then(|tunnel| tunnel.stream.as_mut()) else { break };
+            let Some(stream) = self.datagrams.tunnels.get_mut(&tunnel).and_then(|tunnel| tunnel.stream.as_mut()) else {
+                break;
+            };
             stream.flush();
             if count == MOST_READ {
                 self.runnable.push_back(stream.token);
@@ -37,8 +39,9 @@ impl Daemon {
     }
 
     fn handle_frames(&mut self, tunnel: Token) {
-        let stream =
-            |daemon: &mut Self| daemon.tunnels.get_mut(&tunnel)?.stream.as_mut().map(|s| std::mem::take(&mut s.inbox));
+        let stream = |daemon: &mut Self| {
+            daemon.datagrams.tunnels.get_mut(&tunnel)?.stream.as_mut().map(|s| std::mem::take(&mut s.inbox))
+        };
         let Some(mut inbox) = stream(self) else { return };
         let mut at = 0;
         while let Some((flow, bytes, len)) = inbox.get(at..).and_then(frame::take) {
@@ -50,7 +53,7 @@ impl Daemon {
             at += len;
         }
         inbox.drain(..at);
-        if let Some(stream) = self.tunnels.get_mut(&tunnel).and_then(|tunnel| tunnel.stream.as_mut()) {
+        if let Some(stream) = self.datagrams.tunnels.get_mut(&tunnel).and_then(|tunnel| tunnel.stream.as_mut()) {
             stream.inbox = inbox;
         }
     }
@@ -58,7 +61,7 @@ impl Daemon {
     /// Gives a datagram of the other end to the program that it is for.
     pub(crate) fn deliver_datagram(&mut self, tunnel: Token, flow: u32, bytes: &[u8]) {
         let now = self.now;
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let delivered = match &mut own.side {
             Side::Near(near) => match near.flows.address(now, flow) {
                 Some(to) => udp::send(&near.socket, bytes, Some(to)).is_ok(),
@@ -66,13 +69,13 @@ impl Daemon {
             },
             Side::Far(_) => self.send_to_port(tunnel, flow, bytes),
         };
-        if let Some(own) = self.tunnels.get_mut(&tunnel) {
+        if let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) {
             *(if delivered { &mut own.counts.received } else { &mut own.counts.dropped }) += 1;
         }
     }
 
     fn tunnel_stream_ended(&mut self, tunnel: Token) {
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let stream = own.stream.take();
         let is_near = own.near().is_some();
         if let Some(stream) = stream {
@@ -85,7 +88,7 @@ impl Daemon {
     /// Ends one end of a tunnel; the other one notices by its stream.
     pub(crate) fn drop_tunnel(&mut self, tunnel: Token) {
         self.close_quic_of(tunnel, "the tunnel ended");
-        let Some(Tunnel { side, stream, counts, .. }) = self.tunnels.remove(&tunnel) else { return };
+        let Some(Tunnel { side, stream, counts, .. }) = self.datagrams.tunnels.remove(&tunnel) else { return };
         self.descriptors.remove(&tunnel);
         if let Some(stream) = stream {
             self.descriptors.remove(&stream.token);
@@ -100,7 +103,7 @@ impl Daemon {
             }
         };
         // The last one: the port of QUIC is closed, when the other ends were told.
-        self.quic.iter_mut().for_each(|quic| quic.stirred = true);
+        self.datagrams.quic.iter_mut().for_each(|quic| quic.stirred = true);
         self.log_line(&format!(
             "datagrams {what} ended: {} sent, {} received, {} without room, {} lost",
             counts.sent, counts.received, counts.dropped, counts.lost

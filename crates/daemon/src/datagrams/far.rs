@@ -44,7 +44,9 @@ impl Daemon {
         let within = within_ms.saturating_mul(MILLISECOND);
         let (side, stream, counts) = (Side::Far(far), Some(own), Counts::default());
         let (quic, quic_port, tolerance) = (None, None, tolerance.min(1000));
-        self.tunnels.insert(tunnel, Tunnel { side, peer, stream, quic, secret, quic_port, tolerance, within, counts });
+        self.datagrams
+            .tunnels
+            .insert(tunnel, Tunnel { side, peer, stream, quic, secret, quic_port, tolerance, within, counts });
         self.send_reply(from, ConnectReply::Connected, "");
         let near = pipe::Side::new(End::Stream(from), Vec::new());
         let far = pipe::Side::new(End::Socket { socket: other, token, is_tcp: false }, Vec::new());
@@ -75,7 +77,7 @@ impl Daemon {
     }
 
     fn far(&mut self, tunnel: Token) -> Option<&mut Far> {
-        self.tunnels.get_mut(&tunnel).and_then(Tunnel::far)
+        self.datagrams.tunnels.get_mut(&tunnel).and_then(Tunnel::far)
     }
 
     /// A socket for a flow; the port is looked for at the loopback addresses first, then at the host's own.

@@ -13,6 +13,12 @@
 //! Each address that sends to the near end is a flow, with a socket of its own at the far end. A datagram for which there is no room is
 //! dropped, and counted, as any network does it.
 
+use std::collections::HashMap;
+
+use crate::datagrams::quic::Quic;
+use crate::datagrams::tunnel::Tunnel;
+use crate::poll::Token;
+
 mod deliver;
 pub(crate) mod far;
 pub(crate) mod flows;
@@ -23,3 +29,11 @@ pub(crate) mod quic_events;
 mod status;
 pub(crate) mod tunnel;
 pub(crate) mod udp;
+
+/// The daemon's tunnels.
+#[derive(Default)]
+pub(crate) struct Datagrams {
+    pub(crate) tunnels: HashMap<Token, Tunnel>,
+    /// The connections by which they go, while there are tunnels; none without a certificate.
+    pub(crate) quic: Option<Quic>,
+}

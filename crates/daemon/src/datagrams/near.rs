@@ -60,7 +60,7 @@ impl Daemon {
         let (secret, tolerance) = (String::new(), wanted.tolerance.min(1000));
         let tunnel =
             Tunnel { side, peer, stream: None, quic: None, secret, quic_port: None, tolerance, within, counts };
-        self.tunnels.insert(token, tunnel);
+        self.datagrams.tunnels.insert(token, tunnel);
         self.begin_stream(token);
         Ok(port.to_string().into_bytes())
     }
@@ -69,7 +69,8 @@ impl Daemon {
     fn begin_stream(&mut self, tunnel: Token) {
         let now = self.now;
         let pair = self.pair_for(tunnel);
-        let Some(Tunnel { side: Side::Near(near), stream, within, tolerance, .. }) = self.tunnels.get_mut(&tunnel)
+        let Some(Tunnel { side: Side::Near(near), stream, within, tolerance, .. }) =
+            self.datagrams.tunnels.get_mut(&tunnel)
         else {
             return;
         };
@@ -102,7 +103,7 @@ impl Daemon {
     pub(crate) fn read_near(&mut self, tunnel: Token) {
         let mut buffer = std::mem::take(&mut self.link_buffer);
         for count in 0.. {
-            let Some(near) = self.tunnels.get_mut(&tunnel).and_then(Tunnel::near) else { break };
+            let Some(near) = self.datagrams.tunnels.get_mut(&tunnel).and_then(Tunnel::near) else { break };
             if count == MOST_READ {
                 self.runnable.push_back(tunnel);
                 break;
@@ -123,7 +124,7 @@ impl Daemon {
     pub(crate) fn handle_offer(&mut self, tunnel: Token, note: Note) {
         let now = self.now;
         let Note::Offer { port, secret, lack } = note else { return };
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         match &mut own.side {
             // Told once is enough: each time would be four connections more.
             Side::Near(_) if !own.secret.is_empty() => {}
@@ -148,7 +149,7 @@ impl Daemon {
             Ok(port) => (Some(port), String::new()),
             Err(lack) => (None, format!("{}: {lack}", self.own().name)),
         };
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let note = Note::Offer { port, secret: own.secret.clone(), lack }.bytes();
         if let Some(stream) = &mut own.stream {
             stream.send(frame::NOTES, &note);
@@ -158,7 +159,7 @@ impl Daemon {
     /// The stream of a near end ended: another one is begun later.
     pub(crate) fn near_stream_ended(&mut self, tunnel: Token) {
         let now = self.now;
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         (own.secret, own.quic_port) = (String::new(), None);
         let Some(near) = own.near() else { return };
         near.stream_at = now + near.stream_pause;
@@ -169,7 +170,7 @@ impl Daemon {
     /// A deadline of a tunnel.
     pub(crate) fn tunnel_timer(&mut self, tunnel: Token) {
         let now = self.now;
-        let Some(near) = self.tunnels.get_mut(&tunnel).and_then(Tunnel::near) else { return };
+        let Some(near) = self.datagrams.tunnels.get_mut(&tunnel).and_then(Tunnel::near) else { return };
         let (stream, quic) = (near.stream_at <= now, near.quic_at <= now);
         if quic {
             near.quic_at = u64::MAX;
@@ -183,7 +184,7 @@ impl Daemon {
     /// Datagrams go by the stream, for that reason. It is told once.
     pub(crate) fn tell_no_quic(&mut self, tunnel: Token, why: &str) {
         let now = self.now;
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let again = if own.quic_port.is_some() { now + QUIC_PAUSE } else { u64::MAX };
         let Some(near) = own.near() else { return };
         near.quic_at = again;
@@ -195,11 +196,11 @@ impl Daemon {
 
     /// Gives a datagram to the other end of a tunnel.
     pub(crate) fn carry(&mut self, tunnel: Token, flow: u32, bytes: &[u8]) {
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         let carried = match (own.quic, &mut own.stream) {
             (Some(key), _) => {
                 let deadline = self.now.saturating_add(own.within);
-                self.quic.as_mut().is_some_and(|quic| quic.send(key, frame::message(flow, bytes), deadline))
+                self.datagrams.quic.as_mut().is_some_and(|quic| quic.send(key, frame::message(flow, bytes), deadline))
             }
             (None, Some(stream)) => stream.send(flow, bytes),
             (None, None) => false,
@@ -209,7 +210,7 @@ impl Daemon {
 
     /// The client left.
     pub(crate) fn end_datagrams(&mut self, tunnel: Token) {
-        if self.tunnels.contains_key(&tunnel) {
+        if self.datagrams.tunnels.contains_key(&tunnel) {
             self.drop_tunnel(tunnel);
         }
     }

@@ -48,15 +48,15 @@ impl Daemon {
                 Err(errno) => self.log_line(&format!("no QUIC at {at}: {errno}")),
             }
         }
-        self.quic = Some(quic);
+        self.datagrams.quic = Some(quic);
     }
 
     /// The port of QUIC, which is opened with the first tunnel; or why there is none.
     pub(crate) fn quic_port(&mut self) -> Result<u16, String> {
-        if self.quic.is_none() {
+        if self.datagrams.quic.is_none() {
             self.open_quic();
         }
-        let quic = match (&self.quic, &self.credentials) {
+        let quic = match (&self.datagrams.quic, &self.credentials) {
             (Some(quic), _) => quic,
             (None, Err(why)) => return Err(format!("QUIC needs a certificate, and {why}")),
             (None, Ok(_)) => return Err("QUIC is not to be had: see the log".to_owned()),
@@ -75,7 +75,9 @@ impl Daemon {
 
     fn begin_quic(&mut self, tunnel: Token) -> Result<(), String> {
         self.quic_port()?;
-        let (Some(own), Some(quic)) = (self.tunnels.get(&tunnel), &self.quic) else { return Ok(()) };
+        let (Some(own), Some(quic)) = (self.datagrams.tunnels.get(&tunnel), &self.datagrams.quic) else {
+            return Ok(());
+        };
         let Some(port) = own.quic_port else { return Ok(()) };
         if quic.connections.values().any(|other| other.tunnel == Some(tunnel)) {
             return Ok(());
@@ -94,7 +96,7 @@ impl Daemon {
             return Err(format!("{} has no address", self.name(own.peer)));
         }
         let (now, tolerance) = (self.now, own.tolerance);
-        let Some(quic) = &mut self.quic else { return Ok(()) };
+        let Some(quic) = &mut self.datagrams.quic else { return Ok(()) };
         for at in places {
             if let Ok(key) = quic.endpoint.connect(now, at) {
                 quic.connections.insert(key, Connection::dialled(tunnel, tolerance, now + JOIN));
@@ -107,7 +109,7 @@ impl Daemon {
     /// A socket of QUIC changed.
     pub(crate) fn read_quic(&mut self, token: Token) {
         let (now, mut buffer) = (self.now, std::mem::take(&mut self.link_buffer));
-        if let Some(quic) = &mut self.quic {
+        if let Some(quic) = &mut self.datagrams.quic {
             quic.stirred = true;
             let socket = quic.sockets.iter().find(|(own, _)| *own == token).map(|(_, socket)| socket);
             for count in 0.. {
@@ -127,7 +129,7 @@ impl Daemon {
     /// Passes on what came by QUIC and what goes, if there may be something.
     pub(crate) fn settle_quic(&mut self) {
         let now = self.now;
-        let Some(mut quic) = self.quic.take_if(|quic| quic.stirred || quic.deadline() <= now) else { return };
+        let Some(mut quic) = self.datagrams.quic.take_if(|quic| quic.stirred || quic.deadline() <= now) else { return };
         quic.stirred = false;
         if quic.endpoint.deadline() <= now {
             quic.endpoint.handle_time(now);
@@ -145,12 +147,12 @@ impl Daemon {
             }
         }
         let asked = std::mem::take(&mut quic.asked);
-        if self.tunnels.is_empty() {
+        if self.datagrams.tunnels.is_empty() {
             for (token, _) in &quic.sockets {
                 self.descriptors.remove(token);
             }
         } else {
-            self.quic = Some(quic);
+            self.datagrams.quic = Some(quic);
         }
         asked.into_iter().for_each(|tunnel| self.offer_quic(tunnel));
     }
@@ -161,7 +163,7 @@ impl Daemon {
             Event::Connected { key, dialled, chain } => {
                 let judged = self.judge_chain(&chain);
                 let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
-                let wanted = tunnel.and_then(|tunnel| self.tunnels.get(&tunnel)).map(|tunnel| tunnel.peer);
+                let wanted = tunnel.and_then(|tunnel| self.datagrams.tunnels.get(&tunnel)).map(|tunnel| tunnel.peer);
                 match judged {
                     Ok(host) if dialled && wanted != Some(host) => {
                         let why = format!("this is {}", self.name(host));
@@ -193,7 +195,7 @@ impl Daemon {
     /// A connection of this end's stands: it says for which tunnel it is.
     fn join_by_quic(&self, quic: &mut Quic, key: Key) {
         let tunnel = quic.connections.get(&key).and_then(|own| own.tunnel);
-        if let Some(own) = tunnel.and_then(|tunnel| self.tunnels.get(&tunnel)) {
+        if let Some(own) = tunnel.and_then(|tunnel| self.datagrams.tunnels.get(&tunnel)) {
             quic.tell(key, &Note::Join { secret: own.secret.clone() });
         }
     }
@@ -219,7 +221,7 @@ impl Daemon {
         while let Some(settled) = own.messages.settled() {
             lost += u64::from(settled.lost.is_none_or(|lost| !lost.is_empty()));
         }
-        if let Some(tunnel) = own.tunnel.and_then(|tunnel| self.tunnels.get_mut(&tunnel)) {
+        if let Some(tunnel) = own.tunnel.and_then(|tunnel| self.datagrams.tunnels.get_mut(&tunnel)) {
             tunnel.counts.lost += lost;
         }
         for message in arrived {
@@ -248,7 +250,7 @@ impl Daemon {
         match note {
             Note::Join { secret } if own.tunnel.is_none() && !secret.is_empty() => {
                 let is_it = |tunnel: &Tunnel| Some(tunnel.peer) == own.host && tunnel.secret == secret;
-                let found = self.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
+                let found = self.datagrams.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
                 let Some(token) = found else { return quic.endpoint.close(self.now, key, "no such tunnel") };
                 (own.tunnel, own.joined) = (Some(token), true);
                 quic.tell(key, &Note::Joined);
@@ -271,7 +273,7 @@ impl Daemon {
 
     /// Datagrams of a tunnel go by QUIC from now on.
     fn use_quic(&mut self, tunnel: Token, key: Key) {
-        let Some(own) = self.tunnels.get_mut(&tunnel) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         own.quic = Some(key);
         if let Some(near) = own.near() {
             near.told = false;
@@ -283,7 +285,7 @@ impl Daemon {
     /// A connection is no more; by one of its ends, or for it was silent.
     fn quic_closed(&mut self, quic: &mut Quic, key: Key, why: &str) {
         let Some(Connection { tunnel: Some(token), .. }) = quic.connections.remove(&key) else { return };
-        let Some(own) = self.tunnels.get_mut(&token) else { return };
+        let Some(own) = self.datagrams.tunnels.get_mut(&token) else { return };
         let others = quic.connections.values().any(|other| other.tunnel == Some(token));
         let was_used = own.quic.take_if(|used| *used == key).is_some();
         if own.near().is_some() && !others && (was_used || own.quic.is_none()) {
@@ -298,10 +300,10 @@ impl Daemon {
     /// Closes the connections of a tunnel.
     pub(crate) fn close_quic_of(&mut self, tunnel: Token, why: &str) {
         let now = self.now;
-        if let Some(own) = self.tunnels.get_mut(&tunnel) {
+        if let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) {
             own.quic = None;
         }
-        let Some(quic) = &mut self.quic else { return };
+        let Some(quic) = &mut self.datagrams.quic else { return };
         let keys = quic.connections.iter().filter(|(_, own)| own.tunnel == Some(tunnel)).map(|(key, _)| *key);
         for key in keys.collect::<Vec<_>>() {
             quic.connections.remove(&key);

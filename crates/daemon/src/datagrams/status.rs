@@ -8,7 +8,7 @@ use crate::socket;
 impl Daemon {
     /// All tunnels that end here.
     pub(crate) fn datagram_status(&self) -> Vec<DatagramStatus> {
-        let mut all: Vec<_> = self.tunnels.iter().collect();
+        let mut all: Vec<_> = self.datagrams.tunnels.iter().collect();
         all.sort_by_key(|(token, _)| **token);
         all.into_iter().map(|(_, tunnel)| self.describe_tunnel(tunnel)).collect()
     }
