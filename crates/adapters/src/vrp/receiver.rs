@@ -292,4 +292,27 @@ mod tests {
         assert_eq!(arrived(receiver.take()), whole(3));
         assert_eq!((receiver.take(), receiver.take_any(), receiver.held()), (None, None, 0));
     }
+
+    #[test]
+    fn a_message_that_fits_into_a_datagram_is_not_spread_over_two() {
+        let mut sender = Sender::new(&[Class::default()], 0, 1 << 20);
+        let mut take = |lengths: &[usize]| {
+            for len in lengths {
+                assert!(sender.send(0, Message { bytes: vec![1; *len], deadline: None }).is_ok());
+            }
+            let mut datagrams = Vec::new();
+            loop {
+                let mut datagram = Vec::new();
+                if !sender.datagram(0, 1200, &mut datagram) {
+                    return datagrams;
+                }
+                datagrams.push(datagram.len());
+            }
+        };
+        let alone = take(&[900]);
+        assert_eq!(take(&[900, 900, 900]), [alone[0]; 3]);
+        // Short ones go together, and what does not fit goes on where it is.
+        assert_eq!(take(&[100, 100, 100]).len(), 1);
+        assert_eq!(take(&[900, 3000]).len(), 4);
+    }
 }

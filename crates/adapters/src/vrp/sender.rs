@@ -197,7 +197,7 @@ impl Sender {
         let begin = out.len();
         out.extend_from_slice(&(self.number as u32).to_le_bytes());
         let longest = longest.max(HEAD + 1);
-        while self.piece(now, longest - (out.len() - begin), out) {}
+        while self.piece(now, (longest - (out.len() - begin), longest - NUMBER), out) {}
         if out.len() - begin == NUMBER {
             out.truncate(begin);
             return false;
@@ -264,8 +264,9 @@ impl Sender {
         self.flows.get_mut(usize::from(class))?.messages.get_mut(&id)
     }
 
-    /// Adds a piece of up to `room` bytes: what goes again, then what is repeated, then what was never sent.
-    fn piece(&mut self, now: u64, room: usize, out: &mut Vec<u8>) -> bool {
+    /// Adds a piece of up to `room` bytes, of `most` that a datagram has: what goes again, then what is repeated, then what was never sent. A
+    /// message that fits into a datagram is not spread over two, each of which may be lost.
+    fn piece(&mut self, now: u64, (room, most): (usize, usize), out: &mut Vec<u8>) -> bool {
         let Some((class, id, from, end)) =
             self.next_again().or_else(|| self.next_repeat()).or_else(|| self.next_unsent())
         else {
@@ -275,10 +276,11 @@ impl Sender {
         let flow = &mut self.flows[usize::from(class)];
         let Class { granularity, must, .. } = flow.class;
         let Some(message) = flow.messages.get_mut(&id) else { return false };
-        let most = room.saturating_sub(PIECE).min(u16::MAX.into()) as u32;
-        let to = cut((from, end), must.min(message.about.total), granularity, most);
+        let [room, most] = [room, most].map(|bytes| bytes.saturating_sub(PIECE).min(u16::MAX.into()) as u32);
+        let to = cut((from, end), must.min(message.about.total), granularity, room);
         let is_first = from == message.next;
-        if to == from {
+        let is_torn = is_first && from == 0 && to < end && end <= most && room < most;
+        if to == from || is_torn {
             self.put_back(class, id, (from, end), is_first);
             return false;
         }
