@@ -296,6 +296,8 @@ def _datagrams(line: Line, congestion: str, seconds: int) -> Result:
             if json.loads(_on("a1", str(COMMAND), "status", "--json"))["datagrams"][0]["by"] == "quic":
                 break
             time.sleep(0.1)
+        else:
+            raise SystemExit("wan.py: datagrams do not go by QUIC after 10 s")
         plain, _ = _give(HOSTS["b1"], "5004", 1.25 * rate, seconds)
         madrigal, _ = _give("127.0.0.1", port, 1.25 * rate, seconds)
         _, late = _give("127.0.0.1", port, rate * 2 / 3, seconds)
