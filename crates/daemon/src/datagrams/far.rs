@@ -1,7 +1,6 @@
 //! The far end of a tunnel: sockets of UDP, one for each flow, that send to a port of this host.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use madrigal_sys::process;
 use rustix::io::Errno;
@@ -30,14 +29,16 @@ impl Daemon {
         (within_ms, tolerance): (u64, u32),
         whose: &str,
     ) {
+        let Some((peer, _)) = self.grid.host(host) else {
+            return self.send_reply(from, ConnectReply::Refused, &format!("the grid has no host `{host}`"));
+        };
         let tunnel = self.new_token();
         let (own, other, token) = match self.pair_for(tunnel) {
             Ok(pair) => pair,
             Err(errno) => return self.send_reply(from, ConnectReply::Unavailable, &errno.to_string()),
         };
-        let Some((peer, _)) = self.grid.host(host) else { return };
         let secret = format!("{:016x}{:016x}", process::random(), process::random());
-        let line = format!("let in: datagrams of {whose} to port {}", port);
+        let line = format!("let in: datagrams of {whose} to port {port}");
         self.log_line(&line);
         let origin = id.map(|id| Origin { id, epoch: 0, role: Role::Target { from: host.to_owned() } });
         let far = Far { port, from: whose.to_owned(), sockets: HashMap::new(), flows: HashMap::new() };
@@ -85,7 +86,7 @@ impl Daemon {
         self.close_idle_flows(tunnel);
         let (now, token) = (self.now, self.new_token());
         let port = self.far(tunnel).ok_or(Errno::BADF)?.port;
-        let mut untried = self.places(port);
+        let mut untried = self.places_of_port(port);
         let at = untried.pop().ok_or(Errno::ADDRNOTAVAIL)?;
         let socket = udp::connect(at)?;
         self.poll.add(&socket, token)?;
@@ -96,18 +97,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Where a port of this host may be, first choice last.
-    fn places(&self, port: u16) -> Vec<SocketAddr> {
-        let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
-        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let mut places: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
-        places.reverse();
-        places
-    }
-
     /// Nobody takes datagrams at the address of a flow: another one is tried, unless somebody did.
     fn try_elsewhere(&mut self, tunnel: Token, flow: u32) {
-        let places = self.far(tunnel).map(|far| far.port).map_or_else(Vec::new, |port| self.places(port));
+        let places = self.far(tunnel).map(|far| far.port).map_or_else(Vec::new, |port| self.places_of_port(port));
         let Some(one) = self.far(tunnel).and_then(|far| far.sockets.get_mut(&flow)) else { return };
         if one.answered {
             return;

@@ -27,11 +27,7 @@ impl Daemon {
         origin: Option<Origin>,
         hops: Vec<String>,
     ) {
-        let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
-        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-        let mut untried: Vec<SocketAddr> =
-            loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
-        untried.reverse();
+        let mut untried = self.places_of_port(port);
         let Some(at) = untried.pop() else { return };
         let (socket, failures, from, deadline) = (None, Vec::new(), from.to_owned(), self.now + CONNECT_TIMEOUT);
         let token = self.new_token();
@@ -41,6 +37,15 @@ impl Daemon {
             self.streams.insert(stream, StreamOwner::Egress(token));
         }
         self.start_egress(token);
+    }
+
+    /// Where a port of this host may be, the first choice last.
+    pub(crate) fn places_of_port(&self, port: u16) -> Vec<SocketAddr> {
+        let own = self.own().addresses.iter().map(SocketAddr::ip).filter(|ip| !ip.is_loopback());
+        let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let mut places: Vec<SocketAddr> = loopback.into_iter().chain(own).map(|ip| SocketAddr::new(ip, port)).collect();
+        places.reverse();
+        places
     }
 
     fn start_egress(&mut self, token: Token) {
