@@ -57,6 +57,12 @@ impl Quic {
         connections.chain([self.endpoint.deadline()]).min().unwrap_or(u64::MAX)
     }
 
+    /// Connections that the state machine has no more. Each would be due for ever, and nothing would come of it.
+    pub(crate) fn forgotten(&mut self) -> Vec<Key> {
+        let Self { endpoint, connections, .. } = self;
+        connections.keys().copied().filter(|key| endpoint.connection(*key).is_none()).collect()
+    }
+
     /// Gives a datagram to a connection. False: there is no room.
     pub(crate) fn send(&mut self, key: Key, bytes: Vec<u8>, deadline: u64) -> bool {
         let Some(connection) = self.connections.get_mut(&key) else { return false };
@@ -123,5 +129,36 @@ impl Connection {
     fn deadline(&self) -> u64 {
         let joined = if self.joined { u64::MAX } else { self.deadline };
         joined.min(self.messages.deadline())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use madrigal_identity::{Authority, DAY, Name, Validity};
+
+    use super::*;
+    use crate::units::SECOND;
+
+    #[test]
+    fn a_connection_that_this_end_closed_is_forgotten() {
+        let folder = std::env::temp_dir().join(format!("madrigal-daemon-quic-{}", std::process::id()));
+        let of = |text: &str| Name::parse(text).unwrap();
+        let ca = Authority::create(&folder, &of("lyon"), Validity::seconds(DAY), true).unwrap();
+        ca.issue_host(&of("a1"), Validity::seconds(DAY)).unwrap().install(&folder.join("a1"), true).unwrap();
+        let mut quic = Quic::new(&Credentials::load(&folder.join("a1")).unwrap()).unwrap();
+        let key = quic.endpoint.connect(0, ([127, 0, 0, 1], 9).into()).unwrap();
+        quic.connections.insert(key, Connection::dialled(7, 0, SECOND));
+        assert!(quic.forgotten().is_empty() && quic.deadline() <= SECOND);
+        quic.endpoint.close(0, key, "wrong host");
+        for _ in 0..1000 {
+            if !quic.forgotten().is_empty() {
+                break;
+            }
+            let now = quic.endpoint.deadline();
+            assert_ne!(now, u64::MAX, "it is closed for ever");
+            quic.endpoint.handle_time(now);
+        }
+        assert_eq!((quic.forgotten(), quic.endpoint.event()), (vec![key], None), "nobody told of it");
+        let _ = std::fs::remove_dir_all(folder);
     }
 }

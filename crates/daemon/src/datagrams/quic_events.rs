@@ -138,6 +138,9 @@ impl Daemon {
             while let Some(event) = quic.endpoint.event() {
                 self.handle_quic_event(&mut quic, event);
             }
+            for key in quic.forgotten() {
+                self.quic_closed(&mut quic, key, "it ended");
+            }
             for key in quic.connections.keys().copied().collect::<Vec<_>>() {
                 self.pump_quic(&mut quic, key);
             }
@@ -167,13 +170,13 @@ impl Daemon {
                 match judged {
                     Ok(host) if dialled && wanted != Some(host) => {
                         let why = format!("this is {}", self.name(host));
-                        quic.endpoint.close(now, key, &why);
+                        self.close_quic(quic, key, &why);
                     }
                     Ok(_) if dialled => self.join_by_quic(quic, key),
                     Ok(host) => drop(quic.connections.insert(key, Connection::accepted(host, now + JOIN))),
                     Err(why) => {
                         self.log_unauthenticated(&format!("no QUIC: {why}"));
-                        quic.endpoint.close(now, key, &why);
+                        self.close_quic(quic, key, &why);
                     }
                 }
             }
@@ -206,13 +209,10 @@ impl Daemon {
         let Quic { endpoint, connections, .. } = quic;
         let (Some(own), Some(carrier)) = (connections.get_mut(&key), endpoint.connection(key)) else { return };
         if let Err(broken) = own.pump(now, carrier) {
-            let why = broken.to_string();
-            endpoint.close(now, key, &why);
-            return self.quic_closed(quic, key, &why);
+            return self.close_quic(quic, key, &broken.to_string());
         }
         if !own.joined && own.deadline <= now {
-            endpoint.close(now, key, "too late");
-            return self.quic_closed(quic, key, "no answer");
+            return self.close_quic(quic, key, "no answer");
         }
         let (mut arrived, mut lost) = (Vec::new(), 0);
         while let Some(message) = own.messages.take_any() {
@@ -251,7 +251,7 @@ impl Daemon {
             Note::Join { secret } if own.tunnel.is_none() && !secret.is_empty() => {
                 let is_it = |tunnel: &Tunnel| Some(tunnel.peer) == own.host && tunnel.secret == secret;
                 let found = self.datagrams.tunnels.iter().find_map(|(token, tunnel)| is_it(tunnel).then_some(*token));
-                let Some(token) = found else { return quic.endpoint.close(self.now, key, "no such tunnel") };
+                let Some(token) = found else { return self.close_quic(quic, key, "no such tunnel") };
                 (own.tunnel, own.joined) = (Some(token), true);
                 quic.tell(key, &Note::Joined);
                 self.use_quic(token, key);
@@ -280,6 +280,12 @@ impl Daemon {
             let (host, port) = (near.target.host.clone(), near.target.port);
             self.log_line(&format!("datagrams to {host}:{port} go by QUIC"));
         }
+    }
+
+    /// Closes a connection. (Nobody tells of that: it is forgotten here.)
+    fn close_quic(&mut self, quic: &mut Quic, key: Key, why: &str) {
+        quic.endpoint.close(self.now, key, why);
+        self.quic_closed(quic, key, why);
     }
 
     /// A connection is no more; by one of its ends, or for it was silent.
