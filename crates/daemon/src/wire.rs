@@ -111,12 +111,12 @@ pub(crate) struct Target {
     pub(crate) question: Option<Question>,
     /// For a forward: it is one of datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) datagrams: Option<Datagrams>,
+    pub(crate) datagrams: Option<TunnelOptions>,
 }
 
 /// How datagrams are carried.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Datagrams {
+pub(crate) struct TunnelOptions {
     /// So many of a thousand bytes may be lost.
     pub(crate) tolerance: u32,
     /// What waits for more milliseconds is dropped.

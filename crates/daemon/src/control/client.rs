@@ -12,7 +12,7 @@ use crate::control::runtime::{Runtime, RuntimeError};
 use crate::control::status::{Examination, Explanation, Status, TrialReport};
 use crate::local::connection::ConnectionStatus;
 use crate::socket;
-use crate::wire::{self, Datagrams, Question, Target};
+use crate::wire::{self, Question, Target, TunnelOptions};
 
 /// The time that a daemon has to answer: more than a call may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -97,7 +97,7 @@ pub fn forward_datagrams(
     tolerance: u32,
     within_ms: u64,
 ) -> Result<(OwnedFd, u16), ClientError> {
-    let datagrams = Some(Datagrams { tolerance, within_ms });
+    let datagrams = Some(TunnelOptions { tolerance, within_ms });
     let target = Target { host: host.to_owned(), port, from, datagrams, ..Target::default() };
     begin_forward(runtime, &target)
 }

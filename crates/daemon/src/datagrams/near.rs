@@ -16,11 +16,13 @@ use crate::poll::Token;
 use crate::socket;
 use crate::streams::call::{Caller, CallerKind};
 use crate::units::{MILLISECOND, SECOND};
-use crate::wire::{Datagrams, Question, Target};
+use crate::wire::{self, Question, Target, TunnelOptions};
 
 /// The pauses before a stream is begun again, and before QUIC is tried again.
 const STREAM_PAUSES: (u64, u64) = (SECOND, 30 * SECOND);
 const QUIC_PAUSE: u64 = 60 * SECOND;
+/// A longer secret is none.
+const LONGEST_SECRET: usize = 64;
 /// Datagrams of one pass.
 const MOST_READ: usize = 64;
 
@@ -30,7 +32,7 @@ impl Daemon {
         &mut self,
         client: Token,
         target: Target,
-        wanted: Datagrams,
+        wanted: TunnelOptions,
     ) -> Result<Vec<u8>, String> {
         let Some((peer, _)) = self.grid.host(&target.host) else {
             return Err(format!("the grid has no host `{}`; there are {}", target.host, self.grid.names()));
@@ -127,13 +129,13 @@ impl Daemon {
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         match &mut own.side {
             // Told once is enough: each time would be four connections more.
-            Side::Near(_) if !own.secret.is_empty() => {}
+            Side::Near(_) if !own.secret.is_empty() || secret.is_empty() || secret.len() > LONGEST_SECRET => {}
             Side::Near(near) => {
                 near.stream_pause = STREAM_PAUSES.0;
                 near.quic_at = if port.is_some() { now } else { u64::MAX };
                 (own.secret, own.quic_port) = (secret, port);
                 if port.is_none() {
-                    self.tell_no_quic(tunnel, &lack);
+                    self.tell_no_quic(tunnel, wire::cut(&lack));
                 }
             }
             Side::Far(_) => {
@@ -145,6 +147,9 @@ impl Daemon {
 
     /// This end speaks QUIC there; or why not.
     pub(crate) fn offer_quic(&mut self, tunnel: Token) {
+        if !self.datagrams.tunnels.contains_key(&tunnel) {
+            return;
+        }
         let (port, lack) = match self.quic_port() {
             Ok(port) => (Some(port), String::new()),
             Err(lack) => (None, format!("{}: {lack}", self.own().name)),

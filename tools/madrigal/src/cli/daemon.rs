@@ -70,8 +70,8 @@ pub(crate) struct Connect {
 }
 
 const FORWARD_HELP: &str = "With --udp each datagram that comes at the local port goes to that of the other host, and answers come back to who sent it. Where UDP
-goes between both hosts, and both have certificates, they go by QUIC: of a thousand datagrams that the line loses so many stay lost as
---tolerance says, the others are sent again. Else they go by a stream, which loses none. `madrigal status` says which it is.
+goes between both hosts, and both have certificates, they go by QUIC: of all bytes the line may lose as many as --tolerance says, and what
+it loses beyond that is sent again. Else they go by a stream, which loses none. `madrigal status` says which it is.
 
 Examples:
   madrigal forward 6379 b1:6379
@@ -85,7 +85,7 @@ pub(crate) struct Forward {
     /// Datagrams of UDP, and not connections of TCP
     #[arg(long)]
     pub(crate) udp: bool,
-    /// How many datagrams may be lost, in percent: 0 to 100
+    /// How much of all may be lost, in percent: 0 to 100
     #[arg(long, value_name = "PERCENT", requires = "udp", default_value = "100", value_parser = permille)]
     pub(crate) tolerance: u32,
     /// Drop datagrams that wait for longer
