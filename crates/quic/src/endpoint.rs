@@ -15,7 +15,7 @@ use noq_proto::{
 
 use crate::Carrier;
 use crate::pace::Pace;
-use crate::rate::{self, Waiting};
+use crate::rate::{self, Shared};
 
 /// Datagrams that wait for congestion control: about a pacing interval's.
 const QUEUE: usize = 16 << 10;
@@ -29,6 +29,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// What QUIC adds to a datagram: a short header, a frame's, and the tag of the cipher.
 const HEADERS: u64 = 32;
+/// No packet is longer.
+const PACKET: u64 = 1500;
 /// With so many connections under way whoever begins another one has to show first that it is where it says.
 const MANY: usize = 32;
 /// No more connections are accepted.
@@ -97,8 +99,13 @@ pub struct Connection {
     /// The control stream, once there is one.
     control: Option<StreamId>,
     pace: Pace,
-    /// Something waits for its time.
-    waiting: Waiting,
+    shared: Shared,
+    /// Nothing but datagrams is to be sent: noq-proto sends those first, and what is lost of the control stream would never go again.
+    quiet: bool,
+    /// A datagram waits for that.
+    again: bool,
+    /// Bytes of datagrams that are not sent yet.
+    handed: u64,
 }
 
 /// One end of all connections over a socket. Times are nanoseconds of any one clock.
@@ -138,11 +145,11 @@ impl Endpoint {
 
     /// Begins a connection. Names are not looked at: ask the certificates of [`Event::Connected`].
     pub fn connect(&mut self, now: u64, to: SocketAddr) -> Result<Key, ConnectError> {
-        let (mut client, waiting) = (self.client.clone(), Waiting::default());
-        client.transport_config(transport(waiting.clone()));
+        let (mut client, shared) = (self.client.clone(), Shared::default());
+        client.transport_config(transport(shared.clone()));
         let begun = self.quic.connect(self.at(now), client, to, "0.0.0.0");
         let (handle, quic) = begun.map_err(|error| ConnectError::To { to, why: error.to_string() })?;
-        Ok(self.insert(handle, Connection::new(quic, true, waiting)))
+        Ok(self.insert(handle, Connection::new(quic, true, shared)))
     }
 
     /// A connection, while there is one.
@@ -189,10 +196,10 @@ impl Endpoint {
                     }
                     return;
                 }
-                let (mut server, waiting) = (self.server.clone(), Waiting::default());
-                server.transport_config(transport(waiting.clone()));
+                let (mut server, shared) = (self.server.clone(), Shared::default());
+                server.transport_config(transport(shared.clone()));
                 match self.quic.accept(incoming, now, &mut answer, Some(Arc::new(server))) {
-                    Ok((handle, quic)) => _ = self.insert(handle, Connection::new(quic, false, waiting)),
+                    Ok((handle, quic)) => _ = self.insert(handle, Connection::new(quic, false, shared)),
                     Err(error) => {
                         if let Some(transmit) = error.response {
                             self.answer(&transmit, answer);
@@ -213,7 +220,7 @@ impl Endpoint {
         let (now, last) = (self.at(now), self.turn);
         let mut key = self.next_key(last)?;
         for _ in 0..self.connections.len() {
-            let sent = self.connections.get_mut(&key).and_then(|one| one.quic.poll_transmit(now, SEGMENTS, out));
+            let sent = self.connections.get_mut(&key).and_then(|one| one.transmit(now, out));
             self.settle(key);
             self.turn = Some(key);
             if let Some(transmit) = sent {
@@ -299,8 +306,16 @@ impl Endpoint {
 }
 
 impl Connection {
-    fn new(quic: noq_proto::Connection, dialled: bool, waiting: Waiting) -> Self {
-        Self { quic, dialled, control: None, pace: Pace::new(), waiting }
+    fn new(quic: noq_proto::Connection, dialled: bool, shared: Shared) -> Self {
+        Self { quic, dialled, control: None, pace: Pace::new(), shared, quiet: true, again: false, handed: 0 }
+    }
+
+    fn transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<noq_proto::Transmit> {
+        let sent = self.quic.poll_transmit(now, SEGMENTS, out);
+        // Where there is no room, something else may wait for it.
+        self.quiet = sent.is_none() && self.shared.room() >= PACKET;
+        self.handed = (QUEUE - self.quic.datagrams().send_buffer_space().min(QUEUE)) as u64;
+        sent
     }
 
     /// The other end's certificates, its own first.
@@ -330,23 +345,27 @@ impl Carrier for Connection {
         let metrics = self.quic.congestion_state(PathId::ZERO).map(|state| state.metrics());
         let bits = metrics.and_then(|metrics| metrics.bandwidth_estimate);
         self.pace.go_on(now, bits.unwrap_or(0) / 8);
-        self.waiting.set(false);
+        self.shared.set_waits(false);
+        self.again = false;
     }
 
     fn ready_at(&self) -> u64 {
-        self.pace.ready_at()
+        if self.again { 0 } else { self.pace.ready_at() }
     }
 
     fn send(&mut self, datagram: Vec<u8>) -> Result<(), Vec<u8>> {
         let len = datagram.len() as u64 + HEADERS;
-        if !self.pace.may_send(len) {
-            self.waiting.set(true);
+        let has_room = self.shared.room() >= self.handed + len;
+        if !(self.quiet && has_room && self.pace.may_send(len)) {
+            self.shared.set_waits(true);
+            self.again |= !self.quiet;
             return Err(datagram);
         }
         match self.quic.datagrams().send(Bytes::from(datagram), false) {
             Err(SendDatagramError::Blocked(back)) => Err(Vec::from(back)),
             _ => {
                 self.pace.sent(len);
+                self.handed += len;
                 Ok(())
             }
         }
@@ -384,9 +403,9 @@ fn outgoing(transmit: &noq_proto::Transmit) -> Outgoing {
     Outgoing { to: transmit.destination, from: transmit.src_ip, segment: transmit.segment_size }
 }
 
-fn transport(waiting: Waiting) -> Arc<TransportConfig> {
+fn transport(shared: Shared) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
-    transport.congestion_controller_factory(Arc::new(rate::Config(waiting)));
+    transport.congestion_controller_factory(Arc::new(rate::Config(shared)));
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1)).max_concurrent_uni_streams(VarInt::from_u32(0));
     transport.stream_receive_window(VarInt::from_u32(1 << 20)).receive_window(VarInt::from_u32(1 << 20));
     transport.datagram_send_buffer_size(QUEUE).datagram_receive_buffer_size(Some(UNREAD));

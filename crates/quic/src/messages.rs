@@ -11,7 +11,7 @@ use crate::Carrier;
 const VERSION: u8 = 1;
 /// Bytes of a class in the greeting.
 const CLASS: usize = 20;
-/// Bytes of the control stream that are made before the connection takes them.
+/// No more is added to the control stream while so many bytes of it wait.
 const AHEAD: usize = 64 << 10;
 
 /// Why messages cannot go on.
@@ -132,9 +132,11 @@ impl Messages {
             }
         }
         self.ready_at = carrier.ready_at();
-        // The receiver's first: somebody waits for what it asks for.
-        receiver.control(AHEAD.saturating_sub(self.unsent.len()), &mut self.unsent);
-        sender.control(AHEAD.saturating_sub(self.unsent.len()), &mut self.unsent);
+        if self.unsent.len() < AHEAD {
+            // The receiver's first: somebody waits for what it asks for. All that there is of each: no frame is in the middle of another one.
+            receiver.control(usize::MAX, &mut self.unsent);
+            sender.control(usize::MAX, &mut self.unsent);
+        }
         let taken = carrier.write(&self.unsent);
         self.unsent.drain(..taken);
         Ok(())
@@ -177,8 +179,9 @@ mod tests {
         came: VecDeque<Vec<u8>>,
         out: Vec<u8>,
         unread: Vec<u8>,
-        /// Datagrams that it takes.
+        /// Datagrams that it takes, and bytes.
         room: usize,
+        takes: usize,
     }
 
     impl Carrier for Line {
@@ -206,7 +209,7 @@ mod tests {
         }
 
         fn write(&mut self, bytes: &[u8]) -> usize {
-            let count = bytes.len().min(7);
+            let count = bytes.len().min(self.takes);
             self.out.extend(&bytes[..count]);
             count
         }
@@ -224,7 +227,7 @@ mod tests {
     fn classes_are_the_dialling_ends_and_nothing_is_lost_for_want_of_room() {
         let classes = [Class { tolerance: 70, window: 1 << 33, granularity: 188, must: 12 }; 3];
         let (mut one, mut other) = (Messages::dial(&classes, 0, 1 << 20), Messages::accept(0, 1 << 20));
-        let (mut here, mut there) = (Line::default(), Line::default());
+        let (mut here, mut there) = (Line { takes: 7, ..Line::default() }, Line { takes: 7, ..Line::default() });
         assert!(one.is_ready() && !other.is_ready());
         assert_eq!(other.send(0, Message { bytes: vec![1], deadline: None }), Err(Refused::Class(0)));
         assert_eq!(one.send(2, Message { bytes: vec![7; 5000], deadline: None }), Ok(0));
@@ -245,6 +248,43 @@ mod tests {
         assert_eq!((settled.class, settled.message, settled.lost), (2, 0, Some(vec![])));
         let (sender, _) = other.ends.as_ref().unwrap();
         assert_eq!(format!("{sender:?}").matches("must: 12").count(), 3);
+    }
+
+    /// Both halves of an end have much to say, and the connection takes little: no frame gets into the middle of another one.
+    #[test]
+    fn frames_stay_whole_where_many_wait() {
+        let (mut one, mut other) = (Messages::dial(&[Class::default()], 0, 1 << 20), Messages::accept(0, 1 << 20));
+        let (mut here, mut there) = (Line { takes: 1 << 20, ..Line::default() }, Line::default());
+        there.room = usize::MAX;
+        one.pump(0, &mut here).unwrap();
+        there.unread.append(&mut here.out);
+        other.pump(0, &mut there).unwrap();
+        here.takes = 0;
+        let mut answers = |one: &mut Messages, here: &mut Line, now: u64| {
+            for _ in 0..3000 {
+                assert!(other.send(0, Message { bytes: vec![1], deadline: None }).is_ok());
+            }
+            other.pump(now, &mut there).unwrap();
+            here.came.append(&mut there.sent);
+            one.pump(now, here).unwrap();
+        };
+        answers(&mut one, &mut here, 1);
+        // They are too late before they can be sent.
+        for _ in 0..2000 {
+            assert!(one.send(0, Message { bytes: vec![1], deadline: Some(2) }).is_ok());
+        }
+        one.pump(3, &mut here).unwrap();
+        here.takes = 1000;
+        answers(&mut one, &mut here, 4);
+        for now in 5..400 {
+            one.pump(now, &mut here).unwrap();
+            there.unread.append(&mut here.out);
+            other.pump(now, &mut there).unwrap();
+        }
+        assert!(one.unsent.is_empty());
+        let all = std::iter::from_fn(|| other.settled()).filter(|settled| settled.lost == Some(Vec::new())).count();
+        let failed = std::iter::from_fn(|| other.take()).filter(|message| message.lost.is_none()).count();
+        assert_eq!((all, failed), (6000, 2000));
     }
 
     #[test]

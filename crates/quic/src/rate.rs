@@ -8,14 +8,17 @@
 //! ```
 //! * The rate is the largest at which bytes were delivered in the last ten round trips; the window is one and a half times what that carries in
 //!   the shortest round trip, so that queues hold no more than half of that. Where none was seen that short for ten seconds, the window is
-//!   small for a moment, and it is measured anew.
+//!   half for a moment, and it is measured anew.
+//! * Acknowledgements that come in heaps, of hosts that are busy now and then, say nothing of the line: the window has room for a heap.
 //! * What is lost while no queue grows is lost by the line: that many more bytes are sent, so that the line is full and what is lost is not
 //!   taken for a smaller rate. While a queue grows nothing is added.
+//! * What is lost beyond that while a queue is there, the queue has lost: others share it. Then no more than seven tenths of what was on its way
+//!   may be, and a packet more each round, as TCP does it (RFC 9438).
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
@@ -32,36 +35,58 @@ const DOWN: usize = 1;
 /// How long the shortest round trip is believed, and for how long the window is small then.
 const SHORTEST_FOR: Duration = Duration::from_secs(10);
 const SMALL_FOR: Duration = Duration::from_millis(200);
+/// The window then, of what the line carries in a round trip: what queues hold beyond it goes out.
+const SMALL: f64 = 0.5;
 /// Packets of the window at the beginning, and at least.
 const INITIAL: u64 = 32;
 const LEAST: u64 = 4;
-/// A round trip so much above the shortest shows a queue.
-const QUEUED: f64 = 1.25;
+/// A round whose shortest round trip is so much above the shortest of all shows a queue. (Long ones are of busy hosts, too.)
+const QUEUED: f64 = 1.0625;
 /// More packets are never on their way; of a few (probes of the MTU that were lost) nobody tells what became.
 const MOST: usize = 1 << 17;
+const FORGOTTEN: Duration = Duration::from_secs(10);
 /// Bytes a second that no line carries.
 const UNPACED: u64 = 1 << 40;
+/// What a full queue leaves of the bytes on their way.
+const BACK: f64 = 0.7;
+/// A heap of acknowledgements is of no longer a time, in seconds, and so much of it is forgotten each round.
+const LONGEST_HEAP: f64 = 0.1;
+const HEAP_FADES: f64 = 1.0 / 16.0;
+/// Where so many rounds lose something it is the line, queue or not.
+const MOSTLY: f64 = 0.75;
 /// More is never taken for the line's own loss.
 const MOST_LOSS: f64 = 0.3;
 
-/// Whether a datagram of a connection waits for its time ([`crate::pace`]), of which noq-proto does not know.
+/// What a connection and its congestion control tell each other, of which noq-proto does not know.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Waiting(Arc<AtomicBool>);
+pub(crate) struct Shared(Arc<Told>);
 
-impl Waiting {
-    pub(crate) fn set(&self, waits: bool) {
-        // Both ends are in one thread.
-        self.0.store(waits, Ordering::Relaxed);
+// Both ends are in one thread.
+#[derive(Default, Debug)]
+struct Told {
+    waits: AtomicBool,
+    room: AtomicU64,
+}
+
+impl Shared {
+    /// Whether a datagram waits for its time ([`crate::pace`]), or for room.
+    pub(crate) fn set_waits(&self, waits: bool) {
+        self.0.waits.store(waits, Ordering::Relaxed);
     }
 
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    fn waits(&self) -> bool {
+        self.0.waits.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may be sent now.
+    pub(crate) fn room(&self) -> u64 {
+        self.0.room.load(Ordering::Relaxed)
     }
 }
 
 /// Makes that of a connection.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Config(pub(crate) Waiting);
+pub(crate) struct Config(pub(crate) Shared);
 
 impl ControllerFactory for Config {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
@@ -83,16 +108,18 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at: Instant,
+    bytes: u64,
     delivered: u64,
     delivered_at: Instant,
 }
 
 #[derive(Clone, Debug)]
 struct Rate {
-    waiting: Waiting,
+    shared: Shared,
     mtu: u64,
     phase: Phase,
     flight: BTreeMap<u64, Sent>,
+    in_flight: u64,
     /// Bytes that arrived, and when the last ones did.
     delivered: u64,
     delivered_at: Instant,
@@ -108,19 +135,28 @@ struct Rate {
     shortest_at: Instant,
     /// Of late.
     smoothed: Duration,
-    /// Of this round: packets that came and that were lost; and the share that the line loses.
+    /// Of this round: the shortest round trip; packets that came and that were lost; and the share that the line loses.
+    least: Duration,
     came: u64,
     lost: u64,
     loss: f64,
+    /// The share of rounds that lost something.
+    lossy: f64,
+    /// Bytes acknowledged since then, as long as they are more than the rate's; and by how much they were more, of late.
+    heap: (Instant, u64),
+    heaped: f64,
+    /// Bytes on their way that a queue has room for, as its losses showed.
+    cap: f64,
 }
 
 impl Rate {
-    fn new(now: Instant, mtu: u16, waiting: Waiting) -> Self {
-        Self {
-            waiting,
+    fn new(now: Instant, mtu: u16, shared: Shared) -> Self {
+        let rate = Self {
+            shared,
             mtu: mtu.into(),
             phase: Phase::Startup,
             flight: BTreeMap::new(),
+            in_flight: 0,
             delivered: 0,
             delivered_at: now,
             round: 0,
@@ -131,10 +167,22 @@ impl Rate {
             shortest: Duration::MAX,
             shortest_at: now,
             smoothed: Duration::ZERO,
+            least: Duration::MAX,
             came: 0,
             lost: 0,
             loss: 0.0,
-        }
+            lossy: 0.0,
+            heap: (now, 0),
+            heaped: 0.0,
+            cap: f64::INFINITY,
+        };
+        rate.tell();
+        rate
+    }
+
+    /// Tells the connection what may be sent now.
+    fn tell(&self) {
+        self.shared.0.room.store(self.window().saturating_sub(self.in_flight), Ordering::Relaxed);
     }
 
     /// Bytes a second that arrive; 0: not known.
@@ -161,6 +209,13 @@ impl Rate {
         }
     }
 
+    /// A packet is on its way no more.
+    fn land(&mut self, number: u64) -> Option<Sent> {
+        let packet = self.flight.remove(&number)?;
+        self.in_flight -= packet.bytes;
+        Some(packet)
+    }
+
     fn note_rate(&mut self, rate: f64) {
         while self.rates.back().is_some_and(|(_, last)| *last <= rate) {
             self.rates.pop_back();
@@ -171,18 +226,33 @@ impl Rate {
         }
     }
 
+    /// So many bytes were acknowledged.
+    fn note_heap(&mut self, now: Instant, bytes: u64) {
+        let rate = self.rate();
+        let of_the_rate = |since: Instant| rate * now.saturating_duration_since(since).as_secs_f64();
+        if self.heap.1 as f64 <= of_the_rate(self.heap.0) {
+            self.heap = (now, 0);
+        }
+        self.heap.1 += bytes;
+        let more = (self.heap.1 as f64 - of_the_rate(self.heap.0)).min(rate * LONGEST_HEAP);
+        self.heaped = self.heaped.max(more);
+    }
+
     /// A round is over; `idle`: the program had no more to send.
     fn end_round(&mut self, idle: bool) {
         self.round += 1;
+        self.heaped -= self.heaped * HEAP_FADES;
         let all = self.came + self.lost;
         if all >= 10 {
             let share = (self.lost as f64 / all as f64).min(MOST_LOSS);
-            let is_queued = self.smoothed.as_secs_f64() > QUEUED * self.shortest.as_secs_f64();
-            // What a queue loses says nothing of the line; what it loses less than was thought does.
-            if !is_queued || share < self.loss {
+            let is_queued = self.least.as_secs_f64() > QUEUED * self.shortest.as_secs_f64();
+            self.lossy += (f64::from(u8::from(self.lost > 0)) - self.lossy) / 16.0;
+            // What a queue loses says nothing of the line, but that comes now and then; what is lost less than was thought says much.
+            if !is_queued || share < self.loss || self.lossy > MOSTLY {
                 self.loss += (share - self.loss) / 8.0;
             }
-            (self.came, self.lost) = (0, 0);
+            self.heed_queue(is_queued && !idle, all as f64);
+            (self.came, self.lost, self.least) = (0, 0, Duration::MAX);
         }
         // How fast a program sends says nothing of how fast it might.
         if self.phase == Phase::Startup && !idle {
@@ -194,6 +264,16 @@ impl Rate {
             if self.since >= 3 {
                 self.phase = Phase::Drain;
             }
+        }
+    }
+
+    /// What was lost of a round's packets beyond what the line loses, and beyond chance, a queue has lost.
+    fn heed_queue(&mut self, is_queued: bool, all: f64) {
+        let chance = 4.0 * (all * self.loss * (1.0 - self.loss)).sqrt() + 1.0;
+        if is_queued && self.lost as f64 > all * self.loss + chance {
+            self.cap = (BACK * self.in_flight as f64).max(SMALL * self.on_its_way());
+        } else {
+            self.cap += self.mtu as f64;
         }
     }
 
@@ -229,29 +309,37 @@ impl Rate {
 }
 
 impl Controller for Rate {
-    fn on_packet_sent(&mut self, now: Instant, _bytes: u16, number: u64) {
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, number: u64) {
         if self.flight.is_empty() {
             // Nothing was under way: what comes next is not late.
             self.delivered_at = now;
         }
-        if self.flight.len() >= MOST {
-            self.flight.pop_first();
+        let is_old = |first: &Sent| self.flight.len() >= MOST || now > first.at + FORGOTTEN;
+        if let Some(number) =
+            self.flight.first_key_value().filter(|(_, first)| is_old(first)).map(|(number, _)| *number)
+        {
+            self.land(number);
         }
-        self.flight.insert(number, Sent { at: now, delivered: self.delivered, delivered_at: self.delivered_at });
+        let (bytes, delivered, delivered_at) = (bytes.into(), self.delivered, self.delivered_at);
+        self.flight.insert(number, Sent { at: now, bytes, delivered, delivered_at });
+        self.in_flight += bytes;
+        self.tell();
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64, idle: bool, rtt: &RttEstimator) {
-        let idle = idle && !self.waiting.is_set();
+        let idle = idle && !self.shared.waits();
         self.delivered += bytes;
         self.delivered_at = now;
         self.came += 1;
+        self.note_heap(now, bytes);
         self.smoothed = rtt.get();
         let took = now.saturating_duration_since(sent);
         self.shortest = self.shortest.min(took);
+        self.least = self.least.min(took);
         if took <= self.shortest + self.shortest / 16 {
             self.shortest_at = now;
         }
-        let Some(packet) = self.flight.remove(&number) else { return };
+        let Some(packet) = self.land(number) else { return };
         if packet.delivered >= self.round_ends {
             self.round_ends = self.delivered;
             self.end_round(idle);
@@ -270,6 +358,7 @@ impl Controller for Rate {
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, _idle: bool, _largest: Option<u64>) {
         self.go_on(now, in_flight);
+        self.tell();
     }
 
     fn on_congestion_event(&mut self, _: Instant, _: Instant, persistent: bool, _ecn: bool, _lost: u64, _number: u64) {
@@ -278,25 +367,30 @@ impl Controller for Rate {
             self.rates.clear();
             (self.phase, self.grew_to, self.since) = (Phase::Startup, 0.0, 0);
         }
+        self.tell();
     }
 
     fn on_packet_lost(&mut self, _lost: u16, number: u64, _now: Instant) {
         self.lost += 1;
-        self.flight.remove(&number);
+        self.land(number);
+        self.tell();
     }
 
     fn on_mtu_update(&mut self, mtu: u16) {
         self.mtu = mtu.into();
+        self.tell();
     }
 
     fn window(&self) -> u64 {
-        if matches!(self.phase, Phase::Shortest(_)) {
-            return LEAST * self.mtu;
-        }
-        let gain = if self.phase == Phase::Startup { STARTUP } else { 1.5 };
-        let gained = gain * self.on_its_way() * self.for_each();
+        let gain = match self.phase {
+            Phase::Startup => STARTUP,
+            Phase::Shortest(_) => SMALL,
+            Phase::Drain | Phase::Probe(..) => 1.5,
+        };
+        let heaped = if self.phase == Phase::Startup { 0.0 } else { self.heaped };
+        let gained = gain * self.on_its_way() * self.for_each() + heaped;
         let least = if self.phase == Phase::Startup { INITIAL } else { LEAST };
-        (gained as u64).max(least * self.mtu) + 3 * self.mtu
+        (gained.min(self.cap) as u64).max(least * self.mtu) + 3 * self.mtu
     }
 
     fn metrics(&self) -> ControllerMetrics {
@@ -329,7 +423,7 @@ mod tests {
 
     #[test]
     fn what_nobody_tells_of_is_forgotten() {
-        let mut rate = Rate::new(Instant::now(), 1200, Waiting::default());
+        let mut rate = Rate::new(Instant::now(), 1200, Shared::default());
         let begin = Instant::now();
         for number in 0..MOST as u64 + 1000 {
             rate.on_packet_sent(begin, 1200, number);
@@ -340,7 +434,7 @@ mod tests {
     #[test]
     fn a_program_that_sends_little_is_not_held_to_it() {
         let begin = Instant::now();
-        let mut rate = Rate::new(begin, 1200, Waiting::default());
+        let mut rate = Rate::new(begin, 1200, Shared::default());
         rate.shortest = Duration::from_millis(20);
         rate.note_rate(1e5);
         (0..20).for_each(|_| rate.end_round(true));
@@ -353,7 +447,7 @@ mod tests {
     #[test]
     fn a_line_is_another_one_where_nothing_came_through_for_long() {
         let begin = Instant::now();
-        let mut rate = Rate::new(begin, 1200, Waiting::default());
+        let mut rate = Rate::new(begin, 1200, Shared::default());
         let initial = rate.window();
         rate.phase = Phase::Probe(3, begin);
         (rate.round, rate.shortest) = (5, Duration::from_millis(10));

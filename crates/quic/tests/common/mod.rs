@@ -1,5 +1,7 @@
 //! Two ends with a line between them, in a time of their own.
 
+mod cubic;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +10,8 @@ use madrigal_adapters::vrp::Class;
 use madrigal_identity::{Authority, Credentials, DAY, Name, Validity};
 use madrigal_quic::{Endpoint, Event, Key, Messages};
 use madrigal_seeds::Random;
+
+use cubic::Cubic;
 
 const MS: u64 = 1_000_000;
 const STEP: u64 = MS / 5;
@@ -37,16 +41,20 @@ struct Way {
 }
 
 impl Way {
-    fn carry(&mut self, now: u64, line: &Line, random: &mut Random, datagram: &[u8]) {
+    /// A packet of so many bytes takes the line: when it comes out, if it does.
+    fn pass(&mut self, now: u64, line: &Line, random: &mut Random, bytes: u64) -> Option<u64> {
         let time_of = |bytes: u64| bytes * 8 * 1000 / line.mbit;
         let begin = self.free.max(now);
         if begin - now > time_of(line.queue) {
-            return;
+            return None;
         }
-        self.free = begin + time_of(datagram.len() as u64 + HEADERS);
-        if random.below(1000) >= line.loss {
-            self.flight.push_back((self.free + line.delay, datagram.to_vec()));
-        }
+        self.free = begin + time_of(bytes);
+        (random.below(1000) >= line.loss).then_some(self.free + line.delay)
+    }
+
+    fn carry(&mut self, now: u64, line: &Line, random: &mut Random, datagram: &[u8]) {
+        let out = self.pass(now, line, random, datagram.len() as u64 + HEADERS);
+        self.flight.extend(out.map(|at| (at, datagram.to_vec())));
     }
 
     fn due(&mut self, now: u64) -> Option<Vec<u8>> {
@@ -69,6 +77,8 @@ pub(crate) struct Pair {
     pub(crate) now: u64,
     pub(crate) ends: [End; 2],
     ways: [Way; 2],
+    /// TCP beside it, to the second end.
+    beside: Option<Cubic>,
     folder: PathBuf,
 }
 
@@ -92,7 +102,8 @@ impl Pair {
             End { endpoint, key: None, messages, address: SocketAddr::from(([127, 0, 0, 1], port)) }
         };
         let ends = [end("a1", 1, Messages::dial(classes, 0, 4 << 20)), end("b1", 2, Messages::accept(0, 4 << 20))];
-        let mut pair = Self { line, random: Random::new(7), now: 0, ends, ways: Default::default(), folder };
+        let mut pair =
+            Self { line, random: Random::new(7), now: 0, ends, ways: Default::default(), beside: None, folder };
         let to = pair.ends[1].address;
         pair.ends[0].endpoint.connect(0, to).unwrap();
         while pair.ends.iter().any(|end| end.key.is_none() || !end.messages.is_ready()) {
@@ -107,10 +118,24 @@ impl Pair {
         self.ways[0].carried
     }
 
+    /// From now on a flow of TCP shares the line.
+    pub(crate) fn share(&mut self) {
+        self.beside = Some(Cubic::new(self.now));
+    }
+
+    /// Bytes that the line carried of it.
+    pub(crate) fn carried_beside(&self) -> u64 {
+        self.beside.as_ref().map_or(0, |beside| beside.delivered * cubic::PACKET)
+    }
+
     /// A moment passes.
     pub(crate) fn step(&mut self) {
         self.now += STEP;
         let now = self.now;
+        if let Some(beside) = &mut self.beside {
+            let back = self.line.delay;
+            beside.step(now, || Some(self.ways[0].pass(now, &self.line, &mut self.random, cubic::PACKET)? + back));
+        }
         for n in 0..2 {
             let from = self.ends[1 - n].address;
             while let Some(datagram) = self.ways[1 - n].due(now) {
