@@ -127,7 +127,7 @@ def _conclude(results: list[Result]) -> int:
 
 
 def _show(mutants: list[Mutant], check: bool) -> int:
-    stale = {mutant.name: why for mutant in mutants if (why := mutant.stale(ROOT))}
+    stale = {mutant.name: why for mutant in mutants if (why := mutant.stale(ROOT) or _senseless(mutant))}
     for mutant in mutants:
         if not check:
             print(f"{mutant.name:<28} {mutant.file}\n    {mutant.why}\n    {'; '.join(mutant.trials)}")
@@ -135,6 +135,12 @@ def _show(mutants: list[Mutant], check: bool) -> int:
             print(f"{mutant.name:<28} {stale[mutant.name]}")
     print(f"{len(mutants)} faults, {len(stale)} stale")
     return 2 if stale else 0
+
+
+def _senseless(mutant: Mutant) -> str | None:
+    """Which of its tests nobody can run, if any."""
+    wrong = [trial for trial in mutant.trials if not Bench.makes_sense(trial)]
+    return f"no such test: {', '.join(wrong)}" if wrong else None
 
 
 def _tell(text: str) -> None:

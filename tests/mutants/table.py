@@ -41,7 +41,7 @@ MUTANTS = [
         "            self.inn.wake.last.store(1, Ordering::SeqCst);\n",
         "            self.call_off_last();\n",
         "a thread that sleeps in a receive sleeps on through a seal of its own side, until a byte of the program's comes",
-        ("model madrigal-syswrap who_sleeps_through_a_seal",
+        ("model madrigal-syswrap who_sleeps_through_a_seal 20",
          "semantics urgent::receive_that_waits_beside_another_sender_passes_over_it default"),
     ),
     Mutant(

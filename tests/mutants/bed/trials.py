@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -67,6 +68,16 @@ class Bench:
         """Builds what a test needs, and runs it."""
         kind, *words = name.split()
         return getattr(self, "_" + kind)(*words)
+
+    @classmethod
+    def makes_sense(cls, name: str) -> bool:
+        """Whether a test is of a kind that there is, with as many words as that takes."""
+        kind, *words = name.split()
+        try:
+            inspect.signature(getattr(cls, "_" + kind)).bind(None, *words)
+        except (AttributeError, TypeError):
+            return False
+        return True
 
     # --- kinds --------------------------------------------------------------------------------------------------------------------
 
