@@ -29,6 +29,7 @@ use crate::descriptor::Descriptor;
 use crate::grid::{Grid, Host};
 use crate::link::Link;
 use crate::link::handshakes::HandshakeLimiter;
+use crate::link::own_addresses::OwnAddresses;
 use crate::link::peer::{Dial, Peer};
 use crate::link::punch::Punch;
 use crate::link::trial::Trial;
@@ -44,6 +45,7 @@ use crate::socket;
 use crate::start::{self, StartError};
 use crate::streams::batch::Batch;
 use crate::streams::call::Call;
+use crate::streams::cap::Caps;
 use crate::streams::egress::Egress;
 use crate::streams::migration::Migration;
 use crate::streams::pipe::{PIPE_READ, Pipe};
@@ -91,6 +93,8 @@ pub struct Daemon {
     /// The text of the hosts file.
     pub(crate) hosts_written: String,
     pub(crate) pipes: HashMap<Token, Pipe>,
+    /// What rules allow streams to carry.
+    pub(crate) caps: Caps,
     /// The pipes whose streams end here and can be resumed, by the streams' ids.
     pub(crate) resumable_pipes: HashMap<String, Token>,
     /// The pipes whose streams migrate.
@@ -103,6 +107,7 @@ pub struct Daemon {
     pub(crate) handshakes: HandshakeLimiter,
     /// The sources of this daemon's connections to itself, by an address that other hosts have, too.
     pub(crate) self_connections: BTreeSet<(IpAddr, u16)>,
+    pub(crate) own_addresses: OwnAddresses,
     /// When the links are measured.
     pub(crate) next_measurement: u64,
     /// Commands that got SIGTERM, and are not reaped yet.
@@ -134,8 +139,7 @@ impl Daemon {
         credentials: Result<Credentials, String>,
         runtime: Runtime,
     ) -> Result<Self, StartError> {
-        let unknown = || StartError::Host { host: host.to_owned(), known: grid.names() };
-        let own_index = grid.host(host).ok_or_else(unknown)?.0;
+        let own_index = start::own_index(&grid, host)?;
         // Before it listens: who has the port already may be this user's own.
         let (lock, _) = (runtime.claim()?, std::fs::remove_file(runtime.socket()));
         let ports = start::listen(&grid, own_index, credentials.as_ref().err())?;
@@ -169,6 +173,7 @@ impl Daemon {
             connections: Connections::default(),
             hosts_written: String::new(),
             pipes: HashMap::new(),
+            caps: Caps::default(),
             resumable_pipes: HashMap::new(),
             migrations: BTreeMap::new(),
             retained: 0,
@@ -177,6 +182,7 @@ impl Daemon {
             known_file,
             handshakes: HandshakeLimiter::default(),
             self_connections: BTreeSet::new(),
+            own_addresses: OwnAddresses::new(),
             next_measurement: now,
             children: Vec::new(),
             streams: HashMap::new(),
@@ -192,15 +198,16 @@ impl Daemon {
             runtime,
             _lock: lock,
         };
-        daemon.register(ports).map_err(|errno| StartError::System { errno })?;
-        daemon.tell_start(problem.as_deref());
+        daemon.begin(ports, problem.as_deref()).map_err(|errno| StartError::System { errno })?;
         Ok(daemon)
     }
 
-    /// What is wrong with its files is in the log, and programs are told of the hosts.
-    fn tell_start(&mut self, problem: Option<&str>) {
+    /// It listens, what is wrong with its files is in the log, and programs are told of the hosts.
+    fn begin(&mut self, ports: Vec<OwnedFd>, problem: Option<&str>) -> Result<(), Errno> {
+        self.register(ports)?;
         problem.iter().for_each(|problem| self.log_line(problem));
         self.write_hosts();
+        Ok(())
     }
 
     /// This host.
@@ -235,6 +242,7 @@ impl Daemon {
         self.descriptors.insert(token, Descriptor::Listener);
         // Before anybody is told that the daemon is up: who sends SIGHUP then does not end it.
         self.heed_hangups()?;
+        self.heed_addresses()?;
         self.add_ports(ports)
     }
 

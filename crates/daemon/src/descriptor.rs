@@ -39,6 +39,8 @@ pub(crate) enum Descriptor {
     FarSocket(Token),
     /// A socket of QUIC.
     Quic,
+    /// Where the kernel tells of changes of addresses.
+    OwnAddresses,
     /// Readable when SIGHUP has come.
     Hangups,
 }

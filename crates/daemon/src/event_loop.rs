@@ -68,6 +68,7 @@ impl Daemon {
             Some(Descriptor::TunnelStream(tunnel)) => self.handle_tunnel_stream(tunnel),
             Some(Descriptor::FarSocket(tunnel)) => self.read_far(tunnel, token),
             Some(Descriptor::Quic) => self.read_quic(token),
+            Some(Descriptor::OwnAddresses) => self.handle_address_changes(),
             Some(Descriptor::Hangups) => self.handle_hangups(),
             // It was closed earlier in this pass.
             None => {}
@@ -97,6 +98,8 @@ impl Daemon {
             self.known_file.due,
             self.notifier.next(),
             self.source.due,
+            self.caps.deadline(),
+            self.own_addresses.due,
         ];
         links
             .chain(dials)
@@ -139,8 +142,10 @@ impl Daemon {
         let due: Vec<Token> =
             self.datagrams.tunnels.iter().filter(|(_, t)| t.deadline() <= now).map(|(t, _)| *t).collect();
         due.into_iter().for_each(|token| self.tunnel_timer(token));
+        self.caps.due(now).into_iter().for_each(|pipe| self.pump(pipe));
         self.reload_after_hangups();
         self.resume_delayed_handshakes();
+        self.dial_after_changes();
         self.dial_all();
         self.reap_commands();
         self.measure();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
@@ -254,6 +255,23 @@ pub(crate) fn is_same_user(socket: &OwnedFd) -> bool {
 /// The process at the other end of a Unix socket; 0 where it is unknown.
 pub(crate) fn peer_pid(socket: &OwnedFd) -> u32 {
     sockopt::socket_peercred(socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// A socket at which the kernel tells of changes of this host's addresses and routes (rtnetlink(7)).
+pub(crate) fn changes_of_addresses() -> Result<OwnedFd, Errno> {
+    // RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
+    const GROUPS: u32 = 0x10 | 0x40 | 0x100 | 0x400;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, FLAGS, None)?;
+    rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
+    Ok(socket)
+}
+
+/// Whether an address is one of this host's.
+pub(crate) fn is_own_address(mut at: SocketAddr) -> bool {
+    at.set_port(0);
+    let bound = rustix::net::socket_with(family(at), SocketType::DGRAM, FLAGS, None)
+        .and_then(|socket| rustix::net::bind(&socket, &at));
+    bound != Err(Errno::ADDRNOTAVAIL)
 }
 
 /// The address at this end.

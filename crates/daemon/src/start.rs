@@ -59,6 +59,12 @@ pub enum StartError {
     },
 }
 
+/// The index of a host in the grid.
+pub(crate) fn own_index(grid: &Grid, host: &str) -> Result<usize, StartError> {
+    let unknown = || StartError::Host { host: host.to_owned(), known: grid.names() };
+    Ok(grid.host(host).ok_or_else(unknown)?.0)
+}
+
 /// Listens for other daemons at [`places`].
 pub(crate) fn listen(grid: &Grid, own_index: usize, lack: Option<&String>) -> Result<Vec<OwnedFd>, StartError> {
     places(grid, own_index, lack)?.into_iter().map(listen_at).collect()

@@ -45,6 +45,10 @@ impl Daemon {
             last: self.known_file.known.last(self.name(host)).map(str::to_owned),
             rules: rules.into_iter().map(|rule| rule.name).collect(),
             class: format!("{:?}", self.grid.class(host, port.unwrap_or(0))).to_lowercase(),
+            cap: port
+                .and_then(|port| self.grid.capped_by(host, port))
+                .and_then(|rule| self.grid.cap(rule))
+                .map(|cap| cap * 8),
             staying: self.staying(host),
         }
     }

@@ -94,6 +94,8 @@ impl Daemon {
         let now = self.now;
         self.peers.resize_with(self.grid.hosts.len(), || Peer::new(now));
         self.follow(&old);
+        let waiting = self.caps.follow(&self.grid);
+        self.runnable.extend(waiting);
         self.write_hosts();
         self.wake_calls();
         self.advertise_soon();

@@ -146,6 +146,9 @@ pub struct Explanation {
     /// What goes before its streams: `urgent`, `data` or `bulk`; without a port, that of ports that no rule is about.
     #[serde(default)]
     pub class: String,
+    /// The most bits a second, each way, that all streams of the rule about that port carry.
+    #[serde(default)]
+    pub cap: Option<u64>,
     /// Streams that stay on another way than the chosen one, and why.
     #[serde(default)]
     pub staying: Vec<String>,

@@ -20,6 +20,8 @@ pub struct Rule {
     pub congestion: Option<String>,
     /// What goes before the streams of connections, and what behind them.
     pub class: Option<Class>,
+    /// The most bytes a second that the streams of connections carry together, each way.
+    pub cap: Option<u64>,
     /// What links with those hosts are made of.
     pub stack: Option<Stack>,
 }

@@ -46,8 +46,20 @@ impl Grid {
         self.rules.iter().filter(holds).find_map(|rule| rule.class).unwrap_or(Class::Data)
     }
 
+    /// The rule that caps connections to a port of a host: the first one.
+    pub(crate) fn capped_by(&self, host: usize, port: u16) -> Option<&str> {
+        let is_port = |rule: &Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
+        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
+        self.rules.iter().filter(holds).find(|rule| rule.cap.is_some()).map(|rule| rule.rule.name.as_str())
+    }
+
+    /// The most bytes a second, each way, of the connections that a rule is about.
+    pub(crate) fn cap(&self, rule: &str) -> Option<u64> {
+        self.rules.iter().find(|own| own.rule.name == rule).and_then(|own| own.cap)
+    }
+
     pub(super) fn read_rule(&self, name: &str, table: &Table<'_>) -> Result<Rule, FileError> {
-        table.only(&["ports", "hosts", "prefer", "forbid", "connections", "stack", "congestion", "class"])?;
+        table.only(&["ports", "hosts", "prefer", "forbid", "connections", "stack", "congestion", "class", "cap"])?;
         check_name(name).map_err(|wrong| table.error(wrong))?;
         let list = |key: &str| table.get(key).map(|value| value.list()).unwrap_or_default();
         let host = |value: &Value<'_>| {
@@ -67,8 +79,12 @@ impl Grid {
         let congestion = table.get("congestion").map(|value| congestion(&value)).transpose()?;
         let is_of_links = connections.is_some() || stack.is_some() || congestion.is_some();
         let class = table.get("class").map(|value| class(&value)).transpose()?;
-        if rule.prefer.is_empty() && rule.forbid.is_empty() && !is_of_links && class.is_none() {
-            return Err(table.error("it says nothing: write prefer, forbid, class, connections, stack or congestion"));
+        let cap = table.get("cap").map(|value| cap(&value)).transpose()?;
+        let is_of_streams = class.is_some() || cap.is_some();
+        if rule.prefer.is_empty() && rule.forbid.is_empty() && !is_of_links && !is_of_streams {
+            return Err(
+                table.error("it says nothing: write prefer, forbid, class, cap, connections, stack or congestion")
+            );
         }
         for key in ["connections", "stack", "congestion"] {
             if let (Some(_), Some(ports)) = (table.get(key), table.get("ports")) {
@@ -85,6 +101,7 @@ impl Grid {
             connections,
             congestion,
             class,
+            cap,
             stack,
         })
     }
@@ -108,6 +125,20 @@ fn class(value: &Value<'_>) -> Result<Class, FileError> {
     }
 }
 
+/// Bits a second, as bytes.
+fn cap(value: &Value<'_>) -> Result<u64, FileError> {
+    let text = value.text()?;
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        Some(b'G') => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let rate = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    let fits = rate.filter(|rate| (8_000..=1_000_000_000_000).contains(rate));
+    fits.map(|rate| rate / 8).ok_or_else(|| value.error("must be bits a second, such as \"20M\", from 8k to 1000G"))
+}
+
 /// A name that the kernel may know (`tcp_available_congestion_control`).
 fn congestion(value: &Value<'_>) -> Result<String, FileError> {
     let name = value.text()?;
@@ -125,7 +156,7 @@ mod tests {
         let text = "[site.a]\nhosts = { a1 = '10.1.0.2', b1 = [] }\nrelay = 'a1'\nvia = 'ssh {host} madrigal link'\n\
             [rule.bulk]\nports = '873'\nhosts = ['b1']\nprefer = ['a1', 'direct']\n[rule.never]\nforbid = 'command'\n\
             [rule.one]\nhosts = ['b1']\nconnections = 1\n[rule.few]\nconnections = 4\n[rule.made]\nhosts = ['b1']\n\
-            stack = 'adoc/stripe(2)/tls/tcp'\n[rule.night]\nports = '873'\nclass = 'bulk'\n[rule.fair]\nhosts = ['b1']\ncongestion = 'cubic'\n";
+            stack = 'adoc/stripe(2)/tls/tcp'\n[rule.night]\nports = '873'\nclass = 'bulk'\ncap = '20M'\n[rule.fair]\nhosts = ['b1']\ncongestion = 'cubic'\n";
         let grid = Grid::read("grid.toml", text).unwrap();
         assert_eq!(grid.hosts[1].via.as_deref(), Some("ssh b1 madrigal link"));
         let never = || vec!["never".to_owned()];
@@ -135,6 +166,8 @@ mod tests {
         assert_eq!(grid.rules_for(1, Some(873))[0].prefer, ["a1", "direct"]);
         assert_eq!([0, 1].map(|host| grid.most_connections(host)), [Some(4), Some(1)]);
         assert_eq!([873, 22].map(|port| grid.class(1, port)), [Class::Bulk, Class::Data]);
+        assert_eq!([873, 22].map(|port| grid.capped_by(1, port)), [Some("night"), None]);
+        assert_eq!([grid.cap("night"), grid.cap("fair")], [Some(2_500_000), None]);
         assert_eq!([0, 1].map(|host| grid.congestion(host)), [None, Some("cubic")]);
         let stacks = [0, 1].map(|host| grid.stack(host).map(ToString::to_string));
         assert_eq!(stacks, [None, Some("adoc/stripe(2)/tls/tcp".to_owned())]);
@@ -165,6 +198,8 @@ mod tests {
                 "4: rule.x.stack: each connection of a link is enciphered for itself: write `stripe(N)/tls`",
             ),
             ("class = 'fast'", "4: rule.x.class: must be urgent, data or bulk"),
+            ("cap = '7k'", "4: rule.x.cap: must be bits a second, such as \"20M\", from 8k to 1000G"),
+            ("cap = 'M'", "4: rule.x.cap: must be bits a second, such as \"20M\", from 8k to 1000G"),
             ("congestion = 'BBR'", "4: rule.x.congestion: must be a congestion control, such as cubic or bbr"),
             ("congestion = ''", "4: rule.x.congestion: must be a congestion control, such as cubic or bbr"),
             (

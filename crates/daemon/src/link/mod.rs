@@ -7,7 +7,7 @@
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
-//!  punch(es)   both ends connect at once
+//!  punch(es)   both ends connect at once      own_addresses   those of this host change
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
@@ -31,6 +31,7 @@ pub(crate) mod handshakes;
 mod lanes;
 mod measure;
 pub(crate) mod measured;
+pub(crate) mod own_addresses;
 pub(crate) mod peer;
 pub(crate) mod punch;
 mod punches;

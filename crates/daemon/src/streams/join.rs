@@ -42,7 +42,11 @@ impl Daemon {
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &origin {
             self.resumable_pipes.insert(id.clone(), pipe);
         }
-        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, retained: 0, record: None });
+        let cap = origin.as_ref().and_then(|origin| match origin.role {
+            Role::Caller { host, port, .. } => self.grid.capped_by(host, port).map(str::to_owned),
+            Role::Target { .. } => None,
+        });
+        self.pipes.insert(pipe, Pipe { sides: [one, other], origin, retained: 0, cap, record: None });
         match (valid, lost) {
             (false, _) => self.abort_pipe(pipe, ResetCause::Ended),
             // The stream was reset before it had this owner.
@@ -68,6 +72,7 @@ impl Daemon {
         self.retained = self.retained.saturating_sub(pipe.retained);
         self.log_end(&pipe, broken.is_some());
         self.cancel_migration(token);
+        pipe.cap.iter().for_each(|rule| self.caps.forget(rule, token));
         if let Some(Origin { id, role: Role::Target { .. }, .. }) = &pipe.origin {
             self.resumable_pipes.remove(id);
         }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::local::libc_socket;
 use crate::poll::Token;
+use crate::streams::cap::Way;
 use crate::streams::origin::Origin;
 use crate::streams::record::Record;
 use crate::streams::stream::Stream;
@@ -70,6 +71,8 @@ pub(crate) struct Pipe {
     pub(crate) origin: Option<Origin>,
     /// Bytes that it retains.
     pub(crate) retained: usize,
+    /// The rule that caps what it carries.
+    pub(crate) cap: Option<String>,
     /// What the log says at its end.
     pub(crate) record: Option<Record>,
 }
@@ -88,7 +91,7 @@ impl Pipe {
             _ => return FastPath::Blocked,
         };
         match &to.end {
-            _ if !from.staged.is_empty() || from.error.is_some() => FastPath::Blocked,
+            _ if !from.staged.is_empty() || from.error.is_some() || self.cap.is_some() => FastPath::Blocked,
             End::Socket { .. } if from.resumable.is_some() => FastPath::Socket,
             End::Stream(to) if from.resumable.is_none() => FastPath::Stream(*to),
             _ => FastPath::Blocked,
@@ -156,6 +159,11 @@ impl Side {
         self.received = self.staged.len() as u64;
         self.resumable = Some(resumable);
         Ok(())
+    }
+
+    /// Which way bytes go that come from it, at the calling end.
+    pub(crate) fn way(&self) -> Way {
+        if matches!(self.end, End::Socket { .. }) { Way::Out } else { Way::In }
     }
 
     fn is_of(&self, stream: Stream) -> bool {

@@ -30,9 +30,10 @@ impl Daemon {
     pub(crate) fn pump(&mut self, token: Token) {
         let Some(mut pipe) = self.pipes.remove(&token) else { return };
         let mut buffer = std::mem::take(&mut self.pipe_buffer);
-        let [one, other] = &mut pipe.sides;
-        let there = self.transfer(one, other, &mut buffer);
-        let more = there.and_then(|more| Ok(more | self.transfer(other, one, &mut buffer)?));
+        let Pipe { sides: [one, other], cap, .. } = &mut pipe;
+        let cap = cap.as_deref().map(|rule| (rule, token));
+        let there = self.transfer(one, other, cap, &mut buffer);
+        let more = there.and_then(|more| Ok(more | self.transfer(other, one, cap, &mut buffer)?));
         self.pipe_buffer = buffer;
         if let Some(side) = pipe.resumable_side() {
             // There may be an acknowledgement to send.
@@ -65,7 +66,13 @@ impl Daemon {
     }
 
     /// Moves bytes from one end to the other. Returns whether there may be more.
-    fn transfer(&mut self, from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> Result<bool, Errno> {
+    fn transfer(
+        &mut self,
+        from: &mut Side,
+        to: &mut Side,
+        cap: Option<(&str, Token)>,
+        buffer: &mut [u8],
+    ) -> Result<bool, Errno> {
         for _ in 0..READS {
             if let Some(errno) = from.error.take() {
                 return Err(errno);
@@ -74,7 +81,9 @@ impl Daemon {
                 return Ok(false);
             }
             let most = self.room(to);
-            let Some(buffer) = buffer.get_mut(..most).filter(|_| most > 0) else { return Ok(false) };
+            if most == 0 {
+                return Ok(false);
+            }
             if from.ended && !from.finished {
                 from.finished = true;
                 self.finish(to);
@@ -84,26 +93,25 @@ impl Daemon {
             if from.ended && from.resumable.is_none() {
                 return Ok(false);
             }
+            let most = most.min(self.allowed(from, cap));
+            let Some(buffer) = buffer.get_mut(..most).filter(|_| most > 0) else { return Ok(false) };
             if let (End::Socket { socket, .. }, Some(resumable)) = (&from.end, &mut to.resumable) {
                 match libc_socket::recv(socket, resumable.space(most))? {
                     Recv::Bytes(count) => {
                         resumable.pushed(count);
                         from.received += count as u64;
+                        self.spend(from, cap, count);
                     }
                     Recv::WouldBlock => return Ok(false),
                     Recv::End => from.ended = true,
                 }
                 continue;
             }
-            let read = match &from.end {
-                End::Socket { socket, .. } => libc_socket::recv(socket, buffer)?,
-                // If the stream was reset, an event says so, and why.
-                End::Stream(stream) => self.read_stream(*stream, buffer).unwrap_or(Recv::WouldBlock),
-                End::Null => Recv::End,
-                End::Disconnected => Recv::WouldBlock,
-            };
-            match read {
-                Recv::Bytes(count) => self.forward_bytes(from, to, buffer.get_mut(..count).unwrap_or_default())?,
+            match self.read_end(&from.end, buffer)? {
+                Recv::Bytes(count) => {
+                    self.spend(from, cap, count);
+                    self.forward_bytes(from, to, buffer.get_mut(..count).unwrap_or_default())?;
+                }
                 Recv::WouldBlock => return Ok(false),
                 // A resumable stream ends after everything is acknowledged.
                 Recv::End if from.resumable.as_ref().is_some_and(|resumable| resumable.is_done()) => return Ok(false),
@@ -112,6 +120,28 @@ impl Daemon {
             }
         }
         Ok(true)
+    }
+
+    fn read_end(&mut self, end: &End, buffer: &mut [u8]) -> Result<Recv, Errno> {
+        match end {
+            End::Socket { socket, .. } => libc_socket::recv(socket, buffer),
+            // If the stream was reset, an event says so, and why.
+            End::Stream(stream) => Ok(self.read_stream(*stream, buffer).unwrap_or(Recv::WouldBlock)),
+            End::Null => Ok(Recv::End),
+            End::Disconnected => Ok(Recv::WouldBlock),
+        }
+    }
+
+    /// The bytes that a cap allows to be read from an end now. With 0 the pipe goes on when there are more.
+    fn allowed(&mut self, from: &Side, cap: Option<(&str, Token)>) -> usize {
+        cap.map_or(usize::MAX, |(rule, pipe)| self.caps.allowed(rule, from.way(), pipe, (&self.grid, self.now)))
+    }
+
+    /// So many bytes of those were read.
+    fn spend(&mut self, from: &Side, cap: Option<(&str, Token)>, count: usize) {
+        if let Some((rule, _)) = cap {
+            self.caps.spend(rule, from.way(), count);
+        }
     }
 
     /// The bytes that may be read for an end: for a resumable stream those that its link takes at once, so that they are held once.

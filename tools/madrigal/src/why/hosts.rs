@@ -34,6 +34,9 @@ fn describe(why: &Explanation) -> String {
     if !["", "data"].contains(&why.class.as_str()) {
         text += &line(&format!("class: {}", why.class));
     }
+    if let Some(cap) = why.cap {
+        text += &line(&format!("cap: {}", crate::doctor::bits(cap)));
+    }
     text.push('\n');
     let heading = ["", "way", "round trip", "carried", "sent again", "mtu", "measured", ""];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -82,6 +85,7 @@ mod tests {
             ways: Vec::new(),
             last: None,
             class: evil(),
+            cap: None,
             rules: vec![evil()],
             staying: vec![evil()],
         };

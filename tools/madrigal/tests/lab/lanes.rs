@@ -28,7 +28,7 @@ fn slow_down_for_losses(grid: &mut Grid) {
 }
 
 /// The hosts' kernels begin with a congestion control; with `lock`, they keep to it.
-fn use_congestion(grid: &mut Grid, which: &str) {
+pub(crate) fn use_congestion(grid: &mut Grid, which: &str) {
     for host in ["a1", "b1"] {
         let change = format!("ip route change $(ip route | grep '^default') congctl {which}");
         let (status, _, err) = grid.exec(host, &["sh", "-c", &change]);
@@ -167,6 +167,28 @@ pub(crate) fn bulk_leaves_a_full_line_to_others() {
     let alone = flood(&[&ports[1]])[0];
     let together = flood(&[&ports[0], &ports[1]]);
     assert!(together[0] > 2 * together[1] && together[1] > 0 && 2 * together[0] > alone, "{alone}, {together:?}");
+    grid.down();
+}
+
+/// Connections of a rule with a cap carry that much together, each way, and others what is left. Features A14, G15.
+pub(crate) fn a_cap_is_what_all_connections_of_a_rule_carry_together() {
+    need_lab(Who::Me);
+    let rule = "[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000-7002'\n\
+        [rule.night]\nports = '7001-7002'\ncap = '4M'\n";
+    let mut grid = Grid::on(Bed::up_text(THIN), rule, &["a1", "b1"]);
+    grid.linked("a1", "b1");
+    let (_, told, _) = grid.run("a1", &["why", "a1", "b1", "--port", "7001"]);
+    assert!(told.contains("cap: 4.0 Mbit/s"), "{told}");
+    let ports = ["7000", "7001", "7002"].map(|port| {
+        grid.echo("b1", port);
+        grid.forward("a1", &format!("b1:{port}"))
+    });
+    let counts = grid.bed.python("a1", FLOOD, &["8", &ports[0], &ports[1], &ports[2]]);
+    let counts: Vec<u64> = counts.split(' ').map(|count| count.parse().unwrap()).collect();
+    // In four seconds; noise of which the line carries ten megabytes.
+    let capped = counts[1] + counts[2];
+    assert!((1_000_000..2_500_000).contains(&capped) && counts[0] > 2 * capped, "{counts:?}");
+    assert!(counts[1] > capped / 4 && counts[2] > capped / 4, "{counts:?}");
     grid.down();
 }
 

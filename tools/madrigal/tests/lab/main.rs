@@ -1,6 +1,7 @@
 //! `madrigal lab`: each example is brought up, real programs try who reaches whom, and nothing is left. Features L1, L2.
 
 mod bed;
+mod changes;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
@@ -34,6 +35,8 @@ madrigal_tests::trials![
     nat_left,
     without_rights,
     switches_and_settings_of_hosts,
+    changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
+    changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,
     commands::a_command_keeps_its_status_and_its_signals,
     commands::a_shell_has_the_terminal,
     commands::wrong_files_and_settings_are_told_by_line_and_key,
@@ -57,6 +60,7 @@ madrigal_tests::trials![
     killed::a_job_without_a_relay_or_without_a_daemon_hears_of_it,
     lanes::a_long_way_is_sent_by_rate_where_the_kernel_lets_it,
     lanes::bulk_leaves_a_full_line_to_others,
+    lanes::a_cap_is_what_all_connections_of_a_rule_carry_together,
     lanes::losses_are_met_by_more_connections,
     lanes::what_each_stack_carries_is_measured_beside_the_link,
     lanes::one_connection_is_enough_for_bbr_and_for_who_wants_no_more,
