@@ -10,7 +10,8 @@ to host; Madrigal is the same command under `madrigal exec`, through two daemons
 warm-up: what slow start, and the search for the number of connections, take is not in the figures. Lines of `text` and `noise` carry the
 sources of this repository, and random bytes, by a sender of our own, for what iperf3 sends cannot be compressed. The line `datagrams` is of
 UDP: more than the line carries, to a port of the other host, and to one of `madrigal forward --udp`, of which some may be lost; then two
-thirds of that, for how late 99 of 100 arrive. Exit status 1: a line carries less than it is to.
+thirds of that, for how late 99 of 100 arrive. The line `urgent` has two bulk transfers of iperf3, and beside them short questions of class
+`urgent`, of which 99 of 100 are to be answered within twice what they take on the empty line. Exit status 1: a line carries less than it is to.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ class Line:
     """`text` or `noise` where that is what is sent."""
     beside: str = ""
     """The delay of a second line of the same rate, by which each host has another address."""
+    urgent: bool = False
+    """Two bulk transfers, and urgent questions beside them."""
     tolerance: int = 0
     """So many percent of datagrams may be lost, where that is what is sent."""
 
     def text(self) -> str:
         """What it is, in words; the delay is one way."""
-        more = f", UDP of which {self.tolerance} % may be lost" if self.tolerance else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
+        more = f", UDP of which {self.tolerance} % may be lost" if self.tolerance else ", two bulk transfers and urgent questions" if self.urgent else f", {self.data}" if self.data else f", and one of 2 x {self.beside}" if self.beside else ""
         return f"{self.rate}bit/s, 2 x {self.delay}, {self.loss} lost{more}"
 
     def lab(self) -> str:
@@ -78,6 +81,7 @@ LINES = (
     Line("noise10", "10M", "25ms", "0%", {"cubic": 0.98, "bbr": 0.98}, "noise"),
     Line("text100", "100M", "10ms", "0%", {"cubic": 2.5, "bbr": 2.5}, "text"),
     Line("datagrams", "8M", "50ms", "7%", {"cubic": 0.95, "bbr": 0.95}, tolerance=10),
+    Line("urgent", "100M", "50ms", "0%", {"cubic": 85, "bbr": 85}, urgent=True),
     Line("two", "50M", "10ms", "0%", {"cubic": 90, "bbr": 90}, beside="30ms"),
 )
 
@@ -153,6 +157,44 @@ while due < begun + seconds:
 """
 
 
+QUESTION_PORT = 7001
+"""Of urgent questions."""
+RULES = f"""
+[rule.questions]
+ports = "{QUESTION_PORT}"
+class = "urgent"
+[rule.transfers]
+ports = "5201-5202"
+class = "bulk"
+"""
+
+ANSWERER = """
+import socket, sys
+listener = socket.create_server(("", int(sys.argv[1])))
+print("ready", flush=True)
+connection, _ = listener.accept()
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while got := connection.recv(64):
+    connection.sendall(got)
+"""
+
+ASKER = """
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+times, end = [], time.monotonic() + float(sys.argv[3])
+while time.monotonic() < end:
+    began, left = time.monotonic_ns(), 64
+    connection.sendall(bytes(64))
+    while left:
+        left -= len(connection.recv(left))
+    times.append(time.monotonic_ns() - began)
+    time.sleep(0.02)
+times.sort()
+print(times[len(times) * 99 // 100] / 1e6)
+"""
+
+
 @dataclass
 class Result:
     """What one line carried with one congestion control, in Mbit/s."""
@@ -165,7 +207,7 @@ class Result:
     least: float | None
     """Mbit/s."""
     late: float | None = None
-    """Within so many milliseconds 99 of 100 datagrams arrived, at two thirds of the rate."""
+    """Within so many milliseconds 99 of 100 datagrams arrived, at two thirds of the rate, or urgent questions were answered."""
     most_late: float | None = None
 
     def falls_short(self) -> bool:
@@ -205,24 +247,26 @@ def main() -> int:
 
 def _measure(line: Line, congestion: str, seconds: int) -> Result:
     """One line with one congestion control, in a lab of its own."""
-    _lab("down", check=False)
+    lab("down", check=False)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "lab.toml"
         file.write_text(line.lab())
-        _lab("up", str(file), "--with-daemons")
+        lab("up", str(file), "--with-daemons")
     try:
         if line.beside:
             for host, other in (("a1", "b1"), ("b1", "a1")):
                 own = SECOND[host][:-1]
-                _on(host, "ip", "route", "add", f"{SECOND[other][:-1]}0/24", "via", f"{own}1")
+                on(host, "ip", "route", "add", f"{SECOND[other][:-1]}0/24", "via", f"{own}1")
         for host in HOSTS:
-            _use(host, congestion)
-        _await_link()
+            use(host, congestion)
+        await_link()
         wrap = [str(COMMAND), "exec", "--"]
         least = line.least.get(congestion)
         # As for a transfer that lasts: the number of connections is found by then.
         if line.tolerance:
             return _datagrams(line, congestion, seconds)
+        if line.urgent:
+            return _urgent(line, congestion, seconds)
         if line.data:
             plain = _send(line.data, [], HOSTS["b1"], seconds, 4)
             madrigal = _send(line.data, wrap, "b1", seconds, 15)
@@ -232,17 +276,17 @@ def _measure(line: Line, congestion: str, seconds: int) -> Result:
             madrigal = _iperf(wrap, "b1", seconds, 15)
         return Result(line.name, congestion, plain, madrigal, _connections(), least)
     finally:
-        _lab("down", check=False)
+        lab("down", check=False)
 
 
-def _use(host: str, congestion: str) -> None:
+def use(host: str, congestion: str) -> None:
     """Has a host use a congestion control, its daemon too, which is started again."""
-    _on(host, "sh", "-c", f"ip route | grep via | while read route; do ip route change $route congctl lock {congestion}; done")
-    _on(host, str(COMMAND), "down")
-    _on(host, str(COMMAND), "up")
+    on(host, "sh", "-c", f"ip route | grep via | while read route; do ip route change $route congctl lock {congestion}; done")
+    on(host, str(COMMAND), "down")
+    on(host, str(COMMAND), "up")
 
 
-def _await_link() -> None:
+def await_link() -> None:
     """Waits until the two daemons have a link, and what measures a new one has passed."""
     for _ in range(100):
         if _connections() > 0:
@@ -254,19 +298,19 @@ def _await_link() -> None:
 
 def _connections() -> int:
     """How many connections carry the link; 0 where there is none."""
-    peers = json.loads(_on("a1", str(COMMAND), "status", "--json"))["peers"]
+    peers = json.loads(on("a1", str(COMMAND), "status", "--json"))["peers"]
     return max((link["connections"] for peer in peers for link in peer["links"]), default=0)
 
 
 def _iperf(wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
     """Mbit/s that arrived behind the warm-up."""
-    server = subprocess.Popen(_words("b1", "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(words("b1", "iperf3", "-s", "-1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(100):
-            if _on("b1", "ss", "-Hltn", "sport = :5201"):
+            if on("b1", "ss", "-Hltn", "sport = :5201"):
                 break
             time.sleep(0.1)
-        told = _on("a1", *wrap, "iperf3", "-c", target, "-t", str(seconds), "-O", str(warm_up), "-J")
+        told = on("a1", *wrap, "iperf3", "-c", target, "-t", str(seconds), "-O", str(warm_up), "-J")
         return float(json.loads(told)["end"]["sum_received"]["bits_per_second"]) / 1e6
     finally:
         server.terminate()
@@ -275,10 +319,10 @@ def _iperf(wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
 
 def _send(data: str, wrap: list[str], target: str, seconds: int, warm_up: int) -> float:
     """Mbit/s of text or noise that arrived behind the warm-up."""
-    server = subprocess.Popen(_words("b1", "python3", "-c", RECEIVER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(words("b1", "python3", "-c", RECEIVER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
     try:
         server.stdout.readline()
-        _on("a1", *wrap, "python3", "-c", SENDER, target, data, str(ROOT))
+        on("a1", *wrap, "python3", "-c", SENDER, target, data, str(ROOT))
         return float(server.communicate(timeout=60)[0])
     finally:
         server.kill()
@@ -288,12 +332,12 @@ def _send(data: str, wrap: list[str], target: str, seconds: int, warm_up: int) -
 def _datagrams(line: Line, congestion: str, seconds: int) -> Result:
     """What arrives of datagrams, and how late: by UDP alone, and by a forwarded port."""
     rate = float(line.rate[:-1]) * 1e6
-    forward = subprocess.Popen(_words("a1", str(COMMAND), "forward", "--udp", "--tolerance", str(line.tolerance), "0", "b1:5004"),
+    forward = subprocess.Popen(words("a1", str(COMMAND), "forward", "--udp", "--tolerance", str(line.tolerance), "0", "b1:5004"),
                                stdout=subprocess.PIPE, text=True)
     try:
         port = forward.stdout.readline().split()[0].split(":")[1]
         for _ in range(100):
-            if json.loads(_on("a1", str(COMMAND), "status", "--json"))["datagrams"][0]["by"] == "quic":
+            if json.loads(on("a1", str(COMMAND), "status", "--json"))["datagrams"][0]["by"] == "quic":
                 break
             time.sleep(0.1)
         else:
@@ -311,10 +355,10 @@ def _datagrams(line: Line, congestion: str, seconds: int) -> Result:
 def _give(target: str, port: str, rate: float, seconds: int) -> tuple[float, float]:
     """Sends datagrams at a rate: Mbit/s that arrived behind a warm-up, and within how many milliseconds 99 of 100 did."""
     warm_up = 5
-    taker = subprocess.Popen(_words("b1", "python3", "-c", TAKER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
+    taker = subprocess.Popen(words("b1", "python3", "-c", TAKER, str(warm_up), str(seconds)), stdout=subprocess.PIPE, text=True)
     try:
         taker.stdout.readline()
-        _on("a1", "python3", "-c", GIVER, target, port, str(rate), str(DATAGRAM), str(warm_up + seconds + 1))
+        on("a1", "python3", "-c", GIVER, target, port, str(rate), str(DATAGRAM), str(warm_up + seconds + 1))
         arrived, late = taker.communicate(timeout=60)[0].split()
         return float(arrived), float(late)
     finally:
@@ -322,19 +366,56 @@ def _give(target: str, port: str, rate: float, seconds: int) -> tuple[float, flo
         taker.wait()
 
 
-def _words(host: str, *command: str) -> list[str]:
+def _urgent(line: Line, congestion: str, seconds: int) -> Result:
+    """What two bulk transfers carry, and how late urgent questions beside them are answered; 85 of 100 are for the line's headers and what they take."""
+    for host in HOSTS:
+        on(host, "sh", "-c", f"printf '%s' '{RULES}' >> $MADRIGAL_CONFIG_DIR/grid.toml")
+        on(host, str(COMMAND), "grid", "reload")
+    wrap = [str(COMMAND), "exec", "--"]
+    plain = _iperf([], HOSTS["b1"], seconds, 4)
+    alone = _ask(wrap, seconds)
+    servers = [subprocess.Popen(words("b1", "iperf3", "-s", "-1", "-p", port), stdout=subprocess.DEVNULL) for port in ("5201", "5202")]
+    try:
+        time.sleep(1)
+        # Questions are asked when slow start is over, and until before the transfers end.
+        transfers = [subprocess.Popen(words("a1", *wrap, "iperf3", "-c", "b1", "-p", port, "-t", str(seconds + 12), "-O", "10", "-J"),
+                                      stdout=subprocess.PIPE, text=True) for port in ("5201", "5202")]
+        time.sleep(10)
+        late = _ask(wrap, seconds)
+        told = [json.loads(transfer.communicate(timeout=60)[0]) for transfer in transfers]
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait()
+    carried = sum(float(one["end"]["sum_received"]["bits_per_second"]) for one in told) / 1e6
+    return Result(line.name, congestion, plain, carried, _connections(), line.least.get(congestion), late, 2 * alone)
+
+
+def _ask(wrap: list[str], seconds: int) -> float:
+    """Within how many milliseconds 99 of 100 urgent questions were answered."""
+    port = str(QUESTION_PORT)
+    server = subprocess.Popen(words("b1", "python3", "-c", ANSWERER, port), stdout=subprocess.PIPE, text=True)
+    try:
+        server.stdout.readline()
+        return float(on("a1", *wrap, "python3", "-c", ASKER, "b1", port, str(seconds)))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def words(host: str, *command: str) -> list[str]:
     return [str(COMMAND), "lab", "--name", LAB, "exec", host, "--", *command]
 
 
-def _on(host: str, *command: str) -> str:
+def on(host: str, *command: str) -> str:
     """What a command on a host prints; it must end well."""
-    done = subprocess.run(_words(host, *command), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words(host, *command), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"wan.py: {' '.join(command)} on {host}: {done.stdout[-500:]}{done.stderr[-500:]}")
     return done.stdout
 
 
-def _lab(*words: str, check: bool = True) -> None:
+def lab(*words: str, check: bool = True) -> None:
     done = subprocess.run([str(COMMAND), "lab", "--name", LAB, *words], capture_output=True, text=True, timeout=120)
     if check and done.returncode != 0:
         raise SystemExit(f"wan.py: madrigal lab {' '.join(words)}: {done.stderr}")
