@@ -145,7 +145,7 @@ impl Daemon {
         self.caps.due(now).into_iter().for_each(|pipe| self.pump(pipe));
         self.reload_after_hangups();
         self.resume_delayed_handshakes();
-        self.dial_after_changes();
+        self.follow_address_changes();
         self.dial_all();
         self.reap_commands();
         self.measure();

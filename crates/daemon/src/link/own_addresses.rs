@@ -12,7 +12,8 @@ use crate::poll::Token;
 use crate::socket::{self, Recv};
 use crate::units::{MILLISECOND, SECOND};
 
-/// The time from a change to the next dial: routes follow the address.
+/// The time from a change to what is done about it: the kernel tells that an address is gone before it takes its route away, and of a new one
+/// before it has any.
 const SETTLE: u64 = 50 * MILLISECOND;
 /// The least time between two dials for changes.
 const PAUSE: u64 = SECOND;
@@ -26,16 +27,18 @@ const ADDRESS_GONE: u16 = 21;
 /// What the kernel tells of.
 pub(crate) struct OwnAddresses {
     socket: Option<OwnedFd>,
-    /// When hosts are dialled for what has changed.
+    /// An address is gone.
+    gone: bool,
+    /// When something is done about what has changed.
     pub(crate) due: u64,
-    /// Not before this.
+    /// Hosts are not dialled for it before this.
     not_before: u64,
 }
 
 impl OwnAddresses {
     /// Nothing is told before [`Daemon::heed_addresses`].
     pub(crate) fn new() -> Self {
-        Self { socket: None, due: u64::MAX, not_before: 0 }
+        Self { socket: None, gone: false, due: u64::MAX, not_before: 0 }
     }
 }
 
@@ -65,12 +68,9 @@ impl Daemon {
                 Ok(Recv::WouldBlock | Recv::End) | Err(_) => break,
             }
         }
-        if gone {
-            self.end_connections_of_gone_addresses();
-        }
+        self.own_addresses.gone |= gone;
         if any {
-            let due = self.own_addresses.not_before.max(self.now + SETTLE);
-            self.own_addresses.due = self.own_addresses.due.min(due);
+            self.own_addresses.due = self.own_addresses.due.min(self.now + SETTLE);
         }
     }
 
@@ -88,13 +88,21 @@ impl Daemon {
         }
     }
 
-    /// Dials the hosts without a link, if something has changed.
-    pub(crate) fn dial_after_changes(&mut self) {
-        if self.own_addresses.due <= self.now {
-            (self.own_addresses.due, self.own_addresses.not_before) = (u64::MAX, self.now + PAUSE);
-            (0..self.peers.len()).for_each(|peer| self.dial_soon(peer));
-            self.wake_calls();
+    /// If something has changed, connections from an address that is gone end, and hosts without a link are dialled.
+    pub(crate) fn follow_address_changes(&mut self) {
+        if self.own_addresses.due > self.now {
+            return;
         }
+        if std::mem::take(&mut self.own_addresses.gone) {
+            self.end_connections_of_gone_addresses();
+        }
+        if self.now < self.own_addresses.not_before {
+            self.own_addresses.due = self.own_addresses.not_before;
+            return;
+        }
+        (self.own_addresses.due, self.own_addresses.not_before) = (u64::MAX, self.now + PAUSE);
+        (0..self.peers.len()).for_each(|peer| self.dial_soon(peer));
+        self.wake_calls();
     }
 }
 
