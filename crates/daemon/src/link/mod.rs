@@ -7,7 +7,7 @@
 //!  establish  a link comes up                 reachability   failed attempts, and whether the direct way works
 //!  serve      reads, events, writes           command(s)     links over the input and output of a command
 //!  close      a link ends                     measure(d)     round trip, rate, losses
-//!  punch(es)   both ends connect at once      own_addresses   those of this host change
+//!  punch(es)   both ends connect at once      own_addresses, address_changes   of this host
 //!  authenticate     the peer's identity       handshakes     a limit for each origin
 //!  unauthenticated  a limit on connections whose peer has none yet
 //!  stack       what a link is made of: offered, agreed on
@@ -17,6 +17,7 @@
 
 mod accept;
 pub(crate) mod adapters;
+mod address_changes;
 mod authenticate;
 pub(crate) mod backoff;
 pub(crate) mod channel;

@@ -1,14 +1,9 @@
-//! This host's own addresses and routes change: the kernel tells so (rtnetlink(7)). A connection from an address that is gone says nothing
-//! any more, and would be given up after its silence; it ends at once, and hosts are dialled again, from the addresses that there are now.
+//! This host's own addresses and routes, and their changes, as the kernel tells of them (rtnetlink(7)). `address_changes.rs` follows them.
 
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::daemon::Daemon;
-use crate::descriptor::Descriptor;
-use crate::poll::Token;
 use crate::socket::{self, Recv};
 use crate::units::{MILLISECOND, SECOND};
 
@@ -35,74 +30,56 @@ pub(crate) struct OwnAddresses {
     not_before: u64,
 }
 
+/// What is to be done.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    /// Connections from addresses that are gone end.
+    pub(crate) end: bool,
+    /// Hosts without a link are dialled.
+    pub(crate) dial: bool,
+}
+
 impl OwnAddresses {
-    /// Nothing is told before [`Daemon::heed_addresses`].
+    /// Nothing is told before [`OwnAddresses::listen_at`].
     pub(crate) fn new() -> Self {
         Self { socket: None, gone: false, due: u64::MAX, not_before: 0 }
     }
-}
 
-impl Daemon {
-    /// From now on changes are noticed. Where the kernel does not tell of them, they are as silences are.
-    pub(crate) fn heed_addresses(&mut self) -> Result<(), Errno> {
-        let Ok(socket) = socket::changes_of_addresses() else { return Ok(()) };
-        let token = self.new_token();
-        self.poll.add(&socket, token)?;
-        self.descriptors.insert(token, Descriptor::OwnAddresses);
-        self.own_addresses.socket = Some(socket);
-        Ok(())
+    /// The kernel tells at this socket, of [`socket::changes_of_addresses`].
+    pub(crate) fn listen_at(&mut self, socket: OwnedFd) {
+        self.socket = Some(socket);
     }
 
-    /// Something has changed.
-    pub(crate) fn handle_address_changes(&mut self) {
-        let Some(socket) = &self.own_addresses.socket else { return };
-        let (mut buffer, mut any, mut gone) = (vec![0; READ], false, false);
+    /// Reads what the kernel tells.
+    pub(crate) fn read(&mut self, now: u64) {
+        let Some(socket) = &self.socket else { return };
+        let mut buffer = vec![0; READ];
         loop {
             match socket::recv(socket, &mut buffer) {
                 Ok(Recv::Bytes(count)) => {
-                    any = true;
-                    gone |= kinds(buffer.get(..count).unwrap_or_default()).any(|kind| kind == ADDRESS_GONE);
+                    let mut kinds = kinds(buffer.get(..count).unwrap_or_default());
+                    self.gone |= kinds.any(|kind| kind == ADDRESS_GONE);
                 }
                 // More than fits has changed.
-                Err(Errno::NOBUFS) => (any, gone) = (true, true),
-                Ok(Recv::WouldBlock | Recv::End) | Err(_) => break,
+                Err(Errno::NOBUFS) => self.gone = true,
+                Ok(Recv::WouldBlock | Recv::End) | Err(_) => return,
             }
-        }
-        self.own_addresses.gone |= gone;
-        if any {
-            self.own_addresses.due = self.own_addresses.due.min(self.now + SETTLE);
+            self.due = self.due.min(now + SETTLE);
         }
     }
 
-    fn end_connections_of_gone_addresses(&mut self) {
-        let links = self.links.iter().map(|(token, link)| (*token, socket::local_addr(&link.channel)));
-        let dials = self.dials.iter().map(|(token, dial)| (*token, socket::local_addr(&dial.socket)));
-        let at: Vec<(Token, SocketAddr)> = links.chain(dials).filter_map(|(token, at)| Some((token, at?))).collect();
-        for (token, at) in at.into_iter().filter(|(_, at)| !socket::is_own_address(*at)) {
-            let why = format!("{} is no address of this host any more", at.ip().to_canonical());
-            if self.dials.contains_key(&token) {
-                self.dial_failed(token, &why);
-            } else {
-                self.drop_link(token, &why);
-            }
+    /// What is to be done now about what has changed.
+    pub(crate) fn take_wanted(&mut self, now: u64) -> Wanted {
+        if self.due > now {
+            return Wanted::default();
         }
-    }
-
-    /// If something has changed, connections from an address that is gone end, and hosts without a link are dialled.
-    pub(crate) fn follow_address_changes(&mut self) {
-        if self.own_addresses.due > self.now {
-            return;
+        let (end, dial) = (std::mem::take(&mut self.gone), now >= self.not_before);
+        if dial {
+            (self.due, self.not_before) = (u64::MAX, now + PAUSE);
+        } else {
+            self.due = self.not_before;
         }
-        if std::mem::take(&mut self.own_addresses.gone) {
-            self.end_connections_of_gone_addresses();
-        }
-        if self.now < self.own_addresses.not_before {
-            self.own_addresses.due = self.own_addresses.not_before;
-            return;
-        }
-        (self.own_addresses.due, self.own_addresses.not_before) = (u64::MAX, self.now + PAUSE);
-        (0..self.peers.len()).for_each(|peer| self.dial_soon(peer));
-        self.wake_calls();
+        Wanted { end, dial }
     }
 }
 
@@ -135,6 +112,20 @@ mod tests {
         // A length of nothing does not stop it.
         assert_eq!(kinds(&[0; 40]).collect::<Vec<_>>(), [0, 0]);
         assert_eq!(kinds(&[0xff; 20]).collect::<Vec<_>>(), [0xffff]);
+    }
+
+    #[test]
+    fn hosts_are_dialled_once_a_second_and_what_is_gone_is_looked_for_each_time() {
+        let mut own = OwnAddresses::new();
+        let mut change = |now: u64, gone: bool| {
+            (own.due, own.gone) = (own.due.min(now), gone);
+            let wanted = own.take_wanted(now);
+            (wanted.end, wanted.dial, own.due)
+        };
+        let begin = 5 * SECOND;
+        assert_eq!(change(begin, true), (true, true, u64::MAX));
+        assert_eq!(change(begin + 1, true), (true, false, begin + PAUSE));
+        assert_eq!(change(begin + PAUSE, false), (false, true, u64::MAX));
     }
 
     #[test]
