@@ -358,7 +358,8 @@ impl Carrier for Connection {
         let has_room = self.shared.room() >= self.handed + len;
         if !(self.quiet && has_room && self.pace.may_send(len)) {
             self.shared.set_waits(true);
-            self.again |= !self.quiet;
+            // Where there is no room, an acknowledgement makes some, or a loss.
+            self.again |= !self.quiet && self.shared.room() >= PACKET;
             return Err(datagram);
         }
         match self.quic.datagrams().send(Bytes::from(datagram), false) {

@@ -366,6 +366,7 @@ impl Controller for Rate {
             // Nothing came through for long: the line is another one.
             self.rates.clear();
             (self.phase, self.grew_to, self.since) = (Phase::Startup, 0.0, 0);
+            self.cap = f64::INFINITY;
         }
         self.tell();
     }
