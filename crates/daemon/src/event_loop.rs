@@ -68,7 +68,7 @@ impl Daemon {
             Some(Descriptor::TunnelStream(tunnel)) => self.handle_tunnel_stream(tunnel),
             Some(Descriptor::FarSocket(tunnel)) => self.read_far(tunnel, token),
             Some(Descriptor::Quic) => self.read_quic(token),
-            Some(Descriptor::OwnAddresses) => self.own_addresses.read(self.now),
+            Some(Descriptor::OwnAddresses) => self.read_address_changes(token),
             Some(Descriptor::Hangups) => self.handle_hangups(),
             // It was closed earlier in this pass.
             None => {}

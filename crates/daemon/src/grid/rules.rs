@@ -41,16 +41,18 @@ impl Grid {
 
     /// What goes before a connection to a port of a host: of several rules the first one counts.
     pub(crate) fn class(&self, host: usize, port: u16) -> Class {
-        let is_port = |rule: &Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
-        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
-        self.rules.iter().filter(holds).find_map(|rule| rule.class).unwrap_or(Class::Data)
+        self.about(host, port).find_map(|rule| rule.class).unwrap_or(Class::Data)
     }
 
     /// The rule that caps connections to a port of a host: the first one.
     pub(crate) fn capped_by(&self, host: usize, port: u16) -> Option<&str> {
-        let is_port = |rule: &Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
-        let holds = |rule: &&Rule| (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
-        self.rules.iter().filter(holds).find(|rule| rule.cap.is_some()).map(|rule| rule.rule.name.as_str())
+        self.about(host, port).find(|rule| rule.cap.is_some()).map(|rule| rule.rule.name.as_str())
+    }
+
+    /// The rules about connections to a port of a host.
+    fn about(&self, host: usize, port: u16) -> impl Iterator<Item = &Rule> {
+        let is_port = move |rule: &&Rule| rule.ports.ranges().is_empty() || rule.ports.contains(port);
+        self.rules.iter().filter(move |rule| rule.hosts.is_empty() || rule.hosts.contains(&host)).filter(is_port)
     }
 
     /// The most bytes a second, each way, of the connections that a rule is about.

@@ -21,6 +21,13 @@ impl Daemon {
         Ok(())
     }
 
+    /// The kernel tells of changes.
+    pub(crate) fn read_address_changes(&mut self, token: Token) {
+        if self.own_addresses.read(self.now) {
+            self.runnable.push_back(token);
+        }
+    }
+
     /// If something has changed, connections from an address that is gone end, and hosts without a link are dialled.
     pub(crate) fn follow_address_changes(&mut self) {
         let wanted = self.own_addresses.take_wanted(self.now);

@@ -14,6 +14,8 @@ const SETTLE: u64 = 50 * MILLISECOND;
 const PAUSE: u64 = SECOND;
 /// Bytes of changes that are read at once. Of those that do not fit the kernel tells that they were lost.
 const READ: usize = 16 << 10;
+/// Reads in one pass: there are hosts whose routes change all the time.
+const READS: usize = 16;
 /// The length of a message's header (`struct nlmsghdr`).
 const HEADER: usize = 16;
 /// The kind of a message: an address is gone.
@@ -50,11 +52,11 @@ impl OwnAddresses {
         self.socket = Some(socket);
     }
 
-    /// Reads what the kernel tells.
-    pub(crate) fn read(&mut self, now: u64) {
-        let Some(socket) = &self.socket else { return };
+    /// Reads what the kernel tells. Returns whether there may be more.
+    pub(crate) fn read(&mut self, now: u64) -> bool {
+        let Some(socket) = &self.socket else { return false };
         let mut buffer = vec![0; READ];
-        loop {
+        for _ in 0..READS {
             match socket::recv(socket, &mut buffer) {
                 Ok(Recv::Bytes(count)) => {
                     let mut kinds = kinds(buffer.get(..count).unwrap_or_default());
@@ -62,10 +64,11 @@ impl OwnAddresses {
                 }
                 // More than fits has changed.
                 Err(Errno::NOBUFS) => self.gone = true,
-                Ok(Recv::WouldBlock | Recv::End) | Err(_) => return,
+                Ok(Recv::WouldBlock | Recv::End) | Err(_) => return false,
             }
             self.due = self.due.min(now + SETTLE);
         }
+        true
     }
 
     /// What is to be done now about what has changed.

@@ -51,21 +51,17 @@ impl Caps {
         self.0.values().flatten().map(|way| way.due).min().unwrap_or(u64::MAX)
     }
 
-    /// The pipes that may go on now: the first of each queue.
+    /// The pipes that may go on now: the first of each queue. Who cannot, for its other end has no room, holds up nobody.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Token> {
         let due = self.0.values_mut().flatten().filter(|way| way.due <= now);
-        due.filter_map(|way| {
-            way.due = u64::MAX;
-            way.waiting.front().copied()
-        })
-        .collect()
+        due.filter_map(|way| way.next_turn(now)).collect()
     }
 
     /// The description was read again: who waits asks once more, and what no rule caps any more is forgotten.
     pub(crate) fn follow(&mut self, grid: &Grid) -> Vec<Token> {
         let waiting = self.0.values_mut().flatten().flat_map(|way| {
-            way.due = u64::MAX;
-            way.waiting.iter().copied()
+            (way.due, way.turn) = (u64::MAX, None);
+            way.waiting.drain(..)
         });
         let waiting = waiting.collect();
         self.0.retain(|rule, _| grid.cap(rule).is_some());
@@ -75,39 +71,61 @@ impl Caps {
 
 /// What may go one way.
 struct Allowance {
+    /// Bytes a second.
+    rate: u64,
     bytes: u64,
     /// Up to when it has grown.
     grown: u64,
     /// The pipes that wait, the next one first.
     waiting: VecDeque<Token>,
+    /// The pipe whose turn it is, and which has not asked yet.
+    turn: Option<Token>,
     /// When the first of them may go on.
     due: u64,
 }
 
 impl Allowance {
     fn new(now: u64) -> Self {
-        Self { bytes: SHORTEST_BURST, grown: now, waiting: VecDeque::new(), due: u64::MAX }
+        Self { rate: 1, bytes: SHORTEST_BURST, grown: now, waiting: VecDeque::new(), turn: None, due: u64::MAX }
     }
 
     fn allowed(&mut self, rate: u64, pipe: Token, now: u64) -> usize {
         self.grow(rate, now);
-        let is_next = self.waiting.front().is_none_or(|next| *next == pipe);
-        if is_next && self.bytes >= LEAST {
-            if self.waiting.pop_front().is_some() && !self.waiting.is_empty() {
+        let is_turn = self.turn == Some(pipe);
+        if is_turn {
+            self.turn = None;
+        }
+        if (is_turn || self.waiting.is_empty()) && self.bytes >= LEAST {
+            if !self.waiting.is_empty() {
                 // Behind this one, with what it leaves.
                 self.due = now;
             }
             return usize::try_from(self.bytes).unwrap_or(usize::MAX);
         }
-        if !self.waiting.contains(&pipe) {
-            self.waiting.push_back(pipe);
+        match self.waiting.contains(&pipe) {
+            true => {}
+            false if is_turn => self.waiting.push_front(pipe),
+            false => self.waiting.push_back(pipe),
         }
-        let lacks = LEAST.saturating_sub(self.bytes);
-        self.due = self.due.min(now + lacks * SECOND / rate + 1);
+        self.due = self.due.min(self.enough_at(now));
         0
     }
 
+    /// The next pipe has its turn, and the one behind it when as much has come again.
+    fn next_turn(&mut self, now: u64) -> Option<Token> {
+        self.turn = self.waiting.pop_front();
+        let again = now + LEAST * SECOND / self.rate + 1;
+        self.due = if self.waiting.is_empty() { u64::MAX } else { again };
+        self.turn
+    }
+
+    /// When there are bytes enough for a read.
+    fn enough_at(&self, now: u64) -> u64 {
+        now + LEAST.saturating_sub(self.bytes) * SECOND / self.rate + 1
+    }
+
     fn grow(&mut self, rate: u64, now: u64) {
+        self.rate = rate;
         let most = SHORTEST_BURST.max(rate / 50);
         let grown = u128::from(now.saturating_sub(self.grown)) * u128::from(rate) / u128::from(SECOND);
         let grown = u64::try_from(grown).unwrap_or(u64::MAX);
@@ -181,6 +199,33 @@ mod tests {
         assert_eq!(due / MILLISECOND, 409);
         assert_eq!(caps.due(due), [2]);
         assert!(caps.allowed("night", Way::Out, 2, (&grid, due)) >= LEAST as usize);
+    }
+
+    /// A pipe whose turn it is does not ask, for its other end has no room: the next one goes on, and it has its share later.
+    #[test]
+    fn who_cannot_go_on_holds_up_nobody() {
+        let grid = Grid::read("grid.toml", "[site.a]\nhosts.a1 = []\n[rule.night]\ncap = '80k'\n").unwrap();
+        let mut caps = Caps::default();
+        let all = caps.allowed("night", Way::In, 1, (&grid, 0));
+        caps.spend("night", Way::In, all);
+        assert_eq!([1, 2, 3].map(|pipe| caps.allowed("night", Way::In, pipe, (&grid, 0))), [0; 3]);
+        let mut went = Vec::new();
+        for _ in 0..4 {
+            let now = caps.deadline();
+            assert!(now < 10 * SECOND);
+            for pipe in caps.due(now) {
+                if pipe != 1 {
+                    assert!(caps.allowed("night", Way::In, pipe, (&grid, now)) > 0);
+                    caps.spend("night", Way::In, LEAST as usize);
+                    went.push(pipe);
+                }
+            }
+            if went.len() == 2 {
+                break;
+            }
+        }
+        assert_eq!((went, caps.deadline()), (vec![2, 3], u64::MAX));
+        assert!(caps.allowed("night", Way::In, 1, (&grid, 9 * SECOND)) > 0);
     }
 
     #[test]

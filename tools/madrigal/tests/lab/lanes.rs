@@ -147,6 +147,12 @@ const FLOOD: &str = "import os, socket, sys, threading, time\n\
     [t.start() for t in threads]; [t.join() for t in threads]\n\
     print(*(counts[port] for port in ports)); sys.stdout.flush(); os._exit(0)\n";
 
+/// A port of a1 that leads to an echo server at that port of b1.
+fn echoed(grid: &mut Grid, port: &str) -> String {
+    grid.echo("b1", port);
+    grid.forward("a1", &format!("b1:{port}"))
+}
+
 /// A connection whose rule says `bulk` has the line alone, and leaves it to another one. Feature A14.
 pub(crate) fn bulk_leaves_a_full_line_to_others() {
     need_lab(Who::Me);
@@ -156,10 +162,7 @@ pub(crate) fn bulk_leaves_a_full_line_to_others() {
     grid.linked("a1", "b1");
     let (_, told, _) = grid.run("a1", &["why", "a1", "b1", "--port", "7001"]);
     assert!(told.contains("class: bulk"), "{told}");
-    let ports = ["7000", "7001"].map(|port| {
-        grid.echo("b1", port);
-        grid.forward("a1", &format!("b1:{port}"))
-    });
+    let ports = ["7000", "7001"].map(|port| echoed(&mut grid, port));
     let flood = |ports: &[&str]| -> Vec<u64> {
         let counts = grid.bed.python("a1", FLOOD, &[&["8"], ports].concat());
         counts.split(' ').map(|count| count.parse().unwrap()).collect()
@@ -179,10 +182,7 @@ pub(crate) fn a_cap_is_what_all_connections_of_a_rule_carry_together() {
     grid.linked("a1", "b1");
     let (_, told, _) = grid.run("a1", &["why", "a1", "b1", "--port", "7001"]);
     assert!(told.contains("cap: 4.0 Mbit/s"), "{told}");
-    let ports = ["7000", "7001", "7002"].map(|port| {
-        grid.echo("b1", port);
-        grid.forward("a1", &format!("b1:{port}"))
-    });
+    let ports = ["7000", "7001", "7002"].map(|port| echoed(&mut grid, port));
     let counts = grid.bed.python("a1", FLOOD, &["8", &ports[0], &ports[1], &ports[2]]);
     let counts: Vec<u64> = counts.split(' ').map(|count| count.parse().unwrap()).collect();
     // In four seconds; noise of which the line carries ten megabytes.
