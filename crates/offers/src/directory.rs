@@ -13,7 +13,8 @@ use madrigal_sys::process::{self, StackPath};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use crate::register::{Holder, Register, lock_briefly, reason};
+use crate::holder::Holder;
+use crate::register::{Register, lock_briefly, reason};
 use crate::table::Table;
 
 /// Every register's name begins with this; the network namespace follows.

@@ -14,9 +14,11 @@
 //! and the command line (which checks and tidies).
 
 mod directory;
+mod holder;
 mod register;
 mod table;
 mod tuple;
+mod user;
 mod users;
 
 pub use directory::{Directory, Opened, TableFile};

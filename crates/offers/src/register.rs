@@ -15,63 +15,13 @@ use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::process::{self, StackPath};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
+use crate::holder::{ENTRY, Holder, namespace};
 use crate::table::{BYTES, MAGIC, Table};
-use crate::users::namespace;
 
-/// Bytes of an entry.
-const ENTRY: usize = 32;
 /// Entries a register holds; others find the table through these.
 const ENTRIES: u64 = 128;
 const NAME: &core::ffi::CStr = c"madrigal-offers";
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
-
-/// A process that has the table.
-#[derive(Clone, Copy)]
-pub(crate) struct Holder {
-    pub(crate) pid: u32,
-    /// The descriptor of the table in it.
-    fd: u32,
-    start: u64,
-    /// The pid namespace in which `pid` is a number.
-    namespace: u32,
-}
-
-impl Holder {
-    /// A process of this pid namespace, with the table at its descriptor `fd`.
-    pub(crate) fn new(pid: u32, start: u64, fd: u32) -> Self {
-        Self { pid, fd, start, namespace: namespace() }
-    }
-
-    fn read(bytes: &[u8; ENTRY]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let (first, start, rest) = (word(0)?, word(8)?, word(16)?);
-        let holder = Self { pid: first as u32, fd: (first >> 32) as u32, start, namespace: rest as u32 };
-        (holder.pid != 0).then_some(holder)
-    }
-
-    fn bytes(self) -> [u8; ENTRY] {
-        let mut bytes = [0; ENTRY];
-        let words = [u64::from(self.fd) << 32 | u64::from(self.pid), self.start, u64::from(self.namespace)];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Whether it lives. Those of another pid namespace than `here` are believed to: their pids mean nothing to us.
-    pub(crate) fn lives(self, here: u32) -> bool {
-        self.namespace != here || process::alive(self.pid, self.start)
-    }
-
-    /// The table it has.
-    pub(crate) fn table(self, here: u32, netns: u64) -> Option<Shared> {
-        if self.namespace != here || !self.lives(here) {
-            return None;
-        }
-        let fd = mem::open_peer_memfd(self.pid, self.fd as i32, BYTES, true).ok()?;
-        Shared::attach(fd::move_high(fd).into(), netns)
-    }
-}
 
 /// A table, mapped, and its descriptor.
 pub(crate) struct Shared {
@@ -91,6 +41,11 @@ impl Shared {
         table.id.store(process::random(), Ordering::Relaxed);
         table.magic.store(MAGIC, Ordering::Release);
         Ok(shared)
+    }
+
+    /// The table that a process has.
+    pub(crate) fn of(holder: Holder, here: u32, netns: u64) -> Option<Self> {
+        Self::attach(holder.open(here, BYTES)?, netns)
     }
 
     fn attach(fd: Fd, netns: u64) -> Option<Self> {
@@ -157,7 +112,7 @@ impl Register {
 
     /// The table that somebody in the register has.
     pub(crate) fn find(&self, netns: u64) -> Option<Shared> {
-        self.holders().find_map(|(_, holder)| holder.table(self.here, netns))
+        self.holders().find_map(|(_, holder)| Shared::of(holder, self.here, netns))
     }
 
     /// A new table, which nobody has yet.
@@ -176,7 +131,7 @@ impl Register {
 
     /// Strikes a process of this pid namespace from the register.
     pub(crate) fn strike(&self, pid: u32) {
-        for (at, _) in self.holders().filter(|(_, holder)| holder.pid == pid && holder.namespace == self.here) {
+        for (at, _) in self.holders().filter(|(_, holder)| holder.is(pid, self.here)) {
             let _ = rustix::io::pwrite(&self.file, &[0; ENTRY], at * ENTRY as u64);
         }
     }

@@ -17,7 +17,7 @@ use madrigal_base::sync::{AtomicU32, AtomicU64};
 use madrigal_sys::{process, time};
 
 use crate::tuple::Tuple;
-use crate::users::{USERS, User};
+use crate::user::{USERS, User};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mdr-off\x02");
 const ENTRIES: usize = 1024;
