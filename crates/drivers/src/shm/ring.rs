@@ -19,11 +19,12 @@
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
-pub use self::held::HOLD_NS;
+pub use self::shown::HOLD_NS;
 pub use self::span::{Copier, Span};
 use super::layout::{Block, Direction, HELD, POSITION, Progress, SEALED, want};
 
 mod held;
+mod shown;
 mod span;
 
 /// A reader publishes the processor it is on, a bulk writer its bytes, after this many bytes.
@@ -373,7 +374,7 @@ impl Consumer {
     #[inline]
     pub fn tail(&self, dir: &Direction, order: Ordering) -> u64 {
         let word = dir.w.tail.load(order);
-        if word & HELD == 0 { word } else { held::shown(dir, word) }
+        if word & HELD == 0 { word } else { shown::shown(dir, word) }
     }
 
     /// Published bytes not consumed yet, as pieces to copy from. `Err(Sealed)`: drained and sealed.

@@ -2,62 +2,17 @@
 //!
 //! They are in the ring like any others, but `tail` has the bit [`HELD`], and a reader looks no further than `held_from`. Whatever takes the
 //! bit off shows all of them in the same moment: the next publication without it, [`Producer::release`], or the reader itself, which
-//! holds nothing back for longer than TCP does ([`HOLD_NS`]). A seal ends it, too. So nobody has to be waited for, and what a writer leaves
+//! holds nothing back for longer than TCP does ([`HOLD_NS`](super::HOLD_NS)). A seal ends it, too. So nobody has to be waited for, and what a writer leaves
 //! behind that dies is not lost. Where nothing is held back a reader pays for one more bit of a word it has loaded anyway.
 //!
 //! A reader that goes to sleep on held bytes sleeps no longer than [`Consumer::held_for`]; one that sleeps already when the first are held
 //! is told by a doorbell, which the caller sends as late as it may ([`Producer::hold`]).
 
 use madrigal_base::sync::Ordering;
-use madrigal_sys::time;
 
-use super::super::layout::{Direction, HELD, POSITION, SEALED};
+use super::super::layout::{Direction, HELD, SEALED};
+use super::shown::{left, now};
 use super::{Consumer, Producer, Sleeper, Span, Trouble};
-
-/// TCP holds a part of a segment back for this long at the most (tcp(7), `TCP_CORK`).
-pub const HOLD_NS: u64 = 200_000_000;
-/// How often the word may change under a reader that takes the bit off.
-const RACES: u32 = 1000;
-
-/// What a reader may see of a direction whose writer holds bytes back.
-#[cold]
-pub(super) fn shown(dir: &Direction, mut word: u64) -> u64 {
-    for _ in 0..RACES {
-        if word & HELD == 0 || word & SEALED != 0 {
-            break;
-        }
-        if left(dir) > 0 {
-            // Positions only grow: what was read stays so, whatever the peer writes there.
-            let head = dir.r.head.load(Ordering::Relaxed) & POSITION;
-            let from = dir.wake.held_from.load(Ordering::SeqCst);
-            // SYNC: SeqCst, behind the mark: it is that of this word only while the word stays. The writer may have shown all, and hold more.
-            let now = dir.w.tail.load(Ordering::SeqCst);
-            if now == word {
-                return from.max(head).min(word & POSITION);
-            }
-            word = now;
-            continue;
-        }
-        // SYNC: SeqCst: of writer and reader only one changes this very word.
-        match dir.w.tail.compare_exchange(word, word & !HELD, Ordering::SeqCst, Ordering::SeqCst) {
-            Ok(_) => break,
-            Err(seen) => word = seen,
-        }
-    }
-    word & !HELD
-}
-
-/// For how long what is held stays so.
-fn left(dir: &Direction) -> u64 {
-    // SYNC: Acquire: before the clock, so that a writer that holds anew meanwhile is no time to come. Such a one a peer made up.
-    let since = dir.wake.held_since.load(Ordering::Acquire);
-    HOLD_NS.saturating_sub(now().wrapping_sub(since))
-}
-
-/// The clock, which stands still in models: a coarse one, for a reader that spins looks at it each time.
-fn now() -> u64 {
-    if cfg!(feature = "shuttle") { 0 } else { time::tick_ns() }
-}
 
 impl Producer {
     /// Publishes `n` bytes copied into `span` to nobody, for now. Who may be asleep and does not know of them is to be woken before they are
