@@ -14,6 +14,7 @@
 
 mod queue;
 mod sleep;
+mod sleepers;
 mod timers;
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +27,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use crate::driver::Signal;
 use crate::wait::{Peer, WaitPolicy, Waiter};
 use queue::{Classes, Entry, Table};
-use sleep::Sleepers;
+use sleepers::Sleepers;
 use timers::Timers;
 
 pub use queue::{Class, Next, Source, Work};

@@ -11,35 +11,12 @@
 //! * followers sleep on `calls`, read before the last look and changed by every call;
 //! * leader leaving: `leader` = 0, then looks at `followers`; a follower counts itself, then looks at `leader`.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use madrigal_sys::time;
 use rustix::thread::futex;
 
 use super::{Engine, timespec};
-
-/// Who sleeps in an engine.
-#[derive(Default)]
-pub(super) struct Sleepers {
-    /// Whether some thread is the leader.
-    leader: AtomicBool,
-    /// Whether the leader is, or is about to be, in the kernel.
-    asleep: AtomicBool,
-    /// How many followers sleep or are about to.
-    followers: AtomicU32,
-    /// Changes whenever followers are to look again.
-    calls: AtomicU32,
-    /// How many sleepers wait for any work at all to be done, by whatever thread.
-    for_any: AtomicU32,
-}
-
-impl Sleepers {
-    fn call(&self, how_many: u32) {
-        // SYNC: SeqCst, so that a follower between its last look and its sleep sees `calls` changed; pairs with `follow`.
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        let _ = futex::wake(&self.calls, futex::Flags::PRIVATE, how_many);
-    }
-}
 
 /// One thread's wait, which may sleep several times. Dropping it passes on what this thread may have been called for.
 pub struct Sleep<'a> {
