@@ -38,6 +38,7 @@ test: setup build ## run every test; at the end: passed, failed, skipped, and wh
 	tests/all
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
+	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-shm-ring --features shuttle --lib
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-drivers --features shuttle --lib
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-offers --features shuttle table
 	CARGO_TARGET_DIR=$(TARGET)/models cargo test -p madrigal-syswrap --features shuttle

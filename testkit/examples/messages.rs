@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sent, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Link, LinkError, Placement, Port, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use madrigal_testkit::hosts::Hosts;
 use rustix::net::{RecvFlags, SendFlags};

@@ -7,8 +7,8 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::{Facts, Place};
-use madrigal_netaccess::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::driver::{Facts, Place};
+use madrigal_progress::message::{Explained, Link, LinkError, MessageDriver, Port, Sent, SingleCopy, Sink};
 
 use crate::noise::Noise;
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use madrigal::circuit::{BULK, CircuitError, Group, Packed, Packs, Unpacks};
 use madrigal::endpoint::Send;
 use madrigal::{Circuit, Endpoint, Worker};
-use madrigal_links::worker::Options;
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_message::worker::Options;
+use madrigal_progress::message::MessageDriver;
 use madrigal_sys::piece::Piece;
 
 use crate::noise::Noise;

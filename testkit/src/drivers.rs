@@ -1,4 +1,4 @@
-//! The contracts of `netaccess::driver`, for any driver: endpoints, listeners and signals without engine or links.
+//! The contracts of `progress::driver`, for any driver: endpoints, listeners and signals without engine or links.
 //!
 //! Features (docs/features.md): A4, A8, B3; over `loopback` B12.
 
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use madrigal_base::error::{ConnectError, ListenError, ReadError, WriteError};
 use madrigal_base::locator::Locator;
-use madrigal_links::adapter::{self, Stream};
-use madrigal_netaccess::driver::{
+use madrigal_progress::driver::{
     Connecting, Driver, Endpoint, Ends, Listener, Packet, Place, Read, Signal, Watched, Wrote,
 };
+use madrigal_stream::adapter::{self, Stream};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::noise::{self, Noise};

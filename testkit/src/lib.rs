@@ -2,8 +2,8 @@
 //!
 //! * [`circuits`]: the promises of `Circuit`, over any `MessageDriver`;
 //! * [`endpoints`]: the promises of `Endpoint`, over any `MessageDriver`, [awkward] ones included;
-//! * [`drivers`]: the contracts of `netaccess::driver`, for any `Driver`;
-//! * [`ports`]: the contract of `netaccess::message`, for any `MessageDriver`;
+//! * [`drivers`]: the contracts of `progress::driver`, for any `Driver`;
+//! * [`ports`]: the contract of `progress::message`, for any `MessageDriver`;
 //! * [`vlinks`]: the promises of `VLink`, over any driver; [`withdrawn`]: of its operations that are taken back.
 //!
 //! A suite is a list of trials. To run it over a driver is one line, and over the table none at all: the tests in `tests/` take
@@ -22,8 +22,8 @@ pub mod withdrawn;
 
 use libtest_mimic::{Completion, Failed, Trial};
 use madrigal_base::network::Network;
-use madrigal_netaccess::driver::{Driver, Place};
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_progress::driver::{Driver, Place};
+use madrigal_progress::message::MessageDriver;
 
 /// A trial of a suite: its name, and what it does with a driver.
 pub struct Case<C: 'static> {

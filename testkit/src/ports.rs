@@ -1,4 +1,4 @@
-//! The contract of `netaccess::message`, for any driver of messages: ports and links, without the layer above.
+//! The contract of `progress::message`, for any driver of messages: ports and links, without the layer above.
 //!
 //! Features (docs/features.md): A4, A8, B12.
 
@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, SingleCopy, Sink};
 use madrigal_sys::piece::Piece;
 use rustix::event::{PollFd, PollFlags, poll};
 

@@ -9,7 +9,7 @@ use madrigal::config::Settings;
 use madrigal::error::{AcceptError, ConnectError, ReadError, WriteError};
 use madrigal::locator::Locator;
 use madrigal::{Acceptor, Filled, Handler, Runtime, VLink, time};
-use madrigal_netaccess::driver::Driver;
+use madrigal_progress::driver::Driver;
 
 use crate::noise::{Noise, Stream};
 use crate::{Case, place};

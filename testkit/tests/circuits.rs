@@ -1,6 +1,6 @@
 //! The suite of Circuits over the table of drivers of messages, and over ports that make it hard.
 
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_progress::message::MessageDriver;
 use madrigal_testkit::awkward::{Awkward, Ways};
 use madrigal_testkit::{circuits, message_drivers, message_trials, tidy};
 

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::LinkError;
+use madrigal_progress::message::LinkError;
 use madrigal_proto::talk::{Next, Talk};
 use madrigal_testkit::hosts::Hosts;
 use madrigal_testkit::noise::Noise;

@@ -9,6 +9,7 @@ from bed.tree import Mutant
 
 SYSWRAP = "personalities/syswrap/src/"
 SESSION = SYSWRAP + "state/session/"
+RINGS = "crates/shm-ring/src/"
 SHM = "crates/drivers/src/shm/"
 
 MUTANTS = [
@@ -84,18 +85,18 @@ MUTANTS = [
     ),
     # --- who may use what ---------------------------------------------------------------------------------------------------------
     Mutant(
-        "claim-by-any-number", SHM + "slot.rs",
+        "claim-by-any-number", RINGS + "slot.rs",
         "self.session.load(Ordering::Acquire) == lent.session.get() && self.step(lent, stage::OFFERED, stage::ATTACHING)",
         "self.step(lent, stage::OFFERED, stage::ATTACHING)",
         "who takes a slot does not compare the session's number: a stale offer is believed",
-        ("unit madrigal-drivers slot::tests",),
+        ("unit madrigal-shm-ring slot::tests",),
     ),
     Mutant(
-        "leave-by-any-number", SHM + "slot.rs",
+        "leave-by-any-number", RINGS + "slot.rs",
         "            && seen & own == 0\n            && self.session.load(Ordering::Relaxed) == lent.session.get();",
         "            && seen & own == 0;",
         "who leaves a slot does not compare the session's number: another session's slot and blocks are given away",
-        ("unit madrigal-drivers slot::tests",),
+        ("unit madrigal-shm-ring slot::tests",),
     ),
     Mutant(
         "switch-without-echo", SESSION + "switch.rs",
@@ -113,7 +114,7 @@ MUTANTS = [
         ("test madrigal-tests hostile a_block_that_was_not_lent",),
     ),
     Mutant(
-        "room-that-is-not-free", SHM + "ring.rs",
+        "room-that-is-not-free", RINGS + "ring.rs",
         "let fits = used + left <= limit",
         "let fits = left <= limit",
         "a send by the short way writes over what is not read yet",
@@ -134,18 +135,18 @@ MUTANTS = [
         ("model madrigal-syswrap no_call_finds_what_is_ours 100",),
     ),
     Mutant(
-        "block-lent-twice", SHM + "units.rs",
+        "block-lent-twice", RINGS + "units.rs",
         "match word.compare_exchange(seen, seen | mask, Ordering::AcqRel, Ordering::Relaxed) {",
         "match { word.store(word.load(Ordering::Relaxed) | mask, Ordering::Release); Ok::<u64, u64>(seen) } {",
         "two sides that borrow a block in the same moment get the same one",
-        ("model madrigal-drivers two_sides_never_share_a_unit 100",),
+        ("model madrigal-shm-ring two_sides_never_share_a_unit 100",),
     ),
     Mutant(
-        "slot-handed-out-early", SHM + "slot.rs",
+        "slot-handed-out-early", RINGS + "slot.rs",
         "let over = seen & BOTH == BOTH ||",
         "let over = seen & BOTH != 0 ||",
         "a slot is given out again while one side still reads and writes it",
-        ("unit madrigal-drivers a_slot_is_free_when_both_sides_have_left", "model madrigal-drivers a_slot_and_a_block_have_one_owner 100"),
+        ("unit madrigal-shm-ring a_slot_is_free_when_both_sides_have_left", "model madrigal-shm-ring a_slot_and_a_block_have_one_owner 100"),
     ),
     Mutant(
         "only-ignored-by-acceptor", SYSWRAP + "lifecycle/earn.rs",
@@ -177,11 +178,11 @@ MUTANTS = [
     ),
     # --- the ring -----------------------------------------------------------------------------------------------------------------
     Mutant(
-        "space-not-counted", SHM + "ring.rs",
+        "space-not-counted", RINGS + "ring.rs",
         "Ok(Span::new(base, size, tail, size - used))",
         "Ok(Span::new(base, size, tail, size))",
         "a writer takes the whole ring for free, and writes over what is not read yet",
-        ("unit madrigal-drivers ring::tests", "semantics bulk::by_tiny_writes default"),
+        ("unit madrigal-shm-ring ring::tests", "semantics bulk::by_tiny_writes default"),
     ),
     Mutant(
         "quiet-though-stirred", SESSION + "bells.rs",
@@ -218,15 +219,15 @@ MUTANTS = [
         ("model madrigal-syswrap both_streams_arrive_whole 5",),
     ),
     Mutant(
-        "seal-ignored", SHM + "ring.rs",
+        "seal-ignored", RINGS + "ring.rs",
         "            Err(seen) if seen & SEALED != 0 => Err(Trouble::Sealed),\n",
         "            Err(seen) if seen & SEALED != 0 => {\n                dir.w.tail.store(new | SEALED, Ordering::SeqCst);\n"
         "                self.tail.store(new, Ordering::Relaxed);\n                Ok(())\n            }\n",
         "a writer adds bytes behind the seal, where its reader does not look for them any more",
-        ("unit madrigal-drivers ring::tests", "model madrigal-drivers a_seal_cuts_at_one_place 100"),
+        ("unit madrigal-shm-ring ring::tests", "model madrigal-shm-ring a_seal_cuts_at_one_place 100"),
     ),
     Mutant(
-        "taken-back-twice", SHM + "ring.rs",
+        "taken-back-twice", RINGS + "ring.rs",
         "_ if dir.r.head.compare_exchange(head, tail, Ordering::SeqCst, Ordering::Relaxed).is_ok() => {",
         "_ if dir.r.head.load(Ordering::SeqCst) == head => {",
         "bytes that go back to the kernel stay in the ring, too: their reader gets them twice",

@@ -5,9 +5,9 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use madrigal_drivers::shm::arena::UNIT;
-use madrigal_drivers::shm::layout::{Block, Direction, ReaderLine, SEALED, SMALL_RING, Slot, WriterLine, small_ring};
 use madrigal_report::{Reason, Report};
+use madrigal_shm_ring::arena::UNIT;
+use madrigal_shm_ring::layout::{Block, Direction, ReaderLine, SEALED, SMALL_RING, Slot, WriterLine, small_ring};
 use madrigal_tests::host::{self, Choices, How, Running, Scratch};
 use madrigal_tests::net;
 

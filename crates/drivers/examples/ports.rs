@@ -12,9 +12,9 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_drivers::shm::arena::Arena;
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, Placement, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Link, LinkError, Placement, Port, Sent, SingleCopy, Sink};
+use madrigal_shm_ring::arena::Arena;
 use madrigal_sys::piece::Piece;
 use madrigal_sys::{process, time};
 

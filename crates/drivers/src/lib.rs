@@ -4,8 +4,8 @@
 //! entry; a test fails if a folder is missing from the table or has no page. A driver that carries messages among many nodes too has
 //! a line in the second table, over which a suite of its own runs.
 
-use madrigal_netaccess::driver::Driver;
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_progress::driver::Driver;
+use madrigal_progress::message::MessageDriver;
 
 pub mod fabric;
 mod loopback;

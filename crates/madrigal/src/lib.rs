@@ -33,15 +33,15 @@ mod runtime;
 
 pub use card::{Card, CardError};
 pub use madrigal_base::{config, error, ids, locator, network};
-pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver, shm};
-pub use madrigal_links::{Acceptor, Attempting, Filled, Handler, Op, ReadOp, VLink, WriteOp};
-pub use madrigal_links::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};
-pub use madrigal_netaccess::{engine, wait};
+pub use madrigal_drivers::{DRIVERS, MESSAGE_DRIVERS, driver, fabric, message_driver};
+pub use madrigal_message::{Circuit, Endpoint, Worker, circuit, endpoint, worker as workers};
+pub use madrigal_progress::{engine, wait};
+pub use madrigal_stream::{Acceptor, Attempting, Filled, Handler, Op, ReadOp, VLink, WriteOp};
 
 /// Drivers of messages: what one is, and where it is told that it runs.
 pub mod message {
-    pub use madrigal_netaccess::driver::Place;
-    pub use madrigal_netaccess::message::MessageDriver;
+    pub use madrigal_progress::driver::Place;
+    pub use madrigal_progress::message::MessageDriver;
 }
 pub use madrigal_selector::{Choice, NoPath, Pair, Reason, Rejected};
 pub use madrigal_sys::time;

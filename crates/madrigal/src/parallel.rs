@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use madrigal_base::config::{ConfigError, Settings};
 use madrigal_drivers::{MESSAGE_DRIVERS, message_driver};
-use madrigal_links::Worker;
-use madrigal_links::worker::{OpenError, Options};
-use madrigal_netaccess::driver::Place;
+use madrigal_message::Worker;
+use madrigal_message::worker::{OpenError, Options};
+use madrigal_progress::driver::Place;
 
 /// Opens a worker as the environment's `MADRIGAL_*` keys say; keys that do not read are passed over, and returned.
 pub fn worker() -> Result<(Arc<Worker>, Vec<ConfigError>), OpenError> {

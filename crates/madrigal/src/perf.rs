@@ -22,8 +22,8 @@ use std::os::fd::AsRawFd;
 
 use madrigal_base::config::Settings;
 use madrigal_base::locator::Locator;
-use madrigal_drivers::shm::arena::Arena;
-use madrigal_links::{Acceptor, VLink};
+use madrigal_shm_ring::arena::Arena;
+use madrigal_stream::{Acceptor, VLink};
 use madrigal_sys::{process, time};
 
 use crate::Runtime;

@@ -8,11 +8,11 @@ use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::{HostId, ProcessId, UserId};
 use madrigal_base::locator::Locator;
 use madrigal_drivers::DRIVERS;
-use madrigal_links::{Acceptor, Attempting, Handler, Op, VLink};
-use madrigal_netaccess::driver::{Driver, Place};
-use madrigal_netaccess::engine::Engine;
-use madrigal_netaccess::wait::Waiter;
+use madrigal_progress::driver::{Driver, Place};
+use madrigal_progress::engine::Engine;
+use madrigal_progress::wait::Waiter;
 use madrigal_selector::{Candidate, Choice, NoPath, Pair, Preferences};
+use madrigal_stream::{Acceptor, Attempting, Handler, Op, VLink};
 use madrigal_sys::process;
 
 use crate::card::Card;
@@ -98,7 +98,7 @@ impl Runtime {
     /// Posts a connect by the driver the locator names. An attempt that is not decided after 15 s fails.
     pub fn connect(&self, to: &Locator) -> Op<Result<VLink, ConnectError>> {
         match madrigal_drivers::driver(to.scheme()) {
-            Some(driver) => madrigal_links::connect(&self.engine, driver, to, &self.place),
+            Some(driver) => madrigal_stream::connect(&self.engine, driver, to, &self.place),
             None => Op::ready(&self.engine, Err(ConnectError::NoDriver { to: to.clone() })),
         }
     }
@@ -111,7 +111,7 @@ impl Runtime {
         handler: Handler<(), Result<VLink, ConnectError>>,
     ) -> Result<Attempting, ConnectError> {
         let driver = madrigal_drivers::driver(to.scheme()).ok_or_else(|| ConnectError::NoDriver { to: to.clone() })?;
-        Ok(madrigal_links::connect_with(&self.engine, driver, to, &self.place, handler))
+        Ok(madrigal_stream::connect_with(&self.engine, driver, to, &self.place, handler))
     }
 
     /// Listens as `name` by every driver that may be used and works here; on this host only. Does not block.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use madrigal::engine::{Engine, Next, Registration, Source, Work};
 use madrigal::time;
-use madrigal_netaccess::driver::Signal;
+use madrigal_progress::driver::Signal;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use crate::failure::Failure;

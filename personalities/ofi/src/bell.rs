@@ -9,7 +9,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 
-use madrigal_links::worker::Worker;
+use madrigal_message::worker::Worker;
 use madrigal_sys::fd::Fd;
 use rustix::event::epoll::{CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, epoll, eventfd};

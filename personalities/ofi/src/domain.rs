@@ -5,7 +5,7 @@ mod open;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use madrigal_links::worker::{Space, Worker};
+use madrigal_message::worker::{Space, Worker};
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 

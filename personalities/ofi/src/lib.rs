@@ -13,7 +13,7 @@
 //!   state      everything of a domain behind its lock; turns the endpoints, files what they tell
 //!   worker    the one worker of this process
 //! ```
-//! Reliable datagram endpoints only: one endpoint is one channel of the process's worker (`madrigal_links`).
+//! Reliable datagram endpoints only: one endpoint is one channel of the process's worker (`madrigal_message`).
 //! Rules: a domain's state has one owner, its lock, and a C handle is only ever shared (`&`); nothing panics through libfabric;
 //! nothing is printed but why a peer cannot be reached, once.
 #![allow(unsafe_code)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::iovec;
-use madrigal_links::endpoint::{PostError, Region};
+use madrigal_message::endpoint::{PostError, Region};
 use madrigal_sys::piece::Piece;
 
 use crate::abi::errno::{EINVAL, EIO, ENOKEY, ENOSYS};

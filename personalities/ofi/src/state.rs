@@ -5,7 +5,7 @@ mod bindings;
 mod endpoint;
 mod queues;
 
-use madrigal_links::endpoint::{Endpoint, PeerId, Region, Status};
+use madrigal_message::endpoint::{Endpoint, PeerId, Region, Status};
 
 use crate::slab::Slab;
 use crate::worker;

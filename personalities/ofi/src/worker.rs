@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, Weak};
 use madrigal::worker_with;
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_links::endpoint::Stall;
-use madrigal_links::worker::Worker;
-use madrigal_netaccess::message::LinkError;
+use madrigal_message::endpoint::Stall;
+use madrigal_message::worker::Worker;
+use madrigal_progress::message::LinkError;
 
 use crate::guard::lock;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use madrigal::endpoint::{Completion, Kind, PeerId, Posted, Receive, Send};
 use madrigal::{Endpoint, Worker};
-use madrigal_links::worker::Options;
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_message::worker::Options;
+use madrigal_progress::message::MessageDriver;
 use madrigal_sys::piece::Piece;
 
 use crate::noise::Noise;

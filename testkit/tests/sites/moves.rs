@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard};
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Link, LinkError, Placement, Sent, Sink};
+use madrigal_progress::message::{Link, LinkError, Placement, Sent, Sink};
 
 use super::{Node, home, reach, two};
 

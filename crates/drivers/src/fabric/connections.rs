@@ -1,7 +1,7 @@
 //! Links: how they come about, what is sent on them besides frames, and how they end.
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Link, LinkError, Sink};
+use madrigal_progress::message::{Link, LinkError, Sink};
 use madrigal_sys::time;
 use std::io::IoSlice;
 

@@ -20,8 +20,8 @@ use std::sync::{Mutex, PoisonError};
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::driver::{Facts, Place};
-use madrigal_netaccess::message::{MessageDriver, Port};
+use madrigal_progress::driver::{Facts, Place};
+use madrigal_progress::message::{MessageDriver, Port};
 
 use provider::Wanted;
 

@@ -1,7 +1,7 @@
 //! One link: meeting the peer, what either side may send, and the frame that is on its way to us.
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, Placement, Sink};
+use madrigal_progress::message::{Link, LinkError, MAX_HEAD, Placement, Sink};
 use madrigal_sys::{piece, process};
 
 use super::packet::{Head, Kind, LinkId};

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use madrigal_base::error::Os;
 use madrigal_base::node::{Foreign, NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Explained, Link, LinkError, Placement, Port, Sent, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Explained, Link, LinkError, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, time};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -427,4 +427,4 @@ impl Drop for FabricPort {
 }
 
 /// Head, a short frame and what is in front of it are one message.
-const _: () = assert!(packet::HEAD + madrigal_netaccess::message::MAX_HEAD + SHORT <= DATA);
+const _: () = assert!(packet::HEAD + madrigal_progress::message::MAX_HEAD + SHORT <= DATA);

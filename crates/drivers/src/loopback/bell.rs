@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use madrigal_netaccess::driver::Signal;
+use madrigal_progress::driver::Signal;
 use madrigal_sys::Errno;
 use madrigal_sys::fd::Fd;
 use rustix::event::{EventfdFlags, eventfd};

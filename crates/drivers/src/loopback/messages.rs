@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::{Facts, Place, Signal};
-use madrigal_netaccess::message::{Explained, Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::driver::{Facts, Place, Signal};
+use madrigal_progress::message::{Explained, Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::piece;
 
 use super::bell::{Bell, lock};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Ends, Facts, Listener, Place, Signal};
+use madrigal_progress::driver::{Connecting, Driver, Endpoint, Ends, Facts, Listener, Place, Signal};
 use madrigal_sys::Errno;
 
 use bell::{Bell, lock};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
-use madrigal_netaccess::driver::{Packet, PacketRx, PacketTx, Watched, Wrote};
+use madrigal_progress::driver::{Packet, PacketRx, PacketTx, Watched, Wrote};
 
 use super::bell::{Bell, lock};
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use madrigal_base::error::{AcceptError, ConnectError, ListenError, Os};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Facts, Listener, Place, Signal};
+use madrigal_progress::driver::{Connecting, Driver, Endpoint, Facts, Listener, Place, Signal};
 use madrigal_sys::{Errno, process, raw};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;

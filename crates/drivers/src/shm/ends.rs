@@ -5,13 +5,13 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use madrigal_base::error::{ReadError, WriteError};
-use madrigal_netaccess::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
+use madrigal_progress::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
 
-use super::arena::{LARGEST, UNIT};
-use super::express::{self, Message};
-use super::layout::{Block, POSITION, fate, want};
 use super::link::Side;
-use super::ring::{CHUNK, Consumer, Memory, Producer, Sleeper, Span, Trouble};
+use madrigal_shm_ring::arena::{LARGEST, UNIT};
+use madrigal_shm_ring::express::{self, Message};
+use madrigal_shm_ring::layout::{Block, POSITION, fate, want};
+use madrigal_shm_ring::ring::{CHUNK, Consumer, Memory, Producer, Sleeper, Span, Trouble};
 
 /// How long the reader of an answer holds back. Looking takes the line away from the peer that is about to write it, and an answer
 /// cannot be there before the line went there and back; posting the read took most of that time already.

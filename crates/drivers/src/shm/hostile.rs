@@ -8,17 +8,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use madrigal_base::locator::Locator;
-use madrigal_netaccess::driver::{ByteRx, ByteTx, Ends, Read, Signal, Wrote};
+use madrigal_progress::driver::{ByteRx, ByteTx, Ends, Read, Signal, Wrote};
 use madrigal_sys::Errno;
 use madrigal_sys::mem::SharedMap;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-use super::arena::{ARENA_BYTES, Arena};
 use super::ends::ends;
 use super::hello::{self, Hello, Received};
-use super::layout::SLOT_BYTES;
 use super::link::{Shared, Side};
+use madrigal_shm_ring::arena::{ARENA_BYTES, Arena};
+use madrigal_shm_ring::layout::SLOT_BYTES;
 
 /// Where slots begin.
 const HEADER: usize = 64 << 10;

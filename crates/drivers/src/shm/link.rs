@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use madrigal_base::locator::Locator;
-use madrigal_netaccess::driver::Signal;
+use madrigal_progress::driver::Signal;
 use madrigal_sys::{Errno, process};
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::arena::{ARENA_BYTES, Arena, Tag};
-use super::express::Lane;
-use super::layout::{Block, Direction, Slot, fate};
-use super::ring::Memory;
-use super::slot::Lent;
+use madrigal_shm_ring::arena::{ARENA_BYTES, Arena, Tag};
+use madrigal_shm_ring::express::Lane;
+use madrigal_shm_ring::layout::{Block, Direction, Slot, fate};
+use madrigal_shm_ring::ring::Memory;
+use madrigal_shm_ring::slot::Lent;
 
 /// An arena and what this process knows about its use.
 pub(super) struct Shared {
@@ -172,13 +172,13 @@ impl Side {
     /// Says how we leave, and that no byte will follow nor be taken.
     fn leave(&self) {
         let back = self.back();
-        let unread = super::ring::Consumer.waiting(back) != 0 || self.back_lane().message().is_some();
+        let unread = madrigal_shm_ring::ring::Consumer.waiting(back) != 0 || self.back_lane().message().is_some();
         let how = if unread { fate::RESET } else { fate::CLOSED };
         let out = self.out();
         // SYNC: Release, and before the seals: who sees a seal sees the fate.
         out.w.fate.store(how, Ordering::Release);
-        super::ring::Producer::default().seal(out);
-        super::ring::Consumer.seal(back);
+        madrigal_shm_ring::ring::Producer::default().seal(out);
+        madrigal_shm_ring::ring::Consumer.seal(back);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use madrigal_base::error::{ReadError, WriteError};
 use madrigal_base::locator::Locator;
-use madrigal_netaccess::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
+use madrigal_progress::driver::{ByteRx, ByteTx, Ends, Read, Watched, Wrote};
 use madrigal_sys::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use madrigal_base::error::{AcceptError, ConnectError, ListenError};
 use madrigal_base::ids::Reach;
 use madrigal_base::locator::{Address, Locator};
-use madrigal_netaccess::driver::{Connecting, Driver, Endpoint, Facts, Listener, Pending, Place, Signal};
+use madrigal_progress::driver::{Connecting, Driver, Endpoint, Facts, Listener, Pending, Place, Signal};
 use madrigal_sys::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 

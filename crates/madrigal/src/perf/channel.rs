@@ -5,8 +5,8 @@ use std::io::IoSlice;
 
 use madrigal_base::config::Settings;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::{process, time};
 
 use super::job::{Job, LOOKS, START_NS};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use madrigal_base::config::{Methods, Settings};
 use madrigal_base::node::NodeAddress;
-use madrigal_drivers::shm::arena::Arena;
-use madrigal_links::circuit::{Packs, Unpacks};
-use madrigal_links::{Circuit, Worker};
-use madrigal_netaccess::message::MessageDriver;
+use madrigal_message::circuit::{Packs, Unpacks};
+use madrigal_message::{Circuit, Worker};
+use madrigal_progress::message::MessageDriver;
+use madrigal_shm_ring::arena::Arena;
 use madrigal_sys::{process, time};
 
 use super::channel::Channel;
@@ -99,7 +99,7 @@ pub(super) fn introduce(worker: &Arc<Worker>, to: &NodeAddress, me: &NodeAddress
 }
 
 /// The address of the started copy, which it sends first.
-pub(super) fn other(endpoint: &madrigal_links::Endpoint, peer: &mut Peer) -> Result<NodeAddress, PerfError> {
+pub(super) fn other(endpoint: &madrigal_message::Endpoint, peer: &mut Peer) -> Result<NodeAddress, PerfError> {
     let until = time::now_ns() + START_NS;
     loop {
         if let Some((_, bytes)) = endpoint.take_plain() {

@@ -5,8 +5,8 @@ use core::fmt;
 use std::os::fd::AsRawFd as _;
 
 use madrigal_base::node::NodeAddress;
-use madrigal_links::endpoint::{PeerId, PostError, Send};
-use madrigal_links::{Circuit, Endpoint, Worker};
+use madrigal_message::endpoint::{PeerId, PostError, Send};
+use madrigal_message::{Circuit, Endpoint, Worker};
 use madrigal_sys::{process, raw, time};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::process::{Child, Command};
 
 use madrigal_base::error::Os;
-use madrigal_drivers::shm::arena::Arena;
-use madrigal_links::VLink;
+use madrigal_shm_ring::arena::Arena;
+use madrigal_stream::VLink;
 use madrigal_sys::time;
 
 use super::report::PerfError;

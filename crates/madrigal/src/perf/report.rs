@@ -114,10 +114,10 @@ pub enum PerfError {
     },
     /// No driver of messages could be opened.
     #[error(transparent)]
-    Worker(#[from] madrigal_links::worker::OpenError),
+    Worker(#[from] madrigal_message::worker::OpenError),
     /// A message was lost.
     #[error(transparent)]
-    Circuit(#[from] madrigal_links::circuit::CircuitError),
+    Circuit(#[from] madrigal_message::circuit::CircuitError),
     /// An operation failed.
     #[error(transparent)]
     Listen(#[from] ListenError),

@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use madrigal_links::endpoint::Atomic;
-use madrigal_links::endpoint::atomic::{AtomicOp, AtomicType, is_supported};
+use madrigal_message::endpoint::Atomic;
+use madrigal_message::endpoint::atomic::{AtomicOp, AtomicType, is_supported};
 use madrigal_sys::piece::{self, Piece};
 
 use super::pieces::Pieces;

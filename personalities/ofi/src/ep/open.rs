@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use madrigal_links::endpoint::Endpoint;
+use madrigal_message::endpoint::Endpoint;
 
 use super::{Ep, EpObject, Shared, atomic, code, messages, name, options, rma};
 use crate::abi::endpoint::EpFid;

@@ -1,6 +1,6 @@
 //! Receiving messages, and looking for them.
 
-use madrigal_links::endpoint::{Claim, Receive, Seen, Wanted};
+use madrigal_message::endpoint::{Claim, Receive, Seen, Wanted};
 use madrigal_sys::piece::Piece;
 
 use super::Ep;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use libc::iovec;
-use madrigal_links::endpoint::{Get, Put};
+use madrigal_message::endpoint::{Get, Put};
 use madrigal_sys::piece::{self, Piece};
 
 use super::pieces::{Pieces, one};

@@ -1,6 +1,6 @@
 //! Sending messages, and what every operation on a peer begins with.
 
-use madrigal_links::endpoint::{PeerId, PostError, Posted, Send};
+use madrigal_message::endpoint::{PeerId, PostError, Posted, Send};
 use madrigal_sys::piece::{self, Piece};
 
 use super::Ep;

@@ -1,6 +1,6 @@
 //! The operations of an endpoint that are under way, and where their ends are told.
 
-use madrigal_links::endpoint::{Completion, Kind, Status};
+use madrigal_message::endpoint::{Completion, Kind, Status};
 
 use super::queues::{Entry, Failure, Queues};
 use crate::abi::errno::{ECANCELED, EHOSTUNREACH, ENOKEY, ETRUNC};

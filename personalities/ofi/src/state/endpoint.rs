@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use madrigal_links::endpoint::{Completion, Endpoint, PeerId};
+use madrigal_message::endpoint::{Completion, Endpoint, PeerId};
 
 use super::addresses::AvState;
 use super::bindings::Bindings;

@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::iovec;
-use madrigal_drivers::shm::ring::Span;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::{Errno, fault, raw};
 
 /// A copy so large that its target may well be fresh memory.

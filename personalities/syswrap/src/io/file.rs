@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use libc::off64_t;
-use madrigal_drivers::shm::ring::Span;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::{Errno, file, raw};
 
 use super::progress::Progress;

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_netaccess::wait::Peer;
+use madrigal_progress::wait::Peer;
 use madrigal_sys::{Errno, cpu, tcp, time};
 
 use crate::outcome::{Outcome, Ticket, errno};

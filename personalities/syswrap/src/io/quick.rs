@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 
-use madrigal_drivers::shm::ring::{CHUNK, Span};
+use madrigal_shm_ring::ring::{CHUNK, Span};
 use madrigal_sys::{Errno, fault};
 
 use super::{plain, send};

@@ -4,8 +4,8 @@ use core::cell::Cell;
 use core::ffi::c_int;
 
 use libc::iovec;
-use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw, tcp};
 

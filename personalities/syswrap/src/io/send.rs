@@ -7,8 +7,8 @@ use core::ffi::c_int;
 
 use libc::iovec;
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::ring::Span;
 use madrigal_report::Reason;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw};
 

@@ -11,11 +11,11 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
-use madrigal_drivers::shm::arena::Tag;
-use madrigal_drivers::shm::layout::{SideLine, Slot};
-use madrigal_drivers::shm::slot::Lent;
 use madrigal_offers::{Answer, Offer, Place, Standing};
 use madrigal_report::{Path, Reason};
+use madrigal_shm_ring::arena::Tag;
+use madrigal_shm_ring::layout::{SideLine, Slot};
+use madrigal_shm_ring::slot::Lent;
 use madrigal_sys::{process as proc, raw, tcp, time};
 
 use crate::state::arenas::{self, Lease, Unmapped};

@@ -6,8 +6,8 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsRawFd;
 
-use madrigal_drivers::shm::layout::SideLine;
 use madrigal_report::{Path, Reason};
+use madrigal_shm_ring::layout::SideLine;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
 

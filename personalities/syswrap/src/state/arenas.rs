@@ -16,8 +16,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::IntoRawFd;
 
-use madrigal_drivers::shm::arena::Arena;
 use madrigal_report::Reason;
+use madrigal_shm_ring::arena::Arena;
 use madrigal_sys::{Errno, fd, process as proc, raw};
 
 use super::lock::Lock;

@@ -9,8 +9,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use madrigal_drivers::shm::arena::Tag;
-use madrigal_drivers::shm::slot::Lent;
+use madrigal_shm_ring::arena::Tag;
+use madrigal_shm_ring::slot::Lent;
 
 /// A place in an arena that a session took.
 #[derive(Clone, Copy)]

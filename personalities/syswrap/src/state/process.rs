@@ -4,7 +4,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::AsRawFd;
 
-use madrigal_netaccess::wait::WaitPolicy;
+use madrigal_progress::wait::WaitPolicy;
 use madrigal_report::{Reason, Report};
 
 use super::lock::Lock;

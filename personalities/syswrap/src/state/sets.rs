@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use madrigal_netaccess::wait::Waiter;
+use madrigal_progress::wait::Waiter;
 use madrigal_sys::process;
 
 use super::hold::Hold;

@@ -8,8 +8,8 @@
 
 use core::sync::atomic::Ordering;
 
-use madrigal_drivers::shm::layout::Block;
-use madrigal_drivers::shm::slot::Contradiction;
+use madrigal_shm_ring::layout::Block;
+use madrigal_shm_ring::slot::Contradiction;
 use madrigal_sys::raw;
 
 use super::owed::Place;

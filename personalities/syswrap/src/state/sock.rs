@@ -17,8 +17,8 @@ use core::ffi::c_int;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use madrigal_netaccess::wait::Waiter;
 use madrigal_offers::Tuple;
+use madrigal_progress::wait::Waiter;
 use madrigal_report::{Path, Reason};
 use madrigal_sys::fd::Fd;
 

@@ -3,9 +3,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use madrigal_drivers::shm::arena::Tag;
-use madrigal_drivers::shm::layout::{Block, SMALL_RING, SideLine};
 use madrigal_report::{Path, Reason};
+use madrigal_shm_ring::arena::Tag;
+use madrigal_shm_ring::layout::{Block, SMALL_RING, SideLine};
 use madrigal_sys::signals::Blocked;
 use madrigal_sys::{Errno, cpu, process as proc, raw, tcp, time};
 

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use madrigal_netaccess::message::SingleCopy;
+use madrigal_progress::message::SingleCopy;
 use madrigal_sys::raw::{self, Piece};
 use madrigal_sys::{Errno, process};
 

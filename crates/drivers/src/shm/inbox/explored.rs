@@ -7,7 +7,7 @@
 use std::io::IoSlice;
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Link, LinkError, Placement, Sent, Sink};
+use madrigal_progress::message::{Link, LinkError, Placement, Sent, Sink};
 use madrigal_sys::piece::Piece;
 use shuttle::sync::Arc;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};

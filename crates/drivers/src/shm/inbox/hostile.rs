@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::driver::Place;
-use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
+use madrigal_progress::driver::Place;
+use madrigal_progress::message::{Link, LinkError, MAX_HEAD, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::mem::{self, SharedMap};
 use madrigal_sys::piece::Piece;

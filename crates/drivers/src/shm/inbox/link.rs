@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::{Link, LinkError, Sent, Sink};
-use madrigal_netaccess::wait::Peer as Seen;
+use madrigal_progress::message::{Link, LinkError, Sent, Sink};
+use madrigal_progress::wait::Peer as Seen;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{cpu, time};
 use rustix::io::Errno;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use madrigal_base::error::Os;
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::message::LinkError;
+use madrigal_progress::message::LinkError;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, raw, time};
 use rustix::event::epoll::{self, EventData, EventFlags};

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::{Explained, Link, LinkError, Port, Sent, SingleCopy, Sink};
-use madrigal_netaccess::wait::Peer as Seen;
+use madrigal_progress::message::{Explained, Link, LinkError, Port, Sent, SingleCopy, Sink};
+use madrigal_progress::wait::Peer as Seen;
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{cpu, time};
 

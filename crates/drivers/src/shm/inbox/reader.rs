@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use madrigal_netaccess::message::{Link, MAX_HEAD, Placement, Sink};
+use madrigal_progress::message::{Link, MAX_HEAD, Placement, Sink};
 
 use super::bulk::Ring;
 use super::bytes;

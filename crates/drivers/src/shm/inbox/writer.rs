@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering;
 use std::io::IoSlice;
 
-use madrigal_netaccess::message::{MAX_HEAD, Sent};
+use madrigal_progress::message::{MAX_HEAD, Sent};
 use madrigal_sys::cpu;
 
 use super::bulk::Ring;
@@ -55,7 +55,7 @@ impl Writer {
 
     /// Sends as [`Port::send`] says. `has_line`: whether the common line is ours to write; it is the peer's afterwards if it was used.
     ///
-    /// [`Port::send`]: madrigal_netaccess::message::Port::send
+    /// [`Port::send`]: madrigal_progress::message::Port::send
     #[inline]
     pub(super) fn send(
         &mut self,

@@ -11,7 +11,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd as _;
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::{Link, LinkError, MAX_HEAD, Placement, Sent, Sink};
+use madrigal_progress::message::{Link, LinkError, MAX_HEAD, Placement, Sent, Sink};
 use madrigal_proto::frame::{self, Front, PREFIX};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, piece, raw};
@@ -143,7 +143,7 @@ impl Lane {
         }
     }
 
-    /// Sends a frame or the rest of one ([`madrigal_netaccess::message::Port::send`]).
+    /// Sends a frame or the rest of one ([`madrigal_progress::message::Port::send`]).
     #[inline]
     pub(super) fn send(&mut self, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError> {
         if self.resumption.is_some() {

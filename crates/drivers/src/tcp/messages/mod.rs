@@ -25,8 +25,8 @@ mod sites;
 
 use madrigal_base::ids::Reach;
 use madrigal_base::node::NodeId;
-use madrigal_netaccess::driver::{Driver, Facts, Place};
-use madrigal_netaccess::message::{MessageDriver, Port};
+use madrigal_progress::driver::{Driver, Facts, Place};
+use madrigal_progress::message::{MessageDriver, Port};
 
 use super::{NAME, Tcp};
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use madrigal_base::network::Network;
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::{Explained, Link, LinkError, Port, Sent, Sink};
+use madrigal_progress::message::{Explained, Link, LinkError, Port, Sent, Sink};
 use madrigal_proto::race::{Way, Wish};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, tcp, time};

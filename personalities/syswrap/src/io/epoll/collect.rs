@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use libc::epoll_event;
-use madrigal_drivers::shm::layout::state;
-use madrigal_netaccess::wait::Peer;
+use madrigal_progress::wait::Peer;
+use madrigal_shm_ring::layout::state;
 
 use super::{WRITABLE, ready};
 use crate::lifecycle::leave::relieve;

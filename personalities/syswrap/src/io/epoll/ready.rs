@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLRDHUP, epoll_event};
-use madrigal_drivers::shm::layout::{SEALED, state};
 use madrigal_report::Reason;
+use madrigal_shm_ring::layout::{SEALED, state};
 use madrigal_sys::{raw, tcp};
 
 use super::{ENDED, READABLE, URGENT, WRITABLE};

@@ -7,8 +7,8 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use libc::{EPOLLET, epoll_event};
-use madrigal_drivers::shm::arena::SLEEP_WORDS;
-use madrigal_drivers::shm::ring::Sleeper;
+use madrigal_shm_ring::arena::SLEEP_WORDS;
+use madrigal_shm_ring::ring::Sleeper;
 use madrigal_sys::{Errno, critical, raw, time};
 
 use super::{READABLE, ready};

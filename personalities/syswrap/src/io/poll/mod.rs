@@ -13,7 +13,7 @@ use core::ffi::c_int;
 
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 use madrigal_base::sync::Ordering;
-use madrigal_netaccess::wait::{Peer, Waiter};
+use madrigal_progress::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, critical, raw, time};
 
 pub(crate) use fds::Fds;

@@ -1,7 +1,7 @@
 //! Waits without rings: the C library waits, and the sockets count the thread among their sleepers.
 
 use libc::pollfd;
-use madrigal_netaccess::wait::{Peer, Waiter};
+use madrigal_progress::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, raw, time};
 
 use super::fds::{self, SMALL};

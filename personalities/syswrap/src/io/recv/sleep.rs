@@ -1,7 +1,7 @@
 //! The wait of a receive that found nothing: looking on as the policy allows, arming the ring, and what a wake-up says.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::state;
+use madrigal_shm_ring::layout::state;
 use madrigal_sys::{Errno, tcp, time};
 
 use super::{PEEK_SLEEP_NS, Receive, Step};

@@ -8,8 +8,8 @@
 //! again at once if another thread or an event set may sleep on that socket.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::layout::{SEALED, fate, state, taking, want};
-use madrigal_drivers::shm::ring::Sleeper;
+use madrigal_shm_ring::layout::{SEALED, fate, state, taking, want};
+use madrigal_shm_ring::ring::Sleeper;
 use madrigal_sys::Errno;
 
 use super::{Session, View, Wire, phase};

@@ -33,8 +33,8 @@
 //! What a reset means is known by what the peer has said (`fate`, `resets`, `swallowed`, `drained`); see [`View::is_reset_meant`].
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::layout::{fate, state};
-use madrigal_drivers::shm::ring::HOLD_NS;
+use madrigal_shm_ring::layout::{fate, state};
+use madrigal_shm_ring::ring::HOLD_NS;
 use madrigal_sys::anew::Ending;
 use madrigal_sys::{Errno, time};
 

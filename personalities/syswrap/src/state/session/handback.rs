@@ -6,8 +6,8 @@
 //! take its bytes back itself, which it can while it has not sent any by the kernel.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{fate, gate, state};
-use madrigal_drivers::shm::ring::Trouble;
+use madrigal_shm_ring::layout::{fate, gate, state};
+use madrigal_shm_ring::ring::Trouble;
 use madrigal_sys::Errno;
 
 use super::{View, Wire, phase};

@@ -1,13 +1,13 @@
 //! Bytes that the program wants held back until more come (`MSG_MORE`), or until it pulls the cork (`TCP_CORK`): as TCP does it.
 //!
-//! They lie in the ring, hidden ([`madrigal_drivers::shm::ring`]): a send without `MSG_MORE` shows them together with its own, `TCP_CORK` off
+//! They lie in the ring, hidden ([`madrigal_shm_ring::ring`]): a send without `MSG_MORE` shows them together with its own, `TCP_CORK` off
 //! and `TCP_NODELAY` on show them, whole segments are shown at once, and so is everything when the ring is full or sealed. After 200 ms
 //! the reader shows them to itself. No thread and no timer of ours is needed: a reader that is awake, or goes to sleep later, looks at the
 //! clock; and for one that sleeps already the kernel has a timer. The doorbell for it is sent with `MSG_MORE`, too, so the kernel holds it
 //! back for its 200 ms, or until another one follows. Where the bytes are shown before that, `TCP_NODELAY` lets it go at once.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::ring::{Sleeper, Span, Trouble};
+use madrigal_shm_ring::ring::{Sleeper, Span, Trouble};
 
 use super::{View, Wire, phase};
 

@@ -8,8 +8,8 @@
 //! sent by the kernel: whoever reads the peer's socket then, and knows nothing of rings, finds every byte in order.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{Progress, fate, gate, state, taking};
-use madrigal_netaccess::wait::Peer;
+use madrigal_progress::wait::Peer;
+use madrigal_shm_ring::layout::{Progress, fate, gate, state, taking};
 use madrigal_sys::Errno;
 
 use super::{View, Wire, phase};

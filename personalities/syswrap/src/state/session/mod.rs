@@ -47,10 +47,10 @@ mod urgent;
 mod wire;
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
-use madrigal_drivers::shm::arena::Tag;
-use madrigal_drivers::shm::layout::{Block, Direction, Slot};
-use madrigal_drivers::shm::ring::{Consumer, Memory, Producer};
-use madrigal_drivers::shm::slot::Lent;
+use madrigal_shm_ring::arena::Tag;
+use madrigal_shm_ring::layout::{Block, Direction, Slot};
+use madrigal_shm_ring::ring::{Consumer, Memory, Producer};
+use madrigal_shm_ring::slot::Lent;
 
 pub(crate) use bells::{Me, deaths};
 pub(crate) use gone::Shut;

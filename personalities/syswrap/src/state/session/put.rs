@@ -1,14 +1,14 @@
 //! Bytes into the ring: space for them, in a ring of the size the traffic earns, and their publication.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::arena::UNIT;
-use madrigal_drivers::shm::layout::{Block, Progress, fate, want};
-use madrigal_drivers::shm::ring::{CHUNK, Sleeper, Span, Trouble};
+use madrigal_shm_ring::arena::UNIT;
+use madrigal_shm_ring::layout::{Block, Progress, fate, want};
+use madrigal_shm_ring::ring::{CHUNK, Sleeper, Span, Trouble};
 use madrigal_sys::Errno;
 
 use super::{View, Wire, phase};
 
-pub(super) const LARGEST: usize = madrigal_drivers::shm::arena::LARGEST;
+pub(super) const LARGEST: usize = madrigal_shm_ring::arena::LARGEST;
 /// Sends that found the ring full before it grows to the largest size.
 const FULLS_TO_GROW: u32 = 4;
 /// A sender whose reader takes nothing for this long is better off with TCP, which has megabytes of buffers of its own.

@@ -7,8 +7,8 @@
 //! than it asked for may count on being told of the next byte, for TCP works so (epoll(7), Q9).
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::{Block, state};
-use madrigal_drivers::shm::ring::{Span, Trouble};
+use madrigal_shm_ring::layout::{Block, state};
+use madrigal_shm_ring::ring::{Span, Trouble};
 use madrigal_sys::Errno;
 
 use super::bells::Left;

@@ -2,8 +2,8 @@
 //! and the reader compares where its own sum comes to that place.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::SUMS;
-use madrigal_drivers::shm::ring::{Span, Trouble};
+use madrigal_shm_ring::layout::SUMS;
+use madrigal_shm_ring::ring::{Span, Trouble};
 
 use super::{View, Wire};
 

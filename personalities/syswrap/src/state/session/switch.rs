@@ -8,7 +8,7 @@
 //! Both positions come from the kernel, so bytes that passed unseen (stdio, another process, an interrupted call) are counted.
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::layout::state;
+use madrigal_shm_ring::layout::state;
 
 use super::{Health, View, Wire, phase};
 

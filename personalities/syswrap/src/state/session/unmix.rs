@@ -9,7 +9,7 @@
 //! peer finds counts that cannot be, and a reset.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
-use madrigal_drivers::shm::layout::{fate, state, taking};
+use madrigal_shm_ring::layout::{fate, state, taking};
 use madrigal_sys::Errno;
 
 use super::{Aside, HandBack, View, Wire, phase};

@@ -1,7 +1,7 @@
 //! What a session asks of the kernel's socket. The program's is one; a model's is another, so that the same code runs under a
 //! scheduler.
 
-use madrigal_drivers::shm::layout::Block;
+use madrigal_shm_ring::layout::Block;
 use madrigal_sys::Errno;
 
 /// What has become of a connection, as far as its socket knows.
@@ -69,7 +69,7 @@ pub(crate) trait Wire: Copy {
     /// This process's number, and whether the process with that number lives. Slow.
     fn own_pid(self) -> u32;
     fn lives(self, pid: u32) -> bool;
-    /// Whether the peer's event set with that number sleeps ([`Sleeper::Set`](madrigal_drivers::shm::ring::Sleeper)).
+    /// Whether the peer's event set with that number sleeps ([`Sleeper::Set`](madrigal_shm_ring::ring::Sleeper)).
     fn sleeps(self, set: u32) -> bool;
     /// The same, and takes that off it: the caller rings, for all of its connections.
     fn wakes(self, set: u32) -> bool;

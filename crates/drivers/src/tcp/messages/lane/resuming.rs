@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use madrigal_base::node::NodeAddress;
-use madrigal_netaccess::message::{LinkError, Sent};
+use madrigal_progress::message::{LinkError, Sent};
 use madrigal_proto::frame;
 use madrigal_sys::fd::Fd;
 use rustix::net::RecvFlags;

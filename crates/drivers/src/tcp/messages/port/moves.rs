@@ -1,7 +1,7 @@
 //! Links by the daemon: they go on over another connection where theirs is lost, and move to a direct one once there can be one.
 
 use madrigal_base::node::{NodeAddress, NodeId};
-use madrigal_netaccess::message::{LinkError, Port as _, Sink};
+use madrigal_progress::message::{LinkError, Port as _, Sink};
 use madrigal_proto::race::{Way, Wish};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::time;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering as Order;
 
 use madrigal_base::sync::Ordering;
 use madrigal_base::sync::explored::mortal::{self, Process};
-use madrigal_drivers::shm::layout::POSITION;
-use madrigal_drivers::shm::ring::Span;
+use madrigal_shm_ring::layout::POSITION;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64 as Clock, Ordering as Order};
 
 use madrigal_base::sync::explored::mortal;
-use madrigal_drivers::shm::layout::Block;
+use madrigal_shm_ring::layout::Block;
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Condvar, Mutex};

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering as Order;
 
 use madrigal_base::sync::Ordering;
 use madrigal_base::sync::explored::mortal::Process;
-use madrigal_drivers::shm::arena::UNIT;
-use madrigal_drivers::shm::layout::Block;
-use madrigal_drivers::shm::ring::Span;
+use madrigal_shm_ring::arena::UNIT;
+use madrigal_shm_ring::layout::Block;
+use madrigal_shm_ring::ring::Span;
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;

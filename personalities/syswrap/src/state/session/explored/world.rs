@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64 as Word, Ordering as Order};
 
 use madrigal_base::sync::Ordering;
-use madrigal_drivers::shm::arena::{Tag, UNIT};
-use madrigal_drivers::shm::layout::{Block, SMALL_RING, Slot};
-use madrigal_drivers::shm::ring::Memory;
+use madrigal_shm_ring::arena::{Tag, UNIT};
+use madrigal_shm_ring::layout::{Block, SMALL_RING, Slot};
+use madrigal_shm_ring::ring::Memory;
 use shuttle::thread;
 
 use super::super::{At, Session, View};
@@ -50,7 +50,7 @@ impl World {
             turns: Word::new(0),
             unwoken: Word::new(0),
         };
-        world.slot.dir.iter().for_each(madrigal_drivers::shm::layout::Direction::reset);
+        world.slot.dir.iter().for_each(madrigal_shm_ring::layout::Direction::reset);
         let lent = world.slot.life.offer(Tag::fresh(1 << 8));
         for (side, session) in world.sessions.iter().enumerate() {
             let block = Block { offset: side * SMALL_RING, size: SMALL_RING };

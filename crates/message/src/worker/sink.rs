@@ -1,0 +1,168 @@
+//! What a port tells while it is polled.
+
+use madrigal_base::node::NodeId;
+use madrigal_progress::message::{Link, LinkError, Placement, Sink};
+
+use super::state::{NOBODY, Placed, Route, State};
+use crate::endpoint::arrive::Came;
+use crate::endpoint::wire::{Seen, What};
+
+/// The state, as one port may talk to it.
+pub(crate) struct EventSink<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) port: usize,
+}
+
+impl EventSink<'_> {
+    /// Whose link that is; `None`: nobody's, or one that does not count any more.
+    #[inline]
+    fn node(&self, link: Link) -> Option<u32> {
+        let link = self.state.links.get(self.port)?.get(link.0 as usize)?;
+        let alive = link.up && link.node != NOBODY && self.state.nodes[link.node as usize].route != Route::Down;
+        alive.then_some(link.node)
+    }
+
+    #[inline]
+    fn came<'h>(&mut self, link: Link, head: &'h [u8]) -> Option<Came<'h>> {
+        let node = self.node(link)?;
+        let Some(head) = Seen::read(head) else {
+            self.state.corrupt(node, "a frame of no kind");
+            return None;
+        };
+        Some(Came { node, via: (self.port, link), head })
+    }
+
+    fn placed(&mut self, link: Link) -> Option<&mut Placed> {
+        Some(&mut self.state.links.get_mut(self.port)?.get_mut(link.0 as usize)?.placed)
+    }
+
+    /// A node was only looked for, and there is no way to it. Who sends to it later, or is sent something by it, may have more luck; but
+    /// where nobody is any more, nothing comes from there, and who waits for that node alone hears of it.
+    #[cold]
+    fn not_found(&mut self, node: u32) {
+        let peer = &mut self.state.nodes[node as usize];
+        match peer.why.take() {
+            Some(why @ LinkError::Unreachable { absent: true, .. }) if self.state.is_awaited(node) => {
+                self.state.fail(node, why);
+            }
+            _ => self.state.nodes[node as usize].try_anew(),
+        }
+    }
+
+    fn look(&mut self, came: &Came<'_>, body: &[u8]) {
+        let state = &mut *self.state;
+        let sense = match came.head.what {
+            What::Eager => state.eager(came, body),
+            What::Rendezvous => state.rendezvous(came, body),
+            What::Go => state.go(came),
+            What::Data => state.data(came, body),
+            What::End => state.ended(came),
+            What::Put => state.put(came, body),
+            What::Get => state.get(came),
+            What::Atomic => state.atomic(came, body),
+            What::Ask => state.ask(came),
+            What::Region => state.region(came),
+            What::Forget => state.forget(came),
+            What::Wrote => state.wrote(came),
+            What::Credit => state.credited(came),
+        };
+        if sense.is_none() {
+            state.corrupt(came.node, &format!("a frame that makes no sense: {:?}", came.head.what));
+        }
+    }
+}
+
+impl Sink for EventSink<'_> {
+    fn crowded(&self) -> bool {
+        self.state.idle.is_crowded()
+    }
+
+    fn up(&mut self, link: Link, node: NodeId) {
+        let node = self.state.node(node);
+        let port = self.port;
+        let Some(known) = self.state.link(port, link) else { return };
+        (known.node, known.up) = (node, true);
+        let peer = &mut self.state.nodes[node as usize];
+        peer.links.push((port, link));
+        self.state.stale.push(node);
+        let peer = &mut self.state.nodes[node as usize];
+        if matches!(peer.route, Route::None | Route::Linking { .. }) {
+            (peer.route, peer.sought, peer.why) = (Route::Up { port, link }, false, None);
+            self.state.attend(node);
+        }
+    }
+
+    fn down(&mut self, link: Link, why: LinkError) {
+        let (port, ports) = (self.port, self.state.links.len());
+        let Some(known) = self.state.link(port, link) else { return };
+        let (node, was_up) = (known.node, known.up);
+        known.up = false;
+        let Some(peer) = self.state.nodes.get_mut(node as usize) else { return };
+        if was_up {
+            self.state.fail(node, why);
+        } else if peer.route == (Route::Linking { port, link }) {
+            self.state.stale.push(node);
+            // Another driver may do.
+            peer.route = Route::None;
+            peer.tried = port + 1;
+            peer.why = Some(why);
+            if peer.out.is_clear() && peer.tried >= ports {
+                self.not_found(node);
+            }
+            self.state.attend(node);
+        }
+    }
+
+    fn silent(&mut self, link: Link, seconds: u64) {
+        if let Some(node) = self.node(link) {
+            let why = LinkError::Silent { node: self.state.nodes[node as usize].id, seconds };
+            self.state.lost.push((node, why));
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
+        if let Some(came) = self.came(link, head) {
+            self.state.nodes[came.node as usize].counters().received(body.len());
+            self.look(&came, body);
+        }
+    }
+
+    fn place(&mut self, link: Link, head: &[u8], len: usize, placement: &mut Placement) {
+        let Some(came) = self.came(link, head) else { return };
+        let state = &mut *self.state;
+        state.nodes[came.node as usize].counters().received(len);
+        let placed = match came.head.what {
+            What::Eager => state.place_eager(&came, len, placement),
+            What::Data => state.place_data(&came, len, placement),
+            What::Put => state.place_put(&came, len, placement),
+            What::Rendezvous | What::Atomic => state.place_any(len, placement),
+            _ => None,
+        };
+        match placed {
+            Some(placed) => drop(self.placed(link).map(|place| *place = placed)),
+            None => {
+                placement.clear();
+                state.corrupt(came.node, &format!("a body where none may be, or too long a one: {:?}", came.head.what));
+            }
+        }
+    }
+
+    fn arrived(&mut self, link: Link, head: &[u8]) {
+        let placed = self.placed(link).map(core::mem::take).unwrap_or_default();
+        let Some(came) = self.came(link, head) else { return };
+        match placed {
+            Placed::Block(block) if came.head.what == What::Eager => {
+                if self.state.eager_block(&came, block).is_none() {
+                    self.state.corrupt(came.node, "a message that makes no sense");
+                }
+            }
+            Placed::Block(block) => self.look(&came, block.bytes()),
+            Placed::Receive(arrived) => self.state.receive_arrived(came.node, arrived),
+            Placed::Data { op, len } => self.state.data_arrived(op, len),
+            Placed::Put { len, .. } => drop(self.state.put_arrived(&came, Some(len))),
+            Placed::Nowhere if came.head.what == What::Put => drop(self.state.put_arrived(&came, None)),
+            Placed::Nowhere => {}
+        }
+    }
+}

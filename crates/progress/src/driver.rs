@@ -1,0 +1,225 @@
+//! The contracts between the engine and the drivers. A driver turns a [`Locator`] into [`Endpoint`]s; it starts no thread, keeps no
+//! policy, and never blocks.
+//!
+//! ```text
+//!   Driver --listen--> Listener --accept--> Endpoint { ends: (rx, tx), signal }
+//!          --connect----------------------> Endpoint
+//! ```
+//! There are two paradigms. A *byte* driver moves as many bytes as it can now; a *packet* driver moves whole packets up to its
+//! maximum. Neither is built on the other: adapters (crate `stream`) translate where a user wants the other one.
+//!
+//! **Waiting.** Finding nothing to read or no room to write is a value. To sleep until that changes: call `arm` on the end (true
+//! means look again instead), then poll the endpoint's [`Signal`]; when it was reported, call [`Signal::woken`] and look again.
+//! Who looks again by itself needs neither, so a spinning reader of shared memory makes no system call.
+//!
+//! **Threads.** An end is used by one thread at a time (`&mut self`); the two ends of an endpoint may be used at the same time.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use madrigal_base::error::{AcceptError, ConnectError, ListenError, ReadError, WriteError};
+use madrigal_base::ids::Reach;
+use madrigal_base::locator::Locator;
+use madrigal_base::network::Network;
+
+use crate::wait::Peer;
+
+/// What a driver is told of where it runs.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Place {
+    /// The directory through which processes of one user find each other; made by whoever needs it first.
+    pub directory: String,
+    /// What the user wishes of the network.
+    pub network: Network,
+    /// Directories where this user's daemon may be, likeliest first; none where no daemon is to be used.
+    pub daemons: Vec<String>,
+}
+
+/// What a driver is, apart from where it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// How far it carries.
+    pub reach: Reach,
+    /// Whether it joins processes of one user only.
+    pub one_user: bool,
+    /// The form of its addresses, for error messages.
+    pub takes: &'static str,
+}
+
+/// A way to move data between two processes, or inside one.
+pub trait Driver: Send + Sync {
+    /// Its name, which is the scheme of its locators. Never changes.
+    fn name(&self) -> &'static str;
+
+    /// What it is. Never changes.
+    fn facts(&self) -> Facts;
+
+    /// Whether it can work here, else one sentence why not. May make system calls, does not block; leaves nothing behind.
+    fn usable(&self, place: &Place) -> Result<(), String>;
+
+    /// Where something called `name` would listen on this host when nobody asked for a special place; ports are left to the kernel.
+    fn address_for(&self, name: &str) -> Option<Locator>;
+
+    /// Begins to listen. Does not block. Other processes can connect as soon as this returns, until the listener is dropped.
+    fn listen(&self, at: &Locator, place: &Place) -> Result<Box<dyn Listener>, ListenError>;
+
+    /// Begins to connect. Does not block; gives the endpoint at once where that needs no waiting. The peer may not have accepted
+    /// yet: what is written before waits for it.
+    fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError>;
+}
+
+/// An attempt to connect.
+pub enum Connecting {
+    /// It succeeded.
+    Done(Endpoint),
+    /// It goes on.
+    Pending(Box<dyn Pending>),
+}
+
+/// A connection attempt that waits for an answer. Dropping it gives up.
+pub trait Pending: Send {
+    /// Looks whether it is decided; `None`: not yet. Does not block. After the first `Some` or error it must not be called again.
+    fn poll(&mut self) -> Result<Option<Endpoint>, ConnectError>;
+
+    /// What is reported when [`Pending::poll`] may have something to say.
+    fn signal(&self) -> Arc<dyn Signal>;
+}
+
+/// Something that accepts connections. Dropping it ends that; accepted endpoints live on, waiting connections are refused.
+pub trait Listener: Send {
+    /// The next connection; `None`: nobody waits. Does not block. Attempts that fail on the way are dropped silently: they are the
+    /// connecting side's errors. After an error a later call may succeed.
+    fn accept(&mut self) -> Result<Option<Endpoint>, AcceptError>;
+
+    /// Where it really listens: a port left open is filled in.
+    fn locator(&self) -> &Locator;
+
+    /// What is reported when somebody waits. A listener needs no arming.
+    fn signal(&self) -> Arc<dyn Signal>;
+}
+
+/// One side of a connection.
+///
+/// Dropping both ends and every clone of the signal closes it. The peer reads what was written before, then the end of the stream, or [`ReadError::Reset`] where
+/// bytes it had sent were dropped unread.
+pub struct Endpoint {
+    /// The two ends.
+    pub ends: Ends,
+    /// How a sleeper is woken.
+    pub signal: Arc<dyn Signal>,
+    /// Our own address, as the peer sees it where the driver knows.
+    pub local: Locator,
+    /// The peer's address.
+    pub peer: Locator,
+}
+
+/// The two ends of an endpoint, by paradigm.
+pub enum Ends {
+    /// A stream of bytes.
+    Bytes(Box<dyn ByteRx>, Box<dyn ByteTx>),
+    /// A sequence of packets.
+    Packets(Box<dyn PacketRx>, Box<dyn PacketTx>),
+}
+
+/// How whoever sleeps for an endpoint, a listener or an attempt is woken.
+pub trait Signal: Send + Sync {
+    /// The descriptor to poll. It is registered once, edge-triggered, for input and hang-up: an edge is due whenever an armed end
+    /// may find something. Valid as long as the signal.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Whether the descriptor is registered for output too, because that is how room to write shows. Never changes.
+    fn by_output(&self) -> bool {
+        false
+    }
+
+    /// Takes out what made the descriptor ready (doorbells), and notes a peer that is gone. To be called after the descriptor was
+    /// reported and before looking again. Does not block; from any thread.
+    fn woken(&self);
+}
+
+/// What both kinds of ends have in common: how one waits for them.
+pub trait Watched: Send {
+    /// Announces that nobody looks from now on until the signal is reported. True: there is something to look at; do not sleep.
+    fn arm(&mut self) -> bool;
+
+    /// Whether a look is a read of memory, so that looking again and again is worth it. Never changes.
+    fn cheap(&self) -> bool {
+        false
+    }
+
+    /// How long looking is not worth it from now on, because an answer cannot be there yet and every look would hold up the peer
+    /// that writes it. Asked once before each wait.
+    fn patience_ns(&mut self) -> u64 {
+        0
+    }
+
+    /// What is known of where the peer runs.
+    fn peer(&self) -> Peer {
+        Peer::Unknown
+    }
+}
+
+/// What a read gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Read {
+    /// That many bytes, at least one, unless the buffer was empty.
+    Bytes(usize),
+    /// Nothing now.
+    WouldBlock,
+    /// The peer closed and everything was read. Stays so.
+    End,
+}
+
+/// What a write gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrote {
+    /// That many bytes were taken, at least one, unless there was none.
+    Bytes(usize),
+    /// No room now.
+    WouldBlock,
+}
+
+/// The reading end of a stream of bytes.
+pub trait ByteRx: Watched {
+    /// Copies what is there into `buf`, up to its length. Does not block. The buffer is the caller's before and after. Everything
+    /// the peer sent is read before the end of the stream or an error is told.
+    fn read(&mut self, buf: &mut [u8]) -> Result<Read, ReadError>;
+}
+
+/// The writing end of a stream of bytes.
+pub trait ByteTx: Watched {
+    /// Takes bytes from the front of `bufs`, as many as there is room for. Does not block. The buffers are the caller's again when
+    /// it returns. A count says that the bytes were taken, not that the peer has them.
+    fn write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Wrote, WriteError>;
+}
+
+/// What a packet driver has.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Packet<'a> {
+    /// The packet in front, lent by the driver until [`PacketRx::release`]; possibly empty.
+    Bytes(&'a [u8]),
+    /// None now.
+    WouldBlock,
+    /// The peer closed and every packet was released. Stays so.
+    End,
+}
+
+/// The reading end of a sequence of packets.
+pub trait PacketRx: Watched {
+    /// The packet in front: the same one until it is released. Does not block. The bytes stay the driver's.
+    fn packet(&mut self) -> Result<Packet<'_>, ReadError>;
+
+    /// Gives the packet in front back to the driver; without one nothing happens.
+    fn release(&mut self);
+}
+
+/// The writing end of a sequence of packets.
+pub trait PacketTx: Watched {
+    /// Sends one packet made of the pieces: all of it or nothing ([`Wrote::WouldBlock`]). Does not block. The buffers are the
+    /// caller's again when it returns. A packet above [`PacketTx::max`] is [`WriteError::TooLong`].
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> Result<Wrote, WriteError>;
+
+    /// The longest packet. Never changes.
+    fn max(&self) -> usize;
+}
