@@ -69,8 +69,9 @@ wheel: build ## the Python package with everything in it: target/wheels/*.whl (d
 bench-wan: build ## links between daemons over long, lossy lines of a lab against plain TCP: BENCH='--only long'
 	bench/wan.py $(BENCH)
 
-bench: build ## measure against plain TCP: BENCH='--quick' or '--only redis1' (see bench/README.md)
-	bench/run.py $(BENCH)
+bench: build ## measure against plain TCP, and write docs/perf.md; with BENCH='--quick' or '--only redis1' only measure (bench/README.md)
+	@tools/setup --bench
+	bench/run.py $(or $(BENCH),--page docs/perf.md)
 
 install: $(RELEASE)/madrigal install-c ## install below PREFIX (and DESTDIR): what was built is taken as it is
 	install -d $(BIN) $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED_IN))

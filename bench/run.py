@@ -7,6 +7,7 @@
     bench/run.py --against LIB          every row of a server and a client, against another build of the library
     bench/run.py --programs DIR         each script of DIR, plain and with WRAP, in pairs
     bench/run.py --command 'ab ...'     any command, plain and wrapped, in pairs
+    bench/run.py --page docs/perf.md    every row, and a page of them with plots
 
 Build first: cargo build --release
 """
@@ -25,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator
 
-from harness import builds, machine, namespaces, noise, output, processes, programs
+from harness import builds, machine, namespaces, noise, output, page, processes, programs
 from harness.measure import Pair, Plan, Result
 from rows import all_rows
 from rows.own import Calls
@@ -98,6 +99,8 @@ def _run_rows(options: argparse.Namespace, plan: Plan, rows: dict) -> int:
     short = sum(not result.passed for result in results)
     print(f"\n{len(results) - short} of {len(results)} figures at their target; load {header['loadavg_start'][0]} at start, "
           f"{header['loadavg_end'][0]} at end; written to {options.json}")
+    if options.page:
+        page.write(options.page, options.json)
     return 0
 
 
@@ -183,6 +186,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="3 shorter runs")
     parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="wait so long for a quiet machine before each row (0)")
     parser.add_argument("--json", type=Path, default=builds.TARGET / "bench.json", metavar="PATH", help="where results go")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="write a page of the results, too, and plots in a folder beside it")
     parser.add_argument("--congestion", metavar="NAME", help="only this congestion control")
     parser.add_argument("--preload", type=Path, metavar="LIB", help="preload this library instead of `madrigal exec`")
     parser.add_argument("--against", type=Path, metavar="LIB", help="compare with this build of the library instead of plain TCP")

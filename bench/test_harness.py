@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import processes, report, stats
+from harness import output, page, processes, report, stats
 from harness.measure import Figure, Result
 from rows import all_rows
 
@@ -39,6 +39,19 @@ class Figures(unittest.TestCase):
         low, high = stats.bounds(values)
         self.assertTrue(0.9 <= low <= 1.0 <= high <= 1.1)
         self.assertEqual(stats.bounds(values), (low, high))
+
+
+class Pages(unittest.TestCase):
+    HEADER = {"runs": 3, "seconds_per_run": 1.0, "congestion_controls": ["cubic", "bbr"], "date": "2026-01-02", "commit": "abc", "cpus": 2,
+              "cpu": "x", "kernel": "6", "wake_up_us": 40.0, "cache_line_ns": 50.0}
+
+    def test_a_page_has_every_figure_and_says_what_is_short_or_missing(self) -> None:
+        figures = [output.as_dict(result([1, 2, 3], [6, 6, 6])), output.as_dict(result([10], [12.5], absolute=True))]
+        text = page.text({"header": self.HEADER, "figures": figures, "skipped": {"gone": "no such program\nmore"}})
+        self.assertIn("| x | u | 2 | 6 | 3.00 | 3.00 | 2 | 0 % |  |  |  |", text)
+        self.assertIn("| +2.50 |  | less than +2 | 0 % |  |  | short |", text)
+        self.assertIn("* gone: no such program\n", text)
+        self.assertIn("2026-01-02, commit abc", text)
 
 
 class Rows(unittest.TestCase):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
+from pathlib import Path
 
 from harness import namespaces
 from harness.builds import c_program
-from harness.processes import run
+from harness.processes import Failed, run
 
 
 def load() -> list[float]:
@@ -19,6 +21,8 @@ def describe() -> dict[str, object]:
     """The head of the result file, apart from load at the end."""
     cpus = sorted(os.sched_getaffinity(0))
     head: dict[str, object] = {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
         "cpus": len(cpus),
         "cpu": _cpu_model(),
         "kernel": platform.release(),
@@ -40,6 +44,14 @@ def measure_hardware(cpus: list[int]) -> dict[str, float | None]:
 def cache_line_ns(pair: list[str]) -> float:
     """One way of a cache line between two CPUs, nothing else: the floor of any message."""
     return float(run([c_program("cacheline"), *pair]))
+
+
+def _commit() -> str:
+    """What is checked out, with a mark if something was changed since."""
+    try:
+        return run(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]).strip()
+    except Failed:
+        return "unknown"
 
 
 def _cpu_model() -> str:

@@ -29,6 +29,7 @@ def as_dict(result: Result) -> dict[str, object]:
         "goal": figure.goal,
         "floor": figure.floor,
         "absolute": figure.absolute,
+        "lower_is_better": figure.lower_is_better,
         "passed": result.passed,
         "plain_cc": result.plain_cc,
         "runs": {"plain": result.plain, "madrigal": result.madrigal, "plain_trials": result.trials},
