@@ -425,7 +425,7 @@ impl Consumer {
     pub fn advance(&self, dir: &Direction, span: &Span, n: usize) -> Result<(), Trouble> {
         let new = span.at + n as u64;
         // SYNC: SeqCst, so that this store and the look at `want` keep their order; pairs with `Producer::want`. Release part
-        // pairs with the Acquire in `Producer::look_at_head`.
+        // pairs with the Acquire in `Producer::read_head`.
         dir.r.head.compare_exchange(span.at, new, Ordering::SeqCst, Ordering::Relaxed).map_err(|_| Trouble::Raced)?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The only place with system calls and unsafe memory.
+//! System calls that rustix lacks, and memory that needs `unsafe`: what every other crate of ours stands on.
 //!
 //! Everything here goes to the kernel directly: through [`rustix`] (whose `linux_raw` backend makes the call itself) or, for
 //! the few calls rustix lacks or that take the host program's own pointers, through [`raw`]. Nothing passes through libc, so

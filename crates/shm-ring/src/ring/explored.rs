@@ -1,4 +1,4 @@
-//! The ring and the express line under a scheduler that tries interleavings (`cargo test -p madrigal-drivers --features shuttle`).
+//! The ring and the express line under a scheduler that tries interleavings (`cargo test -p madrigal-shm-ring --features shuttle`).
 //!
 //! A doorbell is a message in a channel. A wake-up that is lost leaves somebody waiting for one for ever, which the scheduler reports
 //! as a deadlock; so the tests have no clock. Weaker orders than sequential consistency are not explored: those are miri's.

@@ -1,6 +1,6 @@
 //! The ring against what it promises: examples, a model, a peer that writes whatever it likes, and two threads.
 //!
-//! All of it runs under miri too (`cargo +nightly miri test -p madrigal-drivers --lib ring::`), with fewer cases; how the two sides
+//! All of it runs under miri too (`cargo +nightly miri test -p madrigal-shm-ring --lib ring::`), with fewer cases; how the two sides
 //! interleave is explored in [`explored`](super::explored).
 
 use core::alloc::Layout;

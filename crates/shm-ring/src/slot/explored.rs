@@ -1,5 +1,5 @@
 //! Slots and what their sessions borrow, under a scheduler that tries interleavings and kills either side at any step
-//! (`cargo test -p madrigal-drivers --features shuttle`).
+//! (`cargo test -p madrigal-shm-ring --features shuttle`).
 //!
 //! The creator's two threads open and end connections again and again; the accepting process answers what it is told of, early, late
 //! or not at all. What a side may touch is watched from outside: a thing that two sessions own at once, or that is given back by
