@@ -594,7 +594,7 @@ MUTANTS = [
         ("semantics overtaken::reader_of_a_shut_direction default",),
     ),
     Mutant(
-        "set-asked-for-room", "personalities/syswrap/src/io/poll/mod.rs",
+        "set-asked-for-room", "personalities/syswrap/src/io/poll/rings.rs",
         "fn asks_set(p: &pollfd) -> bool {\n    p.events & READABLE != 0\n",
         "fn asks_set(p: &pollfd) -> bool {\n    p.events != 0\n",
         "poll(2) on an event set for what it never has turns on the spot while the set has anything to tell",
