@@ -478,7 +478,7 @@ MUTANTS = [
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "restored-otherwise", SYSWRAP + "state/registration.rs",
+        "restored-otherwise", SYSWRAP + "state/registration/give_back.rs",
         "member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));\n"
         "}",
         "libc::EPOLLIN as u32, member.data.load(Ordering::Relaxed));\n"
@@ -487,7 +487,7 @@ MUTANTS = [
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "spent-given-back", SYSWRAP + "state/registration.rs",
+        "spent-given-back", SYSWRAP + "state/registration/give_back.rs",
         "    if member.has(bit::SPENT) {\n"
         "        // An entry",
         "    if false {\n"
@@ -496,7 +496,7 @@ MUTANTS = [
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "detached-given-back", SYSWRAP + "state/registration.rs",
+        "detached-given-back", SYSWRAP + "state/registration/entry.rs",
         "    if member.has(bit::DETACHED) {\n"
         "        take_out",
         "    if false {\n"
@@ -505,7 +505,7 @@ MUTANTS = [
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "forgotten-and-listed", SYSWRAP + "state/registration.rs",
+        "forgotten-and-listed", SYSWRAP + "state/registration/entry.rs",
         "    set.deactivate(member);\n"
         "    member.clear();",
         "    member.clear();",
@@ -594,7 +594,7 @@ MUTANTS = [
         ("semantics overtaken::reader_of_a_shut_direction default",),
     ),
     Mutant(
-        "set-asked-for-room", "personalities/syswrap/src/io/poll/mod.rs",
+        "set-asked-for-room", "personalities/syswrap/src/io/poll/rings.rs",
         "fn asks_set(p: &pollfd) -> bool {\n    p.events & READABLE != 0\n",
         "fn asks_set(p: &pollfd) -> bool {\n    p.events != 0\n",
         "poll(2) on an event set for what it never has turns on the spot while the set has anything to tell",

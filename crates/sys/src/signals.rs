@@ -1,47 +1,15 @@
 //! Signals held back for a moment: what a handler must not interrupt.
 
+mod ignored;
+
 use core::cell::Cell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
 
 use libc::sigset_t;
 
 use crate::{Errno, critical, raw, time};
-
-/// The signals that the process ignores, which are never blocked. The kernel drops them where they come; one that is blocked it keeps, and
-/// wakes another thread for it, whose call ends with `EINTR` though no handler ran.
-static IGNORED: AtomicU64 = AtomicU64::new(0);
-
-/// The C library's own.
-pub const OF_LIBC: [c_int; 2] = [32, 33];
-
-/// The process is about to set something for `signal`, which may be a handler.
-pub fn may_handle(signal: c_int) {
-    IGNORED.fetch_and(!bit(signal), Ordering::SeqCst);
-}
-
-/// Looks at what is set for `signal`.
-pub fn look(signal: c_int) {
-    // What these do by themselves is nothing.
-    let by_default = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
-    let is_ignored = |handler| handler == libc::SIG_IGN || handler == libc::SIG_DFL && by_default;
-    if raw::handler_of(signal).is_ok_and(is_ignored) {
-        IGNORED.fetch_or(bit(signal), Ordering::SeqCst);
-        // Another thread may have set something meanwhile.
-        if !raw::handler_of(signal).is_ok_and(is_ignored) {
-            may_handle(signal);
-        }
-    }
-}
-
-/// The same for all signals.
-pub fn look_at_all() {
-    (1..65).for_each(look);
-}
-
-fn bit(signal: c_int) -> u64 {
-    1u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
-}
+pub(crate) use ignored::all_but;
+pub use ignored::{OF_LIBC, look, look_at_all, may_handle};
 
 /// Every signal of the calling thread is blocked until this is dropped, but for those that the process ignores, and those that the kernel
 /// lets nobody block. Two system calls.
@@ -72,14 +40,6 @@ impl Drop for Blocked {
 /// Blocks every signal of the calling thread that can be blocked, but for these; returns those that were.
 fn block_all_but(others: &[c_int]) -> Result<u64, Errno> {
     critical::block(all_but(others))
-}
-
-/// Those that may be blocked, but for these.
-pub(crate) fn all_but(others: &[c_int]) -> u64 {
-    // The thread's own faults stay as they are: blocked, they would kill the process where a handler might mend them.
-    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    let free = faults.iter().chain(others).fold(IGNORED.load(Ordering::SeqCst), |free, &signal| free | bit(signal));
-    !free
 }
 
 /// The signals of a call that sleeps several times, held back from before its first sleep to its end: handlers run in its sleeps only, and

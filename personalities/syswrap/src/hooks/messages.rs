@@ -7,7 +7,8 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::data::{received, sent};
-use super::{fail, finish, finish_whole, get, guarded_or, is_awake, is_socket, sends_by_kernel};
+use super::signals::is_awake;
+use super::{fail, finish, finish_whole, get, guarded_or, is_socket, sends_by_kernel};
 use crate::io::buffers::Buffers;
 use crate::io::recv::{self, Receive};
 use crate::io::send::Send;

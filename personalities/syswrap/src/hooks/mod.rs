@@ -58,12 +58,6 @@ fn is_known(fd: c_int) -> bool {
     table::get(fd).is_some() && !process::is_plain()
 }
 
-/// Whether anything may be known: if not, every call is the C library's.
-#[inline]
-fn is_awake() -> bool {
-    signals::is_armed() && !process::is_plain()
-}
-
 /// Runs a hook's logic, which no signal handler interrupts; should it panic, the program's call goes to the C library as if we were not
 /// there.
 #[inline]

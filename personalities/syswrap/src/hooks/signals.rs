@@ -22,6 +22,7 @@ use super::{fail, get, guarded_or};
 use crate::io::handlers;
 use crate::real;
 use crate::state::lock::Lock;
+use crate::state::process;
 
 /// What a bad address ends in.
 const FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -88,10 +89,10 @@ pub(super) fn arm() {
     ARMED.store(true, Ordering::Release);
 }
 
-/// Whether a bad address is survived. Before, nothing is known, and every call is the C library's.
+/// Whether anything may be known: if not, every call is the C library's. Nothing is before a bad address is survived.
 #[inline]
-pub(super) fn is_armed() -> bool {
-    ARMED.load(Ordering::Relaxed)
+pub(super) fn is_awake() -> bool {
+    ARMED.load(Ordering::Relaxed) && !process::is_plain()
 }
 
 /// Ours in front of what the kernel has.

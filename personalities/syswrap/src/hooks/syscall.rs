@@ -2,7 +2,8 @@
 
 use core::ffi::{c_int, c_long};
 
-use super::{aio, data, fds, files, get, is_awake, messages, names, options, processes, shut, waits};
+use super::signals::is_awake;
+use super::{aio, data, fds, files, get, messages, names, options, processes, shut, waits};
 use crate::real;
 use crate::state::process;
 

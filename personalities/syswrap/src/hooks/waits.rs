@@ -6,7 +6,8 @@ use core::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec, timeval};
 use madrigal_sys::{Errno, fault, time};
 
-use super::{cancellation_point, fail, get, guarded_or, is_awake, is_known, leaving, releasing, told};
+use super::signals::is_awake;
+use super::{cancellation_point, fail, get, guarded_or, is_known, leaving, releasing, told};
 use crate::io::epoll::{self, Waited};
 use crate::io::limits::{Limits, Signals};
 use crate::io::poll::{self, Fds, Polled, Sets, select};

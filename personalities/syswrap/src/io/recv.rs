@@ -1,152 +1,34 @@
 //! Receiving: kernel bytes up to the switch, then the ring, then kernel bytes again; a call takes from all of them.
 
-use core::cell::Cell;
 use core::ffi::c_int;
 
-use libc::iovec;
 use madrigal_report::Reason;
-use madrigal_shm_ring::ring::Span;
-use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw, tcp};
 
-use super::buffers::{Buffers, NOWHERE, message};
 use super::epoll::kernel_readiness;
-use super::handlers;
 use super::plain::{self, Wait};
-use super::progress::Progress;
-use super::target::Target;
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, leave};
 use crate::outcome::Outcome;
-use crate::state::session::{Health, Me, Source, Taker, Took, View, Wire, phase};
+use crate::state::session::{Health, Me, Source, Took, View, Wire, phase};
 use crate::state::sock::{self, Ref, Sock, flag, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{process, registration, settle};
 
+mod call;
+mod hands;
 mod peek;
 mod sleep;
+
+pub(crate) use call::Receive;
+pub(crate) use hands::keep_error;
+use hands::{Hands, before_mark};
+pub(crate) use peek::readable;
+use sleep::Step;
 pub(crate) use sleep::{left, woken};
-
-/// One receive, whichever function the program called.
-pub(crate) struct Receive {
-    at: Target,
-    buffers: Buffers,
-    flags: c_int,
-    progress: Progress,
-    /// Bytes that a look has seen which waits for more; 0 before.
-    seen: Cell<usize>,
-}
-
-/// Pieces that one look at the kernel takes.
-const PIECES: usize = 64;
-
-impl Receive {
-    pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { at: Target::new(fd), buffers, flags, progress: Progress::default(), seen: Cell::new(0) }
-    }
-
-    pub(crate) fn fd(&self) -> c_int {
-        self.at.fd()
-    }
-
-    /// The socket it goes by.
-    pub(crate) fn target(&self) -> &Target {
-        &self.at
-    }
-
-    /// Bytes received so far.
-    pub(crate) fn done(&self) -> usize {
-        self.progress.done()
-    }
-
-    /// The end of the call: what it has, or else this.
-    pub(crate) fn end(&self, otherwise: Result<usize, Errno>) -> Outcome {
-        self.progress.end(otherwise)
-    }
-
-    /// Its descriptor is not ours, or no longer: closed while it waited for more to look at.
-    fn passed(&self) -> Outcome {
-        if self.seen.get() > 0 { Outcome::Done(self.seen.get()) } else { Outcome::Pass }
-    }
-
-    /// Whether a look that has seen something has seen enough.
-    fn wants_no_more(&self) -> bool {
-        !self.is_whole() || self.seen.get() >= self.buffers.total()
-    }
-
-    /// A look has seen `n` bytes.
-    fn looks_on(&self, n: usize, s: &Ref) -> Outcome {
-        self.seen.set(n);
-        let enough = n == 0 || self.wants_no_more() || self.nonblocking(s);
-        if enough { Outcome::Done(n) } else { peek::look_on(s, self) }
-    }
-
-    fn is_peek(&self) -> bool {
-        self.flags & libc::MSG_PEEK != 0
-    }
-
-    /// Whether it waits for all it asked for.
-    fn is_whole(&self) -> bool {
-        self.flags & libc::MSG_WAITALL != 0
-    }
-
-    /// It is about to wait, maybe several times: it may be woken for nothing, or for a part of the whole. Then a handler ends it that runs
-    /// between two of its sleeps, or in the moment that wakes it, as it would end the one sleep of the kernel's. One with `SA_RESTART`
-    /// changes nothing, but where there is a part.
-    fn hold_signals(&self, s: &Sock) {
-        let parts = self.is_whole() && self.buffers.total() > 1;
-        if parts || !s.has(flag::LOW_WATER) && handlers::some_end_calls() {
-            self.progress.signals.hold();
-        }
-    }
-
-    /// Those it holds back; released when the call is over.
-    pub(crate) fn signals(&self) -> &Held {
-        &self.progress.signals
-    }
-
-    fn nonblocking(&self, s: &Sock) -> bool {
-        self.progress.nonblocking(s, self.flags)
-    }
-
-    /// It begins anew behind a signal handler.
-    fn begin_again(&self, s: &Sock) {
-        self.progress.begin_again(s);
-        self.at.begin_again();
-    }
-
-    /// The kernel got `n` more bytes; true: the call is over.
-    pub(crate) fn add(&self, n: usize) -> bool {
-        self.progress.add(n);
-        n == 0 || self.done() >= self.buffers.total() || !self.is_whole()
-    }
-
-    /// A message for up to `most` bytes of what is left of the buffers; lives as long as `pieces`.
-    fn rest(&self, most: usize, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
-        let used = self.buffers.rest(self.done(), most, pieces);
-        message(&mut pieces[..used])
-    }
-
-    /// Room for [`Receive::rest`].
-    pub(crate) fn pieces() -> [iovec; PIECES] {
-        [NOWHERE; PIECES]
-    }
-
-    /// The flags of a call for the rest.
-    fn rest_flags(&self) -> c_int {
-        self.flags & (libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_PEEK)
-    }
-
-    /// A receive of nothing that has slept: whatever comes to wake it, it looks at nothing more (tcp_recvmsg).
-    fn is_woken_for_nothing(&self) -> bool {
-        self.buffers.total() == 0 && self.progress.has_waited()
-    }
-}
 
 /// Flags that ask the kernel for something no ring has.
 const KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-/// Between looks where no doorbell can tell.
-const PEEK_SLEEP_NS: u64 = 100_000;
 
 /// Receives; `call(fd, extra_flags)` makes the program's own call on the kernel socket.
 pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errno>) -> Outcome {
@@ -254,40 +136,6 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     })
 }
 
-/// How much a receive may take that has got a part: what has come, for it ends at an urgent mark, which the kernel would pass over, and one
-/// may come at any time. `EAGAIN`: nothing, or the mark.
-fn before_mark(fd: c_int) -> Result<usize, Errno> {
-    // Up to the mark; 0 at it, unless urgent bytes stay in the stream.
-    let come = raw::ioctl_int(fd, libc::FIONREAD)?;
-    if tcp::at_mark(fd) {
-        return Err(Errno::AGAIN);
-    }
-    if come > 0 {
-        return Ok(come as usize);
-    }
-    let mut byte = 0u8;
-    // SAFETY: a byte of our own.
-    match unsafe { raw::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }? {
-        // The end.
-        0 => Ok(1),
-        // It has come by now, or the mark.
-        _ => Err(Errno::AGAIN),
-    }
-}
-
-/// The kernel tells an error once, and the call that was told it has bytes to tell of. A reset may be another than the peer meant.
-#[cold]
-pub(crate) fn keep_error(fd: c_int, e: Errno) {
-    if matches!(e, Errno::AGAIN | Errno::INTR | Errno::FAULT | Errno::NOMEM) {
-        return;
-    }
-    let Some(s) = sock::enter(fd) else { return };
-    match view(&s, fd).filter(|_| s.mode() == mode::SESSION && e == Errno::CONNRESET) {
-        Some(v) => v.saw_error(e),
-        None => s.session.owe(e),
-    }
-}
-
 /// A reset, or an end, that the kernel told a receive of a session may be another than the peer meant.
 pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET) | Outcome::Done(0)) {
@@ -328,12 +176,6 @@ pub(crate) fn leave_at_random(s: &Sock, fd: c_int) {
         leave(s, fd, Reason::Tested, Back::Lazily);
         s.earn_again();
     }
-}
-
-/// How a receive in session mode goes on.
-enum Step {
-    Ends(Outcome),
-    Sleeps(sleep::Sleep),
 }
 
 /// Receives in session mode; `None` when the kernel socket carries everything.
@@ -394,80 +236,6 @@ fn is_there(v: &View<'_, Socket<'_>>) -> Took {
         Source::Empty => Took::Empty,
         Source::End => Took::End,
     }
-}
-
-/// How a receive copies.
-struct Hands<'a> {
-    v: View<'a, Socket<'a>>,
-    op: &'a Receive,
-}
-
-impl Taker for Hands<'_> {
-    fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
-        let has_part = self.op.done() + done > 0;
-        let limit = if has_part { limit.min(before_mark(self.op.fd())? as u64) } else { limit };
-        let flags = self.op.flags & libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-        let n = piecewise(self.op.fd(), limit, |from, limit| {
-            let mut pieces = Receive::pieces();
-            let used = self.op.buffers.rest(self.op.done() + done + from, limit, &mut pieces);
-            let mut msg = message(&mut pieces[..used]);
-            // SAFETY: parts of the program's buffers, for which it vouches.
-            let n = unsafe { raw::recvmsg(self.op.fd(), &mut msg, flags) }?;
-            Ok((n, filled(&pieces[..used], n)))
-        })?;
-        self.v.wire.s.count_kernel(n, false);
-        Ok(n)
-    }
-
-    fn copy(&self, done: usize, span: &Span) -> Result<usize, Errno> {
-        let n = if self.op.flags & libc::MSG_TRUNC != 0 {
-            span.len()
-        } else {
-            self.op.buffers.fill(self.op.done() + done, span, &self.v.wire.s.large_at)?
-        };
-        if !self.op.is_peek() {
-            self.v.wire.s.count_ring(n, false);
-        }
-        Ok(n)
-    }
-}
-
-/// Takes up to `limit` bytes by calls for as many pieces as one can have; each says how many bytes, and whether there may be more.
-fn piecewise(
-    fd: c_int,
-    limit: u64,
-    call: impl Fn(usize, usize) -> Result<(usize, bool), Errno>,
-) -> Result<usize, Errno> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut done = 0;
-    loop {
-        match call(done, limit - done) {
-            Ok((n, more)) => {
-                done += n;
-                if !more || done >= limit {
-                    return Ok(done);
-                }
-            }
-            Err(e) if done > 0 => {
-                keep_error(fd, e);
-                return Ok(done);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-}
-
-/// Whether a call got all it had pieces for, and could have had no more of these.
-fn filled(pieces: &[iovec], n: usize) -> bool {
-    pieces.len() == PIECES && n > 0 && n == pieces.iter().map(|piece| piece.iov_len).sum::<usize>()
-}
-
-/// Bytes a receive would find now: `FIONREAD` across kernel and ring. `None`: the kernel knows.
-pub(crate) fn readable(s: &Sock, fd: c_int) -> Option<usize> {
-    if s.mode() != mode::SESSION || !s.session.receives() {
-        return None;
-    }
-    usize::try_from(view(s, fd)?.inbound()).ok()
 }
 
 /// What recvmmsg(2) tells before it looks for bytes: an error of the socket's.

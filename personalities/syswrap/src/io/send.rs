@@ -1,124 +1,31 @@
 //! Sending: into the kernel until the switch, then into the ring, growing it as the traffic earns, then into the kernel again.
 
 mod behind;
+mod call;
 mod space;
 
 use core::ffi::c_int;
 
-use libc::iovec;
 use madrigal_base::sync::Ordering;
 use madrigal_report::Reason;
 use madrigal_shm_ring::ring::Span;
-use madrigal_sys::signals::Held;
 use madrigal_sys::{Errno, raw};
 
-use super::buffers::{Buffers, NOWHERE, message};
-use super::progress::Progress;
-use super::target::Target;
+use super::buffers::Buffers;
 use super::{plain, recv};
 use crate::lifecycle::earn;
 use crate::lifecycle::leave::{Back, finish_sending, leave_for_good};
 use crate::outcome::Outcome;
-use crate::state::session::{Health, Piece, Put, View, Wire as _, phase};
+use crate::state::session::{Piece, Put, View, phase};
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 use behind::{Behind, await_kernel, behind_session};
 
-pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, left, unless_moved, woken};
+pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, is_over, left, unless_moved, woken};
+pub(crate) use call::Send;
 pub(crate) use space::longest_sleep;
 pub(super) use space::{Waited, await_space};
-
-/// One send, whichever function the program called.
-pub(crate) struct Send {
-    at: Target,
-    buffers: Buffers,
-    flags: c_int,
-    progress: Progress,
-}
-
-/// Pieces that one call of the kernel's takes.
-const PIECES: usize = 64;
-
-impl Send {
-    pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { at: Target::new(fd), buffers, flags, progress: Progress::default() }
-    }
-
-    pub(crate) fn fd(&self) -> c_int {
-        self.at.fd()
-    }
-
-    /// The socket it goes by.
-    pub(crate) fn target(&self) -> &Target {
-        &self.at
-    }
-
-    /// Bytes sent so far.
-    pub(crate) fn done(&self) -> usize {
-        self.progress.done()
-    }
-
-    /// `n` more bytes are sent; true: the call is over.
-    pub(crate) fn add(&self, n: usize) -> bool {
-        self.progress.add(n);
-        self.left() == 0
-    }
-
-    /// Those it holds back; released when the call is over.
-    pub(crate) fn signals(&self) -> &Held {
-        &self.progress.signals
-    }
-
-    /// It begins anew behind a signal handler.
-    fn begin_again(&self, s: &Sock) {
-        self.progress.begin_again(s);
-        self.at.begin_again();
-    }
-
-    fn left(&self) -> usize {
-        self.buffers.total() - self.done()
-    }
-
-    /// The end of the call: what it has sent, or else this error.
-    fn end(&self, otherwise: Errno) -> Outcome {
-        self.progress.end(Err(otherwise))
-    }
-
-    fn nonblocking(&self, s: &Sock) -> bool {
-        self.progress.nonblocking(s, self.flags)
-    }
-
-    /// A message for what is left of the buffers; lives as long as `pieces`.
-    pub(crate) fn rest(&self, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
-        self.some(usize::MAX, pieces)
-    }
-
-    /// The same for at most `limit` bytes.
-    fn some(&self, limit: usize, pieces: &mut [iovec; PIECES]) -> libc::msghdr {
-        if let Some((array, count)) = self.buffers.array()
-            && self.done() == 0
-            && self.buffers.total() <= limit
-        {
-            // In one call: behind the first of two a reset may come.
-            let mut msg = message(&mut []);
-            (msg.msg_iov, msg.msg_iovlen) = (array.cast_mut(), count);
-            return msg;
-        }
-        let used = self.buffers.rest(self.done(), limit, pieces);
-        message(&mut pieces[..used])
-    }
-
-    /// Room for [`Send::rest`].
-    pub(crate) fn pieces() -> [iovec; PIECES] {
-        [NOWHERE; PIECES]
-    }
-
-    /// The flags of a call for the rest: one that has sent something does not raise `SIGPIPE`.
-    pub(crate) fn rest_flags(&self) -> c_int {
-        self.flags | libc::MSG_NOSIGNAL
-    }
-}
 
 /// Sends; `call(fd)` makes the program's own call on the kernel socket.
 pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> Outcome {
@@ -273,11 +180,6 @@ fn send_rest(s: Ref, op: &Send) -> Rest {
         _ => {}
     }
     Rest::Ends(Outcome::Done(op.done()))
-}
-
-/// Whether the kernel takes nothing more, ever.
-pub(crate) fn is_over(s: &Sock, fd: c_int) -> bool {
-    matches!(Socket { s, fd }.health(), Health::Closed | Health::Broken)
 }
 
 /// Sends in session mode; `None` when the kernel carries everything.

@@ -9,7 +9,7 @@ use madrigal_sys::anew::{self, Place};
 use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, raw, tcp};
 
-use super::leave::{self, Queue, take_queued};
+use super::queue::{Queue, take_queued};
 use crate::state::session::{HandBack, PeerEnd, View, Wire};
 use crate::state::sock::flag;
 use crate::state::socket::Socket;
@@ -33,9 +33,15 @@ pub(super) fn connect(v: &View<'_, Socket<'_>>) -> bool {
             anew::end(v.wire.fd, end, v.ending_for_kernel());
             v.wire.s.set_flag(flag::ANEW, true);
         }
-        _ => leave::give_up(v),
+        _ => give_up(v),
     }
     true
+}
+
+/// Bytes would be lost: the connection is reset instead, which everybody sees.
+pub(super) fn give_up(v: &View<'_, Socket<'_>>) {
+    v.wire.cut_off();
+    v.saw_end();
 }
 
 /// The end in the peer's place, made as soon as the kernel's queue is empty.

@@ -4,6 +4,9 @@
 //! what the program is told is computed from ring and kernel. States and steps: [`super::member`].
 
 mod control;
+mod entry;
+mod give_back;
+mod lending;
 mod lent;
 mod look;
 mod parties;
@@ -12,15 +15,18 @@ mod program;
 
 use core::ffi::c_int;
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP};
+use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP};
 use madrigal_base::sync::Ordering;
-use madrigal_sys::Errno;
 
-use super::lock::Guard;
 use super::member::{Member, bit};
 use super::session::{deaths, phase};
 pub(crate) use control::control;
-pub(crate) use lent::{lend, lent_with, shown};
+use entry::{forget, put, take_out, used};
+pub(crate) use give_back::{restore, restore_unless_ended, take_out_spent};
+use give_back::{restore_all, restore_one};
+pub(crate) use lending::lend;
+use lending::lend_one;
+pub(crate) use lent::{lent_with, shown};
 pub(crate) use look::{Found, Look, Looked, look};
 pub(crate) use parties::{EventSet, Subject};
 
@@ -28,10 +34,6 @@ pub(crate) use parties::{EventSet, Subject};
 /// a sleeper by a modification.
 const OURS: u32 = (EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET) as u32;
 const OURS_OUT: u32 = OURS | EPOLLOUT as u32;
-
-fn used<S: Subject>(s: &S) -> impl Iterator<Item = (usize, &Member)> {
-    s.members().iter().enumerate().filter(|(_, member)| member.is_used())
-}
 
 /// Whether the socket's memberships are no obstacle to a session.
 pub(crate) fn may_move<S: Subject>(s: &S) -> bool {
@@ -116,110 +118,6 @@ fn ours<S: Subject>(set: &S::Set, s: &S, member: &Member) -> u32 {
     if set.roll().watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
 }
 
-/// Makes the kernel's entry of a member this.
-fn put<E: EventSet>(set: &E, epfd: c_int, member: &Member, events: u32, data: u64) -> Result<(), Errno> {
-    let fd = member.fd.load(Ordering::Relaxed);
-    if member.has(bit::ORPHAN) {
-        // The number may be another socket's.
-        return Err(Errno::BADF);
-    }
-    if member.has(bit::ABSENT) {
-        return set.ctl(epfd, EPOLL_CTL_ADD, fd, events, data).inspect(|()| member.set_bit(bit::ABSENT, false));
-    }
-    if member.is_exclusive() {
-        // An exclusive entry cannot be modified, and one becomes exclusive only as it is added.
-        return set.ctl(epfd, EPOLL_CTL_DEL, fd, 0, 0).and_then(|()| set.ctl(epfd, EPOLL_CTL_ADD, fd, events, data));
-    }
-    set.ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
-}
-
-/// Gives every registration back to the program.
-pub(crate) fn restore<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
-    restore_all(s);
-}
-
-/// The same but for those that know of the stream's end by an edge: the kernel would tell of it anew. False: some are kept.
-pub(crate) fn restore_unless_ended<S: Subject>(s: &S) -> bool {
-    let _registering = s.hold_members();
-    let knows_end = |member: &Member| member.has(bit::OURS) && !member.has(bit::DETACHED) && member.knows_end();
-    if !used(s).any(|(_, member)| knows_end(member)) {
-        restore_all(s);
-        return true;
-    }
-    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT) && !knows_end(member)) {
-        restore_one(s, member);
-    }
-    false
-}
-
-fn restore_all<S: Subject>(s: &S) {
-    s.set_hooked(false);
-    for (_, member) in used(s).filter(|(_, member)| member.has(bit::OURS | bit::LENT)) {
-        restore_one(s, member);
-    }
-}
-
-fn restore_one<S: Subject>(s: &S, member: &Member) {
-    if member.has(bit::ORPHAN) && member.has(bit::LENT | bit::OURS) && s.is_gone() {
-        // Nobody can change the kernel's entry, which goes on saying when there is something to tell.
-        return;
-    }
-    let Some(set) = s.set_of(member) else { return };
-    let epfd = set.descriptor();
-    let Some(lock) = withdraw(&*set, s, member) else { return };
-    let Some(epfd) = epfd else { return };
-    if member.has(bit::LENT) && !s.is_gone() {
-        drop(lock);
-        return lent::take_back(&*set, s, member, epfd);
-    }
-    lent::forget(&*set, member);
-    if member.has(bit::SPENT) {
-        // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
-        return be_absent(&*set, epfd, member);
-    }
-    note_plain(&*set, s);
-    // The kernel looks at the socket anew, and reports what is there.
-    let _ = put(&*set, epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
-}
-
-/// The kernel's entry of a member that has nothing to tell goes, until the program asks for something.
-fn be_absent<E: EventSet>(set: &E, epfd: c_int, member: &Member) {
-    member.set_bit(bit::ABSENT, true);
-    let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
-}
-
-/// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.
-pub(crate) fn take_out_spent<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
-    let spent = |member: &Member| member.has(bit::OURS) && member.has(bit::SPENT) && !member.has(bit::ORPHAN);
-    for (_, member) in used(s).filter(|(_, member)| spent(member)) {
-        restore_one(s, member);
-    }
-}
-
-/// A member is ours no longer; `None`: it is none any more.
-fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<Guard<'a>> {
-    // No thread is in the middle of a look at the session once this lock was ours, nor of a quick change of the member.
-    let lock = set.roll().lock.lock();
-    if member.has(bit::DETACHED) {
-        take_out(set, s, member);
-        return None;
-    }
-    if member.has(bit::OURS) {
-        set.deactivate(member);
-        member.set_bit(bit::OURS | bit::TOLD, false);
-        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
-    }
-    Some(lock)
-}
-
-/// A registration of the socket is the program's: what the kernel may tell of it.
-fn note_plain<S: Subject>(set: &S::Set, s: &S) {
-    let may_tell = if s.is_gone() { 2 } else { u32::from(s.is_in_session()) };
-    set.roll().tells_gone.fetch_max(may_tell, Ordering::Relaxed);
-}
-
 /// The kernel has told, with this data, of an end. If it is of a socket whose peer went otherwise than the kernel says, the registration is
 /// ours from now on.
 pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
@@ -254,7 +152,7 @@ pub(crate) fn gone_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usi
     })
 }
 
-/// The same of a socket whose stream's end was told by an edge before a fork: the kernel was asked for the rest only ([`lent::lend`]).
+/// The same of a socket whose stream's end was told by an edge before a fork: the kernel was asked for the rest only ([`lending::lend`]).
 pub(crate) fn told_end_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
     plain_with(set, data, |_, member| member.knows_end())
 }
@@ -284,7 +182,7 @@ pub(crate) fn orphan<S: Subject>(s: &S, fd: c_int) {
         if stays && member.is_live() && member.knows_all() {
             // The kernel would tell anew of an entry that is modified. Of this one it tells when it wakes somebody.
         } else if stays && member.has(bit::OURS) {
-            lent::lend_one(s, m, member);
+            lend_one(s, m, member);
         } else if !stays && member.has(bit::OURS | bit::LENT) {
             restore_one(s, member);
         }
@@ -344,23 +242,6 @@ pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
         // A modified entry that is writable, as this one is or will be, is reported at once.
         let _ = put(set, epfd, member, OURS_OUT, s.key(id as usize % s.members().len()));
     }
-}
-
-/// The member leaves its set. While the socket's registrations are held still.
-fn forget<S: Subject>(set: &S::Set, s: &S, member: &Member) {
-    let _lock = set.roll().lock.lock();
-    forget_locked(set, s, member);
-}
-
-fn forget_locked<S: Subject>(set: &S::Set, s: &S, member: &Member) {
-    s.watchers().fetch_sub(1, Ordering::SeqCst);
-    set.roll().tcp.fetch_sub(1, Ordering::AcqRel);
-    if member.has(bit::OURS) {
-        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
-    }
-    lent::forget(set, member);
-    set.deactivate(member);
-    member.clear();
 }
 
 /// A set's last descriptor is closed, and with it every registration in it.
@@ -485,14 +366,6 @@ pub(crate) fn forget_detached<S: Subject>(s: &S) {
             take_out(&*set, s, member);
         }
     }
-}
-
-/// A member of ours leaves the kernel's set. Under the set's lock.
-fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
-    if let Some(epfd) = set.descriptor() {
-        let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
-    }
-    forget_locked(set, s, member);
 }
 
 #[cfg(all(test, feature = "shuttle"))]

@@ -285,6 +285,46 @@ impl Set {
     }
 }
 
+// --- sets in sets ------------------------------------------------------------------------------------------------------------------
+
+impl Set {
+    /// The kernel has put set `inner` into this one, changed it there (`Some`), or taken it out.
+    pub(crate) fn nest(&self, inner: u32, event: Option<libc::epoll_event>) {
+        let place = |set: u32| self.nested.iter().find(|nested| nested.set.load(Ordering::Relaxed) == set);
+        // Without a place the kernel's reports still come; those of rings only with the doorbells.
+        let (Some(event), Some(nested)) = (event, place(inner + 1).or_else(|| place(0))) else {
+            return self.forget_nested(inner);
+        };
+        nested.events.store(event.events, Ordering::Relaxed);
+        nested.data.store(event.u64, Ordering::Relaxed);
+        nested.seen.store(u32::MAX, Ordering::Relaxed);
+        nested.round.store(0, Ordering::Relaxed);
+        if nested.set.swap(inner + 1, Ordering::Release) == 0 {
+            self.roll.tcp.fetch_add(1, Ordering::AcqRel);
+            self.roll.ours.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn forget_nested(&self, inner: u32) {
+        for nested in &self.nested {
+            if nested.set.compare_exchange(inner + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.roll.tcp.fetch_sub(1, Ordering::AcqRel);
+                self.roll.ours.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The sets inside this one.
+    pub(crate) fn inner(&self) -> impl Iterator<Item = (&Nested, SetRef)> {
+        self.nested.iter().filter_map(|nested| {
+            let set = by_index(nested.set.load(Ordering::Acquire).checked_sub(1)?)?;
+            // Closed meanwhile, or another one by now.
+            let same = nested.set.load(Ordering::Acquire) == set.index() + 1;
+            same.then_some((nested, set))
+        })
+    }
+}
+
 // --- names of members --------------------------------------------------------------------------------------------------------------
 
 /// The number of a member among all.

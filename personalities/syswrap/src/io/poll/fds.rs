@@ -3,7 +3,7 @@
 use libc::{nfds_t, pollfd};
 use madrigal_sys::fault;
 
-use super::is_ours;
+use super::rings::is_ours;
 use crate::state::slab::zeroed_pages;
 
 /// Descriptors handled without asking for memory.

@@ -4,20 +4,23 @@
 //! All other descriptors are the kernel's business, in the same call. Where no ring is among them the C library waits, where a thread can
 //! be cancelled; the sockets count it among their sleepers, and what the kernel told is computed anew if one of them moved meanwhile.
 
+mod asleep;
 mod fds;
+mod memory;
 mod plainly;
+mod rings;
 pub(crate) mod select;
 
-use core::cell::Cell;
 use core::ffi::c_int;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLPRI, POLLRDHUP, pollfd};
 use madrigal_base::sync::Ordering;
-use madrigal_progress::wait::{Peer, Waiter};
+use madrigal_progress::wait::Peer;
 use madrigal_sys::{Errno, critical, raw, time};
 
+pub(crate) use asleep::{Polled, left};
 pub(crate) use fds::Fds;
-pub(crate) use plainly::{Asleep, after_sleep, left};
+pub(crate) use plainly::after_sleep;
 pub(crate) use select::Sets;
 
 use super::epoll;
@@ -25,11 +28,13 @@ use super::limits::Limits;
 use super::send;
 use crate::lifecycle::leave::relieve;
 use crate::state::process::POLICY;
-use crate::state::session::{Me, Session, View, phase};
-use crate::state::sock::{self, Ref, Sock, mode};
+use crate::state::session::{Me, View, phase};
+use crate::state::sock::{self, Ref, mode};
 use crate::state::socket::{Socket, sleep_ns, view};
 use crate::state::table::{self, Kind};
 use fds::{SMALL, Scratch};
+use memory::{MEMORY, Memory};
+use rings::{READABLE, WRITABLE, asks_set, has_ring, is_in_ring};
 
 /// A sleep with rings in it is cut after this long; see [`epoll`].
 const CUT_NS: u64 = 1_000_000_000;
@@ -40,57 +45,6 @@ const SLEEP_NS: u64 = 100_000;
 /// The same where only our own sends can make anything new.
 const GONE_NS: u64 = 10_000_000;
 
-/// Ring answers after which the kernel is asked all the same, and after how long.
-const KERNEL_ANSWERS: u32 = 64;
-const KERNEL_LATE_NS: u64 = 50_000;
-
-/// What a thread's polls remember.
-struct Memory {
-    waiter: Waiter,
-    answers: Cell<u32>,
-    kernel_at: Cell<u64>,
-}
-
-impl Memory {
-    /// Whether the kernel has to be asked, though rings alone could answer.
-    fn kernel_due(&self) -> bool {
-        self.answers.set(self.answers.get() + 1);
-        self.answers.get() > KERNEL_ANSWERS || time::now_ns() > self.kernel_at.get() + KERNEL_LATE_NS
-    }
-
-    fn kernel_asked(&self) {
-        self.answers.set(0);
-        self.kernel_at.set(time::now_ns());
-    }
-}
-
-std::thread_local! {
-    static MEMORY: Memory =
-        const { Memory { waiter: Waiter::new(), answers: Cell::new(0), kernel_at: Cell::new(0) } };
-}
-
-/// How a poll(2) ended. On the stack, where there is nothing to be boxed in: no memory of malloc's.
-#[allow(clippy::large_enum_variant)]
-pub(crate) enum Polled {
-    Done(Result<usize, Errno>),
-    /// A point where a thread can be cancelled; then poll again.
-    Again,
-    /// No ring: the C library waits; then [`after_sleep`].
-    Sleep(Asleep),
-    /// There is no memory to follow it: the call is the C library's.
-    Pass,
-}
-
-/// The two names of each wish (poll(2)); some programs use only the second.
-const READABLE: i16 = POLLIN | POLLRDNORM;
-const WRITABLE: i16 = POLLOUT | POLLWRNORM;
-
-/// Whether `fd` is something whose waits are ours.
-#[inline]
-pub(crate) fn is_ours(fd: c_int) -> bool {
-    table::get(fd).is_some_and(|w| matches!(w.kind(), Kind::Socket | Kind::EventSet))
-}
-
 /// poll(2) with something of ours among the descriptors.
 pub(crate) fn poll(fds: &mut [pollfd], limits: Limits<'_>) -> Polled {
     if !has_ring(fds) {
@@ -99,25 +53,6 @@ pub(crate) fn poll(fds: &mut [pollfd], limits: Limits<'_>) -> Polled {
     let mut small = [const { None }; SMALL];
     let Some(mut places) = Scratch::new(&mut small, fds.len(), || None) else { return Polled::Pass };
     MEMORY.with(|memory| Poll { fds, limits, memory }.run(places.of()))
-}
-
-/// Whether what the kernel tells of one of them may not be what the program is told.
-fn has_ring(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| match table::get(p.fd).map(|w| w.kind()) {
-        Some(Kind::Socket) => sock::enter(p.fd).is_some_and(|s| is_in_ring(&s)),
-        Some(Kind::EventSet) => asks_set(p) && epoll::polled(p.fd).is_some(),
-        _ => false,
-    })
-}
-
-/// Whether what an event set has to tell is asked for: it is readable then, and never anything else.
-fn asks_set(p: &pollfd) -> bool {
-    p.events & READABLE != 0
-}
-
-fn is_in_ring(s: &Sock) -> bool {
-    // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
-    s.mode() == mode::SESSION || s.session.owes_error()
 }
 
 /// What stands behind a descriptor of the set, held for the time of the call.
@@ -293,27 +228,6 @@ impl Poll<'_> {
     fn rings_ready(&self, places: &[Option<Place>]) -> bool {
         let ring = |s: &Ref| s.session.tx() == phase::RING || s.session.rx() == phase::RING;
         self.fds.iter().zip(places).any(|(p, place)| p.revents != 0 && matches!(place, Some(Place::Sock(s)) if ring(s)))
-    }
-}
-
-impl Session {
-    /// A thread sleeps in a poll(2) until one of these events.
-    fn count_sleeper(&self, events: i16) {
-        if events & READABLE != 0 {
-            self.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-        if events & WRITABLE != 0 {
-            self.tx_sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn uncount_sleeper(&self, events: i16) {
-        if events & READABLE != 0 {
-            self.rx_sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        if events & WRITABLE != 0 {
-            self.tx_sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
     }
 }
 

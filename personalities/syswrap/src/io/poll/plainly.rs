@@ -4,11 +4,13 @@ use libc::pollfd;
 use madrigal_progress::wait::{Peer, Waiter};
 use madrigal_sys::{Errno, raw, time};
 
-use super::fds::{self, SMALL};
-use super::{Limits, MEMORY, Polled, has_ring};
+use super::asleep::{Asleep, Counted, Polled};
+use super::memory::MEMORY;
+use super::rings::has_ring;
+use crate::io::limits::Limits;
 use crate::io::plain;
 use crate::state::process::POLICY;
-use crate::state::sock::{self, Parked};
+use crate::state::sock;
 use crate::state::table::{self, Kind};
 
 /// poll(2) where no ring is among the descriptors.
@@ -67,51 +69,4 @@ pub(crate) fn after_sleep(asleep: Asleep, fds: &[pollfd]) -> bool {
     let moved = has_ring(fds);
     crate::outcome::restore_errno(saved);
     moved
-}
-
-/// The thread polls no longer. Its memory is lost.
-pub(crate) fn left(asleep: &Asleep) {
-    let Asleep { since, small, large, n } = *asleep;
-    Asleep { since, small, large, n }.uncount();
-}
-
-/// A thread in the C library's poll(2). Plain memory: a thread that is cancelled leaves that behind.
-pub(crate) struct Asleep {
-    since: u64,
-    small: [Counted; SMALL],
-    large: *mut Counted,
-    n: usize,
-}
-
-/// A socket that counts the thread among its sleepers.
-#[derive(Clone, Copy)]
-struct Counted {
-    sock: Option<Parked>,
-    events: i16,
-}
-
-const UNCOUNTED: Counted = Counted { sock: None, events: 0 };
-
-impl Asleep {
-    fn new(since: u64, n: usize) -> Option<Self> {
-        let large = fds::many(n, UNCOUNTED)?;
-        Some(Self { since, small: [UNCOUNTED; SMALL], large, n })
-    }
-
-    fn counted(&mut self) -> &mut [Counted] {
-        fds::either(&mut self.small, self.large, self.n)
-    }
-
-    fn end(mut self) {
-        self.uncount();
-        fds::free(self.large, self.n);
-    }
-
-    fn uncount(&mut self) {
-        for &mut Counted { sock, events } in self.counted() {
-            if let Some(s) = sock.and_then(Parked::unpark) {
-                s.session.uncount_sleeper(events);
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, fd_set, pollfd}
 use madrigal_sys::{Errno, fault};
 
 use super::fds::Fds;
-use super::is_ours;
+use super::rings::is_ours;
 
 /// The three sets of a select(2); any may be null.
 #[derive(Clone, Copy)]

@@ -6,13 +6,15 @@ use core::ffi::c_int;
 use libc::iovec;
 use madrigal_sys::{Errno, raw, tcp, time};
 
-use super::{Hands, PEEK_SLEEP_NS, PIECES, Receive, filled, keep_error, piecewise, readable};
+use super::call::{PIECES, Receive};
+use super::hands::{Hands, filled, keep_error, piecewise};
+use super::sleep::PEEK_SLEEP_NS;
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
 use crate::outcome::Outcome;
 use crate::state::session::{Health, Took, View, Wire as _, phase};
 use crate::state::slab::zeroed_pages;
-use crate::state::sock::Ref;
+use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, settle};
 
@@ -42,6 +44,15 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
         let n = n.checked_sub(hidden as usize).filter(|&n| n > 0 || hidden == 0).ok_or(Errno::AGAIN)?;
         Ok((n, filled(&pieces[1..=used], n)))
     })
+}
+
+impl Receive {
+    /// A look has seen `n` bytes.
+    pub(super) fn looks_on(&self, n: usize, s: &Ref) -> Outcome {
+        self.seen.set(n);
+        let enough = n == 0 || self.wants_no_more() || self.nonblocking(s);
+        if enough { Outcome::Done(n) } else { look_on(s, self) }
+    }
 }
 
 /// Goes on from the bytes that were seen to all that the call asked for, or to what is there when a signal handler runs or no more can
@@ -77,6 +88,14 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Outcome {
             return Outcome::Done(op.seen.get());
         }
     }
+}
+
+/// Bytes a receive would find now: `FIONREAD` across kernel and ring. `None`: the kernel knows.
+pub(crate) fn readable(s: &Sock, fd: c_int) -> Option<usize> {
+    if s.mode() != mode::SESSION || !s.session.receives() {
+        return None;
+    }
+    usize::try_from(view(s, fd)?.inbound()).ok()
 }
 
 /// How much there is, by the ring's word or the kernel's.

@@ -4,7 +4,7 @@ use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::state;
 use madrigal_sys::{Errno, tcp, time};
 
-use super::{PEEK_SLEEP_NS, Receive, Step};
+use super::call::Receive;
 use crate::io::epoll::kernel_readiness;
 use crate::io::near;
 use crate::outcome::{CSleep, Outcome};
@@ -12,6 +12,15 @@ use crate::state::process::POLICY;
 use crate::state::session::{Me, View, Wire as _, phase};
 use crate::state::sock::{Ref, flag};
 use crate::state::socket::{Socket, sleep_ns, view};
+
+/// Between looks where no doorbell can tell.
+pub(super) const PEEK_SLEEP_NS: u64 = 100_000;
+
+/// How a receive in session mode goes on.
+pub(super) enum Step {
+    Ends(Outcome),
+    Sleeps(Sleep),
+}
 
 /// A sleep that is about to begin.
 pub(super) struct Sleep {

@@ -6,10 +6,10 @@ use core::ffi::c_int;
 use madrigal_base::sync::Ordering;
 use madrigal_sys::{Errno, raw, time};
 
+use super::call::Send;
 use super::space::PATIENCE_NS;
-use super::{Send, is_over};
 use crate::outcome::{CSleep, Outcome};
-use crate::state::session::{Passage, View, phase};
+use crate::state::session::{Health, Passage, View, Wire as _, phase};
 use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, sleep_ns, view};
@@ -60,6 +60,11 @@ pub(crate) fn unless_moved(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>
 /// Whether the peer may still ask for its unread bytes, behind the end of the session.
 pub(crate) fn is_bound(s: &Sock, fd: c_int) -> bool {
     s.mode() == mode::SESSION && view(s, fd).is_some_and(|v| v.is_needed())
+}
+
+/// Whether the kernel takes nothing more, ever.
+pub(crate) fn is_over(s: &Sock, fd: c_int) -> bool {
+    matches!(Socket { s, fd }.health(), Health::Closed | Health::Broken)
 }
 
 /// The peer has sealed, and has rung a last time. If this process is killed with a doorbell unread, its kernel resets the connection, and

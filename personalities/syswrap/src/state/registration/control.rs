@@ -6,10 +6,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, epoll_event};
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
-use super::{
-    EventSet, OURS_OUT, Subject, adopt_all, adopt_one, forget, lent, note_plain, ours, put, stir_sleepers, take_out,
-    used,
-};
+use super::entry::{forget, note_plain, put, take_out, used};
+use super::{EventSet, OURS_OUT, Subject, adopt_all, adopt_one, lent, ours, stir_sleepers};
 use crate::state::member::{Member, bit};
 use crate::state::session::phase;
 

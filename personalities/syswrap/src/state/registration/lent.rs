@@ -15,28 +15,14 @@ use libc::{
 use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
-use super::{EventSet, Subject, restore_one, used, withdraw};
+use super::entry::{self, end_lending, note_plain, used};
+use super::{EventSet, Subject};
 use crate::state::member::{Member, bit};
-use crate::state::session::phase;
 
 /// Hardly a program asks for it: it says the same as `EPOLLOUT`.
 const MARK: u32 = EPOLLWRNORM as u32;
 const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
-
-/// A fork is coming: what is ours would be each process's own from now on.
-pub(crate) fn lend<S: Subject>(s: &S) {
-    if used(s).next().is_none() {
-        return;
-    }
-    let _registering = s.hold_members();
-    for (m, member) in used(s) {
-        if member.has(bit::OURS) {
-            lend_one(s, m, member);
-        }
-        member.set_bit(bit::SHARED, true);
-    }
-}
 
 /// Others had these sets, and are gone: what they changed the kernel knows. Before anything is built on what the program asks for.
 pub(super) fn learn_changes<S: Subject>(s: &S) {
@@ -56,7 +42,7 @@ fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
         // Without /proc nobody knows better.
         Err(_) => {}
         Ok(None) if member.has(bit::ABSENT) => {}
-        Ok(None) => super::forget(set, s, member),
+        Ok(None) => entry::forget(set, s, member),
         // It is spent, and tells nothing before it is modified.
         Ok(Some(entry)) if entry.events & ENDS == 0 => {
             member.events.store(asked | EPOLLONESHOT as u32, Ordering::Relaxed)
@@ -72,45 +58,6 @@ fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     }
 }
 
-pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
-    let Some(set) = s.set_of(member) else { return };
-    if !s.is_gone() && s.rx() == phase::DONE && !member.knows_end() {
-        // The kernel tells everything.
-        return restore_one(s, member);
-    }
-    if member.has(bit::ORPHAN) {
-        // Nobody can change the kernel's entry, whose key means the same to a child.
-        return;
-    }
-    let Some(_lock) = withdraw(&*set, s, member) else { return };
-    if member.has(bit::WOKEN) {
-        // That is still to be told.
-        member.set_bit(bit::WOKEN, false);
-        member.forget_edges();
-    }
-    if member.knows_end() && (!s.is_gone() || member.knows_all()) {
-        return keep_told(&*set, s, member);
-    }
-    begin(&*set, member);
-    if s.is_gone() {
-        // Another process may make it the program's.
-        set.roll().tells_gone.store(2, Ordering::Relaxed);
-    }
-    let _ = put(&*set, s, m, member);
-}
-
-/// What was told by an edge, that the stream has ended, is not told once more, as the kernel would of an entry that is modified: it is
-/// asked for what may still come, or for nothing.
-fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
-    let Some(epfd) = set.descriptor() else { return };
-    if member.knows_all() {
-        return super::be_absent(set, epfd, member);
-    }
-    super::note_plain(set, s);
-    let events = behind_end(member.events.load(Ordering::Relaxed));
-    let _ = super::put(set, epfd, member, events, member.data.load(Ordering::Relaxed));
-}
-
 /// An entry that had nothing more to tell is to tell once more.
 pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
@@ -123,7 +70,7 @@ pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
 }
 
 /// What is left of what is asked for.
-fn behind_end(asked: u32) -> u32 {
+pub(super) fn behind_end(asked: u32) -> u32 {
     asked & !(READS | EPOLLPRI as u32 | EPOLLRDHUP as u32)
 }
 
@@ -141,7 +88,7 @@ pub(super) fn put<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) ->
     let mark = if wanted & READS != 0 && s.holds_unread() && !s.is_gone() { MARK } else { 0 };
     let epfd = set.descriptor().ok_or(Errno::BADF)?;
     let data = if set.is_sole() && s.is_gone() { s.key(m) } else { member.data.load(Ordering::Relaxed) };
-    super::put(set, epfd, member, if tells { wanted | mark } else { EPOLLET as u32 }, data)
+    entry::put(set, epfd, member, if tells { wanted | mark } else { EPOLLET as u32 }, data)
 }
 
 /// The ring is read: the kernel's entry is the program's without the mark. What the program asks for by now the kernel knows, for another
@@ -150,38 +97,30 @@ pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: 
     let known = set.entry(epfd, member.fd.load(Ordering::Relaxed));
     let Ok(entry) = known else {
         // Without /proc nobody knows better.
-        forget(set, member);
+        end_lending(set, member);
         let (events, data) = (member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
-        let _ = super::put(set, epfd, member, events, data);
+        let _ = entry::put(set, epfd, member, events, data);
         return;
     };
-    let Some(entry) = entry else { return super::forget(set, s, member) };
+    let Some(entry) = entry else { return entry::forget(set, s, member) };
     if member.has(bit::SPENT) && entry.events & !ENDS == EPOLLET as u32 {
         // Spent before the fork, and not armed since. What others hold they may arm.
         if set.is_sole() {
-            forget(set, member);
+            end_lending(set, member);
             member.set_bit(bit::ABSENT, true);
             let _ = set.ctl(epfd, libc::EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
         }
         return;
     }
-    forget(set, member);
-    super::note_plain(set, s);
+    end_lending(set, member);
+    note_plain(set, s);
     let events = entry.events & !(MARK | ENDS);
     member.events.store(events, Ordering::Relaxed);
     member.data.store(entry.data, Ordering::Relaxed);
     member.set_bit(bit::SPENT, false);
     if entry.events & MARK != 0 {
         // The kernel looks at the socket anew, and reports what is there.
-        let _ = super::put(set, epfd, member, events, entry.data);
-    }
-}
-
-/// It is lent no longer.
-pub(super) fn forget<E: EventSet>(set: &E, member: &Member) {
-    if member.has(bit::LENT) {
-        member.set_bit(bit::LENT, false);
-        set.roll().lent.fetch_sub(1, Ordering::Relaxed);
+        let _ = entry::put(set, epfd, member, events, entry.data);
     }
 }
 

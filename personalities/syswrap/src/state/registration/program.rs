@@ -6,7 +6,8 @@ use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_sys::epoll::{self, Entry};
 use madrigal_sys::{Errno, raw};
 
-use super::{EventSet, Subject, used};
+use super::entry::used;
+use super::{EventSet, Subject};
 use crate::state::lock::Lock;
 use crate::state::member::Member;
 use crate::state::roll::Roll;
