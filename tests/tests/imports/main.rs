@@ -13,9 +13,6 @@ mod names;
 use graph::circles;
 use names::Crate;
 
-/// Circles that are left, each by its files. One may become smaller; when it has gone its line goes.
-const LEFT: &str = include_str!("left.txt");
-
 /// Who takes what from whom: the names by the two files.
 type Arrows = BTreeMap<(PathBuf, PathBuf), BTreeSet<String>>;
 
@@ -28,22 +25,7 @@ fn no_circles() {
         read.draw(&mut arrows);
     }
     assert!(arrows.len() > 500, "only {} imports were found", arrows.len());
-    let found = circles(&arrows);
-    let left: Vec<BTreeSet<PathBuf>> =
-        LEFT.lines().map(|line| line.split_whitespace().map(PathBuf::from).collect()).collect();
-    let mut trouble = String::new();
-    for circle in &found {
-        if !left.iter().any(|known| circle.is_subset(known)) {
-            trouble += &told(circle, &arrows);
-        }
-    }
-    for known in &left {
-        let now: BTreeSet<_> = found.iter().filter(|circle| circle.is_subset(known)).flatten().cloned().collect();
-        if now != *known {
-            let gone: Vec<_> = known.difference(&now).map(|file| file.display().to_string()).collect();
-            let _ = writeln!(trouble, "in no circle any more, take it out of left.txt: {}", gone.join(" "));
-        }
-    }
+    let trouble: String = circles(&arrows).iter().map(|circle| report(circle, &arrows)).collect();
     assert!(trouble.is_empty(), "\n{trouble}");
 }
 
@@ -60,7 +42,7 @@ fn crates(root: &Path) -> Vec<PathBuf> {
 }
 
 /// A circle in words: its files, and what ties them.
-fn told(circle: &BTreeSet<PathBuf>, arrows: &Arrows) -> String {
+fn report(circle: &BTreeSet<PathBuf>, arrows: &Arrows) -> String {
     let files: Vec<_> = circle.iter().map(|file| file.display().to_string()).collect();
     let mut text = format!("circle: {}\n", files.join(" "));
     for ((from, to), names) in arrows.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to)) {
