@@ -19,37 +19,38 @@ pub const WATCHDOG: Duration = Duration::from_secs(60);
 /// The library to preload, built if need be; `MADRIGAL_SYSWRAP` names another.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(given) = std::env::var_os("MADRIGAL_SYSWRAP") {
-            return given.into();
-        }
-        build(&["madrigal-syswrap"], "libmadrigal_syswrap.so")
+    LIBRARY.get_or_init(|| match std::env::var_os("MADRIGAL_SYSWRAP") {
+        Some(given) => given.into(),
+        None => release().join("libmadrigal_syswrap.so"),
     })
 }
 
 /// The command, built if need be, with the library beside it; `MADRIGAL` names another.
 pub fn madrigal() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| {
-        if let Some(given) = std::env::var_os("MADRIGAL") {
-            return given.into();
-        }
-        build(&["madrigal-cli", "madrigal-syswrap"], "madrigal")
+    COMMAND.get_or_init(|| match std::env::var_os("MADRIGAL") {
+        Some(given) => given.into(),
+        None => release().join("madrigal"),
     })
 }
 
-/// Builds packages as they are released; the path of what came of it.
-fn build(packages: &[&str], file: &str) -> PathBuf {
-    let built = target().join("release").join(file);
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target());
-    for package in packages {
-        command.args(["-p", package]);
-    }
-    let done = command.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-    assert!(done.is_ok_and(|s| s.success()) || built.exists(), "cargo cannot build {packages:?}");
-    built
+/// The folder of what `make build` builds: the command and the libraries. Built if need be, all together: a package built by itself may
+/// have other features of what it depends on, and then everything is built twice.
+pub fn release() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = target().join("release");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--release", "--target-dir"]).arg(target()).current_dir(root());
+        let done = build.status();
+        assert!(done.is_ok_and(|s| s.success()) || folder.join("madrigal").exists(), "cargo cannot build the release");
+        folder
+    })
+}
+
+/// The workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the workspace")
 }
 
 /// The folder this test was built in: `target/debug/deps/this-test`.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use madrigal_tests::host;
 use madrigal_tests::trials::need;
 
 madrigal_tests::trials![
@@ -32,16 +33,6 @@ madrigal_tests::trials![
     has_asynchronous_requests,
 ];
 
-/// The folder this test was built in: `target/debug/deps/this-test`.
-fn target() -> PathBuf {
-    let exe = std::env::current_exe().expect("this program has a name");
-    exe.ancestors().nth(2).expect("target/debug").to_path_buf()
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace")
-}
-
 fn ran(command: &mut Command) -> Output {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
@@ -49,23 +40,16 @@ fn ran(command: &mut Command) -> Output {
     out
 }
 
-/// Builds the library: cargo does not build an archive for the tests of its package.
+/// The folder of the libraries, linked as `make build` does.
 fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    static BUILT: OnceLock<&Path> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "-p", "madrigal-capi", "--target-dir"]).arg(folder).current_dir(root());
-        if target().file_name().is_some_and(|profile| profile == "release") {
-            build.arg("--release");
-        }
-        ran(&mut build);
-        let mut link = Command::new(root().join("personalities/capi/link"));
+        let folder = host::release();
         need("cc");
-        ran(link.arg(target().join("libmadrigal_capi.a")).arg(target().join("libmadrigal.so.0")));
-        ran(Command::new(root().join("personalities/classic/link")).arg(target()));
-        target()
+        let mut link = Command::new(host::root().join("personalities/capi/link"));
+        ran(link.arg(folder.join("libmadrigal_capi.a")).arg(folder.join("libmadrigal.so.0")));
+        ran(Command::new(host::root().join("personalities/classic/link")).arg(folder));
+        folder
     })
 }
 
@@ -73,7 +57,7 @@ fn built() -> &'static Path {
 fn make(what: &str, prefix: &Path) {
     let mut make = Command::new(need("make"));
     make.args(["-s", what]).arg(format!("RELEASE={}", built().display())).arg(format!("PREFIX={}", prefix.display()));
-    ran(make.current_dir(root()).env_remove("MAKEFLAGS").env_remove("DESTDIR"));
+    ran(make.current_dir(host::root()).env_remove("MAKEFLAGS").env_remove("DESTDIR"));
 }
 
 /// A folder that is removed with all that is in it.
@@ -142,7 +126,7 @@ impl Folder {
 
     /// A program with the library, for two minutes at most.
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(root().join("tools/within"));
+        let mut command = Command::new(host::root().join("tools/within"));
         command.arg("120").arg(program).args(arguments);
         command.env("MADRIGAL_DIR", self.0.join("meet")).env("LD_LIBRARY_PATH", self.0.join("lib"));
         command
@@ -254,12 +238,7 @@ fn has_the_programs_own_sources_in_its_engine() {
 fn has_the_programs_own_sources_under_syswrap() {
     let folder = Folder::prefix("wrapped");
     let program = folder.compile(C, "wrapped");
-    let library = target().join("libmadrigal_syswrap.so");
-    if !library.exists() {
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
-        ran(build.args(["build", "--quiet", "-p", "madrigal-syswrap", "--target-dir"]).arg(folder).current_dir(root()));
-    }
+    let library = host::library();
     let preload = format!("LD_PRELOAD={}", library.display());
     for eager in ["MADRIGAL_EAGER=", "MADRIGAL_EAGER=first"] {
         folder.run_again(&need("env"), &[&preload, eager, &program.to_string_lossy()]);
@@ -291,8 +270,8 @@ fn circuit(methods: &str, told: &str) {
 /// The programs of the guide, which are those of `examples/c`.
 fn has_examples_that_run() {
     let folder = Folder::prefix("examples");
-    let guide = std::fs::read_to_string(root().join("docs/c-api.md")).expect("the guide");
-    let examples = root().join("examples/c");
+    let guide = std::fs::read_to_string(host::root().join("docs/c-api.md")).expect("the guide");
+    let examples = host::root().join("examples/c");
     let mut count = 0;
     for entry in std::fs::read_dir(&examples).expect("the examples") {
         let path = entry.expect("an entry").path();
@@ -338,23 +317,12 @@ fn compiles_as_cpp() {
     }
 }
 
-/// The command, which launches jobs.
-fn launcher() -> PathBuf {
-    let command = target().join("madrigal");
-    if !command.exists() {
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
-        ran(build.args(["build", "--quiet", "-p", "madrigal-cli", "--target-dir"]).arg(folder).current_dir(root()));
-    }
-    command
-}
-
 /// What so many ranks of a program say, sorted.
 fn job(folder: &Folder, ranks: &str, program: &Path, arguments: &[&str]) -> Vec<String> {
-    let command = launcher();
+    let command = host::madrigal();
     let mut all = vec!["run", "--plain", "-n", ranks, program.to_str().expect("UTF-8")];
     all.extend_from_slice(arguments);
-    let said = String::from_utf8(ran(&mut folder.command(&command, &all)).stdout).expect("UTF-8");
+    let said = String::from_utf8(ran(&mut folder.command(command, &all)).stdout).expect("UTF-8");
     let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
     lines.sort();
     lines
@@ -378,9 +346,9 @@ fn joins_what_a_launcher_started() {
 
 /// An example of the personalities, whose text is in their guide.
 fn classic_example(folder: &Folder, name: &str) -> PathBuf {
-    let source = root().join(format!("personalities/classic/examples/{name}.c"));
+    let source = host::root().join(format!("personalities/classic/examples/{name}.c"));
     let text = std::fs::read_to_string(&source).expect("the example");
-    let guide = std::fs::read_to_string(root().join("docs/personalities.md")).expect("the guide");
+    let guide = std::fs::read_to_string(host::root().join("docs/personalities.md")).expect("the guide");
     assert!(guide.contains(&format!("```c\n{text}```\n")), "{name}.c is not in docs/personalities.md as it is");
     folder.compile_file(C, &source)
 }

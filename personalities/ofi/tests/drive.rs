@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
+use madrigal_tests::host;
 use madrigal_tests::trials::{need, skip};
 
 madrigal_tests::trials![
@@ -20,25 +20,9 @@ madrigal_tests::trials![
     finds_peers_by_host_and_port,
 ];
 
-/// The folder this test was built in: `target/debug/deps/this-test`.
-fn target() -> PathBuf {
-    let exe = std::env::current_exe().expect("this program has a name");
-    exe.ancestors().nth(2).expect("target/debug").to_path_buf()
-}
-
-/// The library, built if need be: cargo does not build it for the tests of its package, for they cannot link it.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let built = target().join("libmadrigal_ofi.so");
-        let folder = target().parent().expect("target/debug lies in target").to_path_buf();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "-p", "madrigal-ofi", "--target-dir"]).arg(folder);
-        let done = build.current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        assert!(done.is_ok_and(|status| status.success()), "cargo cannot build the library");
-        built
-    })
+/// The library, as `make build` builds it.
+fn library() -> PathBuf {
+    host::release().join("libmadrigal_ofi.so")
 }
 
 /// A folder that holds nothing but the library, by the name libfabric looks for.

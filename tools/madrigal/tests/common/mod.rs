@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use madrigal_tests::host;
+
 /// The command under test, with the library that it preloads, which is built first.
 pub(crate) fn madrigal() -> Command {
     static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(build_library);
+    BUILT.get_or_init(|| library_beside("libmadrigal_syswrap.so"));
     command()
 }
 
@@ -39,24 +41,18 @@ pub(crate) fn exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_madrigal"))
 }
 
-/// Cargo builds a program's tests without the shared library it needs.
-fn build_library() {
-    build("madrigal-syswrap");
-    let folder = exe().parent().unwrap();
-    assert!(folder.join("libmadrigal_syswrap.so").exists(), "no library in {}", folder.display());
-}
-
-/// Builds a package into the folder of the command.
-pub(crate) fn build(package: &str) {
-    let folder = exe().parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", package, "--manifest-path"]);
-    cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
-    cargo.arg("--target-dir").arg(folder.parent().unwrap());
-    if folder.ends_with("release") {
-        cargo.arg("--release");
+/// Puts a library that `make build` builds beside the command, by the name under which it is installed.
+pub(crate) fn library_beside(name: &str) {
+    let installed = exe().with_file_name(name.replace("madrigal_", "madrigal-").replace("ofi", "fi"));
+    let built = host::release().join(name);
+    if std::fs::read_link(&installed).is_ok_and(|there| there == built) {
+        return;
     }
-    assert!(cargo.status().unwrap().success(), "cannot build {package}");
+    // Other tests do the same at the same time: a name of this process's, and then a move.
+    let fresh = installed.with_extension(std::process::id().to_string());
+    let _ = std::fs::remove_file(&fresh);
+    std::os::unix::fs::symlink(&built, &fresh).unwrap();
+    std::fs::rename(&fresh, &installed).unwrap();
 }
 
 /// Runs a command to its end.

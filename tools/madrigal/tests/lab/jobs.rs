@@ -40,7 +40,7 @@ impl Site {
             std::fs::create_dir_all(folder.join(place)).unwrap();
         }
         let _ = common::madrigal();
-        common::build("madrigal-ofi");
+        common::library_beside("libmadrigal_ofi.so");
         let built = common::exe().parent().unwrap();
         let exe = folder.join("bin/madrigal");
         std::fs::hard_link(common::exe(), &exe).or_else(|_| std::fs::copy(common::exe(), &exe).map(drop)).unwrap();
