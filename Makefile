@@ -34,7 +34,7 @@ build: ## build the command and the libraries it preloads or names, side by side
 	@personalities/capi/link $(RELEASE)/libmadrigal_capi.a $(RELEASE)/libmadrigal.so.0
 	@personalities/classic/link $(RELEASE)
 
-test: setup build ## run every test; at the end: passed, failed, skipped, and why
+test: setup build ## run the tests; at the end: passed, failed, skipped, and why
 	tests/all
 
 models: ## explore the state machines of shared memory under a scheduler (EXPLORE=100: percent of the usual runs)
@@ -48,15 +48,15 @@ fuzz: build ## random socket programs, plain against wrapped: SECONDS=600 SEED=.
 	cargo build --release -p madrigal-fuzz-sockets
 	$(RELEASE)/madrigal-fuzz-sockets --seconds $(or $(SECONDS),120) --keep-going $(if $(SEED),--seed $(SEED))
 
-fuzz-briefly: build ## two minutes of them, as `make test` does: the same ones each time, and fresh ones, whose first seed is printed
+fuzz-briefly: build ## two minutes of them, as `make check` does: the same ones each time, and fresh ones, whose first seed is printed
 	cargo build --release -p madrigal-fuzz-sockets
 	$(RELEASE)/madrigal-fuzz-sockets --seed 1 --count 8000 --seconds 300 --modes default,eager-first --keep-going
 	$(RELEASE)/madrigal-fuzz-sockets --seconds 30 --modes default,eager-first --keep-going
 
-check: setup ## what must hold before a change is merged: format, lints, tests, documentation
+check: setup build ## what must hold before a change is merged: format, lints, tests and those that take longer, documentation
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	$(MAKE) test
+	tests/all --long
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items
 
 demo: build ## an unmodified redis plain and under Madrigal, and which path it took (half a minute)
