@@ -135,15 +135,34 @@ def compare(demo, plain, wrapped, clients):
     return statistics.median(rates[False]), statistics.median(rates[True]), report
 
 
+def used_by_others(seconds=0.5):
+    """How many CPUs other programs use while nothing of the demo runs."""
+    def busy():
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, idle, iowait, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
+        return user + nice + system + irq + softirq + steal
+
+    before = busy()
+    time.sleep(seconds)
+    return (busy() - before) / os.sysconf("SC_CLK_TCK") / seconds
+
+
 def show(demo):
     kind = demo.kind
     print(f"Unmodified: {kind.name}. Medians of {ROUNDS} runs in turn, on {os.cpu_count()} CPUs.")
-    print(f"Load before: {os.getloadavg()[0]:.1f}. What else runs on these CPUs changes both figures.\n")
+    others = used_by_others()
+    print(f"Other programs use {others:.1f} of these CPUs now.")
+    if others > 0.25 * os.cpu_count():
+        print("That is much: this machine is busy. Four processes of the demo and those programs take turns on the CPUs, and a figure says more\n"
+              "of whose turn it was than of a path. A ratio below 1 is likely then. Try again when the machine is quiet.")
+    print()
     plain, wrapped = demo.serve([]), demo.serve(WRAP)
     print(f"{'clients':>8}{'plain TCP':>14}{'Madrigal':>14}   {'ratio':<6} ({kind.unit})", flush=True)
     reports = {}
     for clients in (1, 50):
         tcp, ours, reports[clients] = compare(demo, plain, wrapped, clients)
+        if ours < tcp:
+            print(f"The next ratio is below 1. Other programs use {used_by_others():.1f} CPUs; `madrigal why` below says which path was taken.")
         print(f"{clients:>8}{tcp:>14,.0f}{ours:>14,.0f}   {ours / tcp:<6.2f}", flush=True)
     print(f"\nmadrigal why {wrapped[0].pid}, while one client ran:\n")
     print(reports[1])
