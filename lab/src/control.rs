@@ -24,11 +24,11 @@ pub enum Request {
 }
 
 /// What a link answers: how it is after it did what it was asked, or why it did nothing.
-pub type Reply = Result<Told, String>;
+pub type Reply = Result<LinkStatus, String>;
 
 /// How a link is.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct LinkStatus {
     /// The settings as `KEY=VALUE`.
     pub settings: Vec<String>,
     /// Whether it is cut.

@@ -31,7 +31,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 pub use error::LabError;
 pub use state::own_directory;
 
-use control::{Request, Told};
+use control::{LinkStatus, Request};
 use state::{Directory, Node, Process, State};
 use wan::settings::Settings;
 
@@ -120,7 +120,7 @@ pub fn exec(name: Option<&str>, host: &str, command: &[OsString]) -> Result<i32,
 }
 
 /// Asks a link.
-pub fn ask(name: Option<&str>, link: &str, request: &Request) -> Result<Told, LabError> {
+pub fn ask(name: Option<&str>, link: &str, request: &Request) -> Result<LinkStatus, LabError> {
     let (directory, state) = find(name)?;
     let Some(known) = state.links.iter().find(|known| known.name == link) else {
         let known = state.links.iter().map(|link| link.name.clone()).collect();

@@ -264,16 +264,16 @@ struct Node {
     id: NodeId,
     port: Box<dyn Port>,
     link: Link,
-    told: Told,
+    recorder: Recorder,
 }
 
-struct Told {
+struct Recorder {
     up: Option<Link>,
     got: usize,
     into: Piece,
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, _node: NodeId) {
         self.up = Some(link);
     }
@@ -304,14 +304,14 @@ impl Node {
         let place = Place { directory, network: settings.network, ..Place::default() };
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let port = madrigal_drivers::message_driver(driver).expect("a driver").open(id, &place).expect("opens");
-        Self { id, port, link: Link(0), told: Told { up: None, got: 0, into: Piece::EMPTY } }
+        Self { id, port, link: Link(0), recorder: Recorder { up: None, got: 0, into: Piece::EMPTY } }
     }
 
     fn until_up(&mut self) {
-        while self.told.up.is_none() {
-            self.port.poll(&mut self.told);
+        while self.recorder.up.is_none() {
+            self.port.poll(&mut self.recorder);
         }
-        self.link = self.told.up.expect("is up");
+        self.link = self.recorder.up.expect("is up");
     }
 
     fn send(&mut self, body: &[u8]) {
@@ -319,18 +319,18 @@ impl Node {
         while let Sent::Part(n) = self.port.send(self.link, &head, &pieces, skip).expect("sends") {
             skip += n;
             if n == 0 {
-                self.port.poll(&mut self.told);
+                self.port.poll(&mut self.recorder);
             }
         }
     }
 
     fn receive(&mut self, into: &mut [u8]) {
         // SAFETY: `into` is ours until the frame is here, which this waits for.
-        self.told.into = unsafe { Piece::lend(into.as_mut_ptr(), into.len()) };
-        while self.told.got == 0 {
-            self.port.poll(&mut self.told);
+        self.recorder.into = unsafe { Piece::lend(into.as_mut_ptr(), into.len()) };
+        while self.recorder.got == 0 {
+            self.port.poll(&mut self.recorder);
         }
-        self.told.got -= 1;
-        self.told.into = Piece::EMPTY;
+        self.recorder.got -= 1;
+        self.recorder.into = Piece::EMPTY;
     }
 }

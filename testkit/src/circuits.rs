@@ -316,11 +316,11 @@ fn outruns(at: &Context) {
             }
             receive(&mut sender, &[]);
         });
-        let (mut seen, mut turns) = (0, 0);
-        while turns < PATIENCE && seen <= MOST {
+        let (mut seen, mut polls) = (0, 0);
+        while polls < PATIENCE && seen <= MOST {
             workers[1].progress();
             let now = sent.load(Ordering::Relaxed);
-            (seen, turns) = (now, if now == seen && now > 0 { turns + 1 } else { 0 });
+            (seen, polls) = (now, if now == seen && now > 0 { polls + 1 } else { 0 });
             std::thread::yield_now();
         }
         let most = seen;

@@ -33,7 +33,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "many_messages_go_into_one_buffer", run: crowd::many },
     Case { name: "channels_do_not_meet", run: crowd::channels },
     Case { name: "a_peer_that_leaves_ends_what_waits_for_it", run: crowd::leaves },
-    Case { name: "who_receives_nothing_is_not_flooded", run: flood::announced },
+    Case { name: "who_receives_nothing_is_not_flooded", run: flood::rendezvous },
     Case { name: "who_receives_nothing_is_not_flooded_by_what_is_injected", run: flood::injected },
     Case { name: "who_receives_nothing_is_not_flooded_by_announcements", run: flood::long },
     Case { name: "memory_is_put_and_got", run: memory::put_and_get },

@@ -69,6 +69,6 @@ fn run(program: &str, words: &str) -> Result<(), String> {
     let mut command = Command::new(program);
     let output = command.args(words.split_ascii_whitespace()).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{program} {words}: {}", said.trim())) }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{program} {words}: {}", errors.trim())) }
 }

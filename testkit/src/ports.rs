@@ -49,7 +49,7 @@ type Frame = (Vec<u8>, Vec<u8>);
 
 /// What a port told, link by link.
 #[derive(Default)]
-struct Told {
+struct Recorder {
     up: HashMap<Link, NodeId>,
     down: HashMap<Link, LinkError>,
     frames: HashMap<Link, Vec<Frame>>,
@@ -58,7 +58,7 @@ struct Told {
     stingy: usize,
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, node: NodeId) {
         assert_eq!(self.up.insert(link, node), None, "up is told once");
     }
@@ -99,12 +99,12 @@ impl Sink for Told {
 struct Node {
     id: NodeId,
     port: Box<dyn Port>,
-    told: Told,
+    recorder: Recorder,
 }
 
 impl Node {
     fn poll(&mut self) -> usize {
-        self.port.poll(&mut self.told)
+        self.port.poll(&mut self.recorder)
     }
 
     fn address(&self) -> NodeAddress {
@@ -115,11 +115,11 @@ impl Node {
 
     /// The frames that came over a link since it was asked last.
     fn frames(&mut self, link: Link) -> Vec<Frame> {
-        self.told.frames.get_mut(&link).map(core::mem::take).unwrap_or_default()
+        self.recorder.frames.get_mut(&link).map(core::mem::take).unwrap_or_default()
     }
 
     fn link_of(&self, id: NodeId) -> Option<Link> {
-        self.told.up.iter().find(|(_, node)| **node == id).map(|(link, _)| *link)
+        self.recorder.up.iter().find(|(_, node)| **node == id).map(|(link, _)| *link)
     }
 }
 
@@ -127,7 +127,7 @@ impl Context {
     fn node(&self) -> Node {
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let port = self.driver.open(id, &self.place).expect("opens");
-        Node { id, port, told: Told::default() }
+        Node { id, port, recorder: Recorder::default() }
     }
 
     /// Two nodes, linked by the first; and each one's link to the other.
@@ -135,7 +135,7 @@ impl Context {
         let mut nodes = [self.node(), self.node()];
         let to = nodes[1].address();
         let link = nodes[0].port.link(&to).expect("links");
-        until(&mut nodes, |nodes| nodes[0].told.up.contains_key(&link) && nodes[1].link_of(nodes[0].id).is_some());
+        until(&mut nodes, |nodes| nodes[0].recorder.up.contains_key(&link) && nodes[1].link_of(nodes[0].id).is_some());
         let back = nodes[1].link_of(nodes[0].id).expect("came up");
         (nodes, [link, back])
     }
@@ -200,7 +200,7 @@ fn both_ways(at: &Context) {
 
 fn learns(at: &Context) {
     let (mut nodes, links) = at.pair();
-    assert_eq!(nodes[1].told.up[&links[1]], nodes[0].id);
+    assert_eq!(nodes[1].recorder.up[&links[1]], nodes[0].id);
     // Linking back gives the link there is.
     let to = nodes[0].address();
     assert_eq!(nodes[1].port.link(&to), Ok(links[1]));
@@ -219,8 +219,8 @@ fn nobody(at: &Context) {
     // Refused at once, or found out later.
     if let Ok(link) = node.port.link(&to) {
         let mut nodes = [node];
-        until(&mut nodes, |nodes| nodes[0].told.down.contains_key(&link));
-        assert!(!nodes[0].told.up.contains_key(&link));
+        until(&mut nodes, |nodes| nodes[0].recorder.down.contains_key(&link));
+        assert!(!nodes[0].recorder.up.contains_key(&link));
         assert!(nodes[0].port.send(link, b"head", &[], 0).is_err(), "a link that is down takes nothing");
     }
 }
@@ -277,9 +277,9 @@ fn the_end(at: &Context) {
     assert!(sent > 0);
     drop(leaver);
     let mut nodes = [stayer];
-    until(&mut nodes, |nodes| nodes[0].told.down.contains_key(&links[1]));
+    until(&mut nodes, |nodes| nodes[0].recorder.down.contains_key(&links[1]));
     assert_eq!(nodes[0].frames(links[1]).len(), sent as usize);
-    assert!(matches!(nodes[0].told.down[&links[1]], LinkError::Gone { .. }));
+    assert!(matches!(nodes[0].recorder.down[&links[1]], LinkError::Gone { .. }));
     assert!(nodes[0].port.send(links[1], b"head", &[], 0).is_err());
 }
 
@@ -288,8 +288,8 @@ fn cut(at: &Context) {
     send(&mut nodes, 0, links[0], b"before", &[b"a word"]);
     nodes[1].port.cut(links[1]);
     nodes[1].port.cut(links[1]);
-    until(&mut nodes, |nodes| nodes[0].told.down.contains_key(&links[0]));
-    assert!(nodes[1].frames(links[1]).is_empty() && !nodes[1].told.down.contains_key(&links[1]));
+    until(&mut nodes, |nodes| nodes[0].recorder.down.contains_key(&links[0]));
+    assert!(nodes[1].frames(links[1]).is_empty() && !nodes[1].recorder.down.contains_key(&links[1]));
     assert!(nodes[1].port.send(links[1], b"head", &[], 0).is_err());
     assert!(nodes[0].port.send(links[0], b"head", &[], 0).is_err());
 }
@@ -318,7 +318,7 @@ fn thrown_away(at: &Context) {
     let (mut nodes, links) = at.pair();
     let body: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
     for stingy in [1, 999_000, 1_000_000] {
-        nodes[1].told.stingy = stingy;
+        nodes[1].recorder.stingy = stingy;
         send(&mut nodes, 0, links[0], b"long", &[&body]);
         send(&mut nodes, 0, links[0], b"next", &[b"short"]);
         let mut got = Vec::new();
@@ -389,7 +389,7 @@ fn all_to_all(at: &Context) {
     for (i, j) in (0..NODES).flat_map(|i| (0..NODES).map(move |j| (i, j))).filter(|(i, j)| i != j) {
         links.insert((i, j), nodes[i].port.link(&addresses[j]).expect("links"));
     }
-    until(&mut nodes, |nodes| links.iter().all(|((i, _), link)| nodes[*i].told.up.contains_key(link)));
+    until(&mut nodes, |nodes| links.iter().all(|((i, _), link)| nodes[*i].recorder.up.contains_key(link)));
     let mut noise = Noise::new(4);
     for round in 0..FRAMES as u32 {
         for (&(i, _), &link) in &links {

@@ -45,17 +45,17 @@ impl Guarded {
 /// The hostile node: a bare port.
 struct Hostile {
     port: Box<dyn Port>,
-    told: Told,
+    recorder: Recorder,
 }
 
 /// It places what comes nowhere.
 #[derive(Default)]
-struct Told {
+struct Recorder {
     up: Option<Link>,
     down: bool,
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, _: NodeId) {
         self.up = Some(link);
     }
@@ -77,14 +77,14 @@ impl Hostile {
         let driver = madrigal::message_driver("loopback").expect("always there");
         let mut port = driver.open(id, &place()).expect("opens");
         port.link(to).expect("links");
-        let mut told = Told::default();
-        port.poll(&mut told);
-        Self { port, told }
+        let mut recorder = Recorder::default();
+        port.poll(&mut recorder);
+        Self { port, recorder }
     }
 
     fn send(&mut self, head: &[u8], body: &[u8]) {
-        self.port.poll(&mut self.told);
-        if let Some(link) = self.told.up {
+        self.port.poll(&mut self.recorder);
+        if let Some(link) = self.recorder.up {
             // Refused once we were cut off.
             let _ = self.port.send(link, head, &[IoSlice::new(body)], 0);
         }
@@ -211,15 +211,15 @@ fn flood(head: &[u8], body: &[u8], takes_answers: bool) -> String {
     let mut hostile = Hostile::open(&endpoint.address());
     ours.progress();
     let link = loop {
-        hostile.port.poll(&mut hostile.told);
+        hostile.port.poll(&mut hostile.recorder);
         ours.progress();
-        if let Some(link) = hostile.told.up {
+        if let Some(link) = hostile.recorder.up {
             break link;
         }
     };
     for _ in 0..MOST {
         if takes_answers {
-            hostile.port.poll(&mut hostile.told);
+            hostile.port.poll(&mut hostile.recorder);
         }
         let _ = hostile.port.send(link, head, &[IoSlice::new(body)], 0);
         ours.progress();

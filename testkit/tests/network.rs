@@ -72,8 +72,8 @@ fn hosted(name: &'static str, with: Environment, run: fn(&Hosts, Environment)) -
 /// A process that is a node; killed on drop if it still runs.
 struct Node {
     child: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
     address: NodeAddress,
 }
 
@@ -81,9 +81,9 @@ impl Node {
     fn start(mut command: Command, with: Environment) -> Self {
         let command = command.env(TASK, "1").envs(with.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-        let (say, hear) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+        let (input, output) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
         let address = NodeAddress::bare(NodeId::new(1).expect("is one"));
-        let mut node = Self { child, say, hear: BufReader::new(hear), address };
+        let mut node = Self { child, input, output: BufReader::new(output), address };
         node.address = NodeAddress::decode(&bytes_of(&node.line())).expect("an address");
         node
     }
@@ -99,13 +99,13 @@ impl Node {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.hear.read_line(&mut line).expect("reads");
+        self.output.read_line(&mut line).expect("reads");
         assert!(line.ends_with('\n'), "the node died, saying {line:?}");
         line.trim_end().to_owned()
     }
 
     fn tell(&mut self, text: &str) {
-        writeln!(self.say, "{text}").expect("the node listens");
+        writeln!(self.input, "{text}").expect("the node listens");
     }
 
     fn link(&mut self, to: &NodeAddress) {

@@ -98,14 +98,14 @@ type Frame = (Vec<u8>, Vec<u8>);
 
 /// What a port told, link by link.
 #[derive(Default)]
-struct Told {
+struct Recorder {
     up: Vec<Link>,
     down: HashMap<Link, LinkError>,
     frames: HashMap<Link, VecDeque<Frame>>,
     placed: HashMap<Link, Vec<u8>>,
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, _: NodeId) {
         self.up.push(link);
     }
@@ -135,14 +135,19 @@ struct Node {
     id: NodeId,
     directory: String,
     port: Box<dyn Port>,
-    told: Told,
+    recorder: Recorder,
 }
 
 impl Node {
     fn new(driver: &dyn MessageDriver, directory: &str) -> Self {
         let id = NodeId::new(process::random()).expect("random");
         let at = Place { directory: directory.to_owned(), ..Place::default() };
-        Self { id, directory: at.directory.clone(), port: driver.open(id, &at).expect("opens"), told: Told::default() }
+        Self {
+            id,
+            directory: at.directory.clone(),
+            port: driver.open(id, &at).expect("opens"),
+            recorder: Recorder::default(),
+        }
     }
 
     fn address(&self) -> NodeAddress {
@@ -155,14 +160,14 @@ impl Node {
         let digits = hex.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("hex"));
         let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).expect("hex")).collect();
         let link = self.port.link(&NodeAddress::decode(&bytes).expect("an address")).expect("links");
-        self.until(|told| told.up.contains(&link));
+        self.until(|recorder| recorder.up.contains(&link));
         link
     }
 
     /// Polls until something holds, asleep where nothing happens.
-    fn until(&mut self, mut done: impl FnMut(&mut Told) -> bool) {
-        while !done(&mut self.told) {
-            if self.port.poll(&mut self.told) == 0 {
+    fn until(&mut self, mut done: impl FnMut(&mut Recorder) -> bool) {
+        while !done(&mut self.recorder) {
+            if self.port.poll(&mut self.recorder) == 0 {
                 self.sleep();
             }
         }
@@ -173,7 +178,7 @@ impl Node {
             return;
         }
         let fd = self.port.descriptor().expect("frames come from others");
-        // A deadline is rare here, and looking too early harms nothing.
+        // A deadline is rare here, and polling too early harms nothing.
         let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
         let limit = self.port.deadline().map(|_| &moment);
         poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit).expect("polls");
@@ -189,7 +194,7 @@ impl Node {
                 Ok(Sent::Part(n)) => skip += n,
                 Err(_) => return false,
             }
-            if self.port.poll(&mut self.told) == 0 {
+            if self.port.poll(&mut self.recorder) == 0 {
                 self.sleep();
             }
         }
@@ -197,9 +202,9 @@ impl Node {
 
     /// The next frame of a link; `None`: it is down.
     fn next(&mut self, link: Link) -> Option<Frame> {
-        let waiting = |told: &Told| told.frames.get(&link).is_some_and(|frames| !frames.is_empty());
-        self.until(|told| waiting(told) || told.down.contains_key(&link));
-        self.told.frames.get_mut(&link)?.pop_front()
+        let waiting = |recorder: &Recorder| recorder.frames.get(&link).is_some_and(|frames| !frames.is_empty());
+        self.until(|recorder| waiting(recorder) || recorder.down.contains_key(&link));
+        self.recorder.frames.get_mut(&link)?.pop_front()
     }
 
     fn echo(&mut self, link: Link) {
@@ -241,8 +246,8 @@ fn body_of(seed: u64, number: u64) -> Vec<u8> {
 fn echoes(driver: &'static dyn MessageDriver) {
     let mut node = Node::new(driver, &place().directory);
     let other = Other::start(driver, &node, "echo", 0);
-    node.until(|told| !told.up.is_empty());
-    let link = node.told.up[0];
+    node.until(|recorder| !recorder.up.is_empty());
+    let link = node.recorder.up[0];
     for number in 0..ECHOES {
         // Mostly one at a time, sometimes several under way.
         let burst = if number % 7 == 0 { 5 } else { 1 };
@@ -261,7 +266,7 @@ fn echoes(driver: &'static dyn MessageDriver) {
 /// Takes what came over a link, checking that it is what the sender sends next; how many messages.
 fn check(node: &mut Node, link: Link, seeds: &mut HashMap<Link, u64>, from: u64) -> u64 {
     let mut number = from;
-    for (head, body) in node.told.frames.get_mut(&link).map(std::mem::take).unwrap_or_default() {
+    for (head, body) in node.recorder.frames.get_mut(&link).map(std::mem::take).unwrap_or_default() {
         let seed = u64::from_le_bytes(head[..8].try_into().expect("long enough"));
         assert_eq!(*seeds.entry(link).or_insert(seed), seed, "a link has one sender");
         assert!(head == head_of(seed, number) && body == body_of(seed, number), "message {number} of {seed}");
@@ -275,16 +280,16 @@ fn many(driver: &'static dyn MessageDriver) {
     let others: Vec<_> = (0..SENDERS).map(|seed| Other::start(driver, &node, "send", seed)).collect();
     let (mut counts, mut seeds) = (HashMap::new(), HashMap::new());
     while counts.values().sum::<u64>() < SENDERS * EACH {
-        if node.port.poll(&mut node.told) == 0 {
+        if node.port.poll(&mut node.recorder) == 0 {
             node.sleep();
         }
-        for link in node.told.up.clone() {
+        for link in node.recorder.up.clone() {
             let count = check(&mut node, link, &mut seeds, counts.get(&link).copied().unwrap_or(0));
             counts.insert(link, count);
         }
     }
     assert!(counts.values().all(|count| *count == EACH) && counts.len() == SENDERS as usize);
-    assert!(node.told.down.is_empty());
+    assert!(node.recorder.down.is_empty());
     drop(node);
     others.into_iter().for_each(Other::succeeds);
 }
@@ -293,25 +298,25 @@ fn killed(driver: &'static dyn MessageDriver) {
     let directory = &format!("{}-{}-killed", place().directory, driver.name());
     let mut node = Node::new(driver, directory);
     let witness = Other::start(driver, &node, "echo", 0);
-    node.until(|told| told.up.len() == 1);
-    let friend = node.told.up[0];
+    node.until(|recorder| recorder.up.len() == 1);
+    let friend = node.recorder.up[0];
     let mut noise = Noise::new(process::random());
     for round in 0..KILLED {
         let mut victim = Other::start(driver, &node, "flood", round);
-        node.until(|told| told.up.len() == 2 + round as usize);
-        let link = node.told.up[1 + round as usize];
+        node.until(|recorder| recorder.up.len() == 2 + round as usize);
+        let link = node.recorder.up[1 + round as usize];
         let (mut seeds, mut count, after) = (HashMap::new(), 0, noise.below(300) as u64);
         while count < after {
-            if node.port.poll(&mut node.told) == 0 {
+            if node.port.poll(&mut node.recorder) == 0 {
                 node.sleep();
             }
             count = check(&mut node, link, &mut seeds, count);
         }
         victim.0.kill().expect("is our child");
-        node.until(|told| told.down.contains_key(&link));
+        node.until(|recorder| recorder.down.contains_key(&link));
         // In order and whole, to the last one.
         check(&mut node, link, &mut seeds, count);
-        assert!(matches!(node.told.down[&link], LinkError::Gone { .. }));
+        assert!(matches!(node.recorder.down[&link], LinkError::Gone { .. }));
         victim.0.wait().expect("is our child");
         assert!(!node.send(link, b"head", b"body"));
         assert!(node.send(friend, b"are you", b"there"));

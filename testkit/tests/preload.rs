@@ -37,8 +37,8 @@ fn no_hook_sees_the_engine() -> Result<(), Failed> {
     let ran = Command::new("/proc/self/exe").env(TASK, "1").env("LD_PRELOAD", &library).output();
     std::fs::remove_file(&library)?;
     let ran = ran?;
-    let said = String::from_utf8_lossy(&ran.stderr);
-    if ran.status.success() { Ok(()) } else { Err(format!("{}\n{said}", ran.status).into()) }
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    if ran.status.success() { Ok(()) } else { Err(format!("{}\n{errors}", ran.status).into()) }
 }
 
 /// The process with the counting library.

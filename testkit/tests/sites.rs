@@ -32,7 +32,7 @@ mod moves;
 fn main() {
     let mut trials = message_trials(&[&Through], ports::CASES, ports::context);
     trials.extend([
-        trial("the_way_is_told_at_both_ends", told),
+        trial("the_way_is_told_at_both_ends", paths),
         trial("who_publishes_no_name_is_known_by_its_address", nameless),
         trial("the_direct_way_goes_first", direct),
         trial("without_a_daemon_it_is_plain", plain),
@@ -108,9 +108,9 @@ fn serve(mut client: UnixStream) {
         Some("once") if moves::was_connected(host) => client.write_all(&answer(FAILED, "nobody listens")).unwrap_or(()),
         _ => match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
             Ok(far) => {
-                let told = answer(DONE, &format!("here, r, {host} (TLS)"));
+                let reply = answer(DONE, &format!("here, r, {host} (TLS)"));
                 moves::note(host, &client, &far);
-                if told.chunks(1).all(|byte| client.write_all(byte).is_ok()) {
+                if reply.chunks(1).all(|byte| client.write_all(byte).is_ok()) {
                     join(client, far);
                 }
             }
@@ -186,20 +186,20 @@ impl Node {
     }
 
     fn poll(&mut self) {
-        let mut told = Told::default();
-        self.port.poll(&mut told);
-        self.up.extend(told.up);
-        self.down.extend(told.down);
+        let mut recorder = Recorder::default();
+        self.port.poll(&mut recorder);
+        self.up.extend(recorder.up);
+        self.down.extend(recorder.down);
     }
 }
 
 #[derive(Default)]
-struct Told {
+struct Recorder {
     up: Vec<Link>,
     down: Vec<LinkError>,
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, _: NodeId) {
         self.up.push(link);
     }
@@ -228,10 +228,10 @@ fn reach([a, b]: &mut [Node; 2], to: &NodeAddress) -> [(String, Vec<(String, Str
         a.poll();
         b.poll();
     }
-    [a, b].map(|node| node.port.explain(node.up[0])).map(|told| (told.path, told.rejected))
+    [a, b].map(|node| node.port.explain(node.up[0])).map(|path| (path.path, path.rejected))
 }
 
-fn told() {
+fn paths() {
     let mut nodes = two("told-a", "told-b", "enciphered", true);
     let to = nodes[1].address();
     let [(path, rejected), (back, _)] = reach(&mut nodes, &to);
@@ -281,9 +281,9 @@ fn barred() {
     while a.down.is_empty() {
         a.poll();
     }
-    let told = a.down.remove(0).to_string();
+    let error = a.down.remove(0).to_string();
     let left = format!("127.0.0.1:{}: not tried, for the network between the sites is not trusted; ", to.port);
-    assert!(told.contains(&left) && told.contains("through the daemon: no daemon is up on this host; "), "{told}");
+    assert!(error.contains(&left) && error.contains("through the daemon: no daemon is up on this host; "), "{error}");
 }
 
 /// What is said where the first one does not reach the second one.
@@ -294,15 +294,15 @@ fn failure(other: &str) -> String {
     while a.down.is_empty() {
         a.poll();
     }
-    let told = a.down.remove(0).to_string();
+    let error = a.down.remove(0).to_string();
     let left = format!("192.0.2.1:{}: not tried, for the network between the sites is not trusted; ", to.port);
-    assert!(told.contains(&left) && told.ends_with("it did not connect to us"), "{told}");
-    told
+    assert!(error.contains(&left) && error.ends_with("it did not connect to us"), "{error}");
+    error
 }
 
 fn refused() {
-    let told = failure("refusing-b");
-    assert!(told.contains("through the daemon: cannot connect: the relay r is down; "), "{told}");
+    let error = failure("refusing-b");
+    assert!(error.contains("through the daemon: cannot connect: the relay r is down; "), "{error}");
 }
 
 fn nonsense() {

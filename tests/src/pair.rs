@@ -92,7 +92,7 @@ pub fn left_by_a_killed_peer(last: impl FnOnce(&OwnedFd)) -> OwnedFd {
 pub fn left_beside(last: impl FnOnce(&OwnedFd), here: impl FnOnce(&OwnedFd)) -> OwnedFd {
     let (out, input) = net::pipe();
     let peer = net::fork(|| {
-        let fd = client_told_by(&out);
+        let fd = client_of_port(&out);
         warm_client(&fd);
         last(&fd);
         net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();
@@ -112,8 +112,8 @@ pub fn tell_port(pipe: &OwnedFd, addr: SocketAddr) {
     assert_eq!(net::write(pipe, &addr.port().to_ne_bytes()), Ok(2));
 }
 
-/// Connects to where the pipe says; see [`tell_port`].
-pub fn client_told_by(pipe: &OwnedFd) -> OwnedFd {
+/// Connects to the port that the pipe has; see [`tell_port`].
+pub fn client_of_port(pipe: &OwnedFd) -> OwnedFd {
     let mut port = [0; 2];
     assert_eq!(net::read(pipe, &mut port), Ok(2));
     let mut addr = loopback();

@@ -236,8 +236,8 @@ fn another_user_cannot_look_in() {
     for path in
         [scratch.shared(), format!("/proc/{}/fd", server.pid()).into(), format!("/proc/{}/fd", client.pid()).into()]
     {
-        let look = Command::new("ls").arg(&path).uid(NOBODY).gid(NOBODY).output().unwrap();
-        assert!(!look.status.success(), "another user sees {path:?}");
+        let listed = Command::new("ls").arg(&path).uid(NOBODY).gid(NOBODY).output().unwrap();
+        assert!(!listed.status.success(), "another user sees {path:?}");
     }
     assert!(Report::of(client.pid() as u32).is_ok(), "this user sees the report");
     std::fs::remove_file(&idle).unwrap();

@@ -75,8 +75,8 @@ fn only_hooks_are_exported_and_all_exist_in_the_c_library() {
     assert_eq!(ours, hooks(), "exported against written as hooks");
     let others = |name: &&String| !(name.starts_with("io_uring_") || *name == "io_submit");
     // liburing's and libaio's make their system calls themselves.
-    let strangers: Vec<_> = ours.difference(&libc).filter(others).collect();
-    assert!(strangers.is_empty(), "not in the C library: {strangers:?}");
+    let unknown: Vec<_> = ours.difference(&libc).filter(others).collect();
+    assert!(unknown.is_empty(), "not in the C library: {unknown:?}");
 }
 
 /// Hooks whose names stand in no test: other names of what one calls, what such a one passes through, and what still lacks a check.

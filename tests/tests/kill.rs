@@ -51,8 +51,8 @@ fn survived(scratch: &Scratch, victim: Victim, ended: &host::Ended, ways: &[&str
     let how = text.split_whitespace().find_map(|w| w.strip_prefix("how=")).unwrap_or("nothing");
     assert!(ways.contains(&how), "{text}");
     assert!(text.contains("missed=0"), "{text}");
-    let never_looked = ["why=unearned", "why=not-open", "path=none"].iter().any(|w| text.contains(w));
-    if !scratch.left_over().is_empty() && (never_looked || victim == Victim::Threaded) {
+    let never_opened = ["why=unearned", "why=not-open", "path=none"].iter().any(|w| text.contains(w));
+    if !scratch.left_over().is_empty() && (never_opened || victim == Victim::Threaded) {
         // The survivor never came to look at the shared directory, or some thread of the dead process was still on its way
         // out: what is left is for the next start to remove.
         next_start(scratch);

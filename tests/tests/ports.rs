@@ -8,18 +8,18 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_actor");
 
 /// What a client says of its connection to a server, where only the server, or only the client, was told which `ports` may move; `PORT`
 /// among them is the server's.
-fn told(server_is_told: bool, ports: &str) -> String {
+fn path_of(at_server: bool, ports: &str) -> String {
     let scratch = Scratch::new();
     let file = scratch.path().join("port");
     let mut serve = host::command(How::Wrapped, ACTOR, &scratch);
-    if server_is_told {
+    if at_server {
         // Its port is known once it listens.
         serve.env("MADRIGAL_ONLY", ports.replace("PORT", "2-65535"));
     }
     let server = Running::start(serve.args(["echo", file.to_str().unwrap()]));
     let port = host::until("a port", || std::fs::read_to_string(&file).ok());
     let mut ask = host::command(How::Wrapped, ACTOR, &scratch);
-    if !server_is_told {
+    if !at_server {
         ask.env("MADRIGAL_ONLY", ports.replace("PORT", &port));
     }
     let text = host::run(ask.args(["ask", &port])).expect_success().text();
@@ -29,16 +29,16 @@ fn told(server_is_told: bool, ports: &str) -> String {
 
 #[test]
 fn the_accepting_side_keeps_to_only() {
-    let text = told(true, "1");
+    let text = path_of(true, "1");
     assert!(text.contains("path=tcp why=no-answer"), "{text}");
-    let text = told(true, "1,PORT");
+    let text = path_of(true, "1,PORT");
     assert!(text.contains("path=shm"), "{text}");
 }
 
 #[test]
 fn the_connecting_side_keeps_to_only() {
-    let text = told(false, "1");
+    let text = path_of(false, "1");
     assert!(text.contains("path=tcp why=port-off"), "{text}");
-    let text = told(false, "1,PORT");
+    let text = path_of(false, "1,PORT");
     assert!(text.contains("path=shm"), "{text}");
 }

@@ -28,7 +28,7 @@ const PLAIN: &[(&str, &str)] = &[
 ];
 /// Connections of a process that are looked at.
 const RECORDS: usize = 256;
-const LOOK: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Runs a script; also whether a connection of its programs went by shared memory.
 fn run(how: How, script: &str) -> (Ended, bool) {
@@ -78,7 +78,7 @@ fn await_ring(first: u32, over: &AtomicBool) -> bool {
         if pids.any(|pid| is_ours(pid) && by_ring(pid)) {
             return true;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(PAUSE);
     }
     false
 }

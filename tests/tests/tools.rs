@@ -150,7 +150,7 @@ fn sanitizer_with_rings(compiler: &str, sanitizer: &str) -> Done {
     for under in [Under::nothing(), Under::inside(&shell)] {
         let seen = Bed::new().pair(MANY, &under.program(&program))?;
         seen.in_rings()?;
-        seen.said_nothing()?;
+        seen.is_silent()?;
     }
     let ended = Bed::new().run(&Under::nothing().program(&program), "both");
     if ended.status != 0 || !ended.err.is_empty() {
@@ -178,7 +178,7 @@ fn thread_sanitizer(compiler: &str, sanitizer: &str) -> Done {
     let shell = ["sh", "-c", "\"$0\" \"$@\""];
     let seen = Bed::new().pair(MANY, &Under::inside(&shell).program(&program))?;
     seen.plain_for("race-detector")?;
-    seen.said_nothing()?;
+    seen.is_silent()?;
     let ended = Bed::new().run(&Under::inside(&shell).program(&program), "both");
     if ended.status == 0 && ended.err.is_empty() { Ok(()) } else { Err(String::from_utf8_lossy(&ended.err).into()) }
 }
@@ -188,7 +188,7 @@ fn thread_sanitizer(compiler: &str, sanitizer: &str) -> Done {
 fn gdb_run() -> Done {
     let seen = Bed::new().pair(MANY, &Under::inside(&["gdb", "-q", "-nx", "-batch", "-ex", "run", "--args"]))?;
     seen.in_rings()?;
-    seen.each_said("exited normally")
+    seen.each_printed("exited normally")
 }
 
 fn gdb_breakpoint() -> Done {
@@ -196,8 +196,8 @@ fn gdb_breakpoint() -> Done {
     let words: Vec<&str> = commands.into_iter().chain(["-ex", "continue", "--args"]).collect();
     let seen = Bed::new().pair(MANY, &Under::inside(&words))?;
     seen.in_rings()?;
-    seen.each_said("Breakpoint 1, finish (")?;
-    seen.each_said("exited normally")
+    seen.each_printed("Breakpoint 1, finish (")?;
+    seen.each_printed("exited normally")
 }
 
 fn gdb_attach() -> Done {
@@ -244,7 +244,7 @@ fn strace_attach() -> Done {
 fn perf_stat() -> Done {
     let seen = Bed::new().pair(MANY, &Under::outside(&["perf", "stat", "-e", "task-clock"]))?;
     seen.in_rings()?;
-    seen.each_said("task-clock")
+    seen.each_printed("task-clock")
 }
 
 fn perf_record() -> Done {

@@ -102,9 +102,9 @@ proptest! {
         for entry in ADAPTERS {
             let mut random = Random(seed);
             let (mut from, mut wire) = ((entry.make)(), Vec::new());
-            for turn in 0..20 {
-                from.write(&vec![turn as u8; random.below(5000)]);
-                from.transmit(turn, ONLY, 10_000, &mut wire);
+            for step in 0..20 {
+                from.write(&vec![step as u8; random.below(5000)]);
+                from.transmit(step, ONLY, 10_000, &mut wire);
             }
             for _ in 0..changes {
                 let (at, length) = (random.below(wire.len()), random.below(40));

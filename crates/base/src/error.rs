@@ -99,7 +99,7 @@ pub enum ConnectError {
     System {
         /// Where to.
         to: Locator,
-        /// What it said.
+        /// The error number.
         os: Os,
     },
 }
@@ -145,7 +145,7 @@ pub enum ListenError {
         /// Where.
         at: Locator,
     },
-    /// The driver cannot work here, and says why.
+    /// The driver cannot work here, for this reason.
     #[error("cannot listen at {at}: {why}")]
     Unusable {
         /// Where.
@@ -158,7 +158,7 @@ pub enum ListenError {
     System {
         /// Where.
         at: Locator,
-        /// What it said.
+        /// The error number.
         os: Os,
     },
 }
@@ -191,7 +191,7 @@ pub enum AcceptError {
     System {
         /// Where.
         at: Locator,
-        /// What it said.
+        /// The error number.
         os: Os,
     },
 }
@@ -235,7 +235,7 @@ pub enum ReadError {
     System {
         /// From whom.
         peer: Locator,
-        /// What it said.
+        /// The error number.
         os: Os,
     },
 }
@@ -291,7 +291,7 @@ pub enum WriteError {
     System {
         /// To whom.
         peer: Locator,
-        /// What it said.
+        /// The error number.
         os: Os,
     },
 }

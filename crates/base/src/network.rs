@@ -75,8 +75,8 @@ impl Nets {
 
     /// Whether an address of our own, at the interface of that name, may be used.
     pub fn allows(&self, address: IpAddr, interface: &str) -> bool {
-        let said = |wanted| self.0.iter().any(|(w, net)| *w == wanted && net.holds(address, Some(interface)));
-        !said(false) && (self.0.iter().all(|(wanted, _)| !wanted) || said(true))
+        let matched = |wanted| self.0.iter().any(|(w, net)| *w == wanted && net.holds(address, Some(interface)));
+        !matched(false) && (self.0.iter().all(|(wanted, _)| !wanted) || matched(true))
     }
 
     /// Whether an address of a peer, whose interfaces have names we do not know, is not wanted.

@@ -150,7 +150,7 @@ pub mod explored {
             }
         }
 
-        /// Whether the calling thread's process is to be killed at some time: then it must not sleep where nobody looks after it.
+        /// Whether the calling thread's process is to be killed at some time: then it must not sleep where nobody watches it.
         pub fn may_die() -> bool {
             let own = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
             own.is_some_and(|process| process.0.left.load(Ordering::SeqCst) != 0 || process.is_dead())

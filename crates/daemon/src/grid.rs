@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn names_and_destinations_are_never_options() {
         for name in ["", "-x", ".", "..", "../a", "a/b", "a b", "a\n", "_a", "é", "a!"] {
-            assert!(check_name(name).is_err_and(|told| !told.contains('\n')), "{name}");
+            assert!(check_name(name).is_err_and(|error| !error.contains('\n')), "{name}");
         }
         assert!(["a", "1", "A-1.x_"].iter().all(|name| check_name(name).is_ok()));
         for to in ["", "-v", "ann@-v", "@b1", "ann@", "ann@b1@-v", "a b", "a\n", "a'b", "$(x)", "a;b", "a=b"] {
@@ -418,8 +418,8 @@ mod tests {
             ("trusted = 1\n", "grid.toml:1: trusted: must be true or false"),
         ];
         for (text, begins) in cases {
-            let told = Grid::read("grid.toml", text).unwrap_err().to_string();
-            assert!(told.starts_with(begins), "{told}");
+            let error = Grid::read("grid.toml", text).unwrap_err().to_string();
+            assert!(error.starts_with(begins), "{error}");
         }
     }
 }

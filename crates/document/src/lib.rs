@@ -205,9 +205,9 @@ mod tests {
                 table.table()?.only(&[key])
             })
         };
-        let told = read("z").unwrap_err().to_string();
-        assert_eq!(told, r"f:2: a\n\u{1b}[2J\u{202e}.x\ty: there is no such key; there are z");
-        let told = Document::new("f", "a = 'b\u{1b}").read(|_| Ok(())).unwrap_err().to_string();
-        assert!(told.starts_with("f:1: ") && !told.contains(char::is_control), "{told}");
+        let error = read("z").unwrap_err().to_string();
+        assert_eq!(error, r"f:2: a\n\u{1b}[2J\u{202e}.x\ty: there is no such key; there are z");
+        let error = Document::new("f", "a = 'b\u{1b}").read(|_| Ok(())).unwrap_err().to_string();
+        assert!(error.starts_with("f:1: ") && !error.contains(char::is_control), "{error}");
     }
 }

@@ -27,8 +27,8 @@ const BARE: u64 = 500;
 const HEAD: usize = 24;
 
 fn main() {
-    if let Ok(told) = std::env::var(ASKED) {
-        return answer(&told);
+    if let Ok(asked) = std::env::var(ASKED) {
+        return answer(&asked);
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let driver = args.first().map_or("shm", String::as_str).to_owned();
@@ -109,12 +109,12 @@ impl Node {
         head[0] = u8::from(last);
         head[8..16].copy_from_slice(&(body.as_ptr().addr() as u64).to_ne_bytes());
         let body = [IoSlice::new(if single { &[] } else { body })];
-        let (mut skip, mut looks) = (0, 0u32);
+        let (mut skip, mut polls) = (0, 0u32);
         while let Sent::Part(n) = self.port.send(link, &head, &body, skip).expect("sends") {
             skip += n;
             self.port.poll(&mut self.seen);
-            looks += 1;
-            if looks.is_multiple_of(1 << 10) {
+            polls += 1;
+            if polls.is_multiple_of(1 << 10) {
                 std::thread::yield_now();
             }
         }
@@ -123,11 +123,11 @@ impl Node {
     /// Waits for the next message; whether it is the last.
     #[inline(never)]
     fn wait(&mut self, count: u64, size: usize, single: bool) -> bool {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while self.seen.count < count {
             self.port.poll(&mut self.seen);
-            looks += 1;
-            if looks.is_multiple_of(1 << 12) {
+            polls += 1;
+            if polls.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             }
             assert!(!self.seen.down, "the peer is gone");
@@ -150,7 +150,7 @@ fn ask(driver: &str, size: usize, single: bool) {
     node.port.publish(&mut address);
     let hex: String = address.encode(NodeAddress::LONG).iter().map(|byte| format!("{byte:02x}")).collect();
     let iterations = (100_000 / (200 + size / 5)).max(4) as u64;
-    let told = format!(
+    let asked = format!(
         "{driver} {directory} {hex} {} {} {} {} {size} {}",
         you.number(),
         process::own_pid(),
@@ -158,7 +158,7 @@ fn ask(driver: &str, size: usize, single: bool) {
         arena.id(),
         u8::from(single)
     );
-    let _child = Other(Command::new("/proc/self/exe").env(ASKED, told).spawn().expect("starts"));
+    let _child = Other(Command::new("/proc/self/exe").env(ASKED, asked).spawn().expect("starts"));
     node.up();
     let body = vec![7u8; size];
     let (mut bare, mut port, mut stream, mut count) = (vec![], vec![], vec![], 0);
@@ -191,8 +191,8 @@ fn ask(driver: &str, size: usize, single: bool) {
     let _ = std::fs::remove_dir_all(&directory);
 }
 
-fn answer(told: &str) {
-    let words: Vec<&str> = told.split(' ').collect();
+fn answer(asked: &str) {
+    let words: Vec<&str> = asked.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().expect("a number");
     let bytes: Vec<u8> =
         (0..words[2].len() / 2).map(|i| u8::from_str_radix(&words[2][2 * i..2 * i + 2], 16).expect("hex")).collect();
@@ -251,20 +251,20 @@ fn timed(iterations: u64, mut run: impl FnMut(u64)) -> f64 {
 
 fn exchange(line: &AtomicU64, put: u64, wait: u64) {
     line.store(put, Ordering::Release);
-    look_for(line, wait);
+    wait_for(line, wait);
 }
 
 fn exchange_back(line: &AtomicU64, wait: u64, put: u64) {
-    look_for(line, wait);
+    wait_for(line, wait);
     line.store(put, Ordering::Release);
 }
 
-fn look_for(line: &AtomicU64, count: u64) {
-    let mut looks = 0u32;
+fn wait_for(line: &AtomicU64, count: u64) {
+    let mut polls = 0u32;
     while line.load(Ordering::Acquire) != count {
         spin_loop();
-        looks += 1;
-        if looks.is_multiple_of(1 << 12) {
+        polls += 1;
+        if polls.is_multiple_of(1 << 12) {
             std::thread::yield_now();
         }
     }

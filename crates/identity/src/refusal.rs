@@ -6,7 +6,7 @@ use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::moment::Moment;
 
-/// Why a connection did not come to be. What a refused peer said of itself is not proven, only safe to print.
+/// Why a connection did not come to be. What a refused peer claims is not proven, only safe to print.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -59,7 +59,7 @@ pub enum Refusal {
         /// The grid whose authority did not sign it.
         grid: String,
     },
-    /// Signed by somebody who may not sign that, or shown for what it is not meant for.
+    /// Signed by a certificate that may not sign that, or used for what it is not meant for.
     #[error("not allowed: the certificate of {who} {why}")]
     NotAllowed {
         /// Whose certificate.
@@ -73,7 +73,7 @@ pub enum Refusal {
         /// What is wrong with it.
         why: String,
     },
-    /// Somebody of this grid, and not who was called.
+    /// A host or user of this grid, but not the one that was called.
     #[error("wrong peer: called {wanted}, and {who} answered")]
     WrongPeer {
         /// Who answered.
@@ -107,8 +107,8 @@ impl Refusal {
         }
     }
 
-    /// What stands behind an error of a connection that has one of our configurations. To be asked on the thread that got the error,
-    /// before it turns another connection: rustls has no room for whose certificate was refused, so it is kept beside it.
+    /// What stands behind an error of a connection that has one of our configurations. To be asked on the thread that got the error, before
+    /// it processes another connection: rustls has no room for the name of the refused certificate, so that is kept beside it.
     pub fn of(error: &Error) -> Self {
         match error {
             Error::InvalidCertificate(_) => {
@@ -120,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// The error that makes rustls send the alert that says most.
+    /// The error that makes rustls send the most precise alert.
     pub(crate) fn into_tls(self) -> Error {
         let error = match &self {
             Self::Expired { .. } => CertificateError::Expired,

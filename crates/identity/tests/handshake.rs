@@ -27,17 +27,17 @@ fn meet(client: &Credentials, server: &Credentials) -> Option<[String; 2]> {
 
 /// What both sides are told when `bad` connects to `good` and when `good` connects to `bad`: refuser first.
 fn refused(good: &Credentials, bad: &Raw) -> [[Refusal; 2]; 2] {
-    let [told, own] = Pair::new(bad.client(), good.server()).shake();
-    let [own_too, told_too] = Pair::new(good.client(), bad.server()).shake();
-    [[own.unwrap(), told.unwrap()], [own_too.unwrap(), told_too.unwrap()]]
+    let [reported, own] = Pair::new(bad.client(), good.server()).shake();
+    let [own_too, reported_too] = Pair::new(good.client(), bad.server()).shake();
+    [[own.unwrap(), reported.unwrap()], [own_too.unwrap(), reported_too.unwrap()]]
 }
 
 /// Refused both ways for this reason, and told by this alert.
 fn expect(good: &Credentials, bad: &Raw, name: &str, words: &[&str], alert: &str) {
-    for [own, told] in refused(good, bad) {
+    for [own, reported] in refused(good, bad) {
         assert_eq!(own.name(), name, "{own}");
         assert!(words.iter().all(|word| own.to_string().contains(word)), "{own}");
-        assert!(told.to_string().starts_with(&format!("refused by the peer: {alert}: ")), "{told}");
+        assert!(reported.to_string().starts_with(&format!("refused by the peer: {alert}: ")), "{reported}");
     }
 }
 
@@ -153,9 +153,11 @@ fn a_certificate_that_is_taken_back_is_refused_from_the_next_connection_on() {
 #[test]
 fn whoever_shows_nothing_is_refused() {
     let good = Grid::new("lyon").credentials("a1");
-    let [told, own] = Pair::new(nobody(), good.server()).shake();
+    let [reported, own] = Pair::new(nobody(), good.server()).shake();
     assert_eq!(own, Some(Refusal::NoCertificate));
-    assert!(told.unwrap().to_string().contains("certificate_required: it asks for a certificate, and we have none"));
+    assert!(
+        reported.unwrap().to_string().contains("certificate_required: it asks for a certificate, and we have none")
+    );
     assert_eq!(peer(&[]), Err(Refusal::NoCertificate));
 }
 
@@ -179,12 +181,12 @@ fn older_tls_is_refused() {
     server.read_tls(&mut &*older_hello()).unwrap();
     let own = Refusal::of(&server.process_new_packets().unwrap_err());
     assert_eq!(own.name(), "protocol", "{own}");
-    let mut told = Vec::new();
-    server.write_tls(&mut told).unwrap();
+    let mut reported = Vec::new();
+    server.write_tls(&mut reported).unwrap();
     // A fatal alert, protocol_version (70).
-    assert_eq!((told[0], &told[5..]), (21, [2, 70].as_slice()), "{own}");
-    let told = Refusal::ByPeer(rustls::AlertDescription::from(70)).to_string();
-    assert!(told.contains("protocol_version: it speaks TLS 1.3 only"), "{told}");
+    assert_eq!((reported[0], &reported[5..]), (21, [2, 70].as_slice()), "{own}");
+    let reported = Refusal::ByPeer(rustls::AlertDescription::from(70)).to_string();
+    assert!(reported.contains("protocol_version: it speaks TLS 1.3 only"), "{reported}");
 }
 
 /// Signs by hand what our own signers would not.
@@ -221,9 +223,9 @@ fn nobody_signs_more_than_it_may() {
         (&login, "login ann of grid lyon", "madrigal://lyon/user/ann/x", "malformed"),
     ];
     for (by, signer, uri, name) in ways {
-        for [own, told] in refused(&good, &forge(by, signer, uri, 7)) {
+        for [own, reported] in refused(&good, &forge(by, signer, uri, 7)) {
             assert_eq!(own.name(), name, "{uri} by {signer}: {own}");
-            assert!(matches!(told, Refusal::ByPeer(_)), "{told}");
+            assert!(matches!(reported, Refusal::ByPeer(_)), "{reported}");
         }
     }
     // A host's certificate signs nothing at all, whatever webpki calls that.
@@ -261,9 +263,9 @@ fn what_expires_while_it_runs_ends_cleanly_and_renews() {
     while madrigal_identity::Moment::now() <= first.not_after {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    let [told, own] = Pair::new(ann.client(), good.server()).shake();
+    let [reported, own] = Pair::new(ann.client(), good.server()).shake();
     assert_eq!(own.unwrap().name(), "expired");
-    assert!(told.unwrap().to_string().contains("certificate_expired: our certificate has expired"));
+    assert!(reported.unwrap().to_string().contains("certificate_expired: our certificate has expired"));
     let error = Credentials::load(&dir).err().unwrap().to_string();
     assert!(error.contains("user.pem: expired: ") && error.ends_with("type madrigal login"), "{error}");
     let renewed = madrigal_identity::renew(&dir).unwrap().unwrap();

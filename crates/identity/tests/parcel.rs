@@ -85,21 +85,21 @@ fn files_that_are_none_are_refused_and_hold_up_nobody() {
         std::fs::remove_file(&path).unwrap();
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let told = parcel(&grid.ca, "b1").install(&home.0, false);
+        let outcome = parcel(&grid.ca, "b1").install(&home.0, false);
         if file == "revoked.pem" {
             // A list that nobody can read is replaced.
-            assert!(told.is_ok() && path.metadata().unwrap().is_file());
+            assert!(outcome.is_ok() && path.metadata().unwrap().is_file());
             continue;
         }
-        let told = told.map(drop).unwrap_err().to_string();
-        assert!(told.contains("it is no regular file"), "{file}: {told}");
+        let outcome = outcome.map(drop).unwrap_err().to_string();
+        assert!(outcome.contains("it is no regular file"), "{file}: {outcome}");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, before).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
     std::fs::write(home.0.join("grid.toml"), vec![b'#'; (4 << 20) + 1]).unwrap();
-    let told = parcel(&grid.ca, "b1").install(&home.0, false).map(drop).unwrap_err().to_string();
-    assert!(told.contains("it is longer than 4 MiB"), "{told}");
+    let outcome = parcel(&grid.ca, "b1").install(&home.0, false).map(drop).unwrap_err().to_string();
+    assert!(outcome.contains("it is longer than 4 MiB"), "{outcome}");
 }
 
 #[test]

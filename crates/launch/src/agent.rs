@@ -53,13 +53,13 @@ pub fn run(exec: PathBuf, programs: Programs) -> Result<(), AgentError> {
         return Err(AgentError::NoLauncher);
     }
     let mut agent = Agent::new(exec, programs)?;
-    agent.say(&ToLauncher::Hello {
+    agent.send(&ToLauncher::Hello {
         version: VERSION,
         madrigal: env!("CARGO_PKG_VERSION").to_owned(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
     });
     while !agent.is_over() {
-        agent.turn()?;
+        agent.run_once()?;
     }
     Ok(())
 }
@@ -76,8 +76,8 @@ struct Agent {
     /// What ends a job whose launcher is lost: first politely.
     lost: Option<Instant>,
     killed: bool,
-    heard: Instant,
-    said: Instant,
+    last_received: Instant,
+    last_sent: Instant,
     quiet: bool,
     over: bool,
     left: left::Left,
@@ -104,19 +104,19 @@ impl Agent {
             started: false,
             lost: None,
             killed: false,
-            heard: Instant::now(),
-            said: Instant::now(),
+            last_received: Instant::now(),
+            last_sent: Instant::now(),
             quiet: false,
             over: false,
             left: left::Left::now(),
         })
     }
 
-    fn say(&mut self, words: &ToLauncher) {
+    fn send(&mut self, words: &ToLauncher) {
         if self.lost.is_none() {
             self.outgoing.words(words);
         }
-        self.said = Instant::now();
+        self.last_sent = Instant::now();
     }
 
     /// Whether there is nothing more to do, and the launcher has been told.
@@ -124,10 +124,10 @@ impl Agent {
         self.over && (self.outgoing.is_empty() || self.lost.is_some())
     }
 
-    fn turn(&mut self) -> Result<(), AgentError> {
+    fn run_once(&mut self) -> Result<(), AgentError> {
         for source in self.wait()? {
             match source {
-                Source::Launcher => self.hear(),
+                Source::Launcher => self.receive(),
                 Source::Room => {}
                 Source::Signals => self.take_signals(),
                 Source::Output(i) => self.carry(i, Channel::Output),
@@ -177,10 +177,10 @@ impl Agent {
 
     /// Whether something is to happen soon that no descriptor tells.
     fn is_ending(&self) -> bool {
-        self.killed || self.lost.is_some() || self.ranks.iter().any(|rank| rank.end.is_some() && !rank.told)
+        self.killed || self.lost.is_some() || self.ranks.iter().any(|rank| rank.end.is_some() && !rank.reported)
     }
 
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let mut bytes = [0; 16 << 10];
         match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {
             Ok(0) => return self.lose_launcher(),
@@ -188,7 +188,7 @@ impl Agent {
             Err(Errno::INTR | Errno::AGAIN) => return,
             Err(_) => return self.lose_launcher(),
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         loop {
             match self.incoming.next() {
                 Ok(Some(Frame::Words(words))) => self.obey(words),
@@ -211,7 +211,7 @@ impl Agent {
                     Err((text, status)) => ToLauncher::Unable { text, status },
                 };
                 self.part = part;
-                self.say(&answer);
+                self.send(&answer);
             }
             ToAgent::Start if !self.started => self.start(),
             ToAgent::Pmi { rank, line } => {
@@ -242,13 +242,13 @@ impl Agent {
             match Running::start(&self.part, &self.part.ranks[i], &self.exec) {
                 Ok(running) => self.ranks.push(running),
                 Err(text) => {
-                    self.say(&ToLauncher::Unable { text, status: check::NOT_STARTED });
+                    self.send(&ToLauncher::Unable { text, status: check::NOT_STARTED });
                     return self.kill();
                 }
             }
         }
         let pids = self.ranks.iter().map(|running| (running.rank, running.pid.as_raw_nonzero().get() as u32)).collect();
-        self.say(&ToLauncher::Started { pids });
+        self.send(&ToLauncher::Started { pids });
     }
 
     fn take_signals(&mut self) {
@@ -274,21 +274,21 @@ impl Agent {
         let (rank, bytes) = (self.ranks[i].rank, self.ranks[i].read(channel));
         if !bytes.is_empty() && self.lost.is_none() {
             self.outgoing.bytes(channel, rank, &bytes);
-            self.said = Instant::now();
+            self.last_sent = Instant::now();
         }
     }
 
     fn carry_pmi(&mut self, i: usize) {
         let rank = self.ranks[i].rank;
         for line in self.ranks[i].lines() {
-            self.say(&ToLauncher::Pmi { rank, line });
+            self.send(&ToLauncher::Pmi { rank, line });
         }
     }
 
     fn feed(&mut self, i: usize) {
         let rank = self.ranks[i].rank;
         if self.ranks[i].feed() {
-            self.say(&ToLauncher::InputTaken { rank });
+            self.send(&ToLauncher::InputTaken { rank });
         }
     }
 
@@ -321,10 +321,10 @@ impl Agent {
         if self.lost.is_some_and(|since| since.elapsed() > GRACE) && !self.killed {
             self.kill();
         }
-        if self.said.elapsed() > Duration::from_secs(BEAT) {
-            self.say(&ToLauncher::Beat);
+        if self.last_sent.elapsed() > Duration::from_secs(BEAT) {
+            self.send(&ToLauncher::Beat);
         }
-        if !self.quiet && self.heard.elapsed() > Duration::from_secs(SILENCE) {
+        if !self.quiet && self.last_received.elapsed() > Duration::from_secs(SILENCE) {
             self.lose_launcher();
         }
     }
@@ -334,17 +334,17 @@ impl Agent {
         for i in 0..self.ranks.len() {
             let running = &mut self.ranks[i];
             let Some((end, since)) = running.end else { continue };
-            if running.told || (!running.is_silent() && since.elapsed() < LAST_WORDS && !self.killed) {
+            if running.reported || (!running.is_silent() && since.elapsed() < LAST_WORDS && !self.killed) {
                 continue;
             }
-            running.told = true;
+            running.reported = true;
             let words = ToLauncher::Exited { rank: running.rank, end };
-            self.say(&words);
+            self.send(&words);
         }
-        let all = self.started && self.ranks.iter().all(|running| running.told);
+        let all = self.started && self.ranks.iter().all(|running| running.reported);
         if all && !self.over && (self.killed || self.ranks.len() == self.part.ranks.len()) {
             self.left.remove();
-            self.say(&ToLauncher::Over);
+            self.send(&ToLauncher::Over);
             self.over = true;
         }
     }

@@ -41,12 +41,12 @@ pub enum LaunchError {
     Call(&'static str, Errno),
 }
 
-/// Runs the job; its exit status. `own`: the command whose `agent` is an agent. `say`: a line for the user.
-pub fn run(typed: &Typed, own: PathBuf, say: fn(&str)) -> Result<i32, LaunchError> {
+/// Runs the job; its exit status. `own`: the command whose `agent` is an agent. `print`: a line for the user.
+pub fn run(typed: &Typed, own: PathBuf, print: fn(&str)) -> Result<i32, LaunchError> {
     let places = typed.job.places()?;
-    let mut launcher = Launcher::new(typed, &places, own, say)?;
+    let mut launcher = Launcher::new(typed, &places, own, print)?;
     while !launcher.is_over() {
-        launcher.turn()?;
+        launcher.run_once()?;
     }
     Ok(launcher.conclude())
 }
@@ -70,7 +70,7 @@ enum Source {
 
 struct Launcher<'t> {
     typed: &'t Typed,
-    say: fn(&str),
+    print: fn(&str),
     hosts: Vec<Host>,
     processes: Vec<Process>,
     pmi: pmi::Server,
@@ -83,7 +83,7 @@ struct Launcher<'t> {
 }
 
 impl<'t> Launcher<'t> {
-    fn new(typed: &'t Typed, places: &[Place], own: PathBuf, say: fn(&str)) -> Result<Self, LaunchError> {
+    fn new(typed: &'t Typed, places: &[Place], own: PathBuf, print: fn(&str)) -> Result<Self, LaunchError> {
         let signals = Signals::take().map_err(|errno| LaunchError::Call("signalfd", errno))?;
         let names = typed.job.hosts_or_here();
         let used = |h: usize| places.iter().any(|place| place.host as usize == h);
@@ -104,7 +104,7 @@ impl<'t> Launcher<'t> {
             places.iter().map(|place| Process { host: node(place), joined: false, finalized: false, end: None });
         Ok(Self {
             typed,
-            say,
+            print,
             hosts,
             processes: processes.collect(),
             pmi: pmi::Server::new(name(), places.iter().map(|place| place.app).collect(), pmi::mapping(&nodes)),
@@ -121,11 +121,11 @@ impl<'t> Launcher<'t> {
         self.hosts.iter().all(|host| host.is_over()) || self.ending.is_given_up()
     }
 
-    fn turn(&mut self) -> Result<(), LaunchError> {
+    fn run_once(&mut self) -> Result<(), LaunchError> {
         for source in self.wait()? {
             match source {
-                Source::Agent(h) => self.hear(h),
-                Source::Errors(h) => self.hosts[h].hear_errors(),
+                Source::Agent(h) => self.receive(h),
+                Source::Errors(h) => self.hosts[h].read_errors(),
                 Source::Room(h) => self.hosts[h].flush(),
                 Source::Signals => self.take_signals(),
                 Source::Input => self.take_input(),
@@ -165,7 +165,7 @@ impl<'t> Launcher<'t> {
             .collect())
     }
 
-    fn hear(&mut self, h: usize) {
+    fn receive(&mut self, h: usize) {
         if !self.hosts[h].read() {
             return self.lose(h);
         }
@@ -198,20 +198,20 @@ impl<'t> Launcher<'t> {
                 self.greet(h, version, &madrigal, &host)
             }
             ToLauncher::Able if state == State::Checking => {
-                self.hosts[h].turn_to(State::Able);
+                self.hosts[h].enter(State::Able);
                 if self.hosts.iter().all(|host| host.state == State::Able) && !self.ending.is_under_way() {
                     self.hosts.iter_mut().for_each(|host| host.start());
                 }
             }
             ToLauncher::Unable { text, status } => {
-                (self.say)(&format!("{}: {text}", self.hosts[h].name));
+                (self.print)(&format!("{}: {text}", self.hosts[h].name));
                 self.end(status, libc::SIGKILL);
             }
             ToLauncher::Started { pids } if state == State::Starting => self.note_start(h, &pids),
             ToLauncher::Pmi { rank, line } if self.is_of(rank, h) => self.speak_pmi(rank, &line),
             ToLauncher::InputTaken { rank } => self.input.taken(rank),
             ToLauncher::Exited { rank, end } if self.is_of(rank, h) => self.note_end(rank, end),
-            ToLauncher::Over => self.hosts[h].turn_to(State::Over),
+            ToLauncher::Over => self.hosts[h].enter(State::Over),
             // A sign of life; or what it may not say now, or not of this rank.
             _ => {}
         }
@@ -221,20 +221,20 @@ impl<'t> Launcher<'t> {
         let host = &mut self.hosts[h];
         if version != VERSION {
             let text = format!("its madrigal {madrigal} does not speak with this one: install the same on both");
-            (self.say)(&format!("{}: {text}", host.name));
+            (self.print)(&format!("{}: {text}", host.name));
             return self.end(NOT_STARTED, libc::SIGKILL);
         }
         if self.typed.verbose {
-            (self.say)(&format!("{}: an agent answers on {}", host.name, plain(name)));
+            (self.print)(&format!("{}: an agent answers on {}", host.name, plain(name)));
         }
         host.check();
     }
 
     fn note_start(&mut self, h: usize, pids: &[(u32, u32)]) {
-        self.hosts[h].turn_to(State::Running);
+        self.hosts[h].enter(State::Running);
         if self.typed.verbose {
             let text: Vec<_> = pids.iter().map(|(rank, pid)| format!("rank {rank} is process {pid}")).collect();
-            (self.say)(&format!("{}: {}", self.hosts[h].name, text.join(", ")));
+            (self.print)(&format!("{}: {}", self.hosts[h].name, text.join(", ")));
         }
         if self.hosts.iter().all(|host| matches!(host.state, State::Running | State::Over)) {
             self.running = true;
@@ -265,10 +265,10 @@ impl<'t> Launcher<'t> {
                 Effect::Finalized(rank) => self.processes[rank as usize].finalized = true,
                 Effect::Abort { rank, status, message } => {
                     let host = &self.hosts[self.processes[rank as usize].host].name;
-                    (self.say)(&format!("rank {rank} on {host} ended the job with {status}: {}", plain(&message)));
+                    (self.print)(&format!("rank {rank} on {host} ended the job with {status}: {}", plain(&message)));
                     self.end(status & 255, libc::SIGTERM);
                 }
-                Effect::Broken(rank, text) => (self.say)(&format!("rank {rank}: {text}")),
+                Effect::Broken(rank, text) => (self.print)(&format!("rank {rank}: {text}")),
             }
         }
     }
@@ -281,12 +281,12 @@ impl<'t> Launcher<'t> {
         self.output.finish(rank);
         if bad && !self.ending.is_under_way() {
             let last = self.output.last_words(rank).map(|text| format!(": {}", plain(text))).unwrap_or_default();
-            (self.say)(&format!("rank {rank} on {host} {}{last}", told(end)));
+            (self.print)(&format!("rank {rank} on {host} {}{last}", ended(end)));
             self.ending.status.get_or_insert(end.status());
         }
         let awaited = !bad && alone && self.pmi.awaited().contains(&rank);
         if awaited {
-            (self.say)(&format!(
+            (self.print)(&format!(
                 "rank {rank} on {host} has ended, and others wait for it: it did not take part in their MPI job"
             ));
         }
@@ -320,9 +320,9 @@ impl<'t> Launcher<'t> {
             return;
         }
         let before = host.state;
-        host.turn_to(State::Over);
+        host.enter(State::Over);
         if !self.ending.is_under_way() {
-            (self.say)(&format!("{}: {}", host.name, host.complaint(before)));
+            (self.print)(&format!("{}: {}", host.name, host.complaint(before)));
             self.end(if before == State::Running { 1 } else { NOT_STARTED }, libc::SIGTERM);
         }
     }
@@ -343,7 +343,7 @@ impl<'t> Launcher<'t> {
                     signals::stop();
                     self.send_all(&ToAgent::Quiet(false));
                     self.send_all(&ToAgent::Signal(libc::SIGCONT));
-                    self.hosts.iter_mut().for_each(|host| host.heard = Instant::now());
+                    self.hosts.iter_mut().for_each(|host| host.last_received = Instant::now());
                 }
             }
         }
@@ -367,7 +367,7 @@ impl<'t> Launcher<'t> {
         if let Some(limit) = self.typed.limit.filter(|limit| self.began.elapsed() > *limit)
             && !self.ending.is_under_way()
         {
-            (self.say)(&format!("the job has taken longer than {} s, and is ended", limit.as_secs()));
+            (self.print)(&format!("the job has taken longer than {} s, and is ended", limit.as_secs()));
             self.end(ending::TIME_IS_UP, libc::SIGTERM);
         }
         if self.output.is_unread() && !self.ending.is_under_way() {
@@ -375,7 +375,7 @@ impl<'t> Launcher<'t> {
         }
         if !self.output.has_room() {
             // Nothing is read from them meanwhile.
-            self.hosts.iter_mut().for_each(|host| host.heard = Instant::now());
+            self.hosts.iter_mut().for_each(|host| host.last_received = Instant::now());
         }
         for h in 0..self.hosts.len() {
             self.hosts[h].beat();
@@ -389,7 +389,7 @@ impl<'t> Launcher<'t> {
     fn conclude(mut self) -> i32 {
         self.output.close();
         for host in self.hosts.iter().filter(|host| host.state != State::Over) {
-            (self.say)(&format!("{}: its agent has not said that everything there is ended: look there", host.name));
+            (self.print)(&format!("{}: its agent has not said that everything there is ended: look there", host.name));
         }
         self.ending.status.unwrap_or(0)
     }
@@ -409,7 +409,7 @@ fn name() -> String {
     format!("madrigal-{:x}-{}-{:x}", since.as_nanos(), std::process::id(), madrigal_sys::process::random())
 }
 
-fn told(end: End) -> String {
+fn ended(end: End) -> String {
     match end {
         End::Code(code) => format!("ended with status {code}"),
         End::Signal(signal) => format!("was ended by signal {signal}"),

@@ -93,7 +93,7 @@ impl Server {
             "get" => answer(self.get(request)),
             "barrier_in" => self.enter_barrier(rank),
             "publish_name" => answer(self.publish(request)),
-            "lookup_name" => answer(self.look_up(request)),
+            "lookup_name" => answer(self.lookup(request)),
             "unpublish_name" => answer(self.unpublish(request)),
             "abort" => vec![abort(rank, request)],
             "finalize" => vec![Effect::Finalized(rank), Effect::Answer(rank, "cmd=finalize_ack rc=0".to_owned())],
@@ -151,7 +151,7 @@ impl Server {
         "cmd=publish_result rc=0 info=ok".to_owned()
     }
 
-    fn look_up(&self, request: &Request<'_>) -> String {
+    fn lookup(&self, request: &Request<'_>) -> String {
         match request.get("service").and_then(|service| self.published.get(service)) {
             Some(port) => format!("cmd=lookup_result rc=0 info=ok port={port}"),
             None => "cmd=lookup_result rc=-1 info=no_such_name".to_owned(),

@@ -83,11 +83,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        let says = |text: &str| text.parse::<Card>().unwrap_err().to_string();
-        assert_eq!(says("hello"), "`hello` is not a card: no `madrigal:` in front");
-        assert!(says("madrigal:12:1:1.1:").ends_with("no host"));
+        let refusal = |text: &str| text.parse::<Card>().unwrap_err().to_string();
+        assert_eq!(refusal("hello"), "`hello` is not a card: no `madrigal:` in front");
+        assert!(refusal("madrigal:12:1:1.1:").ends_with("no host"));
         let head = "madrigal:0000000000000000000000000000002a:1000";
-        assert!(says(&format!("{head}:x:")).ends_with("no process"));
-        assert!(says(&format!("{head}:1.1:shm:/x")).contains("`shm:/x` is not a locator"));
+        assert!(refusal(&format!("{head}:x:")).ends_with("no process"));
+        assert!(refusal(&format!("{head}:1.1:shm:/x")).contains("`shm:/x` is not a locator"));
     }
 }

@@ -53,7 +53,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
     let acceptor = runtime.listen(&at)?;
     let (arena, fd) = Arena::create().map_err(os)?;
     let job = Job { size: size.max(1), iterations: iterations.max(1) };
-    let told = format!(
+    let asked = format!(
         "{} {} {} {} {} {}",
         process::own_pid(),
         fd.as_raw_fd(),
@@ -65,7 +65,7 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
     }
-    let mut peer = Peer::start(&told)?;
+    let mut peer = Peer::start(&asked)?;
     let mut links = (0..ROUNDS).map(|_| accept(&acceptor)).collect::<Result<Vec<_>, _>>()?;
     links.sort_by_key(|(round, _)| *round);
     let mut report = Report::of(method, job.size, job.iterations);
@@ -80,20 +80,20 @@ pub fn vlink(method: &str, size: usize, iterations: u32) -> Result<Report, PerfE
 /// To be called first in `main` of a program that measures: does the peer's part if this process was started for it. True: it was,
 /// and the program should end.
 pub fn peer() -> Result<bool, PerfError> {
-    let Ok(told) = std::env::var(ASKED) else { return Ok(false) };
+    let Ok(asked) = std::env::var(ASKED) else { return Ok(false) };
     // Who measures may be killed; nobody else would end this process then.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(os)?;
-    if let Some(told) = told.strip_prefix(circuit::ASKED) {
-        return circuit::peer(told).map(|()| true);
+    if let Some(asked) = asked.strip_prefix(circuit::ASKED) {
+        return circuit::peer(asked).map(|()| true);
     }
-    if let Some(told) = told.strip_prefix(crowd::ASKED) {
-        return crowd::peer(told).map(|()| true);
+    if let Some(asked) = asked.strip_prefix(crowd::ASKED) {
+        return crowd::peer(asked).map(|()| true);
     }
-    if let Some(told) = told.strip_prefix(crowd::IDLE) {
-        return crowd::idle(told).map(|()| true);
+    if let Some(asked) = asked.strip_prefix(crowd::IDLE) {
+        return crowd::idle(asked).map(|()| true);
     }
-    let unclear = || PerfError::Told(told.clone());
-    let words: Vec<&str> = told.split(' ').collect();
+    let unclear = || PerfError::Unclear(asked.clone());
+    let words: Vec<&str> = asked.split(' ').collect();
     let [pid, fd, id, size, iterations, to] = words[..] else { return Err(unclear()) };
     let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
     let job = Job { size: (number(size)? as usize).max(1), iterations: number(iterations)? as u32 };

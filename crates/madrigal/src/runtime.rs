@@ -154,8 +154,8 @@ impl Runtime {
         self.engine.do_work()
     }
 
-    /// Turns the engine until `done` says so; spins as the wait policy allows, then sleeps. For handlers that leave their results
-    /// somewhere `done` looks.
+    /// Runs the engine until `done` is true; spins as the wait policy allows, then sleeps. For handlers that leave their results somewhere
+    /// `done` reads.
     pub fn wait_until(&self, done: impl FnMut() -> bool) {
         self.engine.wait_until(&Waiter::default(), None, done);
     }

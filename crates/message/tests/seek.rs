@@ -32,13 +32,13 @@ struct Script {
     link: u32,
 }
 
-struct Told(Arc<Mutex<Script>>);
+struct Scripted(Arc<Mutex<Script>>);
 
 fn lock(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
     script.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl MessageDriver for Told {
+impl MessageDriver for Scripted {
     fn name(&self) -> &'static str {
         "told"
     }
@@ -52,11 +52,11 @@ impl MessageDriver for Told {
     }
 
     fn open(&self, _me: NodeId, _place: &Place) -> Result<Box<dyn Port>, String> {
-        Ok(Box::new(Told(Arc::clone(&self.0))))
+        Ok(Box::new(Scripted(Arc::clone(&self.0))))
     }
 }
 
-impl Port for Told {
+impl Port for Scripted {
     fn publish(&self, _address: &mut NodeAddress) {}
 
     fn link(&mut self, _to: &NodeAddress) -> Result<Link, String> {
@@ -138,7 +138,7 @@ struct Scene {
 
 fn scene() -> Scene {
     let script = Arc::new(Mutex::new(Script::default()));
-    let driver: &'static dyn MessageDriver = Box::leak(Box::new(Told(Arc::clone(&script))));
+    let driver: &'static dyn MessageDriver = Box::leak(Box::new(Scripted(Arc::clone(&script))));
     let options = Options { drivers: &[driver, &Missing], place: Place::default(), max_spin_ns: 50_000 };
     let worker = Worker::open(&options).expect("opens");
     let endpoint = worker.endpoint(worker.space()).expect("a channel");
@@ -151,7 +151,7 @@ impl Scene {
         lock(&self.script).asked
     }
 
-    fn look(&self) -> Option<Completion> {
+    fn poll(&self) -> Option<Completion> {
         let done = self.endpoint.next(true);
         self.worker.idle();
         done
@@ -159,7 +159,7 @@ impl Scene {
 
     fn until_asked(&self, times: usize) {
         while self.asked() < times {
-            assert_eq!(self.look(), None);
+            assert_eq!(self.poll(), None);
         }
     }
 
@@ -168,9 +168,9 @@ impl Scene {
         lock(&self.script).fails = true;
         let mut done = Vec::new();
         while lock(&self.script).fails {
-            done.extend(self.look());
+            done.extend(self.poll());
         }
-        done.extend(core::iter::from_fn(|| self.look()));
+        done.extend(core::iter::from_fn(|| self.poll()));
         done
     }
 
@@ -191,7 +191,7 @@ fn a_receive_that_is_posted_late_is_looked_for_and_again_after_a_failure() {
     let scene = scene();
     // It sleeps, and nobody is awaited.
     while lock(&scene.script).armed < 3 {
-        scene.look();
+        scene.poll();
     }
     assert_eq!(scene.asked(), 0);
     scene.receive(Some(scene.peer));
@@ -252,7 +252,7 @@ fn a_message_nobody_knows_of_is_taken_back() {
     let scene = scene();
     scene.send();
     assert!(scene.endpoint.cancel_send(2) && !scene.endpoint.cancel_send(2));
-    let done = scene.look().expect("is told");
+    let done = scene.poll().expect("is told");
     assert_eq!((done.status, done.token), (Status::Canceled, 2));
     assert!(scene.worker.flush(Some(0)), "nothing of it waits");
     assert_eq!(scene.fail(), []);
@@ -263,7 +263,7 @@ fn a_driver_that_could_not_be_opened_is_named_where_the_others_have_no_way() {
     let scene = scene();
     lock(&scene.script).refuses = true;
     scene.send();
-    let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
+    let done = core::iter::repeat_with(|| scene.poll()).find_map(|done| done).expect("is told");
     assert_eq!((done.status, done.token), (Status::Gone, 2));
     let lost = scene.worker.lost();
     let [(_, LinkError::Unreachable { tried, .. })] = &lost[..] else { panic!("{lost:?}") };
@@ -277,9 +277,9 @@ fn who_waits_for_one_that_no_driver_takes_hears_of_it() {
     scene.receive(None);
     scene.until_asked(2);
     scene.receive(Some(scene.peer));
-    let done = core::iter::repeat_with(|| scene.look()).find_map(|done| done).expect("is told");
+    let done = core::iter::repeat_with(|| scene.poll()).find_map(|done| done).expect("is told");
     assert_eq!((done.status, done.token, done.from), (Status::Gone, 1, Some(scene.peer)));
-    assert_eq!(scene.look(), None, "one for anybody waits on");
+    assert_eq!(scene.poll(), None, "one for anybody waits on");
     assert_eq!(scene.worker.lost().len(), 1);
 }
 
@@ -289,7 +289,7 @@ fn nobody_looks_for_himself() {
     let me = scene.endpoint.peer(&scene.endpoint.address());
     scene.receive(Some(me));
     while lock(&scene.script).armed < 3 {
-        scene.look();
+        scene.poll();
     }
     assert_eq!(scene.asked(), 0);
 }

@@ -1,15 +1,14 @@
 //! The table itself: which ports wrapped programs listen on, and the offers.
 //!
-//! The life of a place where an offer stands; the word that says so counts how often the place was used (`generation`), and every step is a
-//! compare-exchange of the whole word, so that whoever comes late to a place that has become another's changes nothing:
+//! The life of a place where an offer stands. Its word has the stage and how often the place was used (`generation`). Every step is a
+//! compare-exchange of the whole word, so that a late step at a place that has become another's changes nothing:
 //!
 //! ```text
 //!   FREE --post--> WRITING --post--> POSTED --find--> TAKEN --answer--> ACCEPTED | OTHER_ARENA | REFUSED | FREE
 //!     ^                                |                |                  |
 //!     +----- free (by who posted) -----+----------------+------------------+
-//! ```
-//! A place that nobody freed for ten seconds belongs to somebody who died, and may be claimed as a free one; but for one that is being
-//! written: its writer may only be stopped, and would go on into what is another's by then.
+//! ``` A place that nobody freed for ten seconds belongs to a process that died, and may be claimed as a free one. The exception is a place
+//! that is being written: its writer may only be stopped, and would go on into what is another's by then.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -40,14 +39,14 @@ mod stage {
     pub(super) const MASK: u64 = 0xff;
 }
 
-/// What the accepting end says to an offer.
+/// The accepting end's answer to an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// It attached: see the slot.
     Accepted,
     /// It does not have this arena and cannot get it: offer another.
     OtherArena,
-    /// It may not look into the connecting process.
+    /// It may not read the connecting process.
     Refused,
     /// It does not want to, now.
     No,
@@ -62,7 +61,7 @@ pub enum Standing {
     Answered(Answer),
 }
 
-/// One use of a place, as who posted or took an offer remembers it.
+/// One use of a place, as the process remembers it that posted or took the offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     index: u32,
@@ -122,7 +121,7 @@ pub struct Table {
 pub(crate) const BYTES: usize = size_of::<Table>().next_multiple_of(4096);
 
 impl Table {
-    /// Says that a wrapped program listens on `port`.
+    /// Notes that a wrapped program listens on `port`.
     pub fn mark(&self, port: u16) {
         self.ports[port as usize / 64].fetch_or(1 << (port % 64), Relaxed);
     }
@@ -148,7 +147,7 @@ impl Table {
         self.posts.load(Acquire)
     }
 
-    /// Posts an offer for `tuple`; `fill` writes what it says. `None`: no free place near its hash.
+    /// Posts an offer for `tuple`; `fill` writes its contents. `None`: no free place near its hash.
     pub fn post(&self, tuple: &Tuple, fill: impl FnOnce(&Offer)) -> Option<Place> {
         let now = time::now_ns();
         let (index, offer, generation) = places(tuple).find_map(|index| {
@@ -159,8 +158,8 @@ impl Table {
         offer.posted_at.store(now, Relaxed);
         offer.pid.store(process::own_pid(), Relaxed);
         fill(offer);
-        // SYNC: Release pairs with the Acquire exchange in `find`: what was filled in is seen by who takes the offer. It fails where we
-        // were so slow that the place was taken for a dead one's.
+        // SYNC: Release pairs with the Acquire exchange in `find`: the process that takes the offer sees what was filled in. It fails where
+        // we were so slow that the place was taken for a dead process's.
         step(offer, generation, stage::WRITING, stage::POSTED).then_some(())?;
         self.posts.fetch_add(1, Release);
         Some(Place { index: index as u32, generation })
@@ -178,19 +177,19 @@ impl Table {
         })
     }
 
-    /// Answers an offer that was taken. Without effect if who posted it waits no more.
+    /// Answers an offer that was taken. Without effect if the connecting end waits no more.
     pub fn answer(&self, place: Place, answer: Answer) {
         let Some(offer) = self.offers.get(place.index as usize) else { return };
-        let said = match answer {
+        let stage_of_answer = match answer {
             Answer::Accepted => stage::ACCEPTED,
             Answer::OtherArena => stage::OTHER_ARENA,
             Answer::Refused => stage::REFUSED,
             Answer::No => stage::FREE,
         };
-        step(offer, place.generation, stage::TAKEN, said);
+        step(offer, place.generation, stage::TAKEN, stage_of_answer);
     }
 
-    /// How far an offer is, and what it says; for who posted it.
+    /// How far an offer is, and its answer; for the process that posted it.
     pub fn standing(&self, place: Place) -> Standing {
         let word = self.offers.get(place.index as usize).map_or(0, |offer| offer.word.load(Acquire));
         if word >> GENERATION_AT != place.generation {
@@ -210,7 +209,7 @@ impl Table {
         self.offers.get(place.index as usize).map_or(0, |offer| offer.answer.load(Relaxed))
     }
 
-    /// Who posted an offer is done with it.
+    /// The process that posted an offer is done with it.
     pub fn free(&self, place: Place) {
         let Some(offer) = self.offers.get(place.index as usize) else { return };
         for from in [stage::POSTED, stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
@@ -218,7 +217,7 @@ impl Table {
                 return;
             }
         }
-        // Taken between two looks.
+        // Taken between the two reads.
         for from in [stage::TAKEN, stage::ACCEPTED, stage::OTHER_ARENA, stage::REFUSED] {
             step(offer, place.generation, from, stage::FREE);
         }
@@ -237,7 +236,7 @@ fn claim(offer: &Offer, now: u64) -> Option<u64> {
     let generation = (seen >> GENERATION_AT).wrapping_add(1) & (u64::MAX >> GENERATION_AT);
     let free = match seen & stage::MASK {
         stage::FREE => true,
-        // Whoever writes may go on at any time.
+        // A writer may go on at any time.
         stage::WRITING => false,
         _ => stale(),
     };

@@ -8,9 +8,9 @@
 //! There are two paradigms. A *byte* driver moves as many bytes as it can now; a *packet* driver moves whole packets up to its
 //! maximum. Neither is built on the other: adapters (crate `stream`) translate where a user wants the other one.
 //!
-//! **Waiting.** Finding nothing to read or no room to write is a value. To sleep until that changes: call `arm` on the end (true
-//! means look again instead), then poll the endpoint's [`Signal`]; when it was reported, call [`Signal::woken`] and look again.
-//! Who looks again by itself needs neither, so a spinning reader of shared memory makes no system call.
+//! **Waiting.** Finding nothing to read or no room to write is a value. To sleep until that changes: call `arm` on the end (true means poll
+//! again instead), then poll the endpoint's [`Signal`]; when it was reported, call [`Signal::woken`] and poll again. A caller that keeps
+//! polling needs neither, so a spinning reader of shared memory makes no system call.
 //!
 //! **Threads.** An end is used by one thread at a time (`&mut self`); the two ends of an endpoint may be used at the same time.
 
@@ -133,23 +133,23 @@ pub trait Signal: Send + Sync {
         false
     }
 
-    /// Takes out what made the descriptor ready (doorbells), and notes a peer that is gone. To be called after the descriptor was
-    /// reported and before looking again. Does not block; from any thread.
+    /// Takes out what made the descriptor ready (doorbells), and notes a peer that is gone. To be called after the descriptor was reported
+    /// and before polling again. Does not block; from any thread.
     fn woken(&self);
 }
 
 /// What both kinds of ends have in common: how one waits for them.
 pub trait Watched: Send {
-    /// Announces that nobody looks from now on until the signal is reported. True: there is something to look at; do not sleep.
+    /// Announces that nobody polls from now on until the signal is reported. True: something is there; do not sleep.
     fn arm(&mut self) -> bool;
 
-    /// Whether a look is a read of memory, so that looking again and again is worth it. Never changes.
+    /// Whether a poll is a read of memory, so that spinning is worth it. Never changes.
     fn cheap(&self) -> bool {
         false
     }
 
-    /// How long looking is not worth it from now on, because an answer cannot be there yet and every look would hold up the peer
-    /// that writes it. Asked once before each wait.
+    /// How long polling is not worth it from now on, because an answer cannot be there yet and every poll would hold up the peer that
+    /// writes it. Asked once before each wait.
     fn patience_ns(&mut self) -> u64 {
         0
     }

@@ -1,10 +1,10 @@
-//! The progress engine: the one loop that looks at everything a process waits for.
+//! The progress engine: the one loop that polls everything a process waits for.
 //!
-//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] runs the engine once: it visits runnable sources,
-//! class by class, each class up to its weight, and looks at the kernel through one epoll. A source is
+//! Whoever has something to wait for registers a [`Source`]. [`Engine::do_work`] runs the engine once: it visits runnable sources, class by
+//! class, each class up to its weight, and polls the kernel through one epoll. A source is
 //!
 //! * *parked* while only its descriptor can make it runnable: it costs nothing, however many there are;
-//! * *watched* while a look at memory may find something: it is visited every pass, until it stayed idle for long;
+//! * *watched* while a read of memory may find something: it is visited every pass, until it stayed idle for long;
 //! * *runnable* when it was reported, woken, or had more to do than its share.
 //!
 //! The engine has no thread: it runs on the threads that wait or call it. No lock is held while a source works, so its callbacks
@@ -37,7 +37,7 @@ pub use sleep::Sleep;
 const EVENTS: usize = 64;
 /// The data of the engine's own doorbell; entries' keys begin at 0 and never get here.
 const BELL: u64 = u64::MAX;
-/// How many passes apart the kernel is looked at while sources in memory are watched, unless configured.
+/// How many passes apart the kernel is polled while sources in memory are watched, unless configured.
 const KERNEL_EVERY: u32 = 32;
 
 /// The engine of a process or runtime.
@@ -134,7 +134,7 @@ impl Engine {
                 class.settle(entry, &work);
             }
         }
-        self.turned(done > 0);
+        self.after_pass(done > 0);
         done
     }
 
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     fn kernel_is_due(&self) -> bool {
-        // Two threads may count two passes as one: then the kernel is looked at a pass later.
+        // Two threads may count two passes as one: then the kernel is polled a pass later.
         let pass = self.passes.load(Ordering::Relaxed).wrapping_add(1);
         self.passes.store(pass, Ordering::Relaxed);
         pass.is_multiple_of(self.kernel_every.load(Ordering::Relaxed)) || !self.classes.any_waiting()
@@ -219,7 +219,7 @@ impl Registration {
     /// As [`Registration::wake`] for a source that was given something to wait for. What it was given must be guarded by a lock that
     /// its `work` and `arm` take too, and the caller must hold that lock: then a source already queued need not be woken.
     #[inline]
-    pub fn look_after(&self) {
+    pub fn schedule(&self) {
         if !self.entry.will_be_visited() {
             self.wake();
         }

@@ -3,17 +3,16 @@
 //! ```text
 //!   MessageDriver --open--> Port --link(address)--> Link    send(link, head, body)
 //!                             |--poll--> Sink: up, frame | place + arrived, down
-//! ```
-//! A process has one [`Port`] per driver, whatever the number of its peers: a poll looks at one place. A frame is a head, which the
-//! layer above understands, and a body. Frames of one link arrive whole, once, and in the order they were sent.
+//! ``` A process has one [`Port`] per driver, whatever the number of its peers: a poll reads one place. A frame is a head, which the layer
+//! above understands, and a body. Frames of one link arrive whole, once, and in the order they were sent.
 //!
 //! **Copies.** A body is taken from the sender's buffers when it is sent; what a link cannot take at once stays there, and the frame is
 //! continued later. A long body is received where the layer above wants it ([`Sink::place`]).
 //!
 //! **Threads.** A port is used by one thread at a time (`&mut self`); it starts none and never blocks.
 //!
-//! **Waiting.** Who polls needs nothing else. To sleep: [`Port::arm`] (true: look again instead), then poll the
-//! [`Port::descriptor`]s of all ports at most until the earliest [`Port::deadline`]; afterwards call [`Port::woken`] and poll.
+//! **Waiting.** Who polls needs nothing else. To sleep: [`Port::arm`] (true: poll again instead), then poll the [`Port::descriptor`]s of
+//! all ports at most until the earliest [`Port::deadline`]; afterwards call [`Port::woken`] and poll.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -67,9 +66,9 @@ pub trait Port: Send {
     /// frame is taken whole or not at all.
     fn send(&mut self, link: Link, head: &[u8], body: &[IoSlice<'_>], skip: usize) -> Result<Sent, LinkError>;
 
-    /// Looks for frames, links that came up and links that went down, bounded work; returns how much there was. An idle look costs
-    /// no system call (a driver of descriptors makes one every so many looks, or when told by [`Port::woken`]). `sink` may not
-    /// be entered again from within.
+    /// Looks for frames, links that came up and links that went down, bounded work; returns how much there was. An idle poll costs no
+    /// system call (a driver of descriptors makes one every so many polls, or when told by [`Port::woken`]). `sink` may not be entered
+    /// again from within.
     fn poll(&mut self, sink: &mut dyn Sink) -> usize;
 
     /// Bodies up to this many bytes are short. Never changes.
@@ -99,7 +98,7 @@ pub trait Port: Send {
     /// here. A link that is down already, or never was: nothing happens.
     fn cut(&mut self, link: Link);
 
-    /// Announces that nobody polls from now on until a descriptor is reported. True: there is something to look at; do not sleep.
+    /// Announces that nobody polls from now on until a descriptor is reported. True: something is there; do not sleep.
     fn arm(&mut self) -> bool;
 
     /// The descriptor to poll for input, the same one for the life of the port; `None`: nothing ever comes by itself.
@@ -216,7 +215,7 @@ pub trait Sink {
     /// The body of the frame that was placed last on this link has arrived.
     fn arrived(&mut self, link: Link, head: &[u8]);
 
-    /// Whether tasks outnumber processors, so that much may happen from one look to the next.
+    /// Whether tasks outnumber processors, so that much may happen from one poll to the next.
     fn crowded(&self) -> bool {
         false
     }

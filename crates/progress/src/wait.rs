@@ -1,12 +1,12 @@
-//! The wait policy: how long a waiter looks again before it sleeps. Decided here and nowhere else.
+//! The wait policy: how long a waiter polls before it sleeps. Decided here and nowhere else.
 //!
 //! Being woken costs a sleeper 5 to 50 us, a spinning reader sees a byte after 0.1 us; but a spinner takes the processor from the
 //! one it waits for as soon as processors are scarce. So:
 //!
 //! * each waiter has a budget that grows while waits end soon and shrinks to nothing while they are long (the scheme of KVM's halt
 //!   polling), never more than [`WaitPolicy::max_spin_ns`];
-//! * where tasks outnumber processors (`/proc/loadavg`, looked at once every few milliseconds), or only one processor may be used,
-//!   nobody spins longer than [`BLIND_NS`], and not even that unless such short spins have paid lately;
+//! * where tasks outnumber processors (`/proc/loadavg`, read once every few milliseconds), or only one processor may be used, nobody spins
+//!   longer than [`BLIND_NS`], and not even that unless such short spins have paid lately;
 //! * a peer that last ran on our own processor cannot be running now: no spinning for it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use madrigal_sys::{cpu, time};
 pub const BLIND_NS: u64 = 2_000;
 /// The longest spin unless configured: about one wake-up across processors.
 pub const DEFAULT_MAX_NS: u64 = 50_000;
-/// How often the machine's load is looked at while somebody wants to spin.
+/// How often the machine's load is read while somebody wants to spin.
 const SAMPLE_NS: u64 = 4_000_000;
 /// Two samples in a row must agree before the machine counts as contended.
 const AGREE: u32 = 2;
@@ -53,7 +53,7 @@ impl WaitPolicy {
         }
     }
 
-    /// Sets the longest spin; 0 turns spinning off.
+    /// Sets the longest spin; 0 disables spinning.
     pub fn set_max_spin_ns(&self, ns: u64) {
         self.max_ns.store(ns, Ordering::Relaxed);
     }
@@ -63,10 +63,10 @@ impl WaitPolicy {
         self.max_ns.load(Ordering::Relaxed)
     }
 
-    /// Begins a wait. `cheap` looks are memory reads, others are system calls, which a waiter must have earned.
+    /// Begins a wait. `cheap` polls are memory reads, others are system calls, which a waiter must have earned.
     #[inline]
     pub fn begin<'a>(&'a self, waiter: &'a Waiter, cheap: bool) -> Wait<'a> {
-        Wait { policy: self, waiter, start: 0, limit: 0, looks: 0, cheap, short: false }
+        Wait { policy: self, waiter, start: 0, limit: 0, polls: 0, cheap, short: false }
     }
 
     /// Lets a waiter learn from a sleep that began at `since` and is over now.
@@ -91,7 +91,7 @@ impl WaitPolicy {
         self.was_contended()
     }
 
-    /// The same, as of the last look at the machine's load.
+    /// The same, as of the last read of the machine's load.
     #[inline]
     pub fn was_contended(&self) -> bool {
         self.over.load(Ordering::Relaxed) >= AGREE
@@ -180,23 +180,23 @@ pub struct Wait<'a> {
     waiter: &'a Waiter,
     start: u64,
     limit: u64,
-    looks: u32,
+    polls: u32,
     cheap: bool,
     /// Tasks outnumber processors, and this is a try all the same.
     short: bool,
 }
 
 impl Wait<'_> {
-    /// Call after a look that found nothing: true to look again, false to sleep. Only every eighth cheap look is timed. `peer` is
-    /// asked once, when timing begins.
+    /// Call after a poll that found nothing: true to poll again, false to sleep. Only every eighth cheap poll is timed. `peer` is asked
+    /// once, when timing begins.
     #[inline]
     pub fn again(&mut self, peer: impl FnOnce() -> Peer) -> bool {
-        self.looks += 1;
-        if self.looks == 1 && self.policy.was_contended() {
+        self.polls += 1;
+        if self.polls == 1 && self.policy.was_contended() {
             self.short = self.cheap && self.waiter.tries_short() && peer() != Peer::Here;
             return self.short;
         }
-        if self.cheap && !self.looks.is_multiple_of(8) {
+        if self.cheap && !self.polls.is_multiple_of(8) {
             core::hint::spin_loop();
             return true;
         }

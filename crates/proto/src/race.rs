@@ -249,7 +249,7 @@ impl Race {
     /// What was tried and gave nothing, with the reasons; `but`: the way that did. `over`: another path is up.
     pub fn rejected(&self, but: Option<usize>, over: bool) -> Vec<(String, String)> {
         let others = self.tries.iter().enumerate().filter(|&(i, _)| Some(i) != but);
-        others.map(|(_, one)| (one.to.to_string(), one.told(over))).collect()
+        others.map(|(_, one)| (one.to.to_string(), one.outcome(over))).collect()
     }
 
     /// Address by address, what it gave.
@@ -275,7 +275,7 @@ impl Try {
         if self.is_daemon() { u64::MAX } else { since + patience_of(self.count) }
     }
 
-    fn told(&self, over: bool) -> String {
+    fn outcome(&self, over: bool) -> String {
         match (&self.why, self.state) {
             (_, State::Open) if over => "slower than another path".to_owned(),
             (_, State::Open) => {
@@ -372,9 +372,9 @@ mod tests {
         assert_eq!(all(&mut race, 0), [Act::Dial(2)]);
         race.failed(2, Why::Refused("no way".to_owned()), MS);
         assert_eq!(all(&mut race, 2 * GRACE), [Act::Dial(2)]);
-        let said = "10.0.0.1:1: not tried, for the network between the sites is not trusted; 10.0.0.2:1: not tried, for the \
+        let expected = "10.0.0.1:1: not tried, for the network between the sites is not trusted; 10.0.0.2:1: not tried, for the \
                     network between the sites is not trusted; through the daemon: no way; ";
-        assert!(race.tried().starts_with(said), "{}", race.tried());
+        assert!(race.tried().starts_with(expected), "{}", race.tried());
         race.failed(2, Why::NoDaemon, 3 * GRACE);
         assert_eq!(all(&mut race, 3 * GRACE), [Act::Dial(0), Act::Dial(1)]);
         assert!(race.tried().contains("through the daemon: no daemon is up on this host"), "{}", race.tried());
@@ -407,9 +407,9 @@ mod tests {
         }
         assert_eq!(now, 7 + PATIENCE);
         assert!((8..20).contains(&dialed), "{dialed}");
-        let said = "10.0.0.1:1: no answer (ETIMEDOUT), 7 attempts; 10.0.0.2:1: no answer (ETIMEDOUT), 7 attempts; \
+        let expected = "10.0.0.1:1: no answer (ETIMEDOUT), 7 attempts; 10.0.0.2:1: no answer (ETIMEDOUT), 7 attempts; \
                     10.0.0.3:1: excluded by MADRIGAL_NET; and in 15.0 s it did not connect to us";
-        assert_eq!(race.tried(), said);
+        assert_eq!(race.tried(), expected);
     }
 
     #[test]

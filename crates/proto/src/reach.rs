@@ -1,11 +1,10 @@
-//! How the processes of a job find each other: who connects, who is let in, and which connection between two is kept.
+//! How the processes of a job find each other: which connect, which are let in, and which connection between two is kept.
 //!
 //! ```text
 //!   seek, accepted, connected, failed, bytes, tick --> Reach --> Action: dial, send, close, up, unreachable
-//! ```
-//! Either side may open: a node that cannot be dialled from here may dial us, and who comes first is told with its id. Connections are
-//! known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells that it ended. A connection
-//! that is up may be a makeshift ([`Reach::makeshift`]): a direct one that comes takes its place.
+//! ``` Either side may open: a node that cannot be dialled from here may dial us. The connection that comes first is reported with the
+//! node's id. Connections are known by a key. Once one is up it is the owner's, and the machine knows it no more; [`Reach::gone`] tells
+//! that it ended. A connection that is up may be a makeshift ([`Reach::makeshift`]): a direct one that comes takes its place.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,9 +22,9 @@ pub type Key = u64;
 pub struct Limits {
     /// Nanoseconds after which an attempt to reach a peer is given up.
     pub patience: u64,
-    /// Nanoseconds somebody who connected may take to say who it is.
+    /// Nanoseconds an accepted connection may take to prove its node id.
     pub introduction: u64,
-    /// How many may be about to do so at once; of more, who came first goes first.
+    /// How many of them there may be at once; of more, the oldest is closed.
     pub unauthenticated: usize,
 }
 
@@ -38,7 +37,7 @@ pub enum Action {
         key: Key,
         /// Whereto.
         to: Way,
-        /// Nanoseconds in which a daemon is to do it, or to say why not.
+        /// Nanoseconds in which a daemon is to do it, or to answer why not.
         within: u64,
     },
     /// Send these bytes on it: there is always room.
@@ -57,7 +56,7 @@ pub enum Action {
     Up {
         /// Which.
         key: Key,
-        /// Who is at the other end.
+        /// The node at the other end.
         node: NodeId,
     },
     /// Nothing worked in time.
@@ -74,7 +73,7 @@ pub enum Action {
 pub enum End {
     /// It could not be made.
     System(Os),
-    /// The daemon did not make it, and says why.
+    /// The daemon did not make it, for this reason.
     Refused(String),
     /// There is no daemon.
     NoDaemon,
@@ -158,7 +157,7 @@ impl Reach {
         self.advance(node, now);
     }
 
-    /// Begins to look for a node whose connection was lost. Where a daemon says that there is no way this is over soon: the process has
+    /// Begins to look for a node whose connection was lost. Where a daemon answers that there is no way this is over soon: the process has
     /// most likely ended.
     pub fn seek_again(&mut self, node: NodeId, ways: &[(Way, Wish)], now: u64) {
         self.seek(node, ways, now);
@@ -192,7 +191,7 @@ impl Reach {
         }
     }
 
-    /// Somebody connected; `direct`: by himself.
+    /// A connection was accepted; `direct`: without a daemon.
     pub fn accepted(&mut self, direct: bool, now: u64) -> Key {
         while self.unauthenticated.len() >= self.limits.unauthenticated.max(1) {
             self.refuse_oldest();
@@ -348,7 +347,7 @@ impl Reach {
         }
     }
 
-    /// The unauthenticated peer that came first has to go.
+    /// Closes the oldest unauthenticated connection.
     fn refuse_oldest(&mut self) {
         if let Some((key, _)) = self.unauthenticated.pop_front() {
             self.close(key);
@@ -379,10 +378,10 @@ impl Reach {
         self.talks.insert(key, connection);
     }
 
-    /// The leader chooses a connection, or its choice is heard of: it is kept, unless there is one already.
+    /// The leader chooses a connection, or its choice has come: it is kept, unless there is one already.
     fn choose(&mut self, key: Key, node: NodeId, lead: bool) {
         let peer = self.peers.entry(node).or_default();
-        // Who leads has chosen well.
+        // The leader has chosen well.
         let direct = !lead || self.talks.get(&key).is_some_and(|connection| connection.direct);
         if peer.is_served(direct) {
             return self.close(key);

@@ -61,7 +61,7 @@ pub struct Resumable {
     body: usize,
     /// The position that came, and that the other end was told.
     got: u64,
-    told: u64,
+    acked_here: u64,
     over: bool,
     /// What comes again.
     skip: u64,
@@ -119,7 +119,7 @@ impl Resumable {
     /// Whether each end has all of the other's, and knows that the other has.
     pub fn is_done(&self) -> bool {
         let idle = self.at == self.len && self.body == 0;
-        idle && self.ended && self.acked > self.total() && self.over && self.told == self.got
+        idle && self.ended && self.acked > self.total() && self.over && self.acked_here == self.got
     }
 
     /// Keeps no longer what was sent: it cannot be sent again.
@@ -194,7 +194,7 @@ impl Resumable {
         self.next = theirs;
         (self.at, self.len, self.body) = (0, 0, 0);
         (self.filled, self.left) = (0, 0);
-        (self.told, self.skip) = (ours, self.got - ours);
+        (self.acked_here, self.skip) = (ours, self.got - ours);
         true
     }
 
@@ -210,10 +210,10 @@ impl Resumable {
         let ends = self.ended && self.next == self.total();
         // What comes again has not come yet, by this stream.
         let here = self.got - self.skip;
-        let new = here.saturating_sub(self.told);
+        let new = here.saturating_sub(self.acked_here);
         let enough = if self.got < MANY { EVERY.0 } else { EVERY.1 };
         if new > 0 && (new >= enough || self.over || unsent > 0 || ends) {
-            self.told = here;
+            self.acked_here = here;
             self.add(ACK, &here.to_le_bytes());
         }
         if unsent > 0 {

@@ -7,13 +7,12 @@
 //!   and, of the two, the one with the larger node id leads:
 //!     caller leads:   Go      ---->                    both keep this connection
 //!     callee leads:   Ready   ---->,   <----   Go       the same
-//! ```
-//! A proof is a keyed hash; the key is the callee's node id, from the answer on together with the caller's. So an address that
-//! leads to somebody else (another host's bridge of the same number, another process that got the port) gives neither side away, and
-//! what was heard on one connection proves nothing on the next, as both nonces are part of every later proof. It is no encryption:
-//! who hears everything and tries all 2^48 keys learns the node ids.
+//! ``` A proof is a keyed hash; the key is the callee's node id, from the answer on together with the caller's. So an address that leads to
+//! another process (another host's bridge of the same number, another process that got the port) gives neither side away. What was read on
+//! one connection proves nothing on the next: both nonces are part of every later proof. It is no encryption: an observer of all bytes that
+//! tries all 2^48 keys learns the node ids.
 //!
-//! The leader says Go on one connection only, however many there are between two processes and whoever called.
+//! The leader sends Go on one connection only, however many there are between two processes, and whichever called.
 
 use madrigal_base::node::NodeId;
 
@@ -34,17 +33,17 @@ const TAKEN: u64 = 1;
 /// Makes the word that hides the caller's node id unlike the proof.
 const MASK: u64 = u64::from_le_bytes(*b"madrigM\x01");
 
-/// Why the other side is not who it should be.
+/// The other side is not the node it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("other bytes than the node would send")]
-pub struct Stranger;
+pub struct Unauthenticated;
 
 /// What the bytes taken so far come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Nothing yet.
     Wait,
-    /// A callee knows who calls: [`Talk::welcome`] it or not.
+    /// A callee knows the caller: [`Talk::welcome`] it or not.
     Caller(NodeId),
     /// A caller was answered by the right node, and waits for its Go.
     Answered,
@@ -52,7 +51,7 @@ pub enum Next {
     Taken,
     /// We lead: [`Talk::go`], or drop the connection.
     Choose,
-    /// The leader said Go: the connection is to be kept.
+    /// The leader sent Go: the connection is to be kept.
     Chosen,
 }
 
@@ -76,7 +75,7 @@ enum Stage {
     Over,
 }
 
-/// Who talks with whom, and the nonces of both.
+/// The caller and the callee, and the nonces of both.
 #[derive(Clone, Copy, Debug)]
 struct Bond {
     caller: NodeId,
@@ -95,7 +94,7 @@ impl Bond {
     }
 }
 
-/// A number that stands for a node where everybody may read it: who knows the id can make it, but hardly the other way round.
+/// A number that stands for a node where everybody may read it. It can be made from the id, but the id hardly from it.
 pub fn pseudonym(node: NodeId) -> u64 {
     siphash::tag([node.number(), NAME], &[])
 }
@@ -135,7 +134,7 @@ impl Talk {
         Self { me, nonce, bond: None, stage: Stage::Hello, got: [0; LONG], len: 0 }
     }
 
-    /// How many bytes it takes now; what comes behind them may be something else. 0: none, it is somebody's turn to decide.
+    /// How many bytes it takes now; what comes behind them may be something else. 0: none, somebody decides next.
     pub fn wants(&self) -> usize {
         let whole = match self.stage {
             Stage::Hello | Stage::Answer => LONG,
@@ -145,42 +144,43 @@ impl Talk {
         whole.saturating_sub(self.len)
     }
 
-    /// Whether the other side has proved who it is.
+    /// Whether the other side has proved its node id.
     pub fn is_known(&self) -> bool {
         matches!(self.stage, Stage::Ready | Stage::Go)
     }
 
     /// Takes bytes, at most [`Talk::wants`]; what is to be sent goes to `out`.
-    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Next, Stranger> {
+    pub fn take(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Next, Unauthenticated> {
         let end = self.len + bytes.len();
         let fits = bytes.len() <= self.wants();
-        self.got.get_mut(self.len..end).filter(|_| fits).ok_or(Stranger)?.copy_from_slice(bytes);
+        self.got.get_mut(self.len..end).filter(|_| fits).ok_or(Unauthenticated)?.copy_from_slice(bytes);
         self.len = end;
         if self.wants() > 0 {
             return Ok(Next::Wait);
         }
         self.len = 0;
         let word = |i: usize| self.got.get(i * 8..).and_then(<[u8]>::first_chunk).map_or(0, |b| u64::from_le_bytes(*b));
-        let said = [word(0), word(1), word(2), word(3)];
+        let words = [word(0), word(1), word(2), word(3)];
         match self.stage {
-            Stage::Hello => self.handle_hello(said),
-            Stage::Answer => self.handle_answer(said, out),
-            Stage::Ready => self.handle_step(said, READY).map(|()| Next::Choose),
-            Stage::Go => self.handle_step(said, GO).map(|()| Next::Chosen),
-            Stage::Over => Err(Stranger),
+            Stage::Hello => self.handle_hello(words),
+            Stage::Answer => self.handle_answer(words, out),
+            Stage::Ready => self.handle_step(words, READY).map(|()| Next::Choose),
+            Stage::Go => self.handle_step(words, GO).map(|()| Next::Chosen),
+            Stage::Over => Err(Unauthenticated),
         }
     }
 
-    fn handle_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Next, Stranger> {
+    fn handle_hello(&mut self, [what, nonce, hidden, proof]: [u64; 4]) -> Result<Next, Unauthenticated> {
         let id = hidden ^ mask(self.me, nonce);
         let right = same(proof, hello_proof(self.me, nonce, id)) && what == HELLO;
-        let caller = NodeId::new(id).filter(|node| right && node.number() == id && *node != self.me).ok_or(Stranger)?;
+        let caller =
+            NodeId::new(id).filter(|node| right && node.number() == id && *node != self.me).ok_or(Unauthenticated)?;
         self.bond = Some(Bond { caller, callee: self.me, asked: nonce, answered: self.nonce });
         self.stage = Stage::Over;
         Ok(Next::Caller(caller))
     }
 
-    /// The callee's answer to who calls: welcome, or `taken` because there is a connection already. Then the caller closes.
+    /// The callee's answer to the caller: welcome, or `taken` because there is a connection already. Then the caller closes.
     pub fn welcome(&mut self, taken: bool, out: &mut Vec<u8>) {
         let Some(bond) = self.bond else { return };
         let verdict = if taken { TAKEN } else { WELCOME };
@@ -193,12 +193,16 @@ impl Talk {
         };
     }
 
-    fn handle_answer(&mut self, [what, nonce, hidden, proof]: [u64; 4], out: &mut Vec<u8>) -> Result<Next, Stranger> {
-        let Some(bond) = self.bond.as_mut() else { return Err(Stranger) };
+    fn handle_answer(
+        &mut self,
+        [what, nonce, hidden, proof]: [u64; 4],
+        out: &mut Vec<u8>,
+    ) -> Result<Next, Unauthenticated> {
+        let Some(bond) = self.bond.as_mut() else { return Err(Unauthenticated) };
         bond.answered = nonce;
         let verdict = hidden ^ mask(bond.callee, nonce);
         if !same(proof, bond.proof(ANSWER, verdict)) || what != ANSWER {
-            return Err(Stranger);
+            return Err(Unauthenticated);
         }
         let leads = self.me > bond.callee;
         match (verdict, leads) {
@@ -215,18 +219,18 @@ impl Talk {
                 self.stage = Stage::Over;
                 Ok(Next::Taken)
             }
-            _ => Err(Stranger),
+            _ => Err(Unauthenticated),
         }
     }
 
-    fn handle_step(&mut self, [what, proof, ..]: [u64; 4], wanted: u64) -> Result<(), Stranger> {
-        let bond = self.bond.ok_or(Stranger)?;
+    fn handle_step(&mut self, [what, proof, ..]: [u64; 4], wanted: u64) -> Result<(), Unauthenticated> {
+        let bond = self.bond.ok_or(Unauthenticated)?;
         let right = same(proof, bond.proof(wanted, 0)) && what == wanted;
         self.stage = Stage::Over;
-        if right { Ok(()) } else { Err(Stranger) }
+        if right { Ok(()) } else { Err(Unauthenticated) }
     }
 
-    /// The leader keeps this connection: what it says.
+    /// The leader keeps this connection: the Go it sends.
     pub fn go(&self, out: &mut Vec<u8>) {
         if let Some(bond) = self.bond {
             out.extend(bond.step(GO));

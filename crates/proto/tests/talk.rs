@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use madrigal_base::node::NodeId;
-use madrigal_proto::talk::{LONG, Next, STEP, Stranger, Talk};
+use madrigal_proto::talk::{LONG, Next, STEP, Talk, Unauthenticated};
 use proptest::prelude::*;
 
 fn node(number: u64) -> NodeId {
@@ -10,7 +10,7 @@ fn node(number: u64) -> NodeId {
 }
 
 /// Gives bytes in two pieces.
-fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Next, Stranger> {
+fn handle(talk: &mut Talk, bytes: &[u8], cut: usize, out: &mut Vec<u8>) -> Result<Next, Unauthenticated> {
     assert_eq!(talk.wants(), bytes.len());
     let (first, rest) = bytes.split_at(cut.min(bytes.len() - 1));
     assert_eq!(talk.take(first, out), Ok(Next::Wait));
@@ -60,9 +60,9 @@ fn a_callee_that_has_a_connection_says_so() {
 #[test]
 fn another_node_gives_no_answer() {
     let (_, hello) = Talk::call(node(9), node(5), 11);
-    assert_eq!(Talk::listen(node(6), 22).take(&hello, &mut vec![]), Err(Stranger));
+    assert_eq!(Talk::listen(node(6), 22).take(&hello, &mut vec![]), Err(Unauthenticated));
     // Our own listener, met behind an address that both hosts have.
-    assert_eq!(Talk::listen(node(9), 22).take(&hello, &mut vec![]), Err(Stranger));
+    assert_eq!(Talk::listen(node(9), 22).take(&hello, &mut vec![]), Err(Unauthenticated));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_was_heard_before_proves_nothing() {
     let mut again = Talk::listen(node(5), 23);
     assert_eq!(handle(&mut again, &hello, 1, &mut vec![]), Ok(Next::Caller(node(9))));
     again.welcome(false, &mut vec![]);
-    assert_eq!(handle(&mut again, &go, 1, &mut vec![]), Err(Stranger));
+    assert_eq!(handle(&mut again, &go, 1, &mut vec![]), Err(Unauthenticated));
 }
 
 proptest! {
@@ -96,21 +96,21 @@ proptest! {
         let (caller, callee) = if lead { (high, low) } else { (low, high) };
         let (_, mut hello) = Talk::call(node(caller), node(callee), 11);
         hello[bit / 8] ^= 1 << (bit % 8);
-        prop_assert_eq!(Talk::listen(node(callee), 22).take(&hello, &mut vec![]), Err(Stranger));
+        prop_assert_eq!(Talk::listen(node(callee), 22).take(&hello, &mut vec![]), Err(Unauthenticated));
 
         let (mut call, mut listen) = introduced(caller, callee);
         let (mut answer, mut ready, mut go) = (vec![], vec![], vec![]);
         listen.welcome(false, &mut answer);
         let mut bent = answer.clone();
         bent[bit / 8] ^= 1 << (bit % 8);
-        prop_assert_eq!(call.take(&bent, &mut vec![]), Err(Stranger));
+        prop_assert_eq!(call.take(&bent, &mut vec![]), Err(Unauthenticated));
 
         let (mut call, mut listen) = introduced(caller, callee);
         listen.welcome(false, &mut vec![]);
         call.take(&answer, &mut ready).unwrap();
         if lead { call.go(&mut go) } else { go = ready }
         go[step / 8] ^= 1 << (step % 8);
-        prop_assert_eq!(listen.take(&go, &mut vec![]), Err(Stranger));
+        prop_assert_eq!(listen.take(&go, &mut vec![]), Err(Unauthenticated));
     }
 
     #[test]
@@ -118,8 +118,8 @@ proptest! {
         let (mut listen, mut out) = (Talk::listen(node(5), 22), vec![]);
         let (mut call, _) = Talk::call(node(9), node(5), 11);
         for talk in [&mut listen, &mut call] {
-            let said = talk.take(&bytes, &mut out);
-            prop_assert_eq!(said.is_err(), bytes.len() >= LONG);
+            let taken = talk.take(&bytes, &mut out);
+            prop_assert_eq!(taken.is_err(), bytes.len() >= LONG);
         }
         prop_assert!(out.is_empty());
     }

@@ -119,8 +119,8 @@ pub struct Endpoint {
     epoch: Instant,
     answers: VecDeque<(Outgoing, Vec<u8>)>,
     events: VecDeque<Event>,
-    /// Whose turn it is to send.
-    turn: Option<Key>,
+    /// The connection that sent last.
+    last_sender: Option<Key>,
 }
 
 impl Endpoint {
@@ -139,7 +139,7 @@ impl Endpoint {
             epoch: Instant::now(),
             answers: VecDeque::new(),
             events: VecDeque::new(),
-            turn: None,
+            last_sender: None,
         })
     }
 
@@ -210,29 +210,29 @@ impl Endpoint {
         }
     }
 
-    /// Bytes that are to be sent now, in the place of what is in `out`; `None`: there are none. Connections take turns.
+    /// Bytes that are to be sent now, in the place of what is in `out`; `None`: there are none. Connections alternate.
     pub fn transmit(&mut self, now: u64, out: &mut Vec<u8>) -> Option<Outgoing> {
         out.clear();
         if let Some((outgoing, bytes)) = self.answers.pop_front() {
             *out = bytes;
             return Some(outgoing);
         }
-        let (now, last) = (self.at(now), self.turn);
+        let (now, last) = (self.at(now), self.last_sender);
         let mut key = self.next_key(last)?;
         for _ in 0..self.connections.len() {
             let sent = self.connections.get_mut(&key).and_then(|one| one.transmit(now, out));
             self.settle(key);
-            self.turn = Some(key);
+            self.last_sender = Some(key);
             if let Some(transmit) = sent {
                 out.truncate(transmit.size);
                 return Some(outgoing(&transmit));
             }
-            key = self.next_key(self.turn)?;
+            key = self.next_key(self.last_sender)?;
         }
         None
     }
 
-    /// The connection whose turn it is behind that one.
+    /// The connection that sends after that one.
     fn next_key(&self, last: Option<Key>) -> Option<Key> {
         let behind = last.and_then(|last| self.connections.range(Key(last.0 + 1)..).next());
         behind.or_else(|| self.connections.first_key_value()).map(|(key, _)| *key)

@@ -232,9 +232,9 @@ mod tests {
         assert_eq!(other.send(0, Message { bytes: vec![1], deadline: None }), Err(Refused::Class(0)));
         assert_eq!(one.send(2, Message { bytes: vec![7; 5000], deadline: None }), Ok(0));
         let mut got = None;
-        for turn in 0..200 {
-            here.room = usize::from(turn % 2 == 0);
-            let now = turn * 1_000_000;
+        for step in 0..200 {
+            here.room = usize::from(step % 2 == 0);
+            let now = step * 1_000_000;
             one.pump(now, &mut here).unwrap();
             there.came.append(&mut here.sent);
             there.unread.append(&mut here.out);

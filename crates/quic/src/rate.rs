@@ -59,11 +59,11 @@ const MOST_LOSS: f64 = 0.3;
 
 /// What a connection and its congestion control tell each other, of which noq-proto does not know.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Shared(Arc<Told>);
+pub(crate) struct Shared(Arc<SharedState>);
 
 // Both ends are in one thread.
 #[derive(Default, Debug)]
-struct Told {
+struct SharedState {
     waits: AtomicBool,
     room: AtomicU64,
 }

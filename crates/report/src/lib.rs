@@ -184,7 +184,7 @@ impl Report {
     pub fn refusals(&self) -> Vec<(SocketAddr, Reason, u64)> {
         let count = self.header().refused.load(Ordering::Relaxed) as usize;
         let places = (count.saturating_sub(REFUSALS)..count).map(|n| n % REFUSALS);
-        let told = places.filter_map(|place| {
+        let refusals = places.filter_map(|place| {
             let cell = self.header().refusals.get(place)?;
             let at = cell.at.load(Ordering::Acquire);
             let parts = cell.ip.each_ref().map(|part| u128::from(part.load(Ordering::Relaxed)));
@@ -193,7 +193,7 @@ impl Report {
             let reason = Reason::from_code(cell.reason.load(Ordering::Relaxed))?;
             (at != 0).then_some((SocketAddr::new(ip, port), reason, at))
         });
-        told.collect()
+        refusals.collect()
     }
 
     /// Record `index`.
@@ -266,9 +266,9 @@ mod tests {
         for n in 1..=40 {
             mine.refuse(ip(n).to_ipv6_mapped(), 7000, Reason::Refused, n.into());
         }
-        let told = mine.refusals();
+        let refusals = mine.refusals();
         assert_eq!(
-            (told.len(), told[0], told[31].2),
+            (refusals.len(), refusals[0], refusals[31].2),
             (32, (SocketAddr::new(ip(9).into(), 7000), Reason::Refused, 9), 40)
         );
     }

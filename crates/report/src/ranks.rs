@@ -193,8 +193,8 @@ impl Seen {
     pub fn of(pid: u32) -> Result<Vec<Self>, Errno> {
         let files = crate::found(pid, NAME, BYTES)?;
         let maps = files.iter().filter_map(|file| SharedMap::map(file, BYTES, false).ok());
-        let told = maps.filter(|map| header(map).magic.load(Ordering::Acquire) == MAGIC);
-        Ok(told.map(|map| Self { used: header(&map).used.load(Ordering::Acquire) as usize, map }).collect())
+        let tables = maps.filter(|map| header(map).magic.load(Ordering::Acquire) == MAGIC);
+        Ok(tables.map(|map| Self { used: header(&map).used.load(Ordering::Acquire) as usize, map }).collect())
     }
 
     /// Its records; the first one is the worker itself.

@@ -157,11 +157,11 @@ mod tests {
     fn the_page_has_every_reason_and_no_other() {
         let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/why.md")).unwrap();
         let table = page.split_once("\n## Every reason\n").expect("its part of docs/why.md").1;
-        let told: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
+        let documented: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
         let rows: Vec<String> = Reason::ALL.iter().map(|r| format!("| `{}` | {} |", r.name(), r.text())).collect();
         for row in &rows {
-            assert!(told.contains(&row.as_str()), "docs/why.md, \"Every reason\", has no row\n{row}");
+            assert!(documented.contains(&row.as_str()), "docs/why.md, \"Every reason\", has no row\n{row}");
         }
-        assert_eq!(told.len(), rows.len(), "docs/why.md, \"Every reason\": rows that are no reason's");
+        assert_eq!(documented.len(), rows.len(), "docs/why.md, \"Every reason\": rows that are no reason's");
     }
 }

@@ -193,12 +193,12 @@ impl Producer {
         (fits && self.full.load(Ordering::Relaxed) == 0).then(|| Span::new(base, size, tail, left))
     }
 
-    /// Whether the reader has caught up, as far as is known without a look at its line: `said` is what it said last, on another
+    /// Whether the reader has caught up, as far as is known without a look at its line: `progress` is what it said last, on another
     /// ([`crate::layout::WriterLine::progress`] of the other direction).
     #[inline]
-    pub fn is_read(&self, dir: &Direction, said: u32) -> bool {
+    pub fn is_read(&self, dir: &Direction, progress: u32) -> bool {
         let shown = self.shown(dir);
-        self.head.load(Ordering::Relaxed) == shown || Progress::is_read(said, shown)
+        self.head.load(Ordering::Relaxed) == shown || Progress::is_read(progress, shown)
     }
 
     /// Whether the reader has not caught up.

@@ -74,7 +74,7 @@ impl Acceptor {
         let mut inner = self.0.accepts.lock();
         inner.posted.push_back(posted);
         if let Some(registration) = &inner.registration {
-            registration.look_after();
+            registration.schedule();
         }
     }
 }

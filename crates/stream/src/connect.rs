@@ -59,7 +59,7 @@ impl core::fmt::Debug for Attempting {
     }
 }
 
-fn begin(engine: &Arc<Engine>, driver: &dyn Driver, to: &Locator, place: &Place, then: Told) -> Arc<Attempt> {
+fn begin(engine: &Arc<Engine>, driver: &dyn Driver, to: &Locator, place: &Place, then: Callback) -> Arc<Attempt> {
     let began = time::now_ns();
     let state = match driver.connect(to, place) {
         Ok(Connecting::Pending(pending)) => State::Going(pending),
@@ -72,8 +72,8 @@ fn begin(engine: &Arc<Engine>, driver: &dyn Driver, to: &Locator, place: &Place,
     attempt
 }
 
-/// Who is told what came of it.
-type Told = Then<(), Result<VLink, ConnectError>>;
+/// What is called with the outcome.
+type Callback = Then<(), Result<VLink, ConnectError>>;
 
 /// A connection attempt, as the engine sees it.
 struct Attempt {
@@ -86,8 +86,8 @@ struct Attempt {
 
 struct Inner {
     state: State,
-    /// Who is told; `None` once it was.
-    then: Option<Told>,
+    /// What is called; `None` once it was.
+    then: Option<Callback>,
     registration: Option<Registration>,
 }
 
@@ -192,7 +192,7 @@ impl Source for Attempt {
     }
 }
 
-fn tell(then: Option<Told>, outcome: Result<VLink, ConnectError>) {
+fn tell(then: Option<Callback>, outcome: Result<VLink, ConnectError>) {
     match then {
         Some(Then::Tell(completer)) => completer.complete(outcome),
         Some(Then::Call(handler)) => handler.call(&(), outcome),

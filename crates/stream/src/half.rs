@@ -52,7 +52,7 @@ impl Signal for Fresh {
 
     fn woken(&self) {
         self.signal.woken();
-        // SYNC: Release pairs with the swaps of the directions: the look that follows one finds what the report was for.
+        // SYNC: Release pairs with the swaps of the directions: the read that follows one finds what the report was for.
         self.rx.store(true, Ordering::Release);
         self.tx.store(true, Ordering::Release);
     }

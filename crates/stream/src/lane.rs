@@ -14,8 +14,8 @@ use madrigal_progress::wait::{Peer, Waiter};
 use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 
-/// A waiting thread turns the engine after this many looks at its own link, so that nobody else starves meanwhile.
-const LOOKS_PER_PASS: u32 = 64;
+/// A waiting thread runs the engine after this many polls of its own link, so that nobody else starves meanwhile.
+const POLLS_PER_PASS: u32 = 64;
 /// The same for waits that end soon: one pass for this many of them.
 const WAITS_PER_PASS: u32 = 256;
 
@@ -81,12 +81,12 @@ impl<B, T> Queue<B, T> {
         self.posted.pop_front()
     }
 
-    /// Posts an operation and makes sure that the engine looks after it.
+    /// Posts an operation and schedules it in the engine.
     pub(crate) fn post(&mut self, body: B, then: Then<T>) -> u64 {
         self.next += 1;
         self.posted.push_back(Posted { id: self.next, body, then });
         if let Some(registration) = &self.registration {
-            registration.look_after();
+            registration.schedule();
         }
         self.next
     }
@@ -144,7 +144,7 @@ pub(crate) trait Half: Send + Sized {
     /// told of every report.
     fn is_dry(&mut self) -> bool;
 
-    /// Whether the signal was reported since this was last asked: then a look may be due that nobody else will do.
+    /// Whether the signal was reported since this was last asked: then a poll may be due that nobody else will do.
     fn was_reported(&self) -> bool;
 
     /// Whether an operation that has begun must go on when nobody wants its outcome.
@@ -154,7 +154,7 @@ pub(crate) trait Half: Send + Sized {
 /// One direction of a link.
 pub(crate) struct Lane<H> {
     half: SpinLock<H>,
-    /// A waiting thread looks after the operation in front, holding the lock nearly all the time.
+    /// A waiting thread polls the operation in front, holding the lock nearly all the time.
     attended: AtomicBool,
     waiter: Waiter,
 }
@@ -162,7 +162,7 @@ pub(crate) struct Lane<H> {
 /// What the engine's visit left of a direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rest {
-    /// Nothing is posted, or a waiting thread looks after it.
+    /// Nothing is posted, or a waiting thread polls it.
     Nothing,
     /// The signal will be reported.
     Parked,
@@ -224,7 +224,7 @@ impl<H: Half> Lane<H> {
             return Some(outcome);
         }
         queue.waits = queue.waits.wrapping_add(1);
-        let due = queue.waits.is_multiple_of(LOOKS_PER_PASS);
+        let due = queue.waits.is_multiple_of(POLLS_PER_PASS);
         if queue.is_front(id) {
             if let Some(Completed { outcome, .. }) = half.step() {
                 self.leave(half);
@@ -282,15 +282,15 @@ impl<H: Half> Lane<H> {
             }
         }
         let mut wait = engine.policy().begin(&self.waiter, cheap);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         loop {
             if let Some(Completed { outcome, .. }) = half.step() {
                 wait.paid();
                 self.unattend(half, engine);
                 return Ok(outcome);
             }
-            looks += 1;
-            if looks.is_multiple_of(LOOKS_PER_PASS) {
+            polls += 1;
+            if polls.is_multiple_of(POLLS_PER_PASS) {
                 drop(half);
                 engine.do_work();
                 half = self.lock();

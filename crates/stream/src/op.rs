@@ -14,7 +14,7 @@ pub struct Handler<C: ?Sized, T>(Arc<Function<C, T>>);
 type Function<C, T> = dyn Fn(&C, T) + Send + Sync;
 
 impl<C: ?Sized, T> Handler<C, T> {
-    /// A handler that calls `f`. A panic inside ends up in whoever turns the engine.
+    /// A handler that calls `f`. A panic inside ends up in the thread that runs the engine.
     pub fn new(f: impl Fn(&C, T) + Send + Sync + 'static) -> Self {
         Self(Arc::new(f))
     }
@@ -56,7 +56,7 @@ impl<T> Op<T> {
         (Self { slot: Arc::clone(&slot), engine: Arc::clone(&engine) }, Completer { slot, engine })
     }
 
-    /// Turns the engine once and looks whether the operation completed. Does not block. `Ready` once; after that `Pending` for ever.
+    /// Runs the engine once and checks whether the operation completed. Does not block. `Ready` once; after that `Pending` for ever.
     pub fn poll(&mut self) -> Poll<T> {
         if let Some(outcome) = self.slot.take() {
             return Poll::Ready(outcome);

@@ -178,7 +178,7 @@ impl VLink {
         self.0.core.adapter
     }
 
-    /// The engine that turns this link.
+    /// The engine that runs this link.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.0.core.engine
     }
@@ -374,11 +374,11 @@ impl<'l, H: InLink> LinkOp<'l, H> {
     }
 
     #[inline]
-    fn ask(&mut self, look: impl FnOnce(&Core, u64) -> Option<H::Outcome>) -> Poll<H::Outcome> {
+    fn ask(&mut self, poll: impl FnOnce(&Core, u64) -> Option<H::Outcome>) -> Poll<H::Outcome> {
         let Some((core, id)) = &self.posted else {
             return self.outcome.take().map_or(Poll::Pending, Poll::Ready);
         };
-        let Some(outcome) = look(core, *id) else { return Poll::Pending };
+        let Some(outcome) = poll(core, *id) else { return Poll::Pending };
         self.posted = None;
         Poll::Ready(outcome)
     }

@@ -11,7 +11,7 @@ use crate::{Errno, process, raw, tcp, time};
 
 /// How long it may take.
 const MOST_NS: u64 = 1_000_000_000;
-/// Between looks at what is on its way.
+/// Between two checks of what is on its way.
 const PAUSE_NS: u64 = 20_000;
 /// What getpeername(2) tells, of a closed connection, too. As long as the address, or shorter.
 const SO_PEERNAME: i32 = 28;
@@ -214,8 +214,8 @@ fn await_that(come: impl Fn() -> bool) {
     }
 }
 
-/// Makes a socket tell what one tells of whose end everything has been told: no error, and nothing goes out.
-pub fn end_told(fd: RawFd) {
+/// Marks the end of a socket's connection as reported: no error is left, and nothing goes out.
+pub fn mark_end_reported(fd: RawFd) {
     let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
     shut(fd, false, true);
 }
@@ -417,13 +417,13 @@ mod tests {
 
     #[test]
     fn a_broken_pipe_that_was_told_or_not() {
-        for told in [false, true] {
+        for reported in [false, true] {
             let mut socket = anew(Ending::Pipe);
-            if told {
-                end_told(socket.as_raw_fd());
+            if reported {
+                mark_end_reported(socket.as_raw_fd());
             }
             let error = socket.take_error().unwrap().map(|e| e.kind());
-            assert_eq!(error, (!told).then_some(ErrorKind::BrokenPipe));
+            assert_eq!(error, (!reported).then_some(ErrorKind::BrokenPipe));
             assert_eq!(socket.read(&mut [0]).unwrap(), 0);
             assert_eq!(socket.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
         }

@@ -86,9 +86,9 @@ mod tests {
         assert_eq!((seen.events & !always, seen.data), (wanted, 0xfedc_ba98_7654_3210));
         assert_eq!(entry(epfd, other.as_raw_fd()), Ok(None));
         // Told once: it asks for nothing any more.
-        let mut told = [libc::epoll_event { events: 0, u64: 0 }; 1];
+        let mut reported = [libc::epoll_event { events: 0, u64: 0 }; 1];
         // SAFETY: room for one event; no mask.
-        unsafe { raw::epoll_pwait(epfd, told.as_mut_ptr(), 1, 0, core::ptr::null()) }.unwrap();
+        unsafe { raw::epoll_pwait(epfd, reported.as_mut_ptr(), 1, 0, core::ptr::null()) }.unwrap();
         assert_eq!(entry(epfd, fd).unwrap().unwrap().events, libc::EPOLLONESHOT as u32);
     }
 

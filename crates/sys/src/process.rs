@@ -103,7 +103,7 @@ pub fn alive(pid: u32, start: u64) -> bool {
 
 /// Whether this process has a child that lives; true also where the kernel does not say.
 pub fn has_living_child() -> bool {
-    if crate::raw::look_for_child() == Err(Errno::CHILD) {
+    if crate::raw::check_for_child() == Err(Errno::CHILD) {
         return false;
     }
     // Some may only wait to be waited for.

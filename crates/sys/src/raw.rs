@@ -96,7 +96,7 @@ pub fn ioctl_value(fd: c_int, request: libc::c_ulong, value: usize) -> Result<()
 }
 
 /// waitid(2) for any child, of which nothing is learnt, and nothing taken: `ECHILD` if there is none.
-pub fn look_for_child() -> Result<(), Errno> {
+pub fn check_for_child() -> Result<(), Errno> {
     let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL) as usize;
     // SAFETY: the kernel writes nothing where both places are null.
     check(unsafe { syscall6(libc::SYS_waitid, [libc::P_ALL as usize, 0, 0, flags, 0, 0]) }).map(drop)
@@ -204,8 +204,8 @@ pub unsafe fn ppoll(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const 
 pub fn poll_now(fd: c_int, events: c_short) -> c_short {
     let mut poll = [pollfd { fd, events, revents: 0 }];
     // SAFETY: no mask.
-    let told = unsafe { ppoll(&mut poll, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null()) };
-    told.map_or(0, |_| poll[0].revents)
+    let polled = unsafe { ppoll(&mut poll, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null()) };
+    polled.map_or(0, |_| poll[0].revents)
 }
 
 /// epoll_pwait(2), `timeout` in milliseconds (-1 for ever); `mask` may be null.

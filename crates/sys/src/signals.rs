@@ -9,7 +9,7 @@ use libc::sigset_t;
 
 use crate::{Errno, critical, raw, time};
 pub(crate) use ignored::all_but;
-pub use ignored::{OF_LIBC, look, look_at_all, may_handle};
+pub use ignored::{OF_LIBC, check, check_all, may_handle};
 
 /// Every signal of the calling thread is blocked until this is dropped, but for those that the process ignores, and those that the kernel
 /// lets nobody block. Two system calls.

@@ -1,6 +1,6 @@
 //! A lock around data that threads rarely want at the same time: taking it is one compare-exchange, opening it one store.
 //!
-//! The price is paid by whoever finds it taken: nobody wakes it, it looks again, at first at once, then whenever the others let it run,
+//! The price is paid by whoever finds it taken: nobody wakes it, it tries again, at first at once, then whenever the others let it run,
 //! then between ever longer sleeps. It is not re-entrant, and a thread that panics inside leaves it open.
 //!
 //! Only who took it can look at the data, and a guard gives other threads no more than a borrow of the data would:
@@ -61,33 +61,33 @@ impl<T> SpinLock<T> {
 
     #[cold]
     fn wait(&self) -> SpinGuard<'_, T> {
-        let mut looks = 0u32;
+        let mut tries = 0u32;
         loop {
             if !self.taken.load(Ordering::Relaxed)
                 && let Some(taken) = self.try_lock()
             {
                 return taken;
             }
-            pause(looks);
-            looks = looks.saturating_add(1);
+            pause(tries);
+            tries = tries.saturating_add(1);
         }
     }
 }
 
-/// What is done between two looks.
+/// What is done between two tries.
 #[cfg(not(feature = "shuttle"))]
-fn pause(looks: u32) {
-    /// Looks before the processor is given away for the first time, and how often it is before the first sleep.
+fn pause(tries: u32) {
+    /// Tries before the processor is given away for the first time, and how often it is before the first sleep.
     const SPINS: u32 = 100;
     const YIELDS: u32 = 32;
     /// The first sleep and the longest, in nanoseconds.
     const SLEEPS: (u64, u64) = (1_000, 100_000);
-    if looks < SPINS {
+    if tries < SPINS {
         core::hint::spin_loop();
-    } else if looks < SPINS + YIELDS {
+    } else if tries < SPINS + YIELDS {
         rustix::thread::sched_yield();
     } else {
-        let ns = (SLEEPS.0 << (looks - SPINS - YIELDS).min(16)).min(SLEEPS.1);
+        let ns = (SLEEPS.0 << (tries - SPINS - YIELDS).min(16)).min(SLEEPS.1);
         // Interrupted early is as good.
         let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: ns as i64 });
     }

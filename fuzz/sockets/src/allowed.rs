@@ -9,14 +9,14 @@ use crate::share::Seen;
 mod killed;
 mod room;
 use killed::{
-    is_file_of_killed, is_left_beside, is_left_registered, is_named_anew, is_reset_by_bells, is_told_elsewhere,
+    is_file_of_killed, is_left_beside, is_left_registered, is_named_anew, is_reported_elsewhere, is_reset_by_bells,
     is_unnoticed, wakes_by_reset,
 };
 #[cfg(test)]
 pub(crate) use room::MOST;
 use room::{
     is_end_behind_room, is_end_behind_room_in_set, is_large, is_left_by_bulk, is_named_before_room,
-    is_open_behind_room, is_overfull, is_room_in_set, is_room_of_handler, is_short_of_room, looks_at_more_than_fits,
+    is_open_behind_room, is_overfull, is_room_in_set, is_room_of_handler, is_short_of_room, peeks_more_than_fits,
     wakes_by_end,
 };
 
@@ -29,10 +29,10 @@ pub(crate) fn fate(program: &Program, number: usize, plain: &Entry, wrapped: &En
         return None;
     }
     match () {
-        () if is_told_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
+        () if is_reported_again(program, number, &[], wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_sets(program, number, wrapped) => Some(Rule::EdgeAgain),
         () if wakes_by_end(program, number, wrapped) => Some(Rule::BufferRoom),
-        () if looks_at_more_than_fits(program, number, plain, wrapped) => Some(Rule::BufferRoom),
+        () if peeks_more_than_fits(program, number, plain, wrapped) => Some(Rule::BufferRoom),
         () if is_for_nothing(program, number, plain, wrapped) => Some(Rule::ForNothing),
         () if wakes_by_reset(program, number, wrapped) => Some(Rule::LastBell),
         () => None,
@@ -50,7 +50,7 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
     let (was, is) = (&plain.seen, &wrapped.seen);
     match () {
         () if is_unnoticed(program, number, was, is) => Some((Rule::Unnoticed, true)),
-        () if is_told_elsewhere(program, number, was, is) => Some((Rule::ToldOnce, true)),
+        () if is_reported_elsewhere(program, number, was, is) => Some((Rule::ToldOnce, true)),
         () if is_reset_by_bells(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_file_of_killed(program, number, was, is) => Some((Rule::LastBell, true)),
         () if is_named_anew(program, number, was, is) => Some((Rule::PortTaken, false)),
@@ -64,8 +64,8 @@ pub(crate) fn result(program: &Program, number: usize, plain: &Entry, wrapped: &
         () if is_named_before_room(program, number, was, is) => Some((Rule::BufferRoom, true)),
         () if tells_again_of_sets(program, number, was, is) => Some((Rule::EdgeAgain, false)),
         () if !kept_for_next(program, number, was, is).is_empty() => Some((Rule::KernelTurn, false)),
-        () if was.ret >= 0 && is_told_again(program, number, &was.aux, wrapped) => {
-            Some((Rule::EdgeAgain, is_told_for_once(program, number, &was.aux, &is.aux)))
+        () if was.ret >= 0 && is_reported_again(program, number, &was.aux, wrapped) => {
+            Some((Rule::EdgeAgain, is_reported_as_oneshot(program, number, &was.aux, &is.aux)))
         }
         () => of_call(program, number, was, is),
     }
@@ -206,7 +206,8 @@ fn wakes_by_sets(program: &Program, number: usize, wrapped: &Entry) -> bool {
         && told.into_iter().all(|((slot, _), told)| *told == 0 || has_edges(program, number, *slot))
 }
 
-/// What a wait on an event set that may last has left for the next one, which [`not_told`] looks at; nothing where it differs otherwise, too.
+/// What a wait on an event set that may last has left for the next one, which [`not_reported`] reads; nothing where it differs otherwise,
+/// too.
 fn kept_for_next(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> Vec<[u64; 2]> {
     let lasts = matches!(program.steps[number].op, Op::EpollWait { time: Time::Ms(_) | Time::Forever, .. });
     let told = |seen: &Seen| -> Vec<[u64; 2]> { seen.aux.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect() };
@@ -218,7 +219,7 @@ fn kept_for_next(program: &Program, number: usize, plain: &Seen, wrapped: &Seen)
 
 /// What a wait left for the next one on the same set, and that does not tell: the step of that one, and the data. Looked at is a next one
 /// before which nobody received, closed or changed anything, so that it is still to be told.
-pub(crate) fn not_told(program: &Program, plain: &[Entry], wrapped: &[Entry]) -> Option<(usize, u64)> {
+pub(crate) fn not_reported(program: &Program, plain: &[Entry], wrapped: &[Entry]) -> Option<(usize, u64)> {
     let steps = program.steps.iter().zip(plain).zip(wrapped).enumerate();
     steps
         .filter_map(|(number, ((step, plain), one))| {
@@ -254,7 +255,7 @@ fn tells_again_of_sets(program: &Program, number: usize, plain: &Seen, wrapped: 
 }
 
 /// Whether a wait on an event set told what `plain` did, and besides only of edge-triggered registrations.
-fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
+fn is_reported_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entry) -> bool {
     if !matches!(program.steps[number].op, Op::EpollWait { .. }) || wrapped.seen.ret <= 0 {
         return false;
     }
@@ -270,7 +271,7 @@ fn is_told_again(program: &Program, number: usize, plain: &[u64], wrapped: &Entr
 }
 
 /// Whether what was told besides was told for once, and is not told when the plain one tells of it.
-fn is_told_for_once(program: &Program, number: usize, plain: &[u64], wrapped: &[u64]) -> bool {
+fn is_reported_as_oneshot(program: &Program, number: usize, plain: &[u64], wrapped: &[u64]) -> bool {
     let once = |(_, events)| events & libc::EPOLLONESHOT as u32 != 0;
     let mut besides = wrapped.chunks_exact(2).filter(|pair| plain.chunks_exact(2).all(|other| other != *pair));
     besides.any(|pair| registered(program, number, pair[0]).into_iter().any(once))

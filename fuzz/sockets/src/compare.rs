@@ -3,7 +3,7 @@
 use crate::allowed;
 use crate::op::{ActorId, ExitHow, Op, Time};
 use crate::program::Program;
-use crate::rules::Tally;
+use crate::rules::Counts;
 use crate::run::{Entry, Fate, Transcript};
 use crate::share::Seen;
 
@@ -18,8 +18,8 @@ pub enum Verdict {
     Differs(String),
 }
 
-/// Compares one step; `tally` counts the rules that were used.
-pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, tally: &mut Tally) -> Verdict {
+/// Compares one step; `counts` counts the rules that were used.
+pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, counts: &mut Counts) -> Verdict {
     let op = &program.steps[number].op;
     if wrapped.seen.wrong != 0 {
         return Verdict::Differs(wrong(&wrapped.seen));
@@ -27,7 +27,7 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     if plain.fate != wrapped.fate
         && let Some(rule) = allowed::fate(program, number, plain, wrapped)
     {
-        tally.count(rule);
+        counts.count(rule);
         return Verdict::Apart;
     }
     if plain.fate != wrapped.fate && !program.is_violent() {
@@ -39,7 +39,7 @@ pub fn step(program: &Program, number: usize, plain: &Entry, wrapped: &Entry, ta
     let Some(how) = difference(op, &plain.seen, &wrapped.seen) else { return Verdict::Same };
     match allowed::result(program, number, plain, wrapped) {
         Some((rule, apart)) => {
-            tally.count(rule);
+            counts.count(rule);
             if apart { Verdict::Apart } else { Verdict::Same }
         }
         None => Verdict::Differs(how),

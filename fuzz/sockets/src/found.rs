@@ -45,7 +45,7 @@ pub fn failure(program: &Program, plain: Option<&Transcript>, run: &Transcript) 
             Some(plain) => {
                 let end = compare::ends(program, plain, run);
                 let end = end.map(|how| Failure { name: "end of a process".into(), step: None, how });
-                end.or_else(|| if run.apart { None } else { untold(program, plain, run) })
+                end.or_else(|| if run.apart { None } else { unreported(program, plain, run) })
             }
             None => wrong(program, run),
         },
@@ -53,8 +53,8 @@ pub fn failure(program: &Program, plain: Option<&Transcript>, run: &Transcript) 
 }
 
 /// An event that a wait left for the next one, and nobody told.
-fn untold(program: &Program, plain: &Transcript, run: &Transcript) -> Option<Failure> {
-    let (step, data) = allowed::not_told(program, &plain.entries, &run.entries)?;
+fn unreported(program: &Program, plain: &Transcript, run: &Transcript) -> Option<Failure> {
+    let (step, data) = allowed::not_reported(program, &plain.entries, &run.entries)?;
     let how = format!("{data:#x} is told by neither of two waits");
     Some(Failure { name: format!("loses an event: {}", label(&program.steps[step].op)), step: Some(step), how })
 }

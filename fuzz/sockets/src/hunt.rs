@@ -14,7 +14,7 @@ use crate::generate;
 use crate::op::Op;
 use crate::program::{Program, Side, Theme};
 use crate::rng::mix;
-use crate::rules::{Rule, Tally};
+use crate::rules::{Counts, Rule};
 use crate::run::{Bench, Fate, How, Mode, Place, Transcript, stopped};
 
 /// What to hunt for.
@@ -42,8 +42,8 @@ pub struct Hunt {
     pub tries: u32,
 }
 
-/// How many plain runs of a seed that failed only once are looked at.
-const RARE_LOOKS: u32 = 60;
+/// How many plain runs a seed gets that failed only once.
+const RARE_RUNS: u32 = 60;
 
 /// What was found.
 #[derive(Clone, Default, Debug, Serialize)]
@@ -63,7 +63,8 @@ pub struct Report {
     /// Programs that were cut off, because plain they wait for ever.
     pub cut: u64,
     /// How often each rule was used.
-    pub tally: Tally,
+    #[serde(rename = "tally")]
+    pub counts: Counts,
     /// How many failures have which name, and one of each.
     pub classes: BTreeMap<String, (u64, Found)>,
     /// Seconds.
@@ -79,7 +80,7 @@ struct Shared<'a> {
     tell: &'a Tell<'a>,
 }
 
-/// Hears of a failure, and may use the worker's bench to look closer at it.
+/// Is called with a failure, and may use the worker's bench to examine it.
 pub type Tell<'a> = dyn Fn(&mut Bench, &Program, &Found) + Sync + 'a;
 
 impl Hunt {
@@ -92,7 +93,7 @@ impl Hunt {
     }
 }
 
-/// Hunts; `tell` hears of each failure at once.
+/// Hunts; `tell` is called with each failure at once.
 pub fn hunt(hunt: &Hunt, tell: &Tell<'_>) -> std::io::Result<Report> {
     let shared = Shared {
         hunt,
@@ -154,14 +155,14 @@ impl Shared<'_> {
                 return;
             }
         }
-        let mut tally = Tally::default();
+        let mut counts = Counts::default();
         let (mut runs, mut rings) = (0, 0);
         for how in self.hunt.ways(seed) {
             if stopped() {
                 return;
             }
             runs += 1;
-            let failure = wrapped(bench, &program, &plain, how, &mut tally);
+            let failure = wrapped(bench, &program, &plain, how, &mut counts);
             rings += u64::from(bench.rings());
             if let Some(failure) = failure
                 && !self.failed(bench, &program, &plain, how, failure)
@@ -174,26 +175,26 @@ impl Shared<'_> {
             report.runs += runs;
             report.rings += rings;
             report.cut += u64::from(plain.cut.is_some());
-            report.tally.add(&tally);
+            report.counts.add(&counts);
             self.progress(report);
         });
     }
 
-    /// Looks closer at a failure. False: the seed says nothing, for its plain runs differ.
+    /// Examines a failure. False: the seed says nothing, for its plain runs differ.
     fn failed(&self, bench: &mut Bench, program: &Program, plain: &Transcript, how: How, failure: Failure) -> bool {
-        let mut tally = Tally::default();
+        let mut counts = Counts::default();
         // Where no process is wrapped this is what is looked for.
-        let looks = |often: u32| if how.side == Side::Plain { 0 } else { often };
-        if self.differs_plain(bench, program, plain, looks(2)) {
+        let most = |often: u32| if how.side == Side::Plain { 0 } else { often };
+        if self.differs_plain(bench, program, plain, most(2)) {
             return false;
         }
         let (mut fails, mut runs) = (1, 1);
         for _ in 0..self.hunt.tries {
             runs += 1;
-            fails += u32::from(wrapped(bench, program, plain, how, &mut tally).is_some());
+            fails += u32::from(wrapped(bench, program, plain, how, &mut counts).is_some());
         }
         // What hardly ever happens may happen to a plain program, too.
-        if stopped() || fails == 1 && self.differs_plain(bench, program, plain, looks(RARE_LOOKS)) {
+        if stopped() || fails == 1 && self.differs_plain(bench, program, plain, most(RARE_RUNS)) {
             return false;
         }
         let found = Found { seed: program.seed, side: how.side, mode: how.mode, failure, fails, runs };
@@ -213,10 +214,10 @@ impl Shared<'_> {
     }
 
     /// Whether one of so many plain runs differs from the first.
-    fn differs_plain(&self, bench: &mut Bench, program: &Program, plain: &Transcript, looks: u32) -> bool {
+    fn differs_plain(&self, bench: &mut Bench, program: &Program, plain: &Transcript, runs: u32) -> bool {
         let how = How { side: Side::Plain, mode: Mode::Default };
-        let mut differs = || wrapped(bench, program, plain, how, &mut Tally::default()).is_some();
-        let found = (0..looks).any(|_| !stopped() && differs()) && !stopped();
+        let mut differs = || wrapped(bench, program, plain, how, &mut Counts::default()).is_some();
+        let found = (0..runs).any(|_| !stopped() && differs()) && !stopped();
         if found {
             self.with(|report| report.flaky.push(program.seed));
         }
@@ -258,14 +259,14 @@ pub fn wrapped(
     program: &Program,
     plain: &Transcript,
     how: How,
-    tally: &mut Tally,
+    counts: &mut Counts,
 ) -> Option<Failure> {
     let made = as_made(program, plain);
     let mut judge =
-        |number: usize, entry: &crate::run::Entry| compare::step(&made, number, &plain.entries[number], entry, tally);
+        |number: usize, entry: &crate::run::Entry| compare::step(&made, number, &plain.entries[number], entry, counts);
     let run = bench.run(program, how, Some(plain), &mut judge);
     if plain.restless.or(run.restless).is_some() {
-        tally.count(Rule::HeldBack);
+        counts.count(Rule::HeldBack);
     }
     found::failure(program, Some(plain), &run)
 }

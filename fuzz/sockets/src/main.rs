@@ -141,9 +141,9 @@ fn print(bench: &mut Bench, program: &Program) {
 /// The library: as told, or where `make build` puts it, beside this program or below this folder.
 fn library(options: &Options) -> std::io::Result<PathBuf> {
     const FILE: &str = "libmadrigal_syswrap.so";
-    let told = options.library.clone().or_else(|| std::env::var_os("MADRIGAL_SYSWRAP").map(PathBuf::from));
+    let given = options.library.clone().or_else(|| std::env::var_os("MADRIGAL_SYSWRAP").map(PathBuf::from));
     let built = PathBuf::from("target/release").join(FILE);
-    let path = match told {
+    let path = match given {
         Some(path) => path,
         None if built.exists() => built,
         None => std::env::current_exe()?.with_file_name(FILE),
@@ -202,9 +202,9 @@ fn run(options: &Options) -> std::io::Result<bool> {
     } else {
         summary(&report);
     }
-    // Where all run freely nobody looks.
-    let looks = options.theme.is_none() && options.sides.contains(&Side::Both);
-    if report.rings == 0 && report.runs >= ENOUGH && looks && !stopped() {
+    // Where all run freely nobody checks.
+    let expected = options.theme.is_none() && options.sides.contains(&Side::Both);
+    if report.rings == 0 && report.runs >= ENOUGH && expected && !stopped() {
         return Err(std::io::Error::other(format!(
             "none of {} runs had a connection in a ring, so nothing was tried: `madrigal info` says why",
             report.runs
@@ -263,7 +263,7 @@ fn summary(report: &Report) {
         report.own.len(),
         report.cut
     );
-    for (rule, count) in report.tally.list().filter(|(_, count)| *count > 0) {
+    for (rule, count) in report.counts.list().filter(|(_, count)| *count > 0) {
         println!("  rule {rule:?}: {count} times");
     }
     for (name, (count, found)) in &report.classes {

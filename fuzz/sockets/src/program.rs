@@ -51,7 +51,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    /// Whether its programs run freely, without turns.
+    /// Whether its programs run freely.
     pub fn is_free(self) -> bool {
         use Theme::{Churn, Crash, Duplex, Loops, Relays, Share};
         matches!(self, Churn | Loops | Share | Duplex | Relays | Crash)
@@ -140,7 +140,7 @@ pub struct Program {
     pub seed: u64,
     /// What it is about.
     pub theme: Theme,
-    /// Whether everybody goes through its own steps without turns.
+    /// Whether every actor goes through its own steps freely.
     pub free: bool,
     /// Whether all run on one processor.
     pub one_cpu: bool,

@@ -1,5 +1,5 @@
-//! System calls made by hand, which no preloaded library sees: turns are handed over, and sockets looked at, without disturbing
-//! what is tested.
+//! System calls made by hand, which no preloaded library sees: steps are handed over, and sockets inspected, without disturbing what is
+//! tested.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::AtomicU32;

@@ -45,9 +45,9 @@ rules! {
 
 /// How often each rule was used.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
-pub struct Tally(Vec<u64>);
+pub struct Counts(Vec<u64>);
 
-impl Tally {
+impl Counts {
     /// A rule was used.
     pub fn count(&mut self, rule: Rule) {
         self.0.resize(Rule::ALL.len(), 0);

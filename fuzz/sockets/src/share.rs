@@ -1,4 +1,4 @@
-//! The page all processes of a run share: whose turn it is, what each step gave, how far each stream is.
+//! The page all processes of a run share: who makes which step, what each step gave, how far each stream is.
 //!
 //! One file in memory, mapped by the sequencer and by every process; all of it is atomic, so nobody needs a lock, and whoever is
 //! killed leaves nothing locked.
@@ -25,7 +25,7 @@ const TEXT: usize = 1 << 20;
 pub const EXIT: u32 = u32::MAX;
 /// Add to what a call gave that slept: take what is there by now.
 pub const TOP_UP: u32 = 1 << 30;
-/// Go through your steps without turns.
+/// Go through your steps freely.
 pub const FREE: u32 = 1 << 29;
 
 /// An actor's place.
@@ -36,7 +36,7 @@ pub struct Cell {
     pub go: AtomicU32,
     /// What it has done.
     pub done: AtomicU32,
-    /// Its thread, once it waits for turns.
+    /// Its thread, once it waits for steps.
     pub thread: AtomicI32,
     /// Its process.
     pub process: AtomicI32,

@@ -9,7 +9,7 @@ use crate::found::{self, Found};
 use crate::hunt;
 use crate::op::{Data, Memory, Op, Pieces, Time};
 use crate::program::{Program, Step};
-use crate::rules::Tally;
+use crate::rules::Counts;
 use crate::run::{Bench, How, stopped};
 use crate::via::{AcceptVia, CloseVia, ConnectHow, EpollVia, PollVia, RecvVia, SendVia};
 
@@ -76,7 +76,7 @@ impl Shrink<'_> {
         }
         let name = self.name.clone();
         (0..self.tries).any(|_| {
-            let failure = hunt::wrapped(self.bench, candidate, &plain, self.how, &mut Tally::default());
+            let failure = hunt::wrapped(self.bench, candidate, &plain, self.how, &mut Counts::default());
             failure.is_some_and(|failure| failure.name == name)
         })
     }

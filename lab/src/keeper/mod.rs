@@ -22,7 +22,7 @@ use crate::wan::link::{End, Link as Wan};
 use crate::{control, file};
 use tools::Network;
 
-/// What a child of this process says about itself, in one line: nothing, or what went wrong.
+/// The report of a child of this process, one line: nothing, or what went wrong.
 struct Report(OwnedFd);
 
 impl Report {
@@ -31,15 +31,15 @@ impl Report {
         Ok((BufReader::new(File::from(read)), Self(write)))
     }
 
-    fn say(self, done: Result<(), String>) {
+    fn send(self, done: Result<(), String>) {
         let text = done.err().unwrap_or_default().replace('\n', "; ") + "\n";
         // If nobody listens, the lab is being ended.
         let _ = File::from(self.0).write_all(text.as_bytes());
     }
 }
 
-/// Waits for what a child says.
-fn hear(from: &mut BufReader<File>) -> Result<(), String> {
+/// Waits for a child's report.
+fn read_report(from: &mut BufReader<File>) -> Result<(), String> {
     let mut line = String::new();
     match from.read_line(&mut line) {
         Ok(0) | Err(_) => Err("a process ended without a word".to_owned()),
@@ -59,11 +59,11 @@ pub(crate) fn start(directory: &Directory, lock: Lock, source: &str, grid: &Grid
         }
         Forked::Parent(pid) => {
             drop((lock, report));
-            let heard = hear(&mut reader);
-            if heard.is_err() {
+            let reported = read_report(&mut reader);
+            if reported.is_err() {
                 let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
             }
-            heard.map_err(LabError::Build)
+            reported.map_err(LabError::Build)
         }
     }
 }
@@ -102,7 +102,7 @@ impl Keeper {
             directory.write(&state).map_err(|error| error.to_string())
         });
         let failed = ready.is_err();
-        report.say(ready);
+        report.send(ready);
         if !failed {
             self.wait(Signals::of(&signals));
         }
@@ -182,7 +182,7 @@ impl Keeper {
                 let _ = rustix::thread::set_name(&name);
                 let done = node::furnish(node, hosts).map_err(|(what, error)| format!("cannot {what}: {error}"));
                 let failed = done.is_err();
-                report.say(done);
+                report.send(done);
                 if !failed {
                     let _ = node::wait_for_children();
                 }
@@ -192,7 +192,7 @@ impl Keeper {
                 self.nodes.push(pid);
                 drop(report);
                 rustix::io::write(&keep, &[1]).map_err(|errno| errno.to_string())?;
-                hear(&mut reader)
+                read_report(&mut reader)
             }
         }
     }
@@ -220,17 +220,17 @@ impl Keeper {
                 let made = self.make_link(directory, grid, link);
                 match made {
                     Ok(mut wan) => {
-                        report.say(Ok(()));
+                        report.send(Ok(()));
                         let _ = wan.run();
                     }
-                    Err(wrong) => report.say(Err(wrong)),
+                    Err(wrong) => report.send(Err(wrong)),
                 }
                 end_here(1)
             }
             Forked::Parent(pid) => {
                 self.links.push(pid);
                 drop(report);
-                hear(&mut reader)
+                read_report(&mut reader)
             }
         }
     }

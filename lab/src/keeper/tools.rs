@@ -56,19 +56,19 @@ pub(super) fn ip(lines: &[String]) -> Result<(), String> {
     if lines.is_empty() {
         return Ok(());
     }
-    run("ip", &["-batch", "-"], &(lines.join("\n") + "\n")).map_err(|told| {
-        let number = told.rsplit_once("-:").and_then(|(_, n)| n.trim().parse::<usize>().ok());
+    run("ip", &["-batch", "-"], &(lines.join("\n") + "\n")).map_err(|output| {
+        let number = output.rsplit_once("-:").and_then(|(_, n)| n.trim().parse::<usize>().ok());
         let line = number.and_then(|n| lines.get(n.checked_sub(1)?));
         match line {
-            Some(line) => format!("ip {line}: {}", told.lines().next().unwrap_or_default()),
-            None => told,
+            Some(line) => format!("ip {line}: {}", output.lines().next().unwrap_or_default()),
+            None => output,
         }
     })
 }
 
 /// Runs nft(8) with these rules.
 pub(super) fn nft(rules: &str) -> Result<(), String> {
-    if rules.is_empty() { Ok(()) } else { run("nft", &["-f", "-"], rules).map_err(|told| format!("nft: {told}")) }
+    if rules.is_empty() { Ok(()) } else { run("nft", &["-f", "-"], rules).map_err(|output| format!("nft: {output}")) }
 }
 
 /// Says which of the programs that will be needed are missing.

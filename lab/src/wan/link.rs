@@ -13,7 +13,7 @@ use rustix::time::{Itimerspec, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use super::direction::Direction;
 use super::settings::Settings;
 use super::train::{HEADER, Train};
-use crate::control::{LONGEST, Reply, Request, Told};
+use crate::control::{LONGEST, LinkStatus, Reply, Request};
 
 /// Packets taken from a device in one go, before anybody else has a turn.
 const BATCH: usize = 128;
@@ -193,7 +193,11 @@ impl Link {
             Request::Cut(cut) => self.directions.iter_mut().for_each(|direction| direction.set_cut(now, *cut)),
         }
         let [there, back] = &self.directions;
-        Ok(Told { settings: there.settings().texts(), cut: there.is_cut(), counts: [there.counts(), back.counts()] })
+        Ok(LinkStatus {
+            settings: there.settings().texts(),
+            cut: there.is_cut(),
+            counts: [there.counts(), back.counts()],
+        })
     }
 }
 

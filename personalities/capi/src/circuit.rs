@@ -15,11 +15,11 @@ use crate::failure::Failure;
 use crate::runtime::{Runtime, deadline};
 use crate::slot::{lock, lock_or_busy};
 
-/// A flush looks so often whether the Circuit was closed, in nanoseconds.
-const CLOSED_LOOK_NS: u64 = 50_000_000;
-/// Looks between two at the clock, and between two at who is lost. A look in vain may end in a sleep of some milliseconds.
-const CLOCK_LOOKS: u32 = 8;
-const LOST_LOOKS: u32 = 64;
+/// A flush checks so often whether the Circuit was closed, in nanoseconds.
+const CLOSED_CHECK_NS: u64 = 50_000_000;
+/// Polls between two reads of the clock, and between two checks for lost nodes. A poll in vain may end in a sleep of some milliseconds.
+const CLOCK_POLLS: u32 = 8;
+const LOST_POLLS: u32 = 64;
 
 /// A place in a group that is joined, or is to be.
 pub(crate) struct Circuit {
@@ -37,7 +37,7 @@ pub(crate) struct Circuit {
     closed: AtomicBool,
 }
 
-/// A node, and how it is reached, if it was heard of.
+/// A node, and how it is reached, if it is known.
 pub(crate) struct Known {
     pub(crate) address: NodeAddress,
     pub(crate) reached: Option<Reached>,
@@ -138,8 +138,8 @@ impl Circuit {
     pub(crate) fn flush(&self, timeout_ns: i64) -> Result<(), Failure> {
         let (group, deadline) = (self.group()?, deadline(timeout_ns));
         loop {
-            let look = time::now_ns().saturating_add(CLOSED_LOOK_NS);
-            if group.worker().flush(Some(deadline.map_or(look, |at| at.min(look)))) {
+            let next_check = time::now_ns().saturating_add(CLOSED_CHECK_NS);
+            if group.worker().flush(Some(deadline.map_or(next_check, |at| at.min(next_check)))) {
                 return Ok(());
             }
             if self.is_closed() {
@@ -162,7 +162,7 @@ impl Circuit {
             return Err(Failure::from(CircuitError::NoSuchNode));
         }
         let deadline = deadline(timeout_ns);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         loop {
             if let Some(message) = self.next(group, wanted)? {
                 return Ok(Some(message));
@@ -170,12 +170,12 @@ impl Circuit {
             if timeout_ns == 0 {
                 return Ok(None);
             }
-            let news = group.worker().idle();
-            looks = looks.wrapping_add(1);
-            if news || looks.is_multiple_of(LOST_LOOKS) {
+            let has_changed = group.worker().idle();
+            polls = polls.wrapping_add(1);
+            if has_changed || polls.is_multiple_of(LOST_POLLS) {
                 self.give_up_if_in_vain(group, wanted)?;
             }
-            if looks.is_multiple_of(CLOCK_LOOKS) && deadline.is_some_and(|at| time::now_ns() >= at) {
+            if polls.is_multiple_of(CLOCK_POLLS) && deadline.is_some_and(|at| time::now_ns() >= at) {
                 return Ok(None);
             }
         }

@@ -8,7 +8,7 @@
 //!      |
 //!   object      what a handle stands for, and the one table of them
 //!      |
-//!   runtime  link  doors  dial  op  circuit  sources  watcher  why     the objects
+//!   runtime  link  listeners  dial  op  circuit  sources  watcher  why     the objects
 //!      |
 //!   launched    who else a launcher started
 //!   table       handles: found without a lock, told apart by kind and age
@@ -24,11 +24,11 @@ mod circuit;
 mod classes;
 pub mod codes;
 mod dial;
-mod doors;
 mod failure;
 mod fork;
 mod launched;
 mod link;
+mod listeners;
 mod object;
 mod op;
 mod runtime;

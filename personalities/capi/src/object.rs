@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::circuit::{Circuit, Packing, Unpacking};
 use crate::codes::{MDG_ECLOSED, MDG_EFULL, MDG_EHANDLE, MDG_ETYPE};
-use crate::doors::Doors;
 use crate::failure::Failure;
 use crate::link::Link;
+use crate::listeners::Listeners;
 use crate::op::Op;
 use crate::runtime::Runtime;
 use crate::sources::{Timer, Watch};
@@ -16,7 +16,7 @@ use crate::table::{Full, Inside, Lane, Reserved, Table, kind_of};
 pub(crate) enum Object {
     Runtime(Arc<Runtime>),
     Link(Box<Link>),
-    Doors(Arc<Doors>),
+    Listeners(Arc<Listeners>),
     Op(Box<Op>),
     Watch(Arc<Runtime>, Watch),
     Timer(Arc<Runtime>, Timer),
@@ -42,7 +42,7 @@ impl Object {
         match self {
             Self::Runtime(runtime) | Self::Watch(runtime, _) | Self::Timer(runtime, _) => runtime,
             Self::Link(link) => &link.runtime,
-            Self::Doors(doors) => &doors.runtime,
+            Self::Listeners(listeners) => &listeners.runtime,
             Self::Op(op) => &op.runtime,
             Self::Circuit(circuit) => &circuit.runtime,
             Self::Packing(packing) => &packing.circuit.runtime,
@@ -88,7 +88,7 @@ macro_rules! kinds {
 kinds! {
     1 "a runtime" Arc<Runtime>: Object::Runtime(runtime) => runtime;
     2 "a link" Link: Object::Link(link) => link;
-    3 "an acceptor" Arc<Doors>: Object::Doors(doors) => doors;
+    3 "an acceptor" Arc<Listeners>: Object::Listeners(listeners) => listeners;
     4 "an operation" Op: Object::Op(op) => op;
     5 "a watched descriptor" Watch: Object::Watch(_, watch) => watch;
     6 "a timer" Timer: Object::Timer(_, timer) => timer;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use madrigal::{Choice, ReadOp, VLink, WriteOp};
 
 use crate::dial::{Dial, Made};
-use crate::doors::{Arrival, Doors};
 use crate::failure::Failure;
 use crate::link::named;
+use crate::listeners::{Arrival, Listeners};
 use crate::runtime::{Runtime, deadline};
 use crate::slot::{Slot, lock_or_busy};
 
@@ -30,7 +30,7 @@ pub(crate) enum Posted {
     Read(VLink, ReadOp<'static>),
     Write(VLink, WriteOp<'static>, usize),
     Connect(Arc<Dial>, Arc<Slot<Made>>),
-    Accept(Arc<Doors>, Arc<Slot<Arrival>>),
+    Accept(Arc<Listeners>, Arc<Slot<Arrival>>),
     Close(Arc<Slot<()>>),
 }
 
@@ -90,9 +90,9 @@ impl Asked<'_> {
                 drop(dial.give_up(&slot));
                 Ok(0)
             }
-            Some(Posted::Accept(doors, slot)) => {
-                if let Some(arrival) = doors.give_up(&slot) {
-                    doors.give_back(arrival);
+            Some(Posted::Accept(listeners, slot)) => {
+                if let Some(arrival) = listeners.give_up(&slot) {
+                    listeners.give_back(arrival);
                 }
                 Ok(0)
             }

@@ -1,4 +1,4 @@
-//! A runtime: the engine and what turns it.
+//! A runtime: the engine and what runs it.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(crate) struct Runtime {
     waiter: Waiter,
     /// Nothing is opened from it any more.
     closed: AtomicBool,
-    /// How often somebody asked that threads in [`Runtime::turn`] return, and how many of these askings one of them has answered.
+    /// How often somebody asked that threads in [`Runtime::run_once`] return, and how many of these askings one of them has answered.
     calls: AtomicU64,
     answered: AtomicU64,
     descriptors: Mutex<Option<Arc<Descriptors>>>,
@@ -122,8 +122,8 @@ impl Runtime {
         self.engine().call_all();
     }
 
-    /// Turns the engine until something was done, somebody called, the runtime was closed, or the time has passed. How much was done.
-    pub(crate) fn turn(&self, timeout_ns: i64) -> usize {
+    /// Runs the engine until something was done, somebody called, the runtime was closed, or the time has passed. How much was done.
+    pub(crate) fn run_once(&self, timeout_ns: i64) -> usize {
         // A call that came before and that nobody has answered ends this wait, too.
         let answered = self.answered.load(Ordering::SeqCst);
         let mut done = 0;
@@ -149,9 +149,10 @@ impl Runtime {
         done
     }
 
-    /// The threads in [`Runtime::turn`] return; if there is none, the next one does instead of waiting.
+    /// The threads in [`Runtime::run_once`] return; if there is none, the next one does instead of waiting.
     pub(crate) fn call(&self) {
-        // SYNC: SeqCst here and in `turn`: who is about to sleep says so, then looks; we note it, then look whether somebody sleeps.
+        // SYNC: SeqCst here and in `run_once`: a thread that is about to sleep counts, then checks for calls. We count the call, then check
+        // for sleepers.
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.engine().call_all();
         if let Some(watcher) = &*lock(&self.watcher) {

@@ -12,8 +12,8 @@
 //! |---|---|---|---|---|
 //! | FREE, on the list | 0 | 0 | none | nobody |
 //! | RESERVED | 0 | 0 | none, or being written | the one thread that took the place off the list |
-//! | LIVE | its handle | 0 | there | whoever is inside, by reference |
-//! | CLOSED | 0 | its handle | there | whoever was inside before, by reference |
+//! | LIVE | its handle | 0 | there | every thread inside, by reference |
+//! | CLOSED | 0 | its handle | there | every thread that was inside before, by reference |
 //! | reaped: emptied, then FREE | 0 | 0 | being dropped | the one thread that took the handle out of `closed` |
 //! | WORN: every age was used | 0 | 0 | none | nobody, ever: no handle comes twice |
 //!
@@ -22,20 +22,20 @@
 //! | reserve | one thread: it takes the place off the list, under the list's lock | |
 //! | fill | that thread | writes the object, then `handle`: from then on it is found |
 //! | take | one of all that try, a closed runtime among them | exchanges `handle` for 0: from then on nobody finds it; then writes `closed` |
-//! | reap | one of all that try: who took the handle, who comes out last, who opens or closes something later | exchanges `closed` for 0, once nobody is inside |
+//! | reap | one of all that try: the one that took the handle, the last to leave, a later open or close | exchanges `closed` for 0, once nobody is inside |
 //!
-//! `closed` is written last by who closes, and whoever takes it out frees: only that thread drops the object and puts the place back.
+//! The closing thread writes `closed` last. The thread that takes it out reaps: only that one drops the object and frees the place.
 //!
-//! Looking a handle up takes no lock: who does so first says that it is *inside* the place, then compares the place's handle. Who closes
-//! first takes the handle away, then looks whether somebody is inside. So the object is there as long as anybody is inside who saw its
-//! handle. Whoever comes out of a place whose handle is not his reaps what is closed there, his own or a later one that he kept from
-//! being reaped. He looks without a fence, so he may miss a closing of the same moment: such a place is on a second list (*lingering*)
-//! that whoever opens or closes something looks through.
+//! A lookup takes no lock: the thread first notes that it is *inside* the place, then compares the place's handle. A closing thread first
+//! takes the handle away, then checks whether a thread is inside. So the object stays as long as a thread is inside that saw its handle. A
+//! thread that leaves a place whose handle has changed reaps what is closed there: its own object, or a later one that its stay kept from
+//! being reaped. That check has no fence, so it may miss a close of the same moment. Such a place is on a second list (*lingering*), which
+//! every open and every close checks.
 //!
 //! Of those inside at the same time one in each *lane* has a word of its own, which costs it one exchange and a store; the others are
 //! counted. A link's readers and writers have different lanes, so they do not meet.
 //!
-//! All of it is memory of one process: who dies in it takes it along. A forked child does not look at it ([`crate::fork`]).
+//! All of it is memory of one process, and ends with it. A forked child does not read it ([`crate::fork`]).
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
@@ -89,25 +89,25 @@ struct Free {
     next: usize,
     /// Used before. The last one freed is taken first.
     places: Vec<usize>,
-    /// Closed while somebody was inside, and the handle that was.
+    /// Closed while a thread was inside, and the handle of then.
     lingering: Vec<u64>,
 }
 
-/// A place for an object. Two lines of a cache: what every look-up writes, and the rest.
+/// A place for an object. Two lines of a cache: what every lookup writes, and the rest.
 #[repr(align(64))]
 struct Place<T> {
     handle: AtomicU64,
     inside: [AtomicU32; 2],
     more: AtomicU32,
-    /// The handle that was taken away while its object is still there; else 0. Who takes it out frees the place.
+    /// The handle that was taken away while its object is still there; else 0. The thread that takes it out frees the place.
     closed: AtomicU64,
-    /// How often the place was reserved. Written by who has it reserved.
+    /// How often the place was reserved. Written by the thread that has it reserved.
     age: AtomicU64,
     object: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the object is written by who reserved the place and dropped by who took `closed` out, each of them alone with it, and only
-// shared in between: it is `Sync` for that, and `Send` for being dropped elsewhere.
+// SAFETY: the thread that reserved the place writes the object, and the thread that took `closed` out drops it, each of them alone with it.
+// It is shared only in between: it is `Sync` for that, and `Send` for being dropped elsewhere.
 unsafe impl<T: Send + Sync> Sync for Place<T> {}
 
 impl<T> Place<T> {
@@ -122,7 +122,7 @@ impl<T> Place<T> {
         }
     }
 
-    /// Takes the handle away: of all who try one does.
+    /// Takes the handle away: one thread of all that try does.
     fn take(&self, handle: u64) -> bool {
         let taken = self.handle.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if taken {
@@ -210,7 +210,7 @@ impl<T> Table<T> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops the object of a handle that was taken away, unless somebody is inside. True: it is gone, by whoever.
+    /// Drops the object of a handle that was taken away, unless a thread is inside. True: it is gone, by this thread or another.
     fn reap(&self, place: &Place<T>, handle: u64) -> bool {
         if place.closed.load(Ordering::SeqCst) != handle {
             return true;
@@ -222,8 +222,8 @@ impl<T> Table<T> {
         if place.closed.compare_exchange(handle, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return true;
         }
-        // SAFETY: nobody who saw the handle is inside, nobody can see it any more, and of those who found that out only we took
-        // it out of `closed`; the place is on no list yet.
+        // SAFETY: no thread that saw the handle is inside, none can see it any more, and of the threads that found that out only we took it
+        // out of `closed`; the place is on no list yet.
         let object = unsafe { (*place.object.get()).take() };
         self.give_back(place, handle as usize & ((1 << PLACE_BITS) - 1));
         // Last, and without the lock: it may take long, and may close handles itself.
@@ -231,7 +231,7 @@ impl<T> Table<T> {
         true
     }
 
-    /// Drops the object of a handle that was taken away; while somebody is inside, it is looked at again later.
+    /// Drops the object of a handle that was taken away; while a thread is inside, that is tried again later.
     fn reap_or_linger(&self, place: &Place<T>, handle: u64) {
         if !self.reap(place, handle) {
             let mut free = self.free();
@@ -240,7 +240,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// What is closed there, be it that handle or a later one, is dropped unless somebody is inside.
+    /// What is closed there, be it that handle or a later one, is dropped unless a thread is inside.
     #[cold]
     fn reap_whatever(&self, place: &Place<T>) {
         let closed = place.closed.load(Ordering::SeqCst);
@@ -256,7 +256,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Looks again at what was closed while somebody was inside: who leaves at the moment of the closing may not have noticed it.
+    /// Tries again to reap what was closed while a thread was inside: one that leaves at the moment of the close may not have noticed it.
     fn sweep(&self) {
         if self.lingering.load(Ordering::Relaxed) == 0 {
             return;
@@ -290,9 +290,9 @@ impl<T> Reserved<'_, T> {
         let age = place.age.load(Ordering::Relaxed) + 1;
         place.age.store(age, Ordering::Relaxed);
         let handle = u64::from(kind & 0x7f) << (PLACE_BITS + AGE_BITS) | age << PLACE_BITS | self.at as u64;
-        // SAFETY: we have reserved the place, so nobody else writes it; who is inside with an old handle does not look at the object.
+        // SAFETY: we have reserved the place, so nobody else writes it; a thread inside with an old handle does not use the object.
         unsafe { *place.object.get() = Some(object) };
-        // SYNC: SeqCst covers the Release that pairs with the load in `enter`: who sees the handle sees the object.
+        // SYNC: SeqCst covers the Release that pairs with the load in `enter`: a thread that sees the handle sees the object.
         place.handle.store(handle, Ordering::SeqCst);
         self.is_filled = true;
         handle
@@ -312,9 +312,9 @@ struct Entry<'t, T> {
     table: &'t Table<T>,
     place: &'t Place<T>,
     handle: u64,
-    /// Whose word it set; `None`: it is counted.
+    /// The lane whose word it set; `None`: it is counted.
     way: Option<Lane>,
-    /// Who is inside took the handle away, and sees to the object when he leaves.
+    /// The thread inside took the handle away, and reaps the object when it leaves.
     is_closer: Cell<bool>,
 }
 
@@ -343,7 +343,7 @@ pub(crate) struct Inside<'t, T> {
 }
 
 impl<T> Inside<'_, T> {
-    /// As [`Table::take`] of its handle, by who is inside: the object is dropped when he leaves, or whoever is the last one.
+    /// As [`Table::take`] of its handle, by a thread inside: the object is dropped when the last thread leaves.
     pub(crate) fn take(&self) -> bool {
         let taken = self.entry.place.take(self.entry.handle);
         if taken {

@@ -32,8 +32,8 @@ enum State {
     /// It is to sleep until there is something to do, or another thread has done something since: what that has brought to its end
     /// may be what the program waits for.
     Watching { done: u64 },
-    /// The descriptor is readable: the program is to turn the engine.
-    Told,
+    /// The descriptor is readable: the program is to run the engine.
+    Readable,
     /// It is to end.
     Ending,
 }
@@ -43,8 +43,8 @@ impl Watcher {
     pub(crate) fn begin(engine: &Arc<Engine>) -> Result<Self, Failure> {
         let failed = |errno: rustix::io::Errno| Failure::system(errno.raw_os_error(), "cannot make an eventfd");
         let bell = Fd::from(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        // Told at first: what was done before this the program may not have looked at.
-        let (engine, state) = (Arc::clone(engine), Mutex::new(State::Told));
+        // Readable at first: what was done before this the program may not have seen.
+        let (engine, state) = (Arc::clone(engine), Mutex::new(State::Readable));
         let shared = Arc::new(Shared { engine, bell, state, changed: Condvar::new() });
         shared.ring();
         let its = Arc::clone(&shared);
@@ -60,7 +60,7 @@ impl Watcher {
         self.shared.bell.as_raw_fd()
     }
 
-    /// The engine was turned: the descriptor is not readable any more until there is something to do again.
+    /// The engine was run: the descriptor is not readable any more until there is something to do again.
     pub(crate) fn watch(&self) {
         let mut state = lock(&self.shared.state);
         if *state != State::Ending {
@@ -93,7 +93,7 @@ impl Shared {
     fn run(&self) {
         loop {
             let mut state = lock(&self.state);
-            while *state == State::Told {
+            while *state == State::Readable {
                 state = self.wait(state);
             }
             if *state == State::Ending {
@@ -103,11 +103,11 @@ impl Shared {
             // SYNC: the state is changed under the lock that the look takes, and `call_all` comes after (`Sleep::sleep`).
             self.engine.sleeper().sleep_for_any(None, &mut || match *lock(&self.state) {
                 State::Watching { done } => work_done(&self.engine) != done,
-                State::Told | State::Ending => true,
+                State::Readable | State::Ending => true,
             });
             let mut state = lock(&self.state);
             if matches!(*state, State::Watching { .. }) {
-                *state = State::Told;
+                *state = State::Readable;
                 self.ring();
             }
         }

@@ -10,17 +10,17 @@ use crate::runtime::Runtime;
 
 /// What is known of an object.
 pub(crate) fn why(object: &Object) -> String {
-    let told = match object {
+    let described = match object {
         Object::Runtime(runtime) => of_runtime(runtime),
         Object::Link(link) => of_link(link),
-        Object::Doors(doors) => json!({"kind": "acceptor", "address": doors.address}),
+        Object::Listeners(listeners) => json!({"kind": "acceptor", "address": listeners.address}),
         Object::Op(_) => json!({"kind": "operation"}),
         Object::Watch(_, watch) => json!({"kind": "watch", "descriptor": watch.fd()}),
         Object::Timer(..) => json!({"kind": "timer"}),
         Object::Circuit(circuit) => of_circuit(circuit),
         Object::Packing(_) | Object::Unpacking(_) => json!({"kind": "message"}),
     };
-    told.to_string()
+    described.to_string()
 }
 
 fn of_runtime(runtime: &Runtime) -> Value {
@@ -55,9 +55,9 @@ fn of_circuit(circuit: &Circuit) -> Value {
 fn of_link(link: &Link) -> Value {
     let api = &link.api;
     let rejected = |choice: &Choice| -> Vec<_> {
-        let told =
+        let described =
             |rejected: &madrigal::Rejected| json!({"driver": rejected.driver, "why": rejected.reason.to_string()});
-        choice.rejected.iter().map(told).collect()
+        choice.rejected.iter().map(described).collect()
     };
     json!({
         "kind": "link",

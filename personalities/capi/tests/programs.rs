@@ -35,8 +35,8 @@ madrigal_tests::trials![
 
 fn ran(command: &mut Command) -> Output {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success(), "{command:?}: {:?}: {said}", out.status);
+    let output = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{command:?}: {:?}: {output}", out.status);
     out
 }
 
@@ -82,8 +82,8 @@ impl Folder {
     fn flags(&self) -> Vec<String> {
         let mut config = Command::new(need("pkg-config"));
         config.args(["--cflags", "--libs", "madrigal-classic"]).env("PKG_CONFIG_PATH", self.0.join("lib/pkgconfig"));
-        let said = String::from_utf8(ran(&mut config).stdout).expect("UTF-8");
-        said.split_whitespace().map(str::to_owned).collect()
+        let output = String::from_utf8(ran(&mut config).stdout).expect("UTF-8");
+        output.split_whitespace().map(str::to_owned).collect()
     }
 
     /// Compiles a program of `tests/c`.
@@ -113,9 +113,9 @@ impl Folder {
     /// What it said.
     fn run_with(&self, program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(program, arguments);
-        let said = String::from_utf8_lossy(&ran(command.envs(variables.iter().copied())).stdout).into_owned();
-        assert!(said.ends_with("good\n"), "{command:?}: {said}");
-        said
+        let output = String::from_utf8_lossy(&ran(command.envs(variables.iter().copied())).stdout).into_owned();
+        assert!(output.ends_with("good\n"), "{command:?}: {output}");
+        output
     }
 
     /// What an example says.
@@ -166,8 +166,8 @@ fn exports_what_the_header_declares_and_no_more() {
     let out = ran(Command::new("ldd").arg(&library));
     let known = ["linux-vdso", "libgcc_s", "libc.so", "libm.so", "ld-linux"];
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let strangers: Vec<_> = text.lines().filter(|line| !known.iter().any(|name| line.contains(name))).collect();
-    assert!(strangers.is_empty(), "{strangers:?}");
+    let unknown: Vec<_> = text.lines().filter(|line| !known.iter().any(|name| line.contains(name))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 fn uninstalls_what_it_installs() {
@@ -215,10 +215,10 @@ fn tells_of_misuse() {
 fn is_right_at_its_edges() {
     let folder = Folder::prefix("edges");
     let program = folder.compile(C, "edges");
-    let said = ran(folder.command(&program, &["names"]).stdout(Stdio::piped())).stdout;
-    let said = String::from_utf8(said).expect("UTF-8");
-    assert!(said.lines().count() > 10, "{said}");
-    for name in said.lines() {
+    let output = ran(folder.command(&program, &["names"]).stdout(Stdio::piped())).stdout;
+    let output = String::from_utf8(output).expect("UTF-8");
+    assert!(output.lines().count() > 10, "{output}");
+    for name in output.lines() {
         folder.run_again(&program, &[name]);
     }
 }
@@ -263,8 +263,8 @@ fn sends_messages_over_tcp() {
 fn circuit(methods: &str, told: &str) {
     let folder = Folder::prefix(&format!("circuit-{methods}"));
     let program = folder.compile(C, "circuit");
-    let said = folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
-    assert!(said.contains(told), "{told} is not in {said}");
+    let output = folder.run_with(&program, &[], &[("MADRIGAL_METHODS", methods)]);
+    assert!(output.contains(told), "{told} is not in {output}");
 }
 
 /// The programs of the guide, which are those of `examples/c`.
@@ -282,8 +282,8 @@ fn has_examples_that_run() {
     }
     assert_eq!(guide.matches("```c\n").count(), count);
     assert_eq!(folder.example("hello", &[]), "who is there?\n");
-    let said = folder.example("handlers", &[]);
-    let mut lines: Vec<_> = said.lines().collect();
+    let output = folder.example("handlers", &[]);
+    let mut lines: Vec<_> = output.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["a link: hello", "a pipe: hello", "a timer: 1"]);
     assert_eq!(folder.example("circuit", &[]), "hello from rank 0\n");
@@ -292,8 +292,8 @@ fn has_examples_that_run() {
     let mut card = String::new();
     let stdout = server.stdout.take().expect("it is piped");
     BufReader::new(stdout).read_line(&mut card).expect("a card");
-    let said = folder.example("echo", &["ask", card.trim()]);
-    assert!(said.starts_with("hello\n{") && said.contains("\"driver\":\"shm\""), "{said}");
+    let output = folder.example("echo", &["ask", card.trim()]);
+    assert!(output.starts_with("hello\n{") && output.contains("\"driver\":\"shm\""), "{output}");
     assert!(server.wait().expect("it ends").success());
 }
 
@@ -322,8 +322,8 @@ fn job(folder: &Folder, ranks: &str, program: &Path, arguments: &[&str]) -> Vec<
     let command = host::madrigal();
     let mut all = vec!["run", "--plain", "-n", ranks, program.to_str().expect("UTF-8")];
     all.extend_from_slice(arguments);
-    let said = String::from_utf8(ran(&mut folder.command(command, &all)).stdout).expect("UTF-8");
-    let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+    let output = String::from_utf8(ran(&mut folder.command(command, &all)).stdout).expect("UTF-8");
+    let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -332,16 +332,16 @@ fn joins_what_a_launcher_started() {
     let folder = Folder::prefix("world");
     let program = folder.compile(C, "world");
     for ranks in ["1", "2", "5"] {
-        let said = job(&folder, ranks, &program, &[]);
+        let output = job(&folder, ranks, &program, &[]);
         let all: Vec<_> =
             (0..ranks.parse().expect("a number")).map(|rank: u32| format!("{rank} of {ranks}: good")).collect();
-        assert_eq!(said, all);
+        assert_eq!(output, all);
     }
     // Nobody launched it.
     assert_eq!(folder.example("world", &[]), "0 of 1: good\n");
     // A launcher that says nothing, that goes, that answers nonsense.
-    let said = ran(&mut folder.command(&program, &["launchers"])).stdout;
-    assert_eq!(String::from_utf8_lossy(&said), "good\n");
+    let output = ran(&mut folder.command(&program, &["launchers"])).stdout;
+    assert_eq!(String::from_utf8_lossy(&output), "good\n");
 }
 
 /// An example of the personalities, whose text is in their guide.
@@ -401,10 +401,11 @@ fn has_asynchronous_requests() {
     std::fs::write(&from, &bytes).expect("a file");
     let mut taker = folder.command(&carry, &["take", at, to.to_str().expect("UTF-8")]);
     let mut taker = taker.stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut said = BufReader::new(taker.stdout.take().expect("it is piped")).lines().map(|line| line.expect("a line"));
-    assert_eq!(said.next().as_deref(), Some("ready"));
+    let mut output =
+        BufReader::new(taker.stdout.take().expect("it is piped")).lines().map(|line| line.expect("a line"));
+    assert_eq!(output.next().as_deref(), Some("ready"));
     assert_eq!(folder.example("carry", &["give", at, from.to_str().expect("UTF-8")]), "1000003 bytes\n");
-    assert_eq!(said.next().as_deref(), Some("1000003 bytes"));
+    assert_eq!(output.next().as_deref(), Some("1000003 bytes"));
     assert!(taker.wait().expect("it ends").success());
     assert!(std::fs::read(&to).expect("the file") == bytes, "what was taken is something else");
     for name in ["vaio", "vaio_told"] {

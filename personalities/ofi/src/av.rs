@@ -112,7 +112,7 @@ unsafe extern "C" fn bind(av: *mut Fid, other: *mut Fid, _flags: u64) -> c_int {
 
 impl Av {
     /// Takes these addresses, `None` for one that is none; tells as the caller of `fi_av_insert` expects. Those who want it find each
-    /// number, or that there is none, in `told`.
+    /// number, or that there is none, in `numbers`.
     fn add(&self, fid: *mut Fid, found: Vec<Option<Name>>, call: &Call) -> c_int {
         let mut good: usize = 0;
         let events = lock(&self.events).clone().or_else(|| self.domain.events()).filter(|_| self.tells);
@@ -124,9 +124,9 @@ impl Av {
                 state.avs.get_mut(self.at).map_or(ADDR_UNSPEC, |av| av.insert(name))
             });
             good += usize::from(!failed);
-            if !call.told.is_null() {
+            if !call.numbers.is_null() {
                 // SAFETY: room for as many numbers as addresses, by the caller of `fi_av_insert`.
-                unsafe { call.told.add(i).write(number) };
+                unsafe { call.numbers.add(i).write(number) };
             }
             if call.flags & SYNC_ERR != 0 && !call.context.is_null() {
                 let errno = if failed { EINVAL } else { 0 };
@@ -145,7 +145,7 @@ impl Av {
 
 /// What comes with every insertion.
 struct Call {
-    told: *mut Addr,
+    numbers: *mut Addr,
     flags: u64,
     context: *mut c_void,
 }
@@ -154,7 +154,7 @@ unsafe extern "C" fn insert(
     av: *mut AvFid,
     addr: *const c_void,
     count: usize,
-    told: *mut Addr,
+    numbers: *mut Addr,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
@@ -170,7 +170,7 @@ unsafe extern "C" fn insert(
             let bytes = unsafe { std::slice::from_raw_parts(addr.cast::<u8>().add(i * len), len) };
             Name::decode(bytes)
         };
-        inner.add(av.cast(), (0..count).map(one).collect(), &Call { told, flags, context })
+        inner.add(av.cast(), (0..count).map(one).collect(), &Call { numbers, flags, context })
     })
 }
 
@@ -178,12 +178,12 @@ unsafe extern "C" fn insertsvc(
     av: *mut AvFid,
     node: *const c_char,
     service: *const c_char,
-    told: *mut Addr,
+    numbers: *mut Addr,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the same contract, for one node and one service.
-    unsafe { insertsym(av, node, 1, service, 1, told, flags, context) }
+    unsafe { insertsym(av, node, 1, service, 1, numbers, flags, context) }
 }
 
 unsafe extern "C" fn insertsym(
@@ -192,7 +192,7 @@ unsafe extern "C" fn insertsym(
     nodes: usize,
     service: *const c_char,
     services: usize,
-    told: *mut Addr,
+    numbers: *mut Addr,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
@@ -209,7 +209,7 @@ unsafe extern "C" fn insertsym(
                 found.push(Name::decode(&sockaddr(place)));
             }
         }
-        inner.add(av.cast(), found, &Call { told, flags, context })
+        inner.add(av.cast(), found, &Call { numbers, flags, context })
     })
 }
 

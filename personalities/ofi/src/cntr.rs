@@ -73,8 +73,8 @@ unsafe extern "C" fn close(cntr: *mut Fid) -> c_int {
 }
 
 impl Cntr {
-    /// Looks at the peers, then at the counter: values, and whether anything was found at the peers.
-    fn look(&self) -> (u64, u64, bool) {
+    /// Polls the peers, then reads the counter: values, and whether anything was found at the peers.
+    fn read_values(&self) -> (u64, u64, bool) {
         let mut state = self.domain.lock();
         let worked = state.progress() > 0;
         match state.queues.cntrs.get_mut(self.at) {
@@ -95,9 +95,9 @@ impl Cntr {
 
     fn wait(&self, threshold: u64, timeout: c_int) -> c_int {
         let end = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
-        let (_, errors, _) = self.look();
+        let (_, errors, _) = self.read_values();
         loop {
-            let (value, failed, worked) = self.look();
+            let (value, failed, worked) = self.read_values();
             if value >= threshold {
                 return 0;
             }
@@ -118,7 +118,7 @@ unsafe extern "C" fn read(cntr: *mut CntrFid) -> u64 {
     guard(0, || {
         // SAFETY: a live counter of ours.
         let inner = unsafe { CntrObject::of(cntr) };
-        let (value, _, worked) = inner.look();
+        let (value, _, worked) = inner.read_values();
         if !worked {
             inner.domain.rest();
         }
@@ -128,7 +128,7 @@ unsafe extern "C" fn read(cntr: *mut CntrFid) -> u64 {
 
 unsafe extern "C" fn readerr(cntr: *mut CntrFid) -> u64 {
     // SAFETY: a live counter of ours.
-    guard(0, || unsafe { CntrObject::of(cntr) }.look().1)
+    guard(0, || unsafe { CntrObject::of(cntr) }.read_values().1)
 }
 
 unsafe extern "C" fn add(cntr: *mut CntrFid, value: u64) -> c_int {

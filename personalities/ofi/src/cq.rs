@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 /// The longest sleep of a program that others find by host and port.
-const LOOK_NS: u64 = 20_000_000;
+const CLOCK_NS: u64 = 20_000_000;
 /// Entries for which there is room from the start; it grows as needed.
 const FIRST: usize = 64;
 
@@ -101,8 +101,8 @@ pub(crate) unsafe fn ready(cq: *mut Fid) -> bool {
     let mut state = cq.domain.lock();
     let found = state.progress() > 0;
     // Listeners and requests are polled by the clock.
-    let looks = state.asking || state.eps.iter().any(|(_, ep)| ep.server.is_some());
-    let end = if looks { time::now_ns() + LOOK_NS } else { u64::MAX };
+    let polls = state.asking || state.eps.iter().any(|(_, ep)| ep.server.is_some());
+    let end = if polls { time::now_ns() + CLOCK_NS } else { u64::MAX };
     let State { queues, armed, .. } = &mut *state;
     let Some(queue) = queues.cqs.get_mut(cq.at) else { return true };
     if found || !queue.entries.is_empty() || std::mem::take(&mut queue.signaled) {
@@ -175,7 +175,7 @@ impl Cq {
             unsafe {
                 let place = to.buf.cast::<u8>().add(done * self.size);
                 std::ptr::copy_nonoverlapping(
-                    std::ptr::from_ref::<CqEntry>(&entry.told).cast::<u8>(),
+                    std::ptr::from_ref::<CqEntry>(&entry.completion).cast::<u8>(),
                     place,
                     self.size,
                 );
@@ -214,26 +214,26 @@ impl Cq {
             return second;
         }
         // SAFETY: by the caller.
-        unsafe { self.look_on(to) }
+        unsafe { self.keep_polling(to) }
     }
 
-    /// Nothing is there: looks on where an answer may be near, else lets others run.
+    /// Nothing is there: keeps polling where an answer may be near, else lets others run.
     ///
     /// # Safety
     /// As for [`Cq::take`].
-    unsafe fn look_on(&self, to: Reader) -> isize {
-        if let Some(mut looks) = self.domain.worker().and_then(|worker| worker.expects()) {
-            while looks.more() {
+    unsafe fn keep_polling(&self, to: Reader) -> isize {
+        if let Some(mut polls) = self.domain.worker().and_then(|worker| worker.expects()) {
+            while polls.more() {
                 let mut state = self.domain.lock();
                 let worked = state.progress();
                 // SAFETY: by the caller.
                 let found = unsafe { self.take(&mut state, to) };
                 if worked > 0 || found != -(EAGAIN as isize) {
-                    looks.end(true);
+                    polls.end(true);
                     return found;
                 }
             }
-            looks.end(false);
+            polls.end(false);
         }
         self.domain.rest();
         -(EAGAIN as isize)
@@ -301,21 +301,21 @@ unsafe extern "C" fn sreadfrom(
     })
 }
 
-unsafe extern "C" fn readerr(cq: *mut CqFid, told: *mut CqErrEntry, _flags: u64) -> isize {
+unsafe extern "C" fn readerr(cq: *mut CqFid, out: *mut CqErrEntry, _flags: u64) -> isize {
     guard(-(EIO as isize), || {
         // SAFETY: a live queue of ours, and a whole entry of the caller's or null.
-        let (inner, told) = unsafe { (CqObject::of(cq), told.as_mut()) };
-        let Some(told) = told else { return -(EINVAL as isize) };
+        let (inner, out) = unsafe { (CqObject::of(cq), out.as_mut()) };
+        let Some(out) = out else { return -(EINVAL as isize) };
         let mut state = inner.domain.lock();
         let Some(queue) = state.queues.cqs.get_mut(inner.at) else { return -(EINVAL as isize) };
         let Some(failure) = queue.entries.front().and_then(|entry| entry.failure) else { return -(EAGAIN as isize) };
         let Some(entry) = queue.entries.pop_front() else { return -(EAGAIN as isize) };
-        told.entry = entry.told;
-        told.olen = failure.overflow;
-        told.err = failure.errno;
-        told.prov_errno = failure.detail;
+        out.entry = entry.completion;
+        out.olen = failure.overflow;
+        out.err = failure.errno;
+        out.prov_errno = failure.detail;
         // The caller's buffer for details, of which there are none.
-        told.err_data_size = 0;
+        out.err_data_size = 0;
         1
     })
 }

@@ -264,7 +264,7 @@ unsafe extern "C" fn strerror(
 /// `buf` is null or `len` bytes that may be written.
 pub(crate) unsafe fn error_text(errno: c_int, buf: *mut c_char, len: usize) -> *const c_char {
     use crate::abi::errno::{ECANCELED, EHOSTUNREACH, ENOKEY, ENOMSG, ETRUNC};
-    let text: &'static CStr = crate::worker::said(errno).unwrap_or(match errno {
+    let text: &'static CStr = crate::worker::text_of(errno).unwrap_or(match errno {
         ECANCELED => c"cancelled",
         ENOMSG => c"no such message",
         ETRUNC => c"the message was longer than the buffer",

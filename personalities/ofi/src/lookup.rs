@@ -19,9 +19,9 @@ use crate::names::LONG;
 
 /// Who waits to be accepted.
 const BACKLOG: i32 = 64;
-/// A server is looked at once in so many nanoseconds, ...
+/// A server is checked once in so many nanoseconds, ...
 const SELDOM_NS: u64 = 1_000_000;
-/// ... and so many are answered in one look.
+/// ... and so many are answered in one check.
 const AT_ONCE: usize = 16;
 /// Nobody answers yet: asked again after so long, ...
 const AGAIN_NS: u64 = 50_000_000;
@@ -31,7 +31,7 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 /// Where an endpoint can be asked for its address.
 pub(crate) struct AddressServer {
     fd: Fd,
-    looked: u64,
+    checked: u64,
 }
 
 impl AddressServer {
@@ -42,16 +42,16 @@ impl AddressServer {
         sockopt::set_socket_reuseaddr(&fd, true).ok()?;
         rustix::net::bind(&fd, &at).ok()?;
         rustix::net::listen(&fd, BACKLOG).ok()?;
-        Some(Self { fd, looked: 0 })
+        Some(Self { fd, checked: 0 })
     }
 
     /// Tells everybody who asked.
     pub(crate) fn answer(&mut self, own: impl Fn() -> NodeAddress) {
         let now = time::now_ns();
-        if now.saturating_sub(self.looked) < SELDOM_NS {
+        if now.saturating_sub(self.checked) < SELDOM_NS {
             return;
         }
-        self.looked = now;
+        self.checked = now;
         for _ in 0..AT_ONCE {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let Ok(caller) = rustix::net::accept_with(&self.fd, flags).map(Fd::from) else { return };
@@ -91,8 +91,8 @@ impl Question {
         Self { to, fd: dial(to).ok(), bytes: [0; LONG], got: 0, tried: now, end: now.saturating_add(PATIENCE_NS) }
     }
 
-    /// Looks for the answer.
-    pub(crate) fn look(&mut self) -> Answer {
+    /// Polls for the answer.
+    pub(crate) fn poll(&mut self) -> Answer {
         let Some(fd) = &self.fd else { return self.again() };
         let Some(room) = self.bytes.get_mut(self.got..).filter(|room| !room.is_empty()) else { return self.read() };
         match rustix::net::recv(fd, room, RecvFlags::DONTWAIT) {
@@ -176,7 +176,7 @@ mod tests {
         for question in &mut questions {
             let answer = loop {
                 server.answer(someone);
-                match question.look() {
+                match question.poll() {
                     Answer::NotYet => std::thread::yield_now(),
                     answer => break answer,
                 }
@@ -189,13 +189,13 @@ mod tests {
     fn a_door_opened_late_is_found() {
         let closed = port(&AddressServer::open(local(0)).unwrap().fd);
         let mut question = Question::ask(local(closed));
-        assert_eq!(question.look(), Answer::NotYet);
+        assert_eq!(question.poll(), Answer::NotYet);
         let Some(mut server) = AddressServer::open(local(closed)) else {
             return println!("skipped: somebody took the port");
         };
         let answer = loop {
             server.answer(someone);
-            match question.look() {
+            match question.poll() {
                 Answer::NotYet => std::thread::yield_now(),
                 answer => break answer,
             }
@@ -214,7 +214,7 @@ mod tests {
         };
         rustix::net::send(&caller, &[0xff; LONG], SendFlags::NOSIGNAL).unwrap();
         let answer = loop {
-            match question.look() {
+            match question.poll() {
                 Answer::NotYet => std::thread::yield_now(),
                 answer => break answer,
             }
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(answer, Answer::Nobody);
         let mut question = Question::ask(local(port(&listener.fd)));
         question.end = 0;
-        assert_eq!(question.look(), Answer::Nobody);
+        assert_eq!(question.poll(), Answer::Nobody);
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Member {
         }
     }
 
-    fn has_news(self, state: &State) -> bool {
+    fn has_changed(self, state: &State) -> bool {
         match self {
             Self::Cq(at) => state.queues.cqs.get(at).is_some_and(|cq| !cq.entries.is_empty()),
             Self::Cntr(at) => state.queues.cntrs.get(at).is_some_and(|cntr| cntr.value != cntr.seen),
@@ -124,18 +124,18 @@ unsafe extern "C" fn poll(set: *mut PollFid, contexts: *mut *mut c_void, count: 
         let inner = unsafe { PollObject::of(set) };
         let mut state = inner.domain.lock();
         let worked = state.progress();
-        let mut told = 0;
+        let mut ready = 0;
         for (member, context) in lock(&inner.members).iter() {
-            if told < count && member.has_news(&state) {
+            if ready < count && member.has_changed(&state) {
                 // SAFETY: room for `count` contexts, by the caller.
-                unsafe { contexts.add(told as usize).write(*context as *mut c_void) };
-                told += 1;
+                unsafe { contexts.add(ready as usize).write(*context as *mut c_void) };
+                ready += 1;
             }
         }
         drop(state);
-        if worked == 0 && told == 0 {
+        if worked == 0 && ready == 0 {
             inner.domain.rest();
         }
-        told
+        ready
     })
 }

@@ -26,7 +26,7 @@ pub(crate) struct State {
     pub(crate) next_key: u64,
     /// An address vector waits to hear who lives at a place.
     pub(crate) asking: bool,
-    /// The ports were told that nobody looks.
+    /// The ports were told that nobody polls.
     pub(crate) armed: bool,
 }
 
@@ -39,22 +39,22 @@ impl State {
             *asking = avs.iter_mut().fold(false, |more, av| av.handle() | more);
         }
         let mut count = 0;
-        // One look at the peers serves all endpoints.
-        let mut look = true;
+        // One poll of the peers serves all endpoints.
+        let mut first = true;
         for ep in eps.iter_mut().filter(|ep| ep.enabled) {
             ep.sync(avs);
             let EpState { link, bindings, done, server, .. } = ep;
             if std::mem::take(armed) {
                 link.worker().woken();
             }
-            count += link.drain(done, look);
+            count += link.drain(done, first);
             for done in done.drain(..) {
                 if done.status == Status::Gone {
                     bindings.why = why(link, done.from);
                 }
                 bindings.file(&done, queues);
             }
-            look = false;
+            first = false;
             if let Some(server) = server {
                 server.answer(|| link.address());
             }

@@ -35,14 +35,14 @@ pub(crate) fn settings() -> Settings {
     Settings::from_pairs(std::env::vars_os().filter_map(texts)).0
 }
 
-/// What was told to the user.
-static SAID: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
+/// The texts of errors that the user was told.
+static ERRORS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
 /// So many texts are told, and kept for ever.
 const ENOUGH: usize = 64;
 /// Their numbers begin behind every error number of libfabric.
 const NUMBERS: i32 = 0x1_0000;
 
-/// Tells the user of the rank why something failed: the one thing this library prints, each text once. The number by which [`said`]
+/// Tells the user of the rank why something failed: the one thing this library prints, each text once. The number by which [`text_of`]
 /// knows it.
 #[cold]
 pub(crate) fn complain(text: &str) -> Option<i32> {
@@ -51,23 +51,23 @@ pub(crate) fn complain(text: &str) -> Option<i32> {
 
 /// Keeps a text for who asks by its number, and tells it to the user the first time if it is to be told.
 fn note(text: &str, aloud: bool) -> Option<i32> {
-    let mut said = lock(&SAID);
-    if let Some(at) = said.iter().position(|known| known.to_bytes() == text.as_bytes()) {
+    let mut errors = lock(&ERRORS);
+    if let Some(at) = errors.iter().position(|known| known.to_bytes() == text.as_bytes()) {
         return Some(NUMBERS + at as i32);
     }
-    let kept = CString::new(text).ok().filter(|_| said.len() < ENOUGH)?;
-    said.push(Box::leak(kept.into_boxed_c_str()));
+    let kept = CString::new(text).ok().filter(|_| errors.len() < ENOUGH)?;
+    errors.push(Box::leak(kept.into_boxed_c_str()));
     if aloud {
         let line = format!("madrigal: {text}\n");
         let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
     }
-    Some(NUMBERS + said.len() as i32 - 1)
+    Some(NUMBERS + errors.len() as i32 - 1)
 }
 
-/// What was told by that number.
-pub(crate) fn said(number: i32) -> Option<&'static CStr> {
+/// The text of that number.
+pub(crate) fn text_of(number: i32) -> Option<&'static CStr> {
     let at = usize::try_from(number.checked_sub(NUMBERS)?).ok()?;
-    lock(&SAID).get(at).copied()
+    lock(&ERRORS).get(at).copied()
 }
 
 /// Some node was lost.
@@ -156,7 +156,7 @@ mod tests {
     fn what_was_told_is_found_by_its_number() {
         let number = complain("something of a test").unwrap();
         assert_eq!(complain("something of a test"), Some(number));
-        assert_eq!(said(number), Some(c"something of a test"));
-        assert!(said(number + 1).is_none() && said(113).is_none() && said(i32::MIN).is_none());
+        assert_eq!(text_of(number), Some(c"something of a test"));
+        assert!(text_of(number + 1).is_none() && text_of(113).is_none() && text_of(i32::MIN).is_none());
     }
 }

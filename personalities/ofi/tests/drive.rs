@@ -52,8 +52,8 @@ fn exports_one_name_and_links_nothing_but_the_c_library() {
     let out = Command::new("ldd").arg(library()).output().expect("ldd comes with the C library");
     let text = String::from_utf8_lossy(&out.stdout);
     let known = ["linux-vdso", "libgcc_s", "libc.so", "libm.so", "ld-linux"];
-    let strangers: Vec<_> = text.lines().filter(|line| !known.iter().any(|name| line.contains(name))).collect();
-    assert!(strangers.is_empty(), "{strangers:?}");
+    let unknown: Vec<_> = text.lines().filter(|line| !known.iter().any(|name| line.contains(name))).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 /// Compiles the program that drives us.
@@ -62,11 +62,11 @@ fn driver(folder: &Path) -> PathBuf {
     let program = folder.join("drive");
     let mut cc = Command::new(need("cc"));
     let out = cc.args(["-Wall", "-O1", "-o"]).arg(&program).arg(source).arg("-lfabric").output().expect("cc runs");
-    let said = String::from_utf8_lossy(&out.stderr);
-    if said.contains("rdma/fabric.h: No such file") || said.contains("-lfabric") {
+    let output = String::from_utf8_lossy(&out.stderr);
+    if output.contains("rdma/fabric.h: No such file") || output.contains("-lfabric") {
         skip("no libfabric to compile against");
     }
-    assert!(out.status.success(), "{said}");
+    assert!(out.status.success(), "{output}");
     program
 }
 
@@ -76,8 +76,8 @@ fn drive(how: &str, methods: &str) {
     command.args(how.split(' ')).env("FI_PROVIDER_PATH", &folder.0).env("MADRIGAL_METHODS", methods);
     command.env("MADRIGAL_DIR", folder.0.join("meet"));
     let out = command.output().expect("it runs");
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success() && said.contains("good"), "{:?}: {said}", out.status);
+    let output = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && output.contains("good"), "{:?}: {output}", out.status);
 }
 
 /// What `fi_info -p madrigal ARGUMENTS` ends with and says.
@@ -99,8 +99,8 @@ fn fi_info_tells_what_is_offered() {
         assert!(code == Some(0) && full.contains(word), "{word} is not in {full}");
     }
     for other in ["FI_EP_MSG", "FI_EP_DGRAM"] {
-        let (code, said) = fi_info(&folder.0, &["-t", other], &[]);
-        assert!(code != Some(0) && said.is_empty(), "{other}: {said}");
+        let (code, output) = fi_info(&folder.0, &["-t", other], &[]);
+        assert!(code != Some(0) && output.is_empty(), "{other}: {output}");
     }
 }
 

@@ -34,7 +34,7 @@ fn take(parties: &mut [Party], from: PeerId, room: Piece, number: u64) {
     assert_eq!((done.status, done.len, done.data), (Status::Ok, LEN, Some(number)));
 }
 
-pub(super) fn announced(at: &Context) {
+pub(super) fn rendezvous(at: &Context) {
     let mut lent = Lent::default();
     let (mut parties, [to_b, to_a]) = at.pair();
     let (piece, room) = (lent.bytes(&[7; LEN]), lent.room(LEN));

@@ -19,11 +19,11 @@ const FRAMES: u32 = 300;
 pub(crate) struct Local {
     id: NodeId,
     port: Box<dyn Port>,
-    told: Told,
+    recorder: Recorder,
 }
 
 #[derive(Default)]
-struct Told {
+struct Recorder {
     up: Vec<(Link, NodeId)>,
     down: Vec<(Link, LinkError)>,
     frames: Vec<(Vec<u8>, Vec<u8>)>,
@@ -31,7 +31,7 @@ struct Told {
 }
 
 #[allow(unsafe_code)]
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, link: Link, node: NodeId) {
         self.up.push((link, node));
     }
@@ -62,7 +62,7 @@ impl Local {
         let id = NodeId::new(madrigal_sys::process::random()).expect("random");
         let place = Place { network: settings.network, ..Place::default() };
         let driver = madrigal_drivers::message_driver("tcp").expect("there is one");
-        Self { id, port: driver.open(id, &place).expect("opens"), told: Told::default() }
+        Self { id, port: driver.open(id, &place).expect("opens"), recorder: Recorder::default() }
     }
 
     pub(crate) fn address(&self) -> NodeAddress {
@@ -72,12 +72,12 @@ impl Local {
     }
 
     pub(crate) fn poll(&mut self) {
-        self.port.poll(&mut self.told);
+        self.port.poll(&mut self.recorder);
     }
 
     /// Polls, and sleeps when there is nothing.
     fn wait(&mut self) {
-        if self.port.poll(&mut self.told) > 0 || self.port.arm() {
+        if self.port.poll(&mut self.recorder) > 0 || self.port.arm() {
             return;
         }
         let now = time::now_ns();
@@ -90,40 +90,40 @@ impl Local {
     }
 
     pub(crate) fn until_up(&mut self) -> Link {
-        while self.told.up.is_empty() {
+        while self.recorder.up.is_empty() {
             self.wait();
         }
-        self.told.up[0].0
+        self.recorder.up[0].0
     }
 
     pub(crate) fn until_down(&mut self) -> LinkError {
-        while self.told.down.is_empty() {
+        while self.recorder.down.is_empty() {
             self.wait();
         }
-        self.told.down.remove(0).1
+        self.recorder.down.remove(0).1
     }
 
     pub(crate) fn id_of(&self, link: Link) -> NodeId {
-        self.told.up.iter().find(|(up, _)| *up == link).expect("is up").1
+        self.recorder.up.iter().find(|(up, _)| *up == link).expect("is up").1
     }
 
     /// Links to a node that links to us at the same time, and exchanges a frame.
     pub(crate) fn meet(&mut self, to: &NodeAddress) {
         let link = self.port.link(to).expect("links");
-        while self.told.up.iter().all(|(_, node)| *node != to.id) {
+        while self.recorder.up.iter().all(|(_, node)| *node != to.id) {
             self.poll();
         }
         let mine = self.id.number().to_le_bytes();
         while self.port.send(link, &mine, &[], 0).expect("sends") != Sent::All {
             self.poll();
         }
-        while self.told.frames.is_empty() {
+        while self.recorder.frames.is_empty() {
             self.poll();
         }
-        assert_eq!(self.told.frames.remove(0).0, to.id.number().to_le_bytes());
-        assert_eq!(self.told.up.iter().filter(|(_, node)| *node == to.id).count(), 1, "one link");
-        let lost = self.told.down.iter().any(|(down, _)| *down == link);
-        assert!(!lost, "{:?}", self.told.down);
+        assert_eq!(self.recorder.frames.remove(0).0, to.id.number().to_le_bytes());
+        assert_eq!(self.recorder.up.iter().filter(|(_, node)| *node == to.id).count(), 1, "one link");
+        let lost = self.recorder.down.iter().any(|(down, _)| *down == link);
+        assert!(!lost, "{:?}", self.recorder.down);
     }
 
     /// Sends frames of all sizes and checks as many.
@@ -145,12 +145,12 @@ impl Local {
             } else {
                 self.wait();
             }
-            for (head, body) in core::mem::take(&mut self.told.frames) {
+            for (head, body) in core::mem::take(&mut self.recorder.frames) {
                 assert_eq!(head, u32::to_le_bytes(got));
                 back.check(&body);
                 got += 1;
             }
-            assert!(self.told.down.is_empty(), "{:?}", self.told.down);
+            assert!(self.recorder.down.is_empty(), "{:?}", self.recorder.down);
         }
     }
 }
@@ -159,11 +159,11 @@ impl Local {
 pub(crate) fn run() {
     let mut node = Local::open();
     println!("{}", text_of(&node.address().encode(NodeAddress::LONG)));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, commands) = std::sync::mpsc::channel();
     std::thread::spawn(move || std::io::stdin().lines().try_for_each(|line| tell.send(line.expect("text"))));
     let (begun, mut ups, mut link) = (Instant::now(), 0, None);
     loop {
-        match told.try_recv() {
+        match commands.try_recv() {
             Ok(line) if line == "talk" => {
                 node.talk(link.expect("is up"));
                 println!("talked");
@@ -173,12 +173,12 @@ pub(crate) fn run() {
             Err(std::sync::mpsc::TryRecvError::Empty) => {}
         }
         node.poll();
-        for (_, why) in node.told.down.drain(..) {
+        for (_, why) in node.recorder.down.drain(..) {
             println!("down {} ms: {why}", begun.elapsed().as_millis());
         }
-        if node.told.up.len() > ups {
+        if node.recorder.up.len() > ups {
             ups += 1;
-            let (up, _) = node.told.up[ups - 1];
+            let (up, _) = node.recorder.up[ups - 1];
             link = Some(up);
             let explained = node.port.explain(up);
             let rejected: Vec<_> = explained.rejected.iter().map(|(what, why)| format!("{what} {why}")).collect();

@@ -142,9 +142,9 @@ impl Bed {
             return Err(format!("a program ended early\nserve: {}\ncall: {}", err(&a), err(&b)).into());
         }
         started?;
-        let looked = ROLES.map(|role| self.look(role, under[0].wrapped));
+        let inspected = ROLES.map(|role| self.inspect(role, under[0].wrapped));
         std::fs::write(self.path("go"), "").expect("a file");
-        let mut ends = running.into_iter().zip(looked).map(|(running, (time, sum, why, maps))| {
+        let mut ends = running.into_iter().zip(inspected).map(|(running, (time, sum, why, maps))| {
             let ended = running.wait();
             End { ended, time, sum, why, maps }
         });
@@ -161,7 +161,7 @@ impl Bed {
     }
 
     /// What a program tells of itself when it is done, what Madrigal tells of it, and what it has loaded.
-    fn look(&self, role: &str, wrapped: bool) -> (i64, String, Value, String) {
+    fn inspect(&self, role: &str, wrapped: bool) -> (i64, String, Value, String) {
         let told = std::fs::read_to_string(self.path(&format!("{role}.done"))).expect("a file");
         let words: Vec<&str> = told.split_whitespace().collect();
         let [pid, sum, time] = words[..] else { panic!("{told}") };
@@ -272,12 +272,12 @@ impl Seen {
     }
 
     /// No word on standard error.
-    pub(super) fn said_nothing(&self) -> Done {
+    pub(super) fn is_silent(&self) -> Done {
         self.each("it said something", |end| end.ended.err.is_empty())
     }
 
     /// The tool, or the program, said this.
-    pub(super) fn each_said(&self, wanted: &str) -> Done {
+    pub(super) fn each_printed(&self, wanted: &str) -> Done {
         self.each(wanted, |end| {
             format!("{}{}", end.ended.text(), String::from_utf8_lossy(&end.ended.err)).contains(wanted)
         })

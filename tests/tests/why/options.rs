@@ -99,7 +99,7 @@ play(connection, 10); say('sent'); told()";
     let mut client = played(&mut stage.python(How::Wrapped, program, &[&port]), 1000);
     stage.connection(client.pid()).expect("shm", None, all(1000));
     client.tell("go on");
-    client.says("sent");
+    client.expect_line("sent");
     let (read, written) = all(1010);
     let c = stage.connection(client.pid());
     c.expect("tcp", Some("urgent"), (read, written + 1)).expect_peer(server.pid(), true, Some("peer-left"));

@@ -32,7 +32,7 @@ pub(crate) fn little_traffic(stage: &Stage) -> Played {
     let (server, mut client) = stage.pair(How::Wrapped, How::Wrapped, 0);
     for rounds in [0, LITTLE] {
         client.tell(&rounds.to_string());
-        client.says("done");
+        client.expect_line("done");
         for (end, peer) in [(&server, &client), (&client, &server)] {
             let seen = stage.connection(end.pid());
             seen.expect("tcp", Some("unearned"), all(rounds)).expect_peer(peer.pid(), true, Some("unearned"));
@@ -124,7 +124,7 @@ pub(crate) fn go_server(stage: &Stage) -> Played {
     std::fs::write(&source, ECHO_IN_GO).expect("a file");
     let mut build = Command::new(need("go")?);
     build.current_dir(stage.scratch.path()).env("GO111MODULE", "off").args(["build", "-o"]).arg(&program).arg(&source);
-    let (status, _, err) = crate::stage::said(&mut build);
+    let (status, _, err) = crate::stage::output_of(&mut build);
     if status != 0 {
         return Err(Missing(format!("go builds nothing here: {err}")));
     }
@@ -144,7 +144,7 @@ pub(crate) fn not_accepted(stage: &Stage) -> Played {
     let (server, port) = listening(&mut stage.python(How::Wrapped, "listener = listen(); told()", &[]));
     let send = "connection = connect()\nfor _ in range(20): connection.sendall(b'x' * 100)\nsay('done'); told()";
     let client = Actor::start(&mut stage.python(How::Wrapped, send, &[&port]));
-    client.says("done");
+    client.expect_line("done");
     stage.connection(client.pid()).expect("tcp", Some("not-accepted"), (0, 20 * MESSAGE));
     assert_eq!(stage.connections(server.pid()).len(), 0);
     Ok(())
@@ -173,8 +173,8 @@ rounds(connect())
         assert!(of_peer.contains(&format!("peer: process {pid} ({text})\n")), "{of_peer:?}");
         let (_, own_json, _) = stage.why(&[&pid, "--json"]);
         let (_, peer_json, _) = stage.why(&[&peer, "--json"]);
-        for said in [&own, &of_peer, &own_json, &peer_json] {
-            assert!(said.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{said:?}");
+        for text in [&own, &of_peer, &own_json, &peer_json] {
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{text:?}");
         }
         let named: serde_json::Value = serde_json::from_str(&own_json).expect("JSON");
         assert_eq!(named["processes"][0]["program"], json);

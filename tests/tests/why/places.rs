@@ -8,7 +8,7 @@ use madrigal_tests::host::{self, How};
 use serde_json::Value;
 
 use crate::stage::{
-    Actor, CLIENT, ECHO, MESSAGE, Missing, Played, Stage, listening, need, need_root, played, said, seen,
+    Actor, CLIENT, ECHO, MESSAGE, Missing, Played, Stage, listening, need, need_root, output_of, played, seen,
 };
 
 const ROUNDS: u32 = 200;
@@ -84,7 +84,7 @@ pub(crate) fn other_user_asks(stage: &Stage) -> Played {
     let two = TwoUsers::meet(stage)?;
     let mut ask = Command::new(two.public.join("madrigal"));
     ask.args(["why", &two.server.pid().to_string(), "--json"]);
-    let (status, json, err) = said(as_nobody(&ask, &two.public)?.env("LD_PRELOAD", ""));
+    let (status, json, err) = output_of(as_nobody(&ask, &two.public)?.env("LD_PRELOAD", ""));
     assert_eq!(status, 0, "{err}");
     let all = seen(&json);
     assert_eq!(all.len(), 1, "{json}");
@@ -112,7 +112,7 @@ impl Apart {
         let hold = |args: &[&str]| {
             let mut command = host::command(How::Plain, &unshare, &stage.scratch);
             let actor = Actor::start(command.args(args).args(["sh", "-c", wait]));
-            actor.says("up");
+            actor.expect_line("up");
             actor
         };
         let near = hold(&["--net"]);
@@ -183,7 +183,7 @@ pub(crate) fn other_host(stage: &Stage) -> Played {
     let apart = Apart::make(stage)?;
     let (_server, _client) = apart.meet(stage)?;
     let mut ask = apart.enter(stage, true, How::Plain, &host::madrigal().to_string_lossy())?;
-    let (status, json, err) = said(ask.args(["why", "--json"]));
+    let (status, json, err) = output_of(ask.args(["why", "--json"]));
     assert_eq!(status, 0, "{err}");
     let all = seen(&json);
     assert_eq!(all.len(), 1, "{json}");
@@ -203,7 +203,7 @@ pub(crate) fn unseen_process(stage: &Stage) -> Played {
     let inside = child_of(client.pid()).to_string();
     let mut ask = host::command(How::Plain, need("nsenter")?, &stage.scratch);
     ask.args(["--target", &inside, "--pid", "--mount"]).arg(host::madrigal()).args(["why", "--json"]);
-    let (status, json, err) = said(&mut ask);
+    let (status, json, err) = output_of(&mut ask);
     assert_eq!(status, 0, "{err}");
     let all = seen(&json);
     assert_eq!(all.len(), 1, "{json}");

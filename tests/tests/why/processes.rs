@@ -19,7 +19,7 @@ fn served(stage: &Stage, program: &str, rounds: u32) -> (Actor, i32, Actor) {
     let child = server.number();
     if rounds > 0 {
         client.tell(&rounds.to_string());
-        client.says("done");
+        client.expect_line("done");
     }
     (server, child, client)
 }
@@ -144,10 +144,10 @@ say('passed'); told()";
         let path = stage.scratch.path().join(what);
         let path = path.to_str().expect("a path");
         let taker = Actor::start(&mut stage.python(How::Wrapped, TAKE, &[path]));
-        taker.says("up");
+        taker.expect_line("up");
         let (giver, port) = listening(&mut stage.python(How::Wrapped, PASS, &[path, what]));
         let client = played(&mut stage.python(How::Wrapped, CLIENT, &[&port]), ROUNDS);
-        giver.says("passed");
+        giver.expect_line("passed");
         stage.connection(taker.pid()).expect("tcp", Some("shared-unknown"), all(ROUNDS));
         let kept = stage.connections(giver.pid());
         assert_eq!(kept.len(), usize::from(what == "keeps"));

@@ -76,7 +76,7 @@ pub(crate) fn sshd(stage: &Stage) -> Played {
         .arg(port.to_string());
     let mut client = Actor::start(command.arg("127.0.0.1").arg(format!("head -c {BYTES} | wc -c; read line")));
     client.give(&vec![b'x'; BYTES as usize]);
-    client.says(&BYTES.to_string());
+    client.expect_line(&BYTES.to_string());
     agree(stage, port, (&client, "peer-stays"), ("tcp_in", "tcp_out"));
     client.tell("");
     Ok(())

@@ -80,7 +80,7 @@ impl Stage {
     /// `madrigal why` with these arguments: exit status, output, and what went to standard error.
     pub(crate) fn why(&self, args: &[&str]) -> (i32, String, String) {
         let mut command = host::command(How::Plain, host::madrigal(), &self.scratch);
-        said(command.arg("why").args(args))
+        output_of(command.arg("why").args(args))
     }
 
     /// The only connection of a process.
@@ -102,7 +102,7 @@ impl Stage {
         assert_eq!(status, 0, "{err}");
         let plural = if all.len() == 1 { "" } else { "s" };
         assert!(text.contains(&format!("): {} connection{plural}, missed_bells 0\n", all.len())), "{text}");
-        all.iter().for_each(|one| one.assert_told_in(&text));
+        all.iter().for_each(|one| one.assert_shown_in(&text));
         all
     }
 }
@@ -159,7 +159,7 @@ impl Seen {
 
     /// Its line of the table says the same.
     #[track_caller]
-    fn assert_told_in(&self, text: &str) {
+    fn assert_shown_in(&self, text: &str) {
         let word = |key: &str| self.0[key].as_str().unwrap_or("?").to_owned();
         let numbers =
             ["ring_in", "ring_out", "tcp_in", "tcp_out", "moves", "bells"].map(|key| self.number(key).to_string());
@@ -225,7 +225,7 @@ impl Actor {
 
     /// Waits until it says `word`.
     #[track_caller]
-    pub(crate) fn says(&self, word: &str) -> &Self {
+    pub(crate) fn expect_line(&self, word: &str) -> &Self {
         assert_eq!(self.line(), word);
         self
     }
@@ -262,12 +262,12 @@ pub(crate) fn listening(command: &mut Command) -> (Actor, String) {
 pub(crate) fn played(command: &mut Command, rounds: u32) -> Actor {
     let mut client = Actor::start(command);
     client.tell(&rounds.to_string());
-    client.says("done");
+    client.expect_line("done");
     client
 }
 
 /// Runs a command: exit status, output, and what went to standard error.
-pub(crate) fn said(command: &mut Command) -> (i32, String, String) {
+pub(crate) fn output_of(command: &mut Command) -> (i32, String, String) {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let (mut out, mut err) = (Vec::new(), Vec::new());

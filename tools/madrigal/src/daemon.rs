@@ -79,7 +79,7 @@ fn wrap() -> Result<(), i32> {
     let library = match library::find() {
         Ok(library) => library,
         Err(why) => {
-            out::say(&format!("{why}; until then what programs and the daemon have for each other goes by TCP"));
+            out::report(&format!("{why}; until then what programs and the daemon have for each other goes by TCP"));
             return Ok(());
         }
     };

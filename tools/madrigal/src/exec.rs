@@ -32,8 +32,8 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     let path = std::env::var_os("PATH");
     let file = match program::find(name, path.as_deref()) {
         Ok(file) => file,
-        Err(NotFound::Missing(text)) => return told(&text, MISSING),
-        Err(NotFound::Forbidden(text)) => return told(&text, FORBIDDEN),
+        Err(NotFound::Missing(text)) => return fail_with(&text, MISSING),
+        Err(NotFound::Forbidden(text)) => return fail_with(&text, FORBIDDEN),
     };
     let library = match library::find() {
         Ok(library) => library,
@@ -41,11 +41,11 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     };
     match program::judge(&file, path.as_deref()) {
         Fitness::Unfit(remark) => {
-            out::say(&remark.to_string());
+            out::report(&remark.to_string());
             set_preload(&mut env, None);
         }
         Fitness::Partly(remark) => {
-            out::say(&remark.to_string());
+            out::report(&remark.to_string());
             set_preload(&mut env, Some(&library));
         }
         Fitness::Fit => set_preload(&mut env, Some(&library)),
@@ -61,14 +61,14 @@ pub(crate) fn run(args: &cli::Exec) -> i32 {
     let mut prepared = if args.rank {
         mpi::prepare_rank(provider.as_deref(), &mut env)
     } else {
-        mpi::rank_alone(&env, provider.as_deref()).iter().for_each(|text| out::say(text));
+        mpi::rank_alone(&env, provider.as_deref()).iter().for_each(|text| out::report(text));
         mpi::prepare(&file, rest, provider.as_deref(), &mut env)
     };
     prepared.extend(mpi::reach_out(&file, remote(&env).as_deref(), &mut env));
     if args.verbose {
         describe(&file, &env);
         prepared.extend(mpi::fabrics(&file, &env));
-        prepared.iter().for_each(|text| out::say(text));
+        prepared.iter().for_each(|text| out::report(text));
     }
     let rest = match &args.caller {
         Some(caller) if found.methods.allows("daemon") => found_back(caller, rest, &env),
@@ -101,7 +101,7 @@ fn remote(env: &Environment) -> Option<PathBuf> {
 /// What a launcher on another host has this one run, so that it is found again; as it was, where no daemon is up.
 fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsString> {
     match runtime(env).and_then(|runtime| runtime.hosts_file()) {
-        Some(told) => caller.found_back(words, &told),
+        Some(hosts_file) => caller.found_back(words, &hosts_file),
         None => words.to_vec(),
     }
 }
@@ -109,7 +109,7 @@ fn found_back(caller: &Caller, words: &[OsString], env: &Environment) -> Vec<OsS
 /// Says what is wrong with the `MADRIGAL_*` keys; a value that does not read is an error, an unknown name is not.
 fn complain(env: &Environment) -> Result<Settings, ()> {
     let (found, errors) = settings::read(&env.0);
-    errors.iter().for_each(|error| out::say(&settings::advice(error)));
+    errors.iter().for_each(|error| out::report(&settings::advice(error)));
     let fatal = errors.iter().any(|error| !matches!(error, ConfigError::UnknownKey { .. }));
     if fatal { Err(()) } else { Ok(found) }
 }
@@ -133,7 +133,7 @@ fn meet() {
     directory.tidy();
     if let Err(reason) = directory.check(settings::netns()) {
         let path = directory.path().to_string_lossy();
-        out::say(&format!("{path}: {}; until then connections stay with TCP", reason.text()));
+        out::report(&format!("{path}: {}; until then connections stay with TCP", reason.text()));
     }
 }
 
@@ -141,7 +141,7 @@ fn describe(file: &Path, env: &Environment) {
     let ours = |key: &OsStr| key == "LD_PRELOAD" || key.as_bytes().starts_with(b"MADRIGAL_");
     let set = env.0.iter().filter(|(key, _)| ours(key));
     let set: Vec<_> = set.map(|(key, value)| format!("{}={}", key.display(), value.display())).collect();
-    out::say(&format!(
+    out::report(&format!(
         "running {} with {}",
         file.display(),
         if set.is_empty() { "nothing set".into() } else { set.join(" ") }
@@ -164,9 +164,9 @@ pub(crate) fn start(file: &Path, name: &OsStr, rest: &[OsString], env: &Environm
     }
     match errno {
         Errno::NOENT => {
-            told(&format!("cannot execute {}: its interpreter or loader does not exist", file.display()), MISSING)
+            fail_with(&format!("cannot execute {}: its interpreter or loader does not exist", file.display()), MISSING)
         }
-        errno => told(&program::refusal(file, errno), FORBIDDEN),
+        errno => fail_with(&program::refusal(file, errno), FORBIDDEN),
     }
 }
 
@@ -189,7 +189,7 @@ fn assignment(key: &OsStr, value: &OsStr) -> Option<CString> {
     CString::new(bytes).ok()
 }
 
-fn told(text: &str, status: i32) -> i32 {
-    out::say(text);
+fn fail_with(text: &str, status: i32) -> i32 {
+    out::report(text);
     status
 }

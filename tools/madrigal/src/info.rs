@@ -66,7 +66,7 @@ pub(crate) fn run(args: &cli::Info) -> i32 {
     if args.drivers {
         return messages::run(args.json);
     }
-    let answer = look();
+    let answer = inspect();
     if args.json {
         return out::print_json(&answer);
     }
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &cli::Info) -> i32 {
 
 pub(crate) use messages::peek;
 
-fn look() -> Answer {
+fn inspect() -> Answer {
     let env: Vec<_> = std::env::vars_os().collect();
     let (_, errors) = settings::read(&env);
     Answer {

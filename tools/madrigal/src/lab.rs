@@ -2,7 +2,7 @@
 
 mod daemons;
 
-use madrigal_lab::control::{Request, Told};
+use madrigal_lab::control::{LinkStatus, Request};
 use madrigal_lab::state::{Process, State};
 use madrigal_lab::{LabError, wan::direction::Counts};
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::out;
 /// Runs the command.
 pub(crate) fn run(args: &Lab) -> i32 {
     let name = args.name.as_deref();
-    let link = |link: &str, request: Request| madrigal_lab::ask(name, link, &request).map(|told| tell(link, &told));
+    let link = |link: &str, request: Request| madrigal_lab::ask(name, link, &request).map(|status| tell(link, &status));
     let done = match &args.what {
         LabDoes::Up(up) => madrigal_lab::up(&up.file, name).map(|state| build(&state, up)),
         LabDoes::Exec(exec) => run_command(name, exec),
@@ -60,9 +60,9 @@ fn run_command(name: Option<&str>, exec: &Exec) -> Result<i32, LabError> {
     madrigal_lab::exec(name, &exec.host, &command)
 }
 
-fn tell(link: &str, told: &Told) -> i32 {
-    let cut = if told.cut { " (cut)" } else { "" };
-    out::print(&format!("{link}: {}{cut}\n", told.settings.join(" ")));
+fn tell(link: &str, status: &LinkStatus) -> i32 {
+    let cut = if status.cut { " (cut)" } else { "" };
+    out::print(&format!("{link}: {}{cut}\n", status.settings.join(" ")));
     out::FOUND
 }
 
@@ -94,7 +94,7 @@ struct Link<'a> {
     pid: u32,
     up: bool,
     /// Null where the link has ended.
-    now: Option<Told>,
+    now: Option<LinkStatus>,
 }
 
 fn show(state: &State, json: bool) -> i32 {

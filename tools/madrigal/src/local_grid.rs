@@ -25,7 +25,7 @@ pub(crate) fn describe_for_programs() {
     // What is wrong with it says whoever starts a daemon.
     let Ok(grid) = Grid::read(&file.display().to_string(), &text) else { return };
     if Runtime::find().describe(&grid, &this_host(&grid, &dir)).is_ok_and(|strict| strict) {
-        out::say(
+        out::report(
             "no daemon is up: what goes to other sites over networks that are not trusted will not be connected; type madrigal up, or write \
              plain = true in grid.toml",
         );

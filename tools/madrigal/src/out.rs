@@ -16,20 +16,20 @@ pub(crate) fn print(text: &str) {
 }
 
 /// One line on standard error, whatever another host or a file has put into the text.
-pub(crate) fn say(text: &str) {
+pub(crate) fn report(text: &str) {
     // In one write: other processes write there, too.
     let _ = std::io::stderr().write_all(format!("madrigal: {}\n", one_line(text)).as_bytes());
 }
 
 /// One line on standard error, and the exit status for an error.
 pub(crate) fn fail(text: &str) -> i32 {
-    say(text);
+    report(text);
     FAILED
 }
 
 /// One line on standard error, and the exit status for wrong usage.
 pub(crate) fn usage(text: &str) -> i32 {
-    say(text);
+    report(text);
     USAGE
 }
 

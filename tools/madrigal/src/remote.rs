@@ -53,8 +53,8 @@ impl Caller {
     }
 
     /// Words of what it has this host run, with the addresses by which it is found from here.
-    pub(crate) fn found_back(&self, words: &[OsString], told: &HostsFile) -> Vec<OsString> {
-        let found = told.found_by(&self.host, &self.addresses, is_here);
+    pub(crate) fn found_back(&self, words: &[OsString], hosts_file: &HostsFile) -> Vec<OsString> {
+        let found = hosts_file.found_by(&self.host, &self.addresses, is_here);
         let other = |ip: Ipv4Addr| self.addresses.iter().zip(&found).find(|(own, _)| **own == ip).map(|(_, by)| *by);
         words.iter().map(|word| OsString::from_vec(uri::replaced(word.as_bytes(), other))).collect()
     }
@@ -120,19 +120,19 @@ pub(crate) fn run(words: &[OsString]) -> i32 {
         Err(error) => return out::fail(&format!("cannot find out where this program is: {error}")),
     };
     let error = Command::new(program).args(agent).args(wrapped(words, own.as_os_str(), Caller::of)).exec();
-    out::say(&format!("cannot run {}: {error}", program.display()));
+    out::report(&format!("cannot run {}: {error}", program.display()));
     MISSING
 }
 
 /// The words for ssh, with the command behind the host's name wrapped; `caller` is asked who is to be found back.
 fn wrapped(words: &[OsString], own: &OsStr, caller: impl Fn(&[u8]) -> Option<Caller>) -> Vec<OsString> {
     let mut all = words.iter();
-    let mut told = Vec::new();
+    let mut changed = Vec::new();
     let mut host = false;
     while let Some(word) = all.next().filter(|_| !host) {
-        told.push(word.clone());
+        changed.push(word.clone());
         match word.as_bytes() {
-            [b'-', letter] if WITH_ARGUMENT.contains(letter) => told.extend(all.next().cloned()),
+            [b'-', letter] if WITH_ARGUMENT.contains(letter) => changed.extend(all.next().cloned()),
             [b'-', ..] => {}
             _ => host = true,
         }
@@ -147,9 +147,9 @@ fn wrapped(words: &[OsString], own: &OsStr, caller: impl Fn(&[u8]) -> Option<Cal
         let exec = [quoted(own.as_bytes()), b"exec".to_vec()];
         let caller = caller(&command).map(|caller| quoted(format!("--caller={caller}").as_bytes()));
         let words: Vec<_> = shell.into_iter().chain(exec).chain(caller).collect();
-        told.push(OsString::from_vec(words.join(&b' ')));
+        changed.push(OsString::from_vec(words.join(&b' ')));
     }
-    told
+    changed
 }
 
 /// A word of a shell.
@@ -169,30 +169,31 @@ fn quoted(text: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn told_by(words: &[&str], own: &str, caller: Option<&str>) -> Vec<String> {
+    fn wrapped_by(words: &[&str], own: &str, caller: Option<&str>) -> Vec<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let caller = |_: &[u8]| caller.map(|caller| caller.parse().unwrap());
         wrapped(&words, OsStr::new(own), caller).into_iter().map(|word| word.into_string().unwrap()).collect()
     }
 
-    fn told(words: &[&str]) -> Vec<String> {
-        told_by(words, "/opt/it's/madrigal", None)
+    fn wrapped_words(words: &[&str]) -> Vec<String> {
+        wrapped_by(words, "/opt/it's/madrigal", None)
     }
 
     #[test]
     fn the_command_is_wrapped_and_nothing_else() {
-        let all = told(&["-x", "-p", "2222", "-oBatchMode=yes", "b1", "\"/bin/proxy\"", "--port", "a1:7", "'-v'"]);
+        let all =
+            wrapped_words(&["-x", "-p", "2222", "-oBatchMode=yes", "b1", "\"/bin/proxy\"", "--port", "a1:7", "'-v'"]);
         assert_eq!(all[..5], ["-x", "-p", "2222", "-oBatchMode=yes", "b1"]);
         let script =
             format!("/bin/sh -c '{SCRIPT}' '\"/bin/proxy\" --port a1:7 '\\''-v'\\''' '/opt/it'\\''s/madrigal' exec");
         assert_eq!(all[5..], [script]);
-        assert_eq!(told(&["-l", "me", "b1"]), ["-l", "me", "b1"]);
-        assert_eq!(told(&["-V"]), ["-V"]);
+        assert_eq!(wrapped_words(&["-l", "me", "b1"]), ["-l", "me", "b1"]);
+        assert_eq!(wrapped_words(&["-V"]), ["-V"]);
     }
 
     #[test]
     fn a_shell_runs_the_command_with_its_words_as_they_were() {
-        let all = told(&["b1", "printf '%s,' \"a b\" 'c'\\''d' $((1+1))"]);
+        let all = wrapped_words(&["b1", "printf '%s,' \"a b\" 'c'\\''d' $((1+1))"]);
         let done = Command::new("/bin/sh").args(["-c", &all[1]]).output().unwrap();
         assert_eq!(String::from_utf8(done.stdout).unwrap(), "a b,c'd,2,", "{}", String::from_utf8_lossy(&done.stderr));
     }
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn where_it_is_installed_the_other_hosts_command_is_told_who_calls() {
         let ran = |own: &str, caller: Option<&str>| {
-            let all = told_by(&["b1", "echo 'a  b'"], own, caller);
+            let all = wrapped_by(&["b1", "echo 'a  b'"], own, caller);
             let done = Command::new("/bin/sh").args(["-c", &all[1]]).output().unwrap();
             String::from_utf8(done.stdout).unwrap()
         };

@@ -24,12 +24,12 @@ pub(crate) fn run(args: &cli::run::Run) -> i32 {
     }
     let own = match std::env::current_exe() {
         Ok(own) => own,
-        Err(error) => return told(&format!("/proc/self/exe: {error}"), NOT_STARTED),
+        Err(error) => return fail_with(&format!("/proc/self/exe: {error}"), NOT_STARTED),
     };
-    match madrigal_launch::run_job(&typed, own, out::say) {
+    match madrigal_launch::run_job(&typed, own, out::report) {
         Ok(status) => status,
         Err(error @ madrigal_launch::LaunchError::Job(_)) => out::usage(&error.to_string()),
-        Err(error) => told(&error.to_string(), NOT_STARTED),
+        Err(error) => fail_with(&error.to_string(), NOT_STARTED),
     }
 }
 
@@ -62,7 +62,7 @@ fn loader(file: &Path) -> Option<PathBuf> {
     program::loader(file).map(PathBuf::from)
 }
 
-fn told(text: &str, status: i32) -> i32 {
-    out::say(text);
+fn fail_with(text: &str, status: i32) -> i32 {
+    out::report(text);
     status
 }

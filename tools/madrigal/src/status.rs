@@ -13,7 +13,7 @@ const AT_ONCE: usize = 32;
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Answer {
-    Told(Box<Status>),
+    Up(Box<Status>),
     Silent { host: String, site: String, error: String },
 }
 
@@ -37,9 +37,9 @@ pub(crate) fn run(args: &Args) -> i32 {
 /// What the daemons of all hosts tell, this host's first.
 fn whole_grid(runtime: &Runtime, own: Status, json: bool) -> i32 {
     let others: Vec<_> = own.peers.iter().map(|peer| (peer.host.clone(), peer.site.clone())).collect();
-    let mut hosts = vec![Answer::Told(Box::new(own))];
+    let mut hosts = vec![Answer::Up(Box::new(own))];
     let ask = |(host, site): &(String, String)| match client::status_of(runtime, host) {
-        Ok(status) => Answer::Told(Box::new(status)),
+        Ok(status) => Answer::Up(Box::new(status)),
         Err(error) => Answer::Silent { host: host.clone(), site: site.clone(), error: error.to_string() },
     };
     // Many at once: a host that cannot be reached takes seconds.
@@ -49,20 +49,20 @@ fn whole_grid(runtime: &Runtime, own: Status, json: bool) -> i32 {
             asked.into_iter().filter_map(|one| one.join().ok()).collect::<Vec<_>>()
         }));
     }
-    let all_told = hosts.iter().all(|host| matches!(host, Answer::Told(_)));
+    let all_up = hosts.iter().all(|host| matches!(host, Answer::Up(_)));
     if json {
         out::print_json(&hosts);
     } else {
         out::print(&table(&hosts));
     }
-    if all_told { out::FOUND } else { out::FAILED }
+    if all_up { out::FOUND } else { out::FAILED }
 }
 
 fn table(hosts: &[Answer]) -> String {
     let mut rows =
         vec![["host", "site", "up", "links", "streams", "running", "processors", ""].map(str::to_owned).to_vec()];
     rows.extend(hosts.iter().map(|host| match host {
-        Answer::Told(status) => {
+        Answer::Up(status) => {
             let linked = status.peers.iter().filter(|peer| !peer.links.is_empty()).count();
             let running = status.running.map_or_else(String::new, |running| running.to_string());
             let (streams, processors) = (status.streams.to_string(), status.processors.to_string());

@@ -53,8 +53,8 @@ fn bytes_go_there_and_come_back() {
     }
     // The log says what went, on both hosts.
     let carried = format!(": {0} B there, {0} B back, ", sent.len());
-    bed.says("a1", &[&format!("ended: connected: to b1:{port}"), &carried]);
-    bed.says("b1", &[&format!("ended: let in: a1 to 127.0.0.1:{port}"), &carried]);
+    bed.expect_log("a1", &[&format!("ended: connected: to b1:{port}"), &carried]);
+    bed.expect_log("b1", &[&format!("ended: let in: a1 to 127.0.0.1:{port}"), &carried]);
     // Both dialled; one link stays, and no stream is left.
     until("one link", || (bed.links("a1", "b1").len() == 1 && bed.links("b1", "a1").len() == 1).then_some(()));
     until("no stream", || (bed.status("a1")["streams"] == 0 && bed.status("b1")["streams"] == 0).then_some(()));
@@ -87,8 +87,8 @@ fn who_cannot_be_called_calls_and_who_cannot_either_is_reached_by_a_relay() {
     stream.read_exact(&mut [0]).unwrap();
     bed.kill("r");
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
-    bed.says("a1", &["ended: connected: to b1:", ": 1 B there, 1 B back, ", ", reset"]);
-    bed.says("r", &["ended: relayed: from a1 to b1:"]);
+    bed.expect_log("a1", &["ended: connected: to b1:", ": 1 B there, 1 B back, ", ", reset"]);
+    bed.expect_log("r", &["ended: relayed: from a1 to b1:"]);
     let (status, _, err) = run(&mut bed.on("a1", &["connect", &format!("b1:{port}")]));
     assert_eq!(status, Some(1));
     for part in ["cannot connect to b1:", "the grid has no address of it", "no link with relay r: 127.0.0.1:"] {
@@ -218,7 +218,7 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
         bed.folder.file("grid.toml", 0o600, text);
         let (status, _, err) = reload(&bed, "a1");
         assert!(status == Some(1) && err.contains(why) && err.contains("keeps the hosts that it has"), "{err}");
-        bed.says("a1", &[why, "keeps"]);
+        bed.expect_log("a1", &[why, "keeps"]);
     }
     assert!(!bed.links("a1", "b1").is_empty());
     talk();
@@ -228,7 +228,7 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
     assert_eq!(reload(&bed, "a1").1, "grid.toml read again: added c1; sites or rules changed\n");
     let pid = bed.pid("b1").to_string();
     assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-    bed.says("b1", &["grid.toml read again: added c1"]);
+    bed.expect_log("b1", &["grid.toml read again: added c1"]);
     bed.up("c1");
     bed.linked("a1", "c1");
     bed.linked("c1", "b1");
@@ -239,7 +239,7 @@ fn a_file_is_read_again_and_nothing_else_is_interrupted() {
     // And taken out again: its link ends, and it is not let in any more.
     bed.folder.file("grid.toml", 0o600, &before);
     assert_eq!(reload(&bed, "a1").1, "grid.toml read again: removed c1; sites or rules changed\n");
-    bed.says("a1", &["no link with c1,", "it is no host of the grid any more"]);
+    bed.expect_log("a1", &["no link with c1,", "it is no host of the grid any more"]);
     assert_eq!(bed.status("a1")["peers"].as_array().unwrap().len(), 1);
     let (status, _, err) = run(&mut bed.on("a1", &["connect", "c1:1"]));
     assert!(status == Some(1) && err.contains("the grid has no host `c1`; there are a1, b1"), "{err}");
@@ -272,7 +272,7 @@ fn a_description_that_cannot_be_read_holds_up_nobody() {
         assert!(status == Some(1) && err.contains(why) && err.contains("keeps the hosts that it has"), "{make}: {err}");
         let pid = bed.pid("b1").to_string();
         assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-        bed.says("b1", &[why]);
+        bed.expect_log("b1", &[why]);
         assert!(!bed.links("a1", "b1").is_empty() && !bed.links("b1", "a1").is_empty());
     }
 }
@@ -314,7 +314,7 @@ fn many_signals_are_one() {
     let line = format!("kill -HUP {}", bed.pid("a1"));
     assert!(std::process::Command::new("sh").args(["-c", &line]).status().unwrap().success());
     // The last one is not lost.
-    bed.says("a1", &["grid.toml read again: added c1"]);
+    bed.expect_log("a1", &["grid.toml read again: added c1"]);
     let readings = bed.log("a1").matches("grid.toml read again").count();
     let most = 2 + began.elapsed().as_millis() / 200;
     assert!(readings as u128 <= most, "{readings} readings, {most} are enough");
@@ -414,7 +414,7 @@ fn unauthenticated_peers_change_nothing() {
     let daemon: u16 =
         grid.lines().find(|line| line.contains("b1")).unwrap().split([':', '\'']).nth(2).unwrap().parse().unwrap();
     let frame = |kind: u8, body: &str| [&[0xA7, 1, body.len() as u8, 0, 0, 0, 0, 0, kind], body.as_bytes()].concat();
-    let said = [
+    let sent = [
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0xA7; 4000],
         frame(1, "nonsense"),
@@ -422,7 +422,7 @@ fn unauthenticated_peers_change_nothing() {
         frame(1, r#"{"version":9,"host":"a1","instance":1,"number":1}"#),
         vec![],
     ];
-    for bytes in said {
+    for bytes in sent {
         let mut stream = TcpStream::connect(("127.0.0.1", daemon)).unwrap();
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         let _ = stream.write_all(&bytes);
@@ -555,7 +555,7 @@ fn who_may_connect_and_whose_streams_relays_carry_is_as_the_grid_says() {
     until("a way", || (connect(&bed, "a1").0 == Some(0)).then_some(()));
     let (status, _, err) = connect(&bed, "a2");
     assert!(status == Some(1) && err.contains("b1 lets nothing of a2 in"), "{err}");
-    bed.says("b1", &["refused: a2 by r to port"]);
+    bed.expect_log("b1", &["refused: a2 by r to port"]);
     let (status, _, err) = connect(&bed, "c1");
     assert!(status == Some(1) && err.contains("r carries nothing of c1: see `carries`"), "{err}");
     let (_, why, _) = run(&mut bed.on("c1", &["why", "c1", "b1"]));

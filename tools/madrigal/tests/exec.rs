@@ -202,19 +202,19 @@ fn a_go_program_is_told_what_goes_past_the_library() {
     let source =
         "package main\nimport (\"fmt\"; \"os\")\nfunc main() { fmt.Println(os.Getenv(\"LD_PRELOAD\") != \"\") }\n";
     let source = folder.file("p.go", 0o644, source);
-    let said = |name: &str, cgo: &str, flags: &[&str]| {
+    let printed = |name: &str, cgo: &str, flags: &[&str]| {
         let mut build = Command::new(&go);
         build.arg("build").args(flags).args(["-o", &folder.path(name), &source]);
         build.env("CGO_ENABLED", cgo).env("GOCACHE", folder.path("cache")).env("GOFLAGS", "");
         let built = build.output().unwrap();
         built.status.success().then(|| run(&mut exec(&["--", &folder.path(name)])))
     };
-    let Some((_, stdout, stderr)) = said("static", "0", &[]) else {
+    let Some((_, stdout, stderr)) = printed("static", "0", &[]) else {
         skip("go builds nothing here");
     };
     assert_eq!(stdout, "false\n");
     assert!(stderr.contains("is a Go program, is statically linked"), "{stderr}");
-    if let Some((_, stdout, stderr)) = said("dynamic", "1", &["-ldflags=-linkmode=external"]) {
+    if let Some((_, stdout, stderr)) = printed("dynamic", "1", &["-ldflags=-linkmode=external"]) {
         // Without C code in it even that may come out static.
         if stdout == "true\n" {
             assert!(stderr.contains("is a Go program") && stderr.contains("raw system calls"), "{stderr}");

@@ -133,6 +133,6 @@ fn what_the_parallel_side_can_do_here_is_told() {
         assert!(text.contains(&format!("messages {name}")), "{text}");
     }
     // A process that is refused its neighbour's memory says that.
-    let (code, said, _) = run(Command::new(common::exe()).args(["peek", "4194305", "4096"]));
-    assert!(code == Some(1) && said.contains("refused"), "{said}");
+    let (code, printed, _) = run(Command::new(common::exe()).args(["peek", "4194305", "4096"]));
+    assert!(code == Some(1) && printed.contains("refused"), "{printed}");
 }

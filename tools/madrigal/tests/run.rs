@@ -99,14 +99,14 @@ fn the_first_bad_end_is_the_jobs() {
 fn nothing_runs_where_one_program_cannot() {
     let folder = Folder::new("run-nothing");
     let mark = folder.path("mark");
-    for (wrong, code, said) in [
+    for (wrong, code, printed) in [
         (&["/no/such/program"][..], 127, "localhost: /no/such/program: no such file"),
         (&["--wdir", "/no/such/folder", "true"], 125, "localhost: /no/such/folder: No such file"),
         (&["/etc/passwd"], 126, "localhost: cannot execute /etc/passwd: permission denied"),
     ] {
         let (status, _, err) = run(job(&["-n", "1", "touch", &mark, ":", "-n", "1"]).args(wrong));
         assert_eq!(status, Some(code), "{err}");
-        assert!(err.contains(said), "{err}");
+        assert!(err.contains(printed), "{err}");
         assert!(!PathBuf::from(&mark).exists());
     }
 }

@@ -23,7 +23,7 @@ const MB: u64 = 1_000_000;
 const BETTER: u64 = 1100;
 /// What becomes no more than so many times shorter, in thousandths, is not compressed.
 const WORTH: u64 = 1100;
-/// Of what cannot be compressed so many blocks at most go without a look.
+/// Of what cannot be compressed so many blocks at most go without a sample.
 const MOST_SKIPPED: u32 = 64;
 /// A codec that was not used for so many blocks may have become better; then for twice as many, up to the most.
 const STALE: (u32, u32) = (64, 4096);
@@ -56,7 +56,7 @@ pub(super) struct Chooser {
     current: usize,
     /// Bytes a second of the network; 0: not known, and nothing is compressed.
     network: u64,
-    /// Blocks that go without a look, and how many after the next look in vain.
+    /// Blocks that go without a sample, and how many after the next sample in vain.
     skip: u32,
     skip_next: u32,
 }
@@ -99,8 +99,8 @@ impl Chooser {
         (codec, self.seen.get(self.current).is_some_and(is_new))
     }
 
-    /// What a look at a block gave, in thousandths; whether it is worth to compress it.
-    pub(super) fn looked(&mut self, ratio: u64) -> bool {
+    /// A sample of a block gave this ratio, in thousandths. Whether it is worth to compress the block.
+    pub(super) fn sampled(&mut self, ratio: u64) -> bool {
         if ratio < WORTH {
             self.skip = self.skip_next;
             self.skip_next = (2 * self.skip_next).min(MOST_SKIPPED);

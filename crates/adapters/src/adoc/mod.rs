@@ -7,7 +7,8 @@
 //! * Nothing waits for more: whatever is there when bytes are asked for is a block. Less than 512 bytes go as they are.
 //! * How fast the network, this end and the other end are decides (`choose.rs`). Whoever has a clock says how long calls took
 //!   ([`Adoc::took`]) and how fast the network takes bytes ([`Adoc::set_network`]); until then nothing is compressed.
-//! * What cannot be compressed is found by a look at 4 KiB of each block, then ever more rarely; for each source by itself ([`Adoc::switch`]).
+//! * What cannot be compressed is found by a sample of 4 KiB of each block, then ever more rarely; for each source by itself
+//!   ([`Adoc::switch`]).
 //! * [`Adoc::secret`]: nothing is compressed, for how long a block becomes tells what is in it.
 
 mod choose;
@@ -28,8 +29,8 @@ pub const BLOCK: usize = 128 << 10;
 const BACKLOG: usize = 2 * BLOCK;
 /// Fewer bytes than this are not compressed, nor is the time measured of fewer than that.
 const SMALL: (usize, usize) = (512, TRIAL);
-/// What is looked at of a block, to see whether it can be compressed; of blocks that are not shorter than twice that.
-const LOOK: usize = 4 << 10;
+/// How much of a block is compressed as a sample, to see whether it can be compressed; of blocks that are not shorter than twice that.
+const SAMPLE: usize = 4 << 10;
 /// The other end is told of a speed that differs from what it was told by more than a part of so many.
 const DIFFERENT: u64 = 8;
 
@@ -57,7 +58,7 @@ pub struct Adoc {
     did: Option<Did>,
     /// How fast this end decompresses a codec; and what the other end is to be told of it, and was told.
     speed: Option<(Codec, u64)>,
-    told: Option<(Codec, u64)>,
+    reported: Option<(Codec, u64)>,
     /// A header or an encoded block of which a part came.
     partial: Vec<u8>,
     state: Reads,
@@ -131,7 +132,7 @@ impl Adoc {
             end_sent: false,
             did: None,
             speed: None,
-            told: None,
+            reported: None,
             partial: Vec::new(),
             state: Reads::Header,
             inbox: Vec::new(),
@@ -215,11 +216,11 @@ impl Adoc {
     /// A speed of which the other end does not know.
     fn report(&mut self) -> Option<(Codec, u64)> {
         let (codec, rate) = self.speed?;
-        let same = |told: &(Codec, u64)| told.0 == codec && told.1.abs_diff(rate) <= told.1 / DIFFERENT;
-        if self.told.as_ref().is_some_and(same) {
+        let same = |reported: &(Codec, u64)| reported.0 == codec && reported.1.abs_diff(rate) <= reported.1 / DIFFERENT;
+        if self.reported.as_ref().is_some_and(same) {
             return None;
         }
-        self.told = self.speed;
+        self.reported = self.speed;
         self.speed
     }
 
@@ -236,10 +237,10 @@ impl Adoc {
                 piece = piece.get(..piece.len().min(TRIAL)).unwrap_or_default();
             }
             // From the middle: the beginning of a file is like no other part of it.
-            let middle = piece.get(piece.len() / 2..).and_then(|half| half.get(..LOOK));
+            let middle = piece.get(piece.len() / 2..).and_then(|half| half.get(..SAMPLE));
             if codec != Codec::Raw
                 && let Some(middle) = middle
-                && !chooser.looked(self.encoder.sample(middle))
+                && !chooser.sampled(self.encoder.sample(middle))
             {
                 codec = Codec::Raw;
             }

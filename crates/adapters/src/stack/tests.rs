@@ -88,30 +88,30 @@ fn equal_wishes_are_agreed_with_the_newest_version_of_both() {
 #[test]
 fn what_makes_it_faster_is_left_out_where_an_end_cannot_or_will_not() {
     let full = offer("adoc/tls/stripe(8)/tcp");
-    let says = |text: &str| vec![text.to_owned()];
+    let reasons = |text: &str| vec![text.to_owned()];
     let fewer = offer("adoc/tls/stripe(3)/tcp");
-    let streams = says("`stripe(8)`: the other end wants no more than 3");
+    let streams = reasons("`stripe(8)`: the other end wants no more than 3");
     assert_eq!(found(&full, &fewer), ("adoc/tls/stripe(3)/tcp".into(), streams));
-    let none = says("`stripe(8)` is wanted by one end only");
+    let none = reasons("`stripe(8)` is wanted by one end only");
     assert_eq!(found(&full, &offer("adoc/tls/tcp")), ("adoc/tls/tcp".into(), none));
     let old = Offer { known: known(&[("stripe", 1, 1)]), ..full.clone() };
-    assert_eq!(found(&full, &old), ("tls/stripe(8)/tcp".into(), says("`adoc` is not known to both ends")));
+    assert_eq!(found(&full, &old), ("tls/stripe(8)/tcp".into(), reasons("`adoc` is not known to both ends")));
     let new = Offer { known: known(&[("adoc", 3, 4), ("stripe", 1, 1)]), ..full.clone() };
-    let skew = says("`adoc`: one end speaks versions 1..2, the other one 3..4");
+    let skew = reasons("`adoc`: one end speaks versions 1..2, the other one 3..4");
     assert_eq!(found(&full, &new), ("tls/stripe(8)/tcp".into(), skew));
 }
 
 #[test]
 fn what_makes_it_safe_is_never_left_out_and_who_insists_gets_it_or_nothing() {
-    let says = |one: &Offer, other: &Offer| both(one, other).unwrap_err().to_string();
+    let refusal = |one: &Offer, other: &Offer| both(one, other).unwrap_err().to_string();
     let (full, plain) = (offer("adoc/tls/stripe(8)/tcp"), offer("adoc/stripe(8)/tcp"));
     let tls = "`tls` is in `adoc/tls/stripe(8)/tcp` and not in `adoc/stripe(8)/tcp`: write the same at both ends";
-    assert_eq!(says(&full, &plain), tls);
+    assert_eq!(refusal(&full, &plain), tls);
     let order = "`tls` is above `stripe` in `tls/stripe(8)/tcp` and below it in `stripe(8)/tls/tcp`: write the same at both ends";
-    assert_eq!(says(&offer("stripe(8)/tls/tcp"), &offer("tls/stripe(8)/tcp")), order);
+    assert_eq!(refusal(&offer("stripe(8)/tls/tcp"), &offer("tls/stripe(8)/tcp")), order);
     let strict = Offer { strict: true, ..full.clone() };
     let insists = "`stripe(8)`: the other end wants no more than 2, and one end was told `adoc/tls/stripe(8)/tcp`";
-    assert_eq!(says(&strict, &offer("adoc/tls/stripe(2)/tcp")), insists);
+    assert_eq!(refusal(&strict, &offer("adoc/tls/stripe(2)/tcp")), insists);
     assert_eq!(both(&strict, &full).unwrap().stack, full.stack);
     // What the other end wants beyond it is left out.
     let less = Offer { strict: true, ..offer("tls/stripe(2)/tcp") };

@@ -48,7 +48,7 @@ pub(super) struct Out {
     pub(super) waits: bool,
     /// It gets no more; and whether the other end was told.
     pub(super) retired: bool,
-    pub(super) told: bool,
+    pub(super) reported: bool,
 }
 
 impl Out {
@@ -65,7 +65,7 @@ impl Out {
             stalled: false,
             waits: false,
             retired: false,
-            told: false,
+            reported: false,
         }
     }
 

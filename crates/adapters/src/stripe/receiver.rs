@@ -29,8 +29,8 @@ pub(super) struct Receiver {
     /// Where the link ends, and behind which byte that came.
     end: Option<u64>,
     highest: u64,
-    /// How far the other end may send, as it was told.
-    told: u64,
+    /// How far the other end may send, as it was granted.
+    granted: u64,
     lanes: BTreeMap<Lane, In>,
     /// What came by streams that are gone.
     gone: VecDeque<(Lane, u64)>,
@@ -46,9 +46,9 @@ struct In {
     /// The bytes of a piece that have not come.
     from: u64,
     to: u64,
-    /// How many bytes came, how many of them the other end was told of by this stream, and since when there are others.
+    /// How many bytes came, how many of them were acknowledged by this stream, and since when there are others.
     got: u64,
-    told: u64,
+    acked: u64,
     since: Option<u64>,
     /// How far it was told by this stream that it may send.
     credit: u64,
@@ -57,7 +57,7 @@ struct In {
 
 impl In {
     fn is_due(&self, now: u64) -> bool {
-        self.got - self.told >= ACK_BYTES || self.since.is_some_and(|since| since.saturating_add(ACK_TIME) <= now)
+        self.got - self.acked >= ACK_BYTES || self.since.is_some_and(|since| since.saturating_add(ACK_TIME) <= now)
     }
 }
 
@@ -70,7 +70,7 @@ impl Receiver {
             taken: 0,
             end: None,
             highest: 0,
-            told: FIRST_CREDIT,
+            granted: FIRST_CREDIT,
             lanes: BTreeMap::new(),
             gone: VecDeque::new(),
             handled: 0,
@@ -83,7 +83,7 @@ impl Receiver {
 
     /// A stream is no more; the other end is told how far it came, so that it sends no more than the rest again.
     pub(super) fn remove(&mut self, lane: Lane) {
-        if let Some(state) = self.lanes.remove(&lane).filter(|state| state.got > state.told) {
+        if let Some(state) = self.lanes.remove(&lane).filter(|state| state.got > state.acked) {
             self.gone.push_back((lane, state.got));
             if self.gone.len() > MOST_GONE {
                 self.gone.pop_front();
@@ -97,7 +97,7 @@ impl Receiver {
 
     /// Whether nothing more comes by a stream, and the other end was told of everything.
     pub(super) fn is_over(&self, lane: Lane) -> bool {
-        self.lanes.get(&lane).is_none_or(|state| state.retired && state.told == state.got)
+        self.lanes.get(&lane).is_none_or(|state| state.retired && state.acked == state.got)
     }
 
     /// What can be read.
@@ -160,8 +160,8 @@ impl Receiver {
                 if let Some(end) = self.end.filter(|end| to > *end) {
                     return Err(Broken::End { end, at: to });
                 }
-                if to > self.told {
-                    return Err(Broken::Credit { to, credit: self.told });
+                if to > self.granted {
+                    return Err(Broken::Credit { to, credit: self.granted });
                 }
                 (state.from, state.to) = (from, to);
                 self.highest = self.highest.max(to);
@@ -170,8 +170,8 @@ impl Receiver {
                 if self.end.is_some_and(|end| end != at) || at < self.highest {
                     return Err(Broken::End { end: at, at: self.end.unwrap_or(self.highest) });
                 }
-                if at > self.told {
-                    return Err(Broken::Credit { to: at, credit: self.told });
+                if at > self.granted {
+                    return Err(Broken::Credit { to: at, credit: self.granted });
                 }
                 state.got += 1;
                 state.since = state.since.or(Some(now));
@@ -216,7 +216,7 @@ impl Receiver {
         let due = state.is_due(now) || (more && state.since.is_some());
         if due {
             Header::Got { lane, count: state.got }.write(lane, out);
-            (state.told, state.since) = (state.got, None);
+            (state.acked, state.since) = (state.got, None);
         }
         // Each stream tells it: one of them may be about to fail.
         if due || credit >= state.credit + step {
@@ -224,7 +224,7 @@ impl Receiver {
             let window = u32::try_from(credit.saturating_sub(position)).unwrap_or(u32::MAX);
             Header::Credit { position, window }.write(lane, out);
             state.credit = credit;
-            self.told = self.told.max(position + u64::from(window));
+            self.granted = self.granted.max(position + u64::from(window));
         }
     }
 

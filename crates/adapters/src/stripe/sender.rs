@@ -81,7 +81,7 @@ impl Sender {
 
     /// Whether a stream was retired, and nothing is left of what it carried.
     pub(super) fn is_over(&self, lane: Lane) -> bool {
-        self.lanes.get(&lane).is_none_or(|out| out.told && out.is_idle())
+        self.lanes.get(&lane).is_none_or(|out| out.reported && out.is_idle())
     }
 
     pub(super) fn room(&self) -> usize {
@@ -207,8 +207,8 @@ impl Sender {
         self.filled &= !empty;
         let Some(state) = self.lanes.get_mut(&lane) else { return };
         state.starve();
-        if state.retired && !state.told && out.len() + HEADER <= end {
-            state.told = true;
+        if state.retired && !state.reported && out.len() + HEADER <= end {
+            state.reported = true;
             Header::Retire.write(lane, out);
         }
     }
@@ -345,7 +345,7 @@ impl Sender {
         times.flatten().filter(|time| *time > self.handled).min().unwrap_or(u64::MAX)
     }
 
-    /// Streams from which nothing is heard: others carry what they have.
+    /// Streams from which nothing comes: others carry what they have.
     pub(super) fn handle_time(&mut self, now: u64) {
         self.handled = self.handled.max(now);
         for out in self.lanes.values_mut().filter(|out| out.stalls_at().is_some_and(|time| time <= now)) {

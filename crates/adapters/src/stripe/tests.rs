@@ -15,7 +15,7 @@ fn stripe(lanes: &[Lane]) -> Stripe {
 }
 
 /// What a peer sends by a stream.
-fn says(by: Lane, headers: &[Header]) -> Vec<u8> {
+fn encoded(by: Lane, headers: &[Header]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for header in headers {
         header.write(by, &mut bytes);
@@ -31,7 +31,7 @@ fn data(from: u64, to: u64) -> Header {
 }
 
 fn refused(by: Lane, headers: &[Header]) -> Broken {
-    stripe(&[A, B]).receive(0, by, &says(by, headers)).unwrap_err()
+    stripe(&[A, B]).receive(0, by, &encoded(by, headers)).unwrap_err()
 }
 
 fn sent(stripe: &mut Stripe, now: u64, by: Lane) -> Vec<u8> {
@@ -68,7 +68,7 @@ fn what_nobody_may_send_is_refused_by_name() {
     let holes: Vec<Header> = (0..5000).map(|hole| data(2 * hole + 1, 2 * hole + 2)).collect();
     assert_eq!(refused(A, &holes), Broken::Holes(4096));
     // What is said of a stream that is gone, or never was, changes nothing.
-    assert_eq!(stripe(&[A]).receive(0, A, &says(A, &[Header::Got { lane: B, count: 1 }])), Ok(HEADER));
+    assert_eq!(stripe(&[A]).receive(0, A, &encoded(A, &[Header::Got { lane: B, count: 1 }])), Ok(HEADER));
 }
 
 #[test]
@@ -88,18 +88,18 @@ fn bytes_are_acknowledged_after_64_kib_or_10_milliseconds_or_with_others() {
     let credit = |position| Header::Credit { position, window: (1 << 20) - position as u32 };
     let mut end = stripe(&[A]);
     assert_eq!(headers(A, &sent(&mut end, 0, A)), [Header::Credit { position: 0, window: 1 << 20 }]);
-    end.receive(MS, A, &says(A, &[data(0, 100)])).unwrap();
+    end.receive(MS, A, &encoded(A, &[data(0, 100)])).unwrap();
     assert_eq!((sent(&mut end, 10 * MS, A).len(), end.deadline()), (0, 11 * MS));
     let got = Header::Got { lane: A, count: 100 };
     assert_eq!(headers(A, &sent(&mut end, 11 * MS, A)), [got, credit(100)]);
-    end.receive(20 * MS, A, &says(A, &[data(100, 100 + (64 << 10))])).unwrap();
+    end.receive(20 * MS, A, &encoded(A, &[data(100, 100 + (64 << 10))])).unwrap();
     assert_eq!(headers(A, &sent(&mut end, 20 * MS, A)).len(), 2);
-    end.receive(21 * MS, A, &says(A, &[data(70_000, 70_001)])).unwrap();
+    end.receive(21 * MS, A, &encoded(A, &[data(70_000, 70_001)])).unwrap();
     end.write(b"answer");
     let with: Vec<Header> = headers(A, &sent(&mut end, 21 * MS, A));
     assert_eq!(with, [Header::Got { lane: A, count: 101 + (64 << 10) }, credit(100 + (64 << 10)), data(0, 6)]);
     // What was not read is not credited.
-    end.receive(50 * MS, A, &says(A, &[data(100 + (64 << 10), 300_000)])).unwrap();
+    end.receive(50 * MS, A, &encoded(A, &[data(100 + (64 << 10), 300_000)])).unwrap();
     assert_eq!(headers(A, &sent(&mut end, 50 * MS, A))[1], credit(300_000));
     while !end.front().is_empty() {
         end.consume(end.front().len());
@@ -115,7 +115,7 @@ fn what_a_lost_stream_had_goes_by_another_but_for_what_came() {
     let mut first = Vec::new();
     end.transmit(0, A, 20_000, &mut first);
     assert_eq!(headers(A, &first[HEADER..2 * HEADER + (16 << 10)]), [data(0, 16 << 10)]);
-    end.receive(MS, B, &says(B, &[Header::Got { lane: A, count: 1000 }])).unwrap();
+    end.receive(MS, B, &encoded(B, &[Header::Got { lane: A, count: 1000 }])).unwrap();
     end.remove(A);
     let by_b = sent(&mut end, 2 * MS, B);
     // The rest of the first piece, the second one as a whole though a part of it was sent, and what was not begun.
@@ -128,14 +128,14 @@ fn what_a_lost_stream_had_goes_by_another_but_for_what_came() {
 #[test]
 fn bytes_that_come_twice_are_taken_once() {
     let mut end = stripe(&[A, B]);
-    end.receive(0, A, &says(A, &[data(0, 10)])).unwrap();
+    end.receive(0, A, &encoded(A, &[data(0, 10)])).unwrap();
     // Other bytes in their place, as one sends for what came already.
-    let mut twice = says(B, &[data(5, 20)]);
+    let mut twice = encoded(B, &[data(5, 20)]);
     twice[HEADER..HEADER + 5].fill(0xEE);
     end.receive(0, B, &twice).unwrap();
     assert_eq!(end.front(), (0..20).collect::<Vec<u8>>());
     end.consume(20);
-    end.receive(0, B, &says(B, &[data(0, 20), Header::End { at: 20 }, Header::End { at: 20 }])).unwrap();
+    end.receive(0, B, &encoded(B, &[data(0, 20), Header::End { at: 20 }, Header::End { at: 20 }])).unwrap();
     assert!(end.front().is_empty() && end.is_at_end());
 }
 
@@ -151,7 +151,7 @@ fn the_end_is_where_the_link_ends_and_not_before_all_has_come() {
         [Header::Credit { position: 0, window: 1 << 20 }, data(0, 100), Header::End { at: 100 }]
     );
     // The end comes by the other one before the bytes.
-    to.receive(0, B, &says(B, &[Header::End { at: 100 }])).unwrap();
+    to.receive(0, B, &encoded(B, &[Header::End { at: 100 }])).unwrap();
     assert!(!to.is_at_end());
     to.receive(0, A, &first).unwrap();
     assert!(!to.is_at_end() && to.front().len() == 100 && !from.is_done());
@@ -176,13 +176,13 @@ fn any_header() -> impl Strategy<Value = Header> {
 proptest! {
     /// Headers in any order, with bytes that are cut short: taken or refused, within bounds, while the end itself sends what it has.
     #[test]
-    fn a_hostile_peer_gets_no_memory_and_no_panic(turns in prop::collection::vec((any_header(), any::<bool>(), 0usize..4000, any::<u8>()), 1..60)) {
+    fn a_hostile_peer_gets_no_memory_and_no_panic(steps in prop::collection::vec((any_header(), any::<bool>(), 0usize..4000, any::<u8>()), 1..60)) {
         let mut end = stripe(&[A, B]);
         let mut now = 0;
-        for (header, first, cut, what) in turns {
+        for (header, first, cut, what) in steps {
             now += u64::from(what) * MS;
             let by = if first { A } else { B };
-            let mut bytes = says(by, &[header]);
+            let mut bytes = encoded(by, &[header]);
             if what % 8 == 0 {
                 bytes.truncate(cut);
             }
@@ -209,17 +209,17 @@ proptest! {
     #[test]
     fn credit_that_lies_changes_nothing(window: u32, count in 1usize..300_000) {
         let mut end = stripe(&[A, B]);
-        end.receive(0, A, &says(A, &[Header::Credit { position: 0, window }])).unwrap();
+        end.receive(0, A, &encoded(A, &[Header::Credit { position: 0, window }])).unwrap();
         let written = end.write(&vec![7; count]);
         prop_assert!(written <= LIMITS.backlog);
         let mut out = Vec::new();
-        (0..100).for_each(|turn| end.transmit(turn, A, 1 << 20, &mut out));
+        (0..100).for_each(|step| end.transmit(step, A, 1 << 20, &mut out));
         let most = (window as usize).max(256 << 10).min(written);
         let sent: u64 = headers(A, &out).iter().map(|header| if let Header::Data { from, to } = header { to - from } else { 0 }).sum();
         prop_assert!(sent as usize <= most);
         end.remove(A);
         out.clear();
-        (0..100).for_each(|turn| end.transmit(turn, B, 1 << 20, &mut out));
+        (0..100).for_each(|step| end.transmit(step, B, 1 << 20, &mut out));
         let again: u64 = headers(B, &out).iter().map(|header| if let Header::Data { from, to } = header { to - from } else { 0 }).sum();
         prop_assert_eq!(again as usize, most);
     }

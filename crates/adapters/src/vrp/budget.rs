@@ -121,10 +121,10 @@ mod tests {
         ) {
             let class = Class { tolerance, window, ..Class::default() };
             let (mut budget, mut lost, mut sent) = (Budget::new(class), [false; 320], 0);
-            for (turn, (from, len)) in wanted.into_iter().enumerate() {
+            for (index, (from, len)) in wanted.into_iter().enumerate() {
                 let to = from + len;
                 sent = sent.max(to);
-                if turn == settled {
+                if index == settled {
                     // Of these a few came after all.
                     let kept: Lost = (0..100u32).filter(|at| lost[*at as usize] && at % 3 > 0).map(|at| (at, at + 1)).collect();
                     let begins = |at: &u64| !(lost[*at as usize] && lost[*at as usize - 1]);

@@ -35,12 +35,12 @@ pub struct Arrived {
 pub struct Receiver {
     flows: Vec<Flow>,
     /// The flow that is read next.
-    turn: usize,
+    next_flow: usize,
     window: u64,
     /// What is not read, what was, and what the sender was told of that.
     held: u64,
     taken: u64,
-    told: u64,
+    reported: u64,
     gaps: Gaps,
     control: Vec<u8>,
     /// In messages; those between them the flows know.
@@ -52,11 +52,11 @@ impl Receiver {
     pub fn new(classes: &[Class], window: u64) -> Self {
         Self {
             flows: classes.iter().take(MOST_CLASSES).map(Flow::new).collect(),
-            turn: 0,
+            next_flow: 0,
             window: window.max(LEAST_WINDOW),
             held: 0,
             taken: 0,
-            told: 0,
+            reported: 0,
             gaps: Gaps::new(FIRST_ROUND_TRIP),
             control: Vec::new(),
             holes: 0,
@@ -80,9 +80,10 @@ impl Receiver {
 
     fn take_by(&mut self, take: fn(&mut Flow) -> Option<Taken>) -> Option<Arrived> {
         let count = self.flows.len();
-        let (at, (about, state, bytes, lost)) =
-            (0..count).map(|step| (self.turn + step) % count).find_map(|at| Some((at, take(&mut self.flows[at])?)))?;
-        self.turn = at + 1;
+        let (at, (about, state, bytes, lost)) = (0..count)
+            .map(|step| (self.next_flow + step) % count)
+            .find_map(|at| Some((at, take(&mut self.flows[at])?)))?;
+        self.next_flow = at + 1;
         while let Some(message) = self.flows[at].forget_oldest() {
             self.free(message.charge());
         }
@@ -252,8 +253,8 @@ impl Receiver {
     fn free(&mut self, charge: u64) {
         self.held -= charge;
         self.taken += charge;
-        if self.taken - self.told >= self.window / 8 {
-            self.told = self.taken;
+        if self.taken - self.reported >= self.window / 8 {
+            self.reported = self.taken;
             Frame::Credit { taken: self.taken }.write(&mut self.control);
         }
     }

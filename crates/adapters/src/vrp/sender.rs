@@ -106,7 +106,7 @@ pub struct Sender {
     number: u64,
     last_sent: u64,
     /// When the receiver was told how far pieces were sent, of which it knows by no later one.
-    told: Option<u64>,
+    reported_at: Option<u64>,
     /// Until then what must come is repeated.
     lossy_until: u64,
     control: Vec<u8>,
@@ -134,7 +134,7 @@ impl Sender {
             deadlines: BTreeSet::new(),
             number: 0,
             last_sent: 0,
-            told: None,
+            reported_at: None,
             lossy_until: 0,
             control: Vec::new(),
             charged: 0,
@@ -202,7 +202,7 @@ impl Sender {
             out.truncate(begin);
             return false;
         }
-        (self.number, self.last_sent, self.told) = (self.number + 1, now, None);
+        (self.number, self.last_sent, self.reported_at) = (self.number + 1, now, None);
         true
     }
 
@@ -245,7 +245,7 @@ impl Sender {
             self.expire(class, id);
         }
         if self.tail_due().is_some_and(|due| due <= now) {
-            self.told = Some(now);
+            self.reported_at = Some(now);
             for flow in &self.flows {
                 let Some(message) = flow.last.and_then(|id| flow.messages.get(&id)) else { continue };
                 Frame::Reach { about: message.about, to: message.next }.write(&mut self.control);
@@ -370,7 +370,7 @@ impl Sender {
     /// When the receiver is to be told how far pieces were sent. `None`: nothing is under way, or something goes on.
     fn tail_due(&self) -> Option<u64> {
         let waits = |flow: &Flow| flow.last.is_some_and(|id| flow.messages.contains_key(&id));
-        self.flows.iter().any(waits).then(|| match self.told {
+        self.flows.iter().any(waits).then(|| match self.reported_at {
             Some(at) => at + self.round_trip * 3 / 2 + 2 * TAIL,
             None => self.last_sent + TAIL.max(self.round_trip / 4),
         })

@@ -65,7 +65,7 @@ impl Way {
 }
 
 /// A message, and what is known of it.
-struct Told {
+struct Record {
     bytes: Vec<u8>,
     sent: u64,
     arrived: Option<(u64, Option<Lost>)>,
@@ -80,7 +80,7 @@ struct World {
     receiver: Receiver,
     there: Way,
     back: Way,
-    told: Vec<Vec<Told>>,
+    record: Vec<Vec<Record>>,
     classes: Vec<Class>,
     /// Bytes of datagrams that came.
     carried: u64,
@@ -100,7 +100,7 @@ impl World {
             receiver,
             there: Way::default(),
             back: Way::default(),
-            told: classes.iter().map(|_| Vec::new()).collect(),
+            record: classes.iter().map(|_| Vec::new()).collect(),
             classes: classes.to_vec(),
             carried: 0,
         }
@@ -108,11 +108,11 @@ impl World {
 
     fn send(&mut self, class: u8, bytes: Vec<u8>, deadline: Option<u64>) -> bool {
         let deadline = deadline.map(|after| self.now + after);
-        let told = Told { bytes: bytes.clone(), sent: self.now, arrived: None, settled: None };
+        let record = Record { bytes: bytes.clone(), sent: self.now, arrived: None, settled: None };
         match self.sender.send(class, Message { bytes, deadline }) {
             Ok(number) => {
-                assert_eq!(number as usize, self.told[usize::from(class)].len());
-                self.told[usize::from(class)].push(told);
+                assert_eq!(number as usize, self.record[usize::from(class)].len());
+                self.record[usize::from(class)].push(record);
                 true
             }
             Err(Refused::Full(_)) => false,
@@ -166,28 +166,28 @@ impl World {
     /// Both programs learn what there is to learn.
     fn read(&mut self) {
         while let Some(arrived) = self.receiver.take() {
-            let of_class = &mut self.told[usize::from(arrived.class)];
-            let next = of_class.iter().position(|told| told.arrived.is_none());
+            let of_class = &mut self.record[usize::from(arrived.class)];
+            let next = of_class.iter().position(|record| record.arrived.is_none());
             assert_eq!(next, Some(arrived.message as usize), "in order, and each once");
-            let told = &mut of_class[arrived.message as usize];
-            told.arrived = Some((self.now, arrived.lost.clone()));
+            let record = &mut of_class[arrived.message as usize];
+            record.arrived = Some((self.now, arrived.lost.clone()));
             let Some(lost) = arrived.lost else { continue };
-            let mut wanted = told.bytes.clone();
+            let mut wanted = record.bytes.clone();
             lost.iter().for_each(|(from, to)| wanted[*from as usize..*to as usize].fill(0));
             assert!(wanted == arrived.bytes, "other bytes than those that were sent");
             let must = self.classes[usize::from(arrived.class)].must;
             assert!(lost.first().is_none_or(|(from, _)| *from >= must), "what must come is lost");
         }
         while let Some(settled) = self.sender.settled() {
-            let told = &mut self.told[usize::from(settled.class)][settled.message as usize];
-            assert!(told.settled.is_none(), "settled twice");
-            told.settled = Some(settled.lost);
+            let record = &mut self.record[usize::from(settled.class)][settled.message as usize];
+            assert!(record.settled.is_none(), "settled twice");
+            record.settled = Some(settled.lost);
         }
     }
 
     fn is_over(&self) -> bool {
-        let over = |told: &Told| told.arrived.is_some() && told.settled.is_some();
-        self.told.iter().flatten().all(over)
+        let over = |record: &Record| record.arrived.is_some() && record.settled.is_some();
+        self.record.iter().flatten().all(over)
     }
 
     fn run_out(&mut self) {
@@ -200,20 +200,20 @@ impl World {
 
     /// Both ends say the same of each message, and of each class no more is lost than may be.
     fn judge(&self) {
-        for (told, class) in self.told.iter().zip(&self.classes) {
+        for (record, class) in self.record.iter().zip(&self.classes) {
             let mut lost = Vec::new();
-            for told in told {
-                let (_, of) = told.arrived.as_ref().expect("it arrived");
-                assert_eq!(Some(of), told.settled.as_ref(), "the ends differ");
+            for record in record {
+                let (_, of) = record.arrived.as_ref().expect("it arrived");
+                assert_eq!(Some(of), record.settled.as_ref(), "the ends differ");
                 let begin = lost.len();
-                lost.resize(begin + told.bytes.len(), 0u64);
+                lost.resize(begin + record.bytes.len(), 0u64);
                 let spans = of.iter().flatten();
                 spans.for_each(|(from, to)| lost[begin + *from as usize..begin + *to as usize].fill(1));
                 let behind_must = |byte: u32| (byte - class.must).is_multiple_of(class.granularity);
                 assert!(
-                    of.iter()
-                        .flatten()
-                        .all(|(from, to)| behind_must(*from) && (behind_must(*to) || *to as usize == told.bytes.len()))
+                    of.iter().flatten().all(
+                        |(from, to)| behind_must(*from) && (behind_must(*to) || *to as usize == record.bytes.len())
+                    )
                 );
             }
             let fits = |n: u64, of: u64| n * 1000 <= u64::from(class.tolerance) * of;
@@ -289,18 +289,19 @@ fn a_lossy_line_is_used_whole_and_nobody_waits() {
     }
     world.run_out();
     world.judge();
-    let of = |told: &Told| told.bytes.len() as u64;
-    let lost = |told: &Told| {
-        told.arrived
+    let of = |record: &Record| record.bytes.len() as u64;
+    let lost = |record: &Record| {
+        record
+            .arrived
             .iter()
             .flat_map(|(_, lost)| lost.iter().flatten())
             .map(|(from, to)| u64::from(to - from))
             .sum::<u64>()
     };
-    let read: u64 = world.told[0].iter().map(|told| of(told) - lost(told)).sum();
+    let read: u64 = world.record[0].iter().map(|record| of(record) - lost(record)).sum();
     assert!(read as f64 >= 0.95 * world.carried as f64, "{read} of {} bytes that the network carried", world.carried);
     let mut delays: Vec<u64> =
-        world.told[0].iter().filter_map(|told| Some(told.arrived.as_ref()?.0 - told.sent)).collect();
+        world.record[0].iter().filter_map(|record| Some(record.arrived.as_ref()?.0 - record.sent)).collect();
     delays.sort_unstable();
     let late = delays[delays.len() * 99 / 100];
     assert!(late <= 150 * MS, "the 99th of 100 messages takes {} ms, {datagrams} ms in all", late / MS);
@@ -320,8 +321,10 @@ fn tolerance_is_from_none_to_all() {
             sent = sent.max(world.there.count);
         }
         world.judge();
-        let lost =
-            world.told[0].iter().filter_map(|told| told.arrived.as_ref()).flat_map(|(_, lost)| lost.iter().flatten());
+        let lost = world.record[0]
+            .iter()
+            .filter_map(|record| record.arrived.as_ref())
+            .flat_map(|(_, lost)| lost.iter().flatten());
         let lost: u32 = lost.map(|(from, to)| to - from).sum();
         assert_eq!(lost > 0, tolerance > 0);
         // 29 datagrams a message: of which as many came as were not lost.
@@ -370,8 +373,8 @@ fn what_cannot_be_is_named() {
     let mut receiver = Receiver::new(&[Class::default()], 0);
     assert_eq!(receiver.receive(0, &piece(about(1, 10, 30))), Ok(()));
     for wrong in [about(1, 11, 30), about(0, 31, 0), about(0, 29, 1), about(2, 9, 41), about(3, 9, 40)] {
-        let told = receiver.receive(0, &piece(wrong));
-        assert!(matches!(told, Err(Broken::Message { .. })), "{wrong:?}: {told:?}");
+        let refused = receiver.receive(0, &piece(wrong));
+        assert!(matches!(refused, Err(Broken::Message { .. })), "{wrong:?}: {refused:?}");
     }
     let other = wire::About { class: 1, ..about(0, 4, 0) };
     assert_eq!(

@@ -30,8 +30,8 @@ impl fmt::Display for Reloaded {
         let rules = self.rules.then(|| "sites or rules changed".to_owned());
         let parts = [list("added", &self.added), list("removed", &self.removed), list("changed", &self.changed), rules];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        let told = if parts.is_empty() { "nothing is new".to_owned() } else { parts.join("; ") };
-        write!(f, "grid.toml read again: {told}")
+        let changes = if parts.is_empty() { "nothing is new".to_owned() } else { parts.join("; ") };
+        write!(f, "grid.toml read again: {changes}")
     }
 }
 
@@ -58,13 +58,14 @@ impl Default for Source {
 /// What another description says anew.
 pub(crate) fn compare(old: &Grid, new: &Grid) -> Reloaded {
     let site = |grid: &Grid, host: &Host| grid.sites.get(host.site).cloned();
-    let said = |grid: &Grid, host: &Host| {
+    let settings = |grid: &Grid, host: &Host| {
         let site = site(grid, host).map(|site| site.name);
         Host { site: 0, name: site.unwrap_or_default(), ssh: None, ..host.clone() }
     };
     let there = |grid: &Grid, host: &Host| grid.host(&host.name).is_some();
     let present = old.hosts.iter().filter(|host| !host.is_gone());
-    let changed = |host: &&Host| old.host(&host.name).is_some_and(|(_, before)| said(old, before) != said(new, host));
+    let changed =
+        |host: &&Host| old.host(&host.name).is_some_and(|(_, before)| settings(old, before) != settings(new, host));
     let names = |hosts: Vec<&Host>| hosts.into_iter().map(|host| host.name.clone()).collect();
     let named = |grid: &Grid| {
         let name = |at: &usize| grid.hosts.get(*at).map(|host| host.name.clone());
@@ -138,8 +139,11 @@ mod tests {
         let old = grid("[site.a]\nhosts = { a1 = '10.1.0.2', a2 = [] }\n[site.b]\nhosts.b1 = []\n");
         let text = "[site.a]\nhosts = { a0 = [], a1 = '10.1.0.3' }\n[site.b]\nhosts.b1 = []\n[rule.x]\nhosts = ['b1', 'a0']\nforbid = 'relay'\n";
         let new = grid(text);
-        let told = compare(&old, &new);
-        assert_eq!(told.to_string(), "grid.toml read again: added a0; removed a2; changed a1; sites or rules changed");
+        let changes = compare(&old, &new);
+        assert_eq!(
+            changes.to_string(),
+            "grid.toml read again: added a0; removed a2; changed a1; sites or rules changed"
+        );
         let merged = in_old_places(&old, new).unwrap();
         assert_eq!(names(&merged), ["a1", "a2!", "b1", "a0"]);
         assert!(merged.hosts[1].is_gone() && merged.host("a2").is_none());
@@ -155,11 +159,13 @@ mod tests {
     #[test]
     fn hosts_that_come_and_go_fill_no_memory_for_ever() {
         let mut held = grid("[site.a]\nhosts.a1 = []\n");
-        let told = (0..5000).find_map(|n| {
+        let changes = (0..5000).find_map(|n| {
             let merged = in_old_places(&held, grid(&format!("[site.a]\nhosts = {{ a1 = [], h{n} = [] }}\n")));
             merged.map(|grid| held = grid).err()
         });
-        assert!(told.is_some_and(|told| told.contains("type madrigal down")) && held.hosts.len() == MOST_PLACES);
+        assert!(
+            changes.is_some_and(|changes| changes.contains("type madrigal down")) && held.hosts.len() == MOST_PLACES
+        );
         // Those that it knew may come back.
         assert!(in_old_places(&held, grid("[site.a]\nhosts = { a1 = [], h7 = [] }\n")).is_ok());
     }

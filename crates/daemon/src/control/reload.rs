@@ -65,9 +65,9 @@ impl Daemon {
     /// Reads the description again; what is new in it, as JSON.
     pub(crate) fn reload(&mut self) -> Result<Vec<u8>, String> {
         match self.read_again() {
-            Ok(told) => {
-                self.log_line(&told.to_string());
-                Ok(serde_json::to_vec(&told).unwrap_or_default())
+            Ok(changes) => {
+                self.log_line(&changes.to_string());
+                Ok(serde_json::to_vec(&changes).unwrap_or_default())
             }
             Err(why) => {
                 let why = format!("{why}; the daemon keeps the hosts that it has");
@@ -86,7 +86,7 @@ impl Daemon {
         if new.host(own).is_none() {
             return Err(format!("{name} has no host `{own}`, which this one is"));
         }
-        let told = compare(&self.grid, &new);
+        let changes = compare(&self.grid, &new);
         let new = in_old_places(&self.grid, new)?;
         self.listen_as(&new)?;
         self.end_links(&new);
@@ -99,7 +99,7 @@ impl Daemon {
         self.write_hosts();
         self.wake_calls();
         self.advertise_soon();
-        Ok(told)
+        Ok(changes)
     }
 
     /// Listens where the new description says, if that is elsewhere.

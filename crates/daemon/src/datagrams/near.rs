@@ -55,7 +55,7 @@ impl Daemon {
             stream_at: u64::MAX,
             stream_pause: STREAM_PAUSES.0,
             quic_at: u64::MAX,
-            told: false,
+            reported: false,
         };
         let within = wanted.within_ms.saturating_mul(MILLISECOND);
         let (side, counts) = (Side::Near(near), Counts::default());
@@ -193,7 +193,7 @@ impl Daemon {
         let again = if own.quic_port.is_some() { now + QUIC_PAUSE } else { u64::MAX };
         let Some(near) = own.near() else { return };
         near.quic_at = again;
-        if !std::mem::replace(&mut near.told, true) {
+        if !std::mem::replace(&mut near.reported, true) {
             let line = format!("datagrams to {}:{} go by a stream: {why}", near.target.host, near.target.port);
             self.log_line(&line);
         }

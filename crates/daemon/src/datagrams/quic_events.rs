@@ -22,7 +22,7 @@ const JOIN: u64 = 5 * SECOND;
 const MOST_DIALS: usize = 4;
 /// Calls for datagrams, and turns of sending, of one pass.
 const MOST_READ: usize = 32;
-const MOST_TURNS: usize = 64;
+const MOST_ROUNDS: usize = 64;
 
 impl Daemon {
     /// Opens the sockets of QUIC: where the daemon listens; at any port where it does not. Without a certificate there are none.
@@ -134,7 +134,7 @@ impl Daemon {
         if quic.endpoint.deadline() <= now {
             quic.endpoint.handle_time(now);
         }
-        for _ in 0..MOST_TURNS {
+        for _ in 0..MOST_ROUNDS {
             while let Some(event) = quic.endpoint.event() {
                 self.handle_quic_event(&mut quic, event);
             }
@@ -276,7 +276,7 @@ impl Daemon {
         let Some(own) = self.datagrams.tunnels.get_mut(&tunnel) else { return };
         own.quic = Some(key);
         if let Some(near) = own.near() {
-            near.told = false;
+            near.reported = false;
             let (host, port) = (near.target.host.clone(), near.target.port);
             self.log_line(&format!("datagrams to {host}:{port} go by QUIC"));
         }

@@ -54,7 +54,7 @@ pub(crate) struct Near {
     pub(crate) stream_pause: u64,
     pub(crate) quic_at: u64,
     /// Where QUIC was tried in vain was told.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
 }
 
 /// What the far end has.

@@ -28,7 +28,7 @@ pub struct Rule {
 
 impl Rule {
     /// Whether it prefers or forbids ways.
-    pub(super) fn says_ways(&self) -> bool {
+    pub(super) fn ranks_ways(&self) -> bool {
         !(self.rule.prefer.is_empty() && self.rule.forbid.is_empty())
     }
 }

@@ -17,7 +17,7 @@ impl Grid {
     pub fn rules_for(&self, host: usize, port: Option<u16>) -> Vec<route::Rule> {
         let is_port = |rule: &Rule| port.map_or(rule.ports.ranges().is_empty(), |port| rule.ports.contains(port));
         let holds =
-            |rule: &&Rule| rule.says_ways() && (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
+            |rule: &&Rule| rule.ranks_ways() && (rule.hosts.is_empty() || rule.hosts.contains(&host)) && is_port(rule);
         self.rules.iter().filter(holds).map(|rule| rule.rule.clone()).collect()
     }
 
@@ -182,15 +182,15 @@ mod tests {
             Grid::read("grid.toml", &text).unwrap_err().to_string()
         };
         for count in ["0", "33", "'8'", "-1"] {
-            let told = wrong(&format!("connections = {count}"));
-            assert!(told.starts_with("grid.toml:4: rule.x.connections: must be a "), "{told}");
+            let error = wrong(&format!("connections = {count}"));
+            assert!(error.starts_with("grid.toml:4: rule.x.connections: must be a "), "{error}");
         }
-        let told = wrong("connections = 2\nports = 22");
+        let error = wrong("connections = 2\nports = 22");
         assert_eq!(
-            told,
+            error,
             "grid.toml:5: rule.x.ports: a link carries all ports: write connections in a rule without ports"
         );
-        for (rule, told) in [
+        for (rule, error) in [
             (
                 "stack = 'tls/adoc/tcp'",
                 "4: rule.x.stack: `adoc` below `tls`: what is enciphered cannot be compressed; write `adoc/tls`",
@@ -217,7 +217,7 @@ mod tests {
                 "4: rule.x.stack: it says the number of connections, too: write stack or connections",
             ),
         ] {
-            assert_eq!(wrong(rule), format!("grid.toml:{told}"));
+            assert_eq!(wrong(rule), format!("grid.toml:{error}"));
         }
     }
 }

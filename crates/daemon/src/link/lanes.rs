@@ -149,7 +149,7 @@ impl Daemon {
             let infos = all.iter().filter_map(|(lane, at)| Some((*lane, info(*at)?))).collect();
             let now = self.now;
             let Some(striped) = self.striped_link(token) else { continue };
-            striped.look(now, infos);
+            striped.sample(now, infos);
             let limits: Vec<_> = all.into_iter().map(|(lane, at)| (at, striped.most_unsent(lane))).collect();
             for (at, limit) in limits {
                 if let Some(link) = self.links.get_mut(&at) {

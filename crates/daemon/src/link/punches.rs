@@ -37,8 +37,8 @@ const MOST: usize = 16;
 const LONGEST: usize = 4096;
 
 impl Daemon {
-    /// A call to a host was connected through a relay, by this link: a way without it is looked for.
-    pub(crate) fn look_for_direct_way(&mut self, peer: usize, relay: Token) {
+    /// A call to a host was connected through a relay, by this link: seeks a way without the relay.
+    pub(crate) fn seek_direct_way(&mut self, peer: usize, relay: Token) {
         let is_forbidden =
             self.grid.rules_for(peer, None).iter().any(|rule| rule.forbid.iter().any(|way| way == "direct"));
         let is_due = self.peers.get(peer).is_some_and(|known| known.punch_at <= self.now);

@@ -36,10 +36,10 @@ pub(crate) struct Striped {
     next: u32,
     count: StreamCount,
     most: usize,
-    /// How many the other end wants, and how many it knows that we want.
+    /// How many the other end wants, and how many of ours were reported to it.
     wanted_there: usize,
-    told: usize,
-    /// What the kernel had counted of each when it was looked at last.
+    reported_count: usize,
+    /// What the kernel had counted of each at the last sample.
     counted: BTreeMap<Lane, Counted>,
     /// Bytes of the link, of which the stripe has taken so many.
     waiting: Vec<u8>,
@@ -78,7 +78,7 @@ impl Striped {
             count: StreamCount::new(now, begin, most, congestion),
             most,
             wanted_there: 1,
-            told: 1,
+            reported_count: 1,
             counted: BTreeMap::new(),
             waiting: Vec::new(),
             taken: 0,
@@ -183,7 +183,7 @@ impl Striped {
     }
 
     /// What the kernel counts of each connection now: how many there should be for what this end sends follows from it.
-    pub(crate) fn look(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) {
+    pub(crate) fn sample(&mut self, now: u64, infos: Vec<(Lane, tcp::Info)>) {
         // What the link has more of than there is room, no connection is short of: a new one gets little before it has shown what it carries.
         let has_more = self.stripe.room() == 0 || self.taken < self.waiting.len();
         let mut samples = Vec::new();
@@ -214,12 +214,12 @@ impl Striped {
     /// How many connections we want, if the other end does not know it.
     pub(crate) fn unreported(&self) -> Option<u8> {
         let count = self.count.count();
-        (self.told != count).then(|| u8::try_from(count).unwrap_or(u8::MAX))
+        (self.reported_count != count).then(|| u8::try_from(count).unwrap_or(u8::MAX))
     }
 
     /// It knows it now.
     pub(crate) fn reported(&mut self, count: u8) {
-        self.told = usize::from(count);
+        self.reported_count = usize::from(count);
     }
 
     /// How many there should be, for what either end sends.
@@ -277,7 +277,7 @@ struct Counted {
     carried: Carried,
     /// Bits a second.
     rate: Option<u64>,
-    /// Bytes sent, and sent again, lately: a look counts a 64th less with every further one. Losses are so rare that most looks see
+    /// Bytes sent, and sent again, lately: a sample counts a 64th less with every further one. Losses are so rare that most samples see
     /// none.
     sent: u64,
     resent: u64,
@@ -288,7 +288,7 @@ impl Counted {
         Self { info, at, carried: Carried::default(), rate: None, sent: 0, resent: 0 }
     }
 
-    /// What came since the last look.
+    /// What came since the last sample.
     fn sample(&mut self, at: u64, now: tcp::Info) -> StreamSample {
         self.rate = self.carried.update(now, self.rate);
         let before = std::mem::replace(&mut self.info, now);

@@ -90,7 +90,7 @@ impl World {
         way.closed[1 - end] = Some(self.now.max(way.cut) + way.delay);
     }
 
-    fn turn_ways(&mut self, undisturbed: bool) {
+    fn step_ways(&mut self, undisturbed: bool) {
         let now = self.now;
         for at in 0..self.ways.len() {
             let (fate, way) = (self.random.below(400), &mut self.ways[at]);
@@ -105,12 +105,12 @@ impl World {
                 _ => {}
             }
             for end in 0..2 {
-                self.turn_end(at, end);
+                self.step_end(at, end);
             }
         }
     }
 
-    fn turn_end(&mut self, at: usize, end: usize) {
+    fn step_end(&mut self, at: usize, end: usize) {
         let (now, way) = (self.now, &mut self.ways[at]);
         let waiting: usize = way.wires[1 - end].iter().map(|(_, bytes)| bytes.len()).sum();
         if let Some(mux) = &mut way.ends[end] {
@@ -277,7 +277,7 @@ fn one(random: Random) {
     let disturbed = world.random.below(4000);
     for step in 0..60_000 {
         world.now += MILLISECOND;
-        world.turn_ways(step > disturbed);
+        world.step_ways(step > disturbed);
         world.handle();
         for id in 0..world.streams.len() {
             world.try_ways(id);

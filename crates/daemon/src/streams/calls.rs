@@ -68,7 +68,7 @@ impl Daemon {
             && !is_question
             && self.links.get(&link).is_some_and(|link| !link.leads_to(call.host))
         {
-            self.look_for_direct_way(call.host, link);
+            self.seek_direct_way(call.host, link);
         }
         let origin = call.attempt.filter(|_| !is_question).map(|attempt| Origin {
             id: call.id,

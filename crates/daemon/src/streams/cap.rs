@@ -1,5 +1,5 @@
 //! Caps: what the streams that a rule is about carry together, each way. Each way has an allowance, which grows with time up to a burst;
-//! pipes that find none wait in a queue, each for its turn.
+//! pipes that find none wait in a queue.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,13 +54,13 @@ impl Caps {
     /// The pipes that may go on now: the first of each queue. Who cannot, for its other end has no room, holds up nobody.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Token> {
         let due = self.0.values_mut().flatten().filter(|way| way.due <= now);
-        due.filter_map(|way| way.next_turn(now)).collect()
+        due.filter_map(|way| way.take_next(now)).collect()
     }
 
     /// The description was read again: who waits asks once more, and what no rule caps any more is forgotten.
     pub(crate) fn follow(&mut self, grid: &Grid) -> Vec<Token> {
         let waiting = self.0.values_mut().flatten().flat_map(|way| {
-            (way.due, way.turn) = (u64::MAX, None);
+            (way.due, way.current) = (u64::MAX, None);
             way.waiting.drain(..)
         });
         let waiting = waiting.collect();
@@ -78,24 +78,24 @@ struct Allowance {
     grown: u64,
     /// The pipes that wait, the next one first.
     waiting: VecDeque<Token>,
-    /// The pipe whose turn it is, and which has not asked yet.
-    turn: Option<Token>,
+    /// The pipe that goes next, and has not asked yet.
+    current: Option<Token>,
     /// When the first of them may go on.
     due: u64,
 }
 
 impl Allowance {
     fn new(now: u64) -> Self {
-        Self { rate: 1, bytes: SHORTEST_BURST, grown: now, waiting: VecDeque::new(), turn: None, due: u64::MAX }
+        Self { rate: 1, bytes: SHORTEST_BURST, grown: now, waiting: VecDeque::new(), current: None, due: u64::MAX }
     }
 
     fn allowed(&mut self, rate: u64, pipe: Token, now: u64) -> usize {
         self.grow(rate, now);
-        let is_turn = self.turn == Some(pipe);
-        if is_turn {
-            self.turn = None;
+        let is_current = self.current == Some(pipe);
+        if is_current {
+            self.current = None;
         }
-        if (is_turn || self.waiting.is_empty()) && self.bytes >= LEAST {
+        if (is_current || self.waiting.is_empty()) && self.bytes >= LEAST {
             if !self.waiting.is_empty() {
                 // Behind this one, with what it leaves.
                 self.due = now;
@@ -104,19 +104,19 @@ impl Allowance {
         }
         match self.waiting.contains(&pipe) {
             true => {}
-            false if is_turn => self.waiting.push_front(pipe),
+            false if is_current => self.waiting.push_front(pipe),
             false => self.waiting.push_back(pipe),
         }
         self.due = self.due.min(self.enough_at(now));
         0
     }
 
-    /// The next pipe has its turn, and the one behind it when as much has come again.
-    fn next_turn(&mut self, now: u64) -> Option<Token> {
-        self.turn = self.waiting.pop_front();
+    /// Takes the next pipe out of the queue. The one behind it is due when as much has come again.
+    fn take_next(&mut self, now: u64) -> Option<Token> {
+        self.current = self.waiting.pop_front();
         let again = now + LEAST * SECOND / self.rate + 1;
         self.due = if self.waiting.is_empty() { u64::MAX } else { again };
-        self.turn
+        self.current
     }
 
     /// When there are bytes enough for a read.
@@ -201,7 +201,7 @@ mod tests {
         assert!(caps.allowed("night", Way::Out, 2, (&grid, due)) >= LEAST as usize);
     }
 
-    /// A pipe whose turn it is does not ask, for its other end has no room: the next one goes on, and it has its share later.
+    /// The current pipe does not ask, for its other end has no room: the next one goes on, and it has its share later.
     #[test]
     fn who_cannot_go_on_holds_up_nobody() {
         let grid = Grid::read("grid.toml", "[site.a]\nhosts.a1 = []\n[rule.night]\ncap = '80k'\n").unwrap();

@@ -103,7 +103,7 @@ impl FabricPort {
             }
             Phase::Up => {
                 let why = LinkError::Gone { node: peer.node, why };
-                self.untold.push((link, why.clone()));
+                self.unreported.push((link, why.clone()));
                 self.close(link, why);
             }
             Phase::Down(_) => {}
@@ -164,8 +164,8 @@ impl FabricPort {
         self.queue(link);
     }
 
-    /// Tells peers that links are over, as far as that goes now.
-    pub(super) fn say_goodbye(&mut self) {
+    /// Sends peers the end of links, as far as that goes now.
+    pub(super) fn send_closes(&mut self) {
         while let Some(&(at, link_id)) = self.byes.front() {
             let head = Head::new(Kind::Bye, link_id);
             match self.ship(None, at, 0, |buffer| gather(buffer, &head.bytes(), &[], 0)) {
@@ -177,7 +177,7 @@ impl FabricPort {
 
     /// Asks again, gives up, sees whether peers live.
     #[cold]
-    pub(super) fn look_after(&mut self, now: u64) {
+    pub(super) fn keep_alive(&mut self, now: u64) {
         for link in 0..self.peers.len() as u32 {
             let Some(peer) = self.peers.get_mut(link as usize) else { return };
             let node = peer.node;
@@ -188,7 +188,7 @@ impl FabricPort {
                     let at = self.wire.text(&peer.name);
                     let tried = format!("{} at {at}: {why}", self.provider);
                     let why = LinkError::Unreachable { node, tried, absent: false };
-                    self.untold.push((link, why.clone()));
+                    self.unreported.push((link, why.clone()));
                     self.close(link, why);
                 }
                 Phase::Linking { ask, .. } if ask <= now => self.queue(link),

@@ -6,7 +6,7 @@ use madrigal_sys::{piece, process};
 
 use super::packet::{Head, Kind, LinkId};
 
-/// Messages a peer may send before it hears that some were taken.
+/// Messages a peer may send before it is told that some were taken.
 pub(super) const WINDOW: u16 = 32;
 /// Longer bodies are received where they belong.
 pub(super) const SHORT: usize = 8 << 10;

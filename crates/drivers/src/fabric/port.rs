@@ -28,16 +28,16 @@ const RX: usize = 128;
 const TX: usize = 64;
 /// Buffers kept for words between the drivers.
 const RESERVE: usize = 8;
-/// Events looked at in one poll.
+/// Events taken in one poll.
 const BATCH: usize = 64;
-/// Looks after something happened each of which asks the provider; of the others one in so many does.
+/// Polls after something happened each of which asks the provider. Of the others one in so many does.
 const EAGER: u32 = 1024;
 const SELDOM: u32 = 16;
-/// Looks between two looks at the clock.
+/// Polls between two reads of the clock.
 const STRIDE: u32 = 16;
-/// How often links are looked after (nanoseconds).
+/// How often links are checked (nanoseconds).
 const TICK_NS: u64 = 100_000_000;
-/// How often who sleeps looks: seldom where the provider rings, often where it cannot.
+/// How often a sleeper polls: seldom where the provider rings, often where it cannot.
 const SLEEP_NS: i64 = 20_000_000;
 const SHORT_SLEEP_NS: i64 = 500_000;
 /// How long the end of a port may take to get rid of what was taken.
@@ -64,14 +64,14 @@ pub(super) struct FabricPort {
     /// Peers to be told that a link is over.
     pub(super) byes: VecDeque<(u64, LinkId)>,
     /// Links that ended outside of a poll.
-    pub(super) untold: Vec<(u32, LinkError)>,
+    pub(super) unreported: Vec<(u32, LinkError)>,
     epoll: Fd,
     timer: Fd,
     pub(super) own: Own,
     /// What the provider said was wrong that belongs to no link.
     trouble: Option<String>,
     eager: u32,
-    looks: u32,
+    polls: u32,
     tick: u64,
 }
 
@@ -99,13 +99,13 @@ impl FabricPort {
             spare: (0..RX).collect(),
             urgent: VecDeque::new(),
             byes: VecDeque::new(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             epoll,
             timer,
             own: Own::find(),
             trouble: None,
             eager: EAGER,
-            looks: 0,
+            polls: 0,
             tick: 0,
         };
         port.post();
@@ -151,8 +151,8 @@ impl FabricPort {
         posted
     }
 
-    /// Looks at what the provider has to tell.
-    fn look(&mut self, sink: &mut dyn Sink) -> usize {
+    /// Takes the events of the provider.
+    fn take_events(&mut self, sink: &mut dyn Sink) -> usize {
         let mut found = 0;
         while found < BATCH {
             let Some(event) = self.wire.event() else { break };
@@ -209,7 +209,7 @@ impl FabricPort {
         }
     }
 
-    /// Sends what is owed, and looks after links now and then.
+    /// Sends what is owed, and checks links now and then.
     fn work(&mut self, sink: &mut dyn Sink) -> usize {
         let mut done = 0;
         for _ in 0..self.urgent.len() {
@@ -223,15 +223,15 @@ impl FabricPort {
                 self.queue(link);
             }
         }
-        self.say_goodbye();
-        if self.looks.is_multiple_of(STRIDE) {
+        self.send_closes();
+        if self.polls.is_multiple_of(STRIDE) {
             let now = time::now_ns();
             if now >= self.tick {
                 self.tick = now + TICK_NS;
-                self.look_after(now);
+                self.keep_alive(now);
             }
         }
-        for (link, why) in core::mem::take(&mut self.untold) {
+        for (link, why) in core::mem::take(&mut self.unreported) {
             done += 1;
             sink.down(Link(link), why);
         }
@@ -241,8 +241,8 @@ impl FabricPort {
     /// Makes progress until nothing comes and every buffer was sent, or it is that late.
     fn drain(&mut self, until: u64) {
         loop {
-            let found = self.look(&mut Nobody);
-            self.say_goodbye();
+            let found = self.take_events(&mut Nobody);
+            self.send_closes();
             if time::now_ns() >= until || (found == 0 && self.free.len() >= TX && self.byes.is_empty()) {
                 return;
             }
@@ -330,15 +330,15 @@ impl Port for FabricPort {
 
     #[inline]
     fn poll(&mut self, sink: &mut dyn Sink) -> usize {
-        self.looks = self.looks.wrapping_add(1);
+        self.polls = self.polls.wrapping_add(1);
         if self.eager == 0 {
-            if !self.looks.is_multiple_of(SELDOM) {
+            if !self.polls.is_multiple_of(SELDOM) {
                 return 0;
             }
         } else {
             self.eager -= 1;
         }
-        self.work(sink) + self.look(sink)
+        self.work(sink) + self.take_events(sink)
     }
 
     fn short(&self) -> usize {
@@ -350,14 +350,15 @@ impl Port for FabricPort {
         let (node, bye) = (peer.node, peer.link_id.filter(|_| peer.is_up()).map(|link_id| (peer.at, link_id)));
         if self.close(link.0, LinkError::Gone { node, why: "the link was cut here".to_owned() }) {
             self.byes.extend(bye);
-            self.say_goodbye();
+            self.send_closes();
         }
-        self.untold.retain(|(untold, _)| *untold != link.0);
+        self.unreported.retain(|(unreported, _)| *unreported != link.0);
     }
 
     fn arm(&mut self) -> bool {
-        let waits = self.urgent.is_empty() && self.byes.is_empty() && self.untold.is_empty() && self.spare.is_empty();
-        if !waits || self.wire.must_look() {
+        let waits =
+            self.urgent.is_empty() && self.byes.is_empty() && self.unreported.is_empty() && self.spare.is_empty();
+        if !waits || self.wire.must_poll() {
             self.stir();
             return true;
         }
@@ -381,9 +382,9 @@ impl Port for FabricPort {
     fn woken(&mut self) {
         // Empty means that something else woke us.
         let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
-        // The next poll asks the provider and looks at the clock.
+        // The next poll asks the provider and reads the clock.
         self.eager = self.eager.max(1);
-        self.looks = STRIDE - 1;
+        self.polls = STRIDE - 1;
     }
 
     fn deadline(&self) -> Option<u64> {
@@ -421,7 +422,7 @@ impl Drop for FabricPort {
         let up = self.peers.iter().filter(|peer| peer.is_up());
         let byes: Vec<_> = up.filter_map(|peer| Some((peer.at, peer.link_id?))).collect();
         self.byes.extend(byes);
-        self.say_goodbye();
+        self.send_closes();
         self.drain(time::now_ns() + LEAVE_NS / 5);
     }
 }

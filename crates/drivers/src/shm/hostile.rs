@@ -140,10 +140,10 @@ proptest! {
     fn a_hello_is_heard_as_it_was_said(arena: u64, slot: u32) {
         let (near, far) = sockets();
         prop_assert!(matches!(hello::receive(&far), Received::NotYet));
-        let said = Hello { arena, slot };
-        hello::send(&near, said, &near).unwrap();
+        let sent = Hello { arena, slot };
+        hello::send(&near, sent, &near).unwrap();
         let Received::Whole(received, _fd) = hello::receive(&far) else { panic!("not heard") };
-        prop_assert_eq!(received, said);
+        prop_assert_eq!(received, sent);
     }
 }
 

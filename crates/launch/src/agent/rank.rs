@@ -33,7 +33,7 @@ pub(super) struct Running {
     pub(super) input: Outgoing,
     pub(super) input_ends: bool,
     pub(super) end: Option<(End, Instant)>,
-    pub(super) told: bool,
+    pub(super) reported: bool,
 }
 
 type At<'a> = (fn(usize) -> Source, BorrowedFd<'a>, PollFlags);
@@ -73,7 +73,7 @@ impl Running {
             input: Outgoing::default(),
             input_ends: false,
             end: None,
-            told: false,
+            reported: false,
         })
     }
 

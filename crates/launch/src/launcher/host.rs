@@ -39,8 +39,8 @@ pub(super) struct Host {
     pub(super) outgoing: Outgoing,
     pub(super) state: State,
     since: Instant,
-    pub(super) heard: Instant,
-    said: Instant,
+    pub(super) last_received: Instant,
+    last_sent: Instant,
     /// The last line that came instead of an agent's frames.
     pub(super) words: String,
     line: Vec<u8>,
@@ -82,26 +82,26 @@ impl Host {
             outgoing: Outgoing::default(),
             state: State::Contacting,
             since: now,
-            heard: now,
-            said: now,
+            last_received: now,
+            last_sent: now,
             words: String::new(),
             line: Vec::new(),
         })
     }
 
-    pub(super) fn turn_to(&mut self, state: State) {
+    pub(super) fn enter(&mut self, state: State) {
         self.state = state;
         self.since = Instant::now();
     }
 
     /// The agent has greeted.
     pub(super) fn check(&mut self) {
-        self.turn_to(State::Checking);
+        self.enter(State::Checking);
         self.outgoing.words(&ToAgent::Check(self.part.clone()));
     }
 
     pub(super) fn start(&mut self) {
-        self.turn_to(State::Starting);
+        self.enter(State::Starting);
         self.outgoing.words(&ToAgent::Start);
         self.flush();
     }
@@ -132,16 +132,16 @@ impl Host {
             Ok(n @ 1..) => self.incoming.push(&bytes[..n]),
             Err(Errno::AGAIN | Errno::INTR) => return true,
             Ok(0) | Err(_) => {
-                self.hear_errors();
+                self.read_errors();
                 return false;
             }
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         true
     }
 
     /// What ssh, or whatever leads there, says of its own.
-    pub(super) fn hear_errors(&mut self) {
+    pub(super) fn read_errors(&mut self) {
         let Some(errors) = &self.errors else { return };
         let mut bytes = [0; 4096];
         match rustix::io::read(errors, &mut bytes) {
@@ -157,9 +157,9 @@ impl Host {
     }
 
     pub(super) fn beat(&mut self) {
-        if self.said.elapsed() > Duration::from_secs(BEAT) && self.to.is_some() && self.outgoing.is_empty() {
+        if self.last_sent.elapsed() > Duration::from_secs(BEAT) && self.to.is_some() && self.outgoing.is_empty() {
             self.outgoing.words(&ToAgent::Beat);
-            self.said = Instant::now();
+            self.last_sent = Instant::now();
         }
     }
 
@@ -168,7 +168,7 @@ impl Host {
             State::Contacting => self.since.elapsed() > TO_ANSWER,
             State::Checking => self.since.elapsed() > TO_CHECK,
             State::Over => false,
-            _ => self.from.is_some() && self.heard.elapsed() > Duration::from_secs(SILENCE),
+            _ => self.from.is_some() && self.last_received.elapsed() > Duration::from_secs(SILENCE),
         }
     }
 

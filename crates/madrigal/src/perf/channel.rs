@@ -9,10 +9,10 @@ use madrigal_progress::driver::Place;
 use madrigal_progress::message::{Link, LinkError, MessageDriver, Placement, Port, Sent, Sink};
 use madrigal_sys::{process, time};
 
-use super::job::{Job, LOOKS, START_NS};
+use super::job::{Job, POLLS, START_NS};
 use super::report::PerfError;
 
-/// How long a port is looked at after its last frame.
+/// How long a port is polled after its last frame.
 const SETTLE_NS: u64 = 1_000_000;
 
 /// One end, and the link with the other.
@@ -77,7 +77,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Lets what was sent last leave: some drivers need to be looked at for that, and now nobody does for a while.
+    /// Lets what was sent last leave: some drivers need to be polled for that, and now nobody does for a while.
     fn settle(&mut self) {
         let until = time::now_ns() + SETTLE_NS;
         while time::now_ns() < until {
@@ -87,12 +87,12 @@ impl Channel {
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), PerfError> {
         let link = self.link.ok_or(PerfError::Gone)?;
-        let mut looks = Looks::default();
+        let mut polls = Polls::default();
         loop {
             match self.port.send(link, &[], &[IoSlice::new(bytes)], 0) {
                 Ok(Sent::All) => return Ok(()),
                 // Short frames go whole or not at all.
-                Ok(Sent::Part(_)) => self.look(&mut looks)?,
+                Ok(Sent::Part(_)) => self.poll(&mut polls)?,
                 Err(_) => return Err(PerfError::Gone),
             }
         }
@@ -100,39 +100,39 @@ impl Channel {
 
     /// Waits for the frame behind the first so many, which is then in the inbox.
     fn receive(&mut self, count: u64) -> Result<(), PerfError> {
-        let mut looks = Looks::default();
+        let mut polls = Polls::default();
         while self.inbox.frames <= count {
-            self.look(&mut looks)?;
+            self.poll(&mut polls)?;
         }
         Ok(())
     }
 
-    /// Looks for frames; whoever looked in vain for too long is told that there is nobody any more.
+    /// Polls for frames. Polls in vain for too long are an error: the peer is gone.
     #[inline]
-    fn look(&mut self, looks: &mut Looks) -> Result<(), PerfError> {
+    fn poll(&mut self, polls: &mut Polls) -> Result<(), PerfError> {
         let found = self.port.poll(&mut self.inbox) > 0;
-        if self.inbox.is_down || !(found || looks.more()) {
+        if self.inbox.is_down || !(found || polls.more()) {
             return Err(PerfError::Gone);
         }
         Ok(())
     }
 }
 
-/// Looks in vain.
+/// Polls in vain.
 #[derive(Default)]
-struct Looks {
+struct Polls {
     count: u32,
     /// When they end; 0: not known yet.
     until: u64,
 }
 
-impl Looks {
-    /// Whether to look once more.
+impl Polls {
+    /// Whether to poll once more.
     #[inline]
     fn more(&mut self) -> bool {
         core::hint::spin_loop();
         self.count = self.count.wrapping_add(1);
-        if !self.count.is_multiple_of(LOOKS) {
+        if !self.count.is_multiple_of(POLLS) {
             return true;
         }
         // On a busy machine both may share a processor.

@@ -31,7 +31,7 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
     for _ in 0..ROUNDS {
         arena.take_slot().map_err(os)?;
     }
-    let told = [
+    let asked = [
         process::own_pid().to_string(),
         fd.as_raw_fd().to_string(),
         arena.id().to_string(),
@@ -41,7 +41,7 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
         hex(&me.encode(NodeAddress::LONG)),
         hex(&channel.address().encode(NodeAddress::LONG)),
     ];
-    let mut peer = Peer::start(&format!("{ASKED}{}", told.join(" ")))?;
+    let mut peer = Peer::start(&format!("{ASKED}{}", asked.join(" ")))?;
     let other = other(&endpoint, &mut peer)?;
     let mut circuit = Circuit::join(endpoint, &[me, other])?;
     channel.join(None, || peer.is_alive())?;
@@ -58,9 +58,9 @@ pub fn circuit(method: &str, size: usize, iterations: u32) -> Result<Report, Per
 }
 
 /// The part of the started copy.
-pub(super) fn peer(told: &str) -> Result<(), PerfError> {
-    let unclear = || PerfError::Told(told.to_owned());
-    let words: Vec<&str> = told.split(' ').collect();
+pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
+    let unclear = || PerfError::Unclear(asked.to_owned());
+    let words: Vec<&str> = asked.split(' ').collect();
     let [pid, fd, id, size, iterations, method, to, channel_to] = words[..] else { return Err(unclear()) };
     let number = |text: &str| text.parse::<u64>().map_err(|_| unclear());
     let job = Job { size: (number(size)? as usize).clamp(1, LONGEST), iterations: number(iterations)? as u32 };
@@ -167,7 +167,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// What [`hex`] made of an address.
 pub(super) fn address(text: &str) -> Result<NodeAddress, PerfError> {
     let address = unhex(text).and_then(|bytes| NodeAddress::decode(&bytes).ok());
-    address.ok_or_else(|| PerfError::Told(text.to_owned()))
+    address.ok_or_else(|| PerfError::Unclear(text.to_owned()))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -108,8 +108,8 @@ impl Job {
         let registry = Circuit::endpoint(ends[among].worker())?;
         let addresses = [&ends[0], &ends[1], &registry].map(|end| hex(&end.address().encode(NodeAddress::LONG)));
         let numbers = [process::own_pid() as usize, self.size, self.iterations as usize, among, peers];
-        let told = [numbers.map(|number| number.to_string()).join(" "), method.to_owned(), addresses.join(" ")];
-        let mut peer = Peer::start(&format!("{ASKED}{}", told.join(" ")))?;
+        let asked = [numbers.map(|number| number.to_string()).join(" "), method.to_owned(), addresses.join(" ")];
+        let mut peer = Peer::start(&format!("{ASKED}{}", asked.join(" ")))?;
         let others = [other(&ends[0], &mut peer)?, other(&ends[1], &mut peer)?];
         let there = hex(&other(&registry, &mut peer)?.encode(NodeAddress::LONG));
         let mut idle = Peer::start(&format!("{IDLE}{peers} {} {there}", addresses[2]))?;
@@ -133,9 +133,9 @@ impl Job {
 }
 
 /// The part of the started copy that has the other ends of both pairs.
-pub(super) fn peer(told: &str) -> Result<(), PerfError> {
-    let unclear = || PerfError::Told(told.to_owned());
-    let words: Vec<&str> = told.split(' ').collect();
+pub(super) fn peer(asked: &str) -> Result<(), PerfError> {
+    let unclear = || PerfError::Unclear(asked.to_owned());
+    let words: Vec<&str> = asked.split(' ').collect();
     let [pid, size, iterations, among, peers, method, first, second, registry] = words[..] else {
         return Err(unclear());
     };
@@ -228,9 +228,9 @@ fn linked(worker: &Worker, but: &NodeAddress) -> usize {
 }
 
 /// The part of the started copy that has the idle workers: it is killed in the end.
-pub(super) fn idle(told: &str) -> Result<(), PerfError> {
-    let unclear = || PerfError::Told(told.to_owned());
-    let words: Vec<&str> = told.split(' ').collect();
+pub(super) fn idle(asked: &str) -> Result<(), PerfError> {
+    let unclear = || PerfError::Unclear(asked.to_owned());
+    let words: Vec<&str> = asked.split(' ').collect();
     let [count, here, there] = words[..] else { return Err(unclear()) };
     let (count, registries) = (count.parse::<usize>().map_err(|_| unclear())?, [address(here)?, address(there)?]);
     // A worker takes half a dozen descriptors.
@@ -270,7 +270,7 @@ mod tests {
         let (alone_ns, among_ns) = (vec![100.0, 200.0, 120.0, 90.0, 100.0], vec![101.0, 202.0, 100.0, 99.0, 101.0]);
         let crowd = Crowd { method: "shm".into(), size: 8, iterations: 50, peers: 3, alone_ns, among_ns };
         assert_eq!((crowd.alone(), crowd.among(), crowd.ratio()), (100.0, 101.0, 1.01));
-        let told = "101.0 ns one way (best 99.0) with 3 idle peers by tcp; 100.0 ns (best 90.0) with none; ratio 1.010 (5 rounds";
-        assert!(crowd.to_string().contains(told), "{crowd}");
+        let expected = "101.0 ns one way (best 99.0) with 3 idle peers by tcp; 100.0 ns (best 90.0) with none; ratio 1.010 (5 rounds";
+        assert!(crowd.to_string().contains(expected), "{crowd}");
     }
 }

@@ -21,10 +21,10 @@ pub(super) const LONGEST: usize = 1 << 30;
 pub(super) const START_NS: u64 = 15_000_000_000;
 /// A round ends after this time even if not all its exchanges were done, ...
 pub(super) const ROUND_NS: u64 = 200_000_000;
-/// ... looked at once in so many exchanges.
+/// ... checked once in so many exchanges.
 pub(super) const LATE_EVERY: u32 = 64;
-/// Looks at the bare line before it is somebody else's turn, and the root of those between two looks whether the peer lives.
-pub(super) const LOOKS: u32 = 1 << 11;
+/// Polls of the bare line before the processor is given away; the square of it lies between two checks whether the peer lives.
+pub(super) const POLLS: u32 = 1 << 11;
 /// Set on the bare line with the last question.
 pub(super) const LAST: u64 = 1 << 63;
 
@@ -120,20 +120,20 @@ impl Job {
     }
 }
 
-/// Looks at the bare line until it holds `count`; what it holds besides.
+/// Polls the bare line until it holds `count`; what it holds besides.
 pub(super) fn wait_for(line: &AtomicU64, count: u64, alive: &mut impl FnMut() -> bool) -> Result<u64, PerfError> {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         let seen = line.load(Ordering::Acquire);
         if seen & !LAST == count {
             return Ok(seen);
         }
         core::hint::spin_loop();
-        looks += 1;
-        if looks.is_multiple_of(LOOKS) {
+        polls += 1;
+        if polls.is_multiple_of(POLLS) {
             // On a busy machine both may share a processor.
             std::thread::yield_now();
-            if looks.is_multiple_of(LOOKS * LOOKS) && !alive() {
+            if polls.is_multiple_of(POLLS * POLLS) && !alive() {
                 return Err(PerfError::Gone);
             }
         }
@@ -144,8 +144,8 @@ pub(super) fn wait_for(line: &AtomicU64, count: u64, alive: &mut impl FnMut() ->
 pub(super) struct Peer(Child);
 
 impl Peer {
-    pub(super) fn start(told: &str) -> Result<Self, PerfError> {
-        let started = Command::new("/proc/self/exe").env(ASKED, told).spawn();
+    pub(super) fn start(asked: &str) -> Result<Self, PerfError> {
+        let started = Command::new("/proc/self/exe").env(ASKED, asked).spawn();
         started.map(Self).map_err(|error| PerfError::Peer(Os(error.raw_os_error().unwrap_or(0))))
     }
 

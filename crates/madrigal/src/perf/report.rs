@@ -103,7 +103,7 @@ pub enum PerfError {
     Gone,
     /// The peer was told something it does not understand.
     #[error("`{0}` tells a peer nothing")]
-    Told(String),
+    Unclear(String),
     /// Peers that were to be idle are not linked by TCP.
     #[error("only {up} of {wanted} idle peers are connected by tcp")]
     Peers {

@@ -44,7 +44,7 @@ struct Account {
     /// What may still be sent: the window without what was sent and not yet told to have been received.
     room: i64,
     /// Received from it since that was told last, counted down.
-    untold: i64,
+    unreported: i64,
     /// What may still be kept of it; one message may go beyond the window.
     space: i64,
 }
@@ -52,16 +52,16 @@ struct Account {
 impl Account {
     fn of(window: i64) -> Self {
         let space = window + 2 * Load::Eager(MAX_KEPT).cost();
-        Self { window, room: window, untold: window / PART, space }
+        Self { window, room: window, unreported: window / PART, space }
     }
 
     /// What was received and not told, which is told now.
     #[cold]
     #[inline(never)]
-    fn take_untold(&mut self) -> u64 {
+    fn take_unreported(&mut self) -> u64 {
         // There is no window for what one sends to oneself.
         let step = self.window.min(WINDOW) / PART;
-        (step - core::mem::replace(&mut self.untold, step)).unsigned_abs()
+        (step - core::mem::replace(&mut self.unreported, step)).unsigned_abs()
     }
 }
 
@@ -98,7 +98,7 @@ impl Credit {
         Room {
             eager_used: eager.window.saturating_sub(eager.room),
             eager_left: eager.room > 0,
-            announced_left: rendezvous.room > 0,
+            rendezvous_left: rendezvous.room > 0,
         }
     }
 
@@ -134,8 +134,8 @@ impl Credit {
     #[inline]
     pub(crate) fn taken(&mut self, load: Load) -> Option<u64> {
         let account = self.account(load);
-        account.untold -= load.cost();
-        if account.untold < 0 { Some(account.take_untold()) } else { None }
+        account.unreported -= load.cost();
+        if account.unreported < 0 { Some(account.take_unreported()) } else { None }
     }
 
     /// Charges the node for an unexpected message. `None`: it sent more than it may.
@@ -159,7 +159,7 @@ pub(crate) struct Room {
     /// Bytes, and what keeping them costs, that were sent whole and no receive took.
     pub(crate) eager_used: i64,
     pub(crate) eager_left: bool,
-    pub(crate) announced_left: bool,
+    pub(crate) rendezvous_left: bool,
 }
 
 #[cfg(test)]
@@ -213,8 +213,8 @@ mod tests {
         let load = Load::Eager(1000);
         let step = WINDOW / PART;
         (0..step / load.cost()).for_each(|_| assert_eq!(credit.taken(load), None));
-        let told = credit.taken(load).expect("it is time") as i64;
-        assert!((step..step + load.cost()).contains(&told));
-        assert_eq!(credit.eager.untold, step);
+        let granted = credit.taken(load).expect("it is time") as i64;
+        assert!((step..step + load.cost()).contains(&granted));
+        assert_eq!(credit.eager.unreported, step);
     }
 }

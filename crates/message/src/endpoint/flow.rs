@@ -53,8 +53,8 @@ mod tests {
     }
 
     fn tell(state: &mut State, node: u32, kind: u16, taken: u64) -> Option<()> {
-        let told = Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken);
-        let head = Seen::read(told.bytes()).expect("a head");
+        let head = Head::new(What::Credit, 0, 0, 0).extra(kind).word(taken);
+        let head = Seen::read(head.bytes()).expect("a head");
         state.credited(&Came { node, via: (0, Link(0)), head })
     }
 

@@ -11,17 +11,17 @@ pub(crate) struct Refused {
     last: u64,
     /// Frames sent before.
     sent: u64,
-    told: bool,
+    reported: bool,
 }
 
 impl Refused {
     /// A send is refused once more: for how many nanoseconds all were, if that is to be told.
     pub(crate) fn again(this: &mut Option<Self>, sent: u64, now: u64) -> Option<u64> {
         let refused = this.take().filter(|it| it.sent == sent && now.saturating_sub(it.last) < PAUSE_NS);
-        let refused = this.insert(refused.unwrap_or(Self { since: now, last: now, sent, told: false }));
+        let refused = this.insert(refused.unwrap_or(Self { since: now, last: now, sent, reported: false }));
         refused.last = now;
         let long = now.saturating_sub(refused.since);
-        let tell = long >= LONG_NS && !core::mem::replace(&mut refused.told, long >= LONG_NS);
+        let tell = long >= LONG_NS && !core::mem::replace(&mut refused.reported, long >= LONG_NS);
         tell.then_some(long)
     }
 }

@@ -6,7 +6,7 @@ use super::types::Region;
 pub(crate) struct Exposed {
     pub(crate) region: Region,
     /// Who was told where it lies: node, its channel, ours.
-    pub(crate) told: Vec<(u32, u16, u16)>,
+    pub(crate) holders: Vec<(u32, u16, u16)>,
 }
 
 /// A region of a peer, as it told us.
@@ -22,7 +22,7 @@ pub(crate) enum Known {
 
 impl Exposed {
     pub(crate) fn new(region: Region) -> Self {
-        Self { region, told: Vec::new() }
+        Self { region, holders: Vec::new() }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::worker::state::{Does, Op, Placed, State};
 /// The most bytes one operation on numbers works on.
 pub(crate) const MAX_ATOMIC: usize = 4096;
 /// What an endpoint may be told of bytes put before anybody asks it.
-const MOST_TOLD: usize = 1 << 20;
+const MOST_REPORTED: usize = 1 << 20;
 
 impl State {
     /// The memory a peer names, if it may do that to it.
@@ -48,7 +48,7 @@ impl State {
         let from = self.sender(came.node, came.head.to, came.head.from);
         let completion = Completion { data: Some(data), from, len, ..Completion::new(Kind::RemotePut, 0) };
         self.complete(came.head.to, completion);
-        if self.endpoint(came.head.to).is_some_and(|endpoint| endpoint.done.len() > MOST_TOLD) {
+        if self.endpoint(came.head.to).is_some_and(|endpoint| endpoint.done.len() > MOST_REPORTED) {
             self.corrupt(came.node, "it writes more and more, and nobody asks what was written");
         }
     }
@@ -141,8 +141,8 @@ impl State {
         let (flags, ended, words) = match found {
             Some(exposed) => {
                 let who = (came.node, came.head.from, came.head.to);
-                if !exposed.told.contains(&who) {
-                    exposed.told.push(who);
+                if !exposed.holders.contains(&who) {
+                    exposed.holders.push(who);
                 }
                 let Region { memory, origin, read, write, .. } = exposed.region;
                 let flags = if read { FETCH } else { 0 } | if write { WRITE } else { 0 };
@@ -207,7 +207,7 @@ impl State {
     /// Withdraws a region: nobody touches its memory any more.
     pub(crate) fn withdraw(&mut self, space: usize, key: u64) {
         let Some(exposed) = self.spaces.get_mut(space).and_then(|regions| regions.remove(&key)) else { return };
-        for (node, to, from) in exposed.told {
+        for (node, to, from) in exposed.holders {
             self.queue(node, Head::new(What::Forget, 0, to, from).word(key), Vec::new());
         }
         for node in 0..self.nodes.len() as u32 {

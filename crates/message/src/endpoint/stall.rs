@@ -35,12 +35,14 @@ impl Core {
 
     fn what_waits(&self, node: u32) -> String {
         let to = &self.state.nodes[node as usize];
-        let announced = self.state.ops.keys(|op| op.node == node && matches!(op.does, Does::Send { .. })).len();
-        let Room { eager_used, eager_left, announced_left } = to.credit.room();
+        let rendezvous = self.state.ops.keys(|op| op.node == node && matches!(op.does, Does::Send { .. })).len();
+        let Room { eager_used, eager_left, rendezvous_left } = to.credit.room();
         let whole = format!("{} KiB of messages wait there for receives", eager_used >> 10);
         match to.route {
             Route::None | Route::Linking { .. } => format!("{} messages wait here for a way to it", to.out.len()),
-            _ if !announced_left => format!("{whole}, and {announced} more that lie here wait there for receives, too"),
+            _ if !rendezvous_left => {
+                format!("{whole}, and {rendezvous} more that lie here wait there for receives, too")
+            }
             _ if !eager_left => whole,
             _ => format!("{} messages wait here, for its process takes none: it computes, or is stopped", to.out.len()),
         }

@@ -1,13 +1,13 @@
-//! Whether an answer to what was just sent is worth looking on for, before one returns to a caller that may do much between two looks:
-//! MPICH gives the processor away after each, which takes longer than the answer.
+//! Whether to keep polling for an answer to what was just sent, before the worker returns to its caller. A caller may do much between two
+//! polls: MPICH gives the processor away after each, which takes longer than the answer.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use madrigal_sys::time;
 
-/// The longest time it is looked for: what anybody may spin without a reason.
+/// The longest time of such polling: what anybody may spin without a reason.
 const ANSWER_NS: u64 = 2_000;
-/// Looks between two looks at the clock.
+/// Polls between two reads of the clock.
 const BURST: u32 = 16;
 /// An answer that came is worth one more try, up to so many; ...
 const WORTH: u32 = 16;
@@ -19,7 +19,7 @@ const TRIED: u32 = 256;
 /// What is remembered of answers. As in `Idle`, nobody needs the lock to note something here.
 #[derive(Default)]
 pub(super) struct Answers {
-    /// Something was sent, and since then nobody looked and nothing came.
+    /// Something was sent, and since then nobody polled and nothing came.
     expected: AtomicBool,
     worth: AtomicU32,
     untried: AtomicU32,
@@ -38,7 +38,7 @@ impl Answers {
         self.expected.store(false, Ordering::Relaxed);
     }
 
-    /// Whether this is the first look after something was sent.
+    /// Whether this is the first poll after something was sent.
     #[inline]
     pub(super) fn are_expected(&self) -> bool {
         let expected = self.expected.load(Ordering::Relaxed);
@@ -48,11 +48,11 @@ impl Answers {
         expected
     }
 
-    /// Looks for an answer, if they were worth it lately or are to be tried again.
+    /// Polls for an answer, if they were worth it lately or are to be tried again.
     #[inline]
-    pub(super) fn looks(&self) -> Option<Looks<'_>> {
+    pub(super) fn polls(&self) -> Option<Polls<'_>> {
         let may = self.worth.load(Ordering::Relaxed) > 0 || self.is_time_to_ask();
-        may.then_some(Looks { answers: self, looks: 0, until: 0 })
+        may.then_some(Polls { answers: self, polls: 0, until: 0 })
     }
 
     /// Once in so many times.
@@ -64,20 +64,20 @@ impl Answers {
     }
 }
 
-/// Looks of who waits for an answer that may be near.
-pub struct Looks<'a> {
+/// The polls of a caller that waits for an answer that may be near.
+pub struct Polls<'a> {
     answers: &'a Answers,
-    looks: u32,
+    polls: u32,
     /// Of the monotonic clock; 0: not known yet.
     until: u64,
 }
 
-impl Looks<'_> {
-    /// Whether to look once more.
+impl Polls<'_> {
+    /// Whether to poll once more.
     #[inline]
     pub fn more(&mut self) -> bool {
-        self.looks = self.looks.wrapping_add(1);
-        !self.looks.is_multiple_of(BURST) || self.has_time()
+        self.polls = self.polls.wrapping_add(1);
+        !self.polls.is_multiple_of(BURST) || self.has_time()
     }
 
     #[cold]
@@ -117,8 +117,8 @@ mod tests {
     fn are_looked_for_while_they_come_and_else_seldom() {
         let answers = Answers::default();
         let tries = |count: u32, came: bool| {
-            let looks = (0..count).filter_map(|_| answers.looks().map(|looks| looks.end(came)));
-            looks.count() as u32
+            let polls = (0..count).filter_map(|_| answers.polls().map(|polls| polls.end(came)));
+            polls.count() as u32
         };
         assert_eq!(tries(10 * TRIED, false), 10, "nothing is known");
         assert!(tries(2 * TRIED, true) > TRIED);
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn end_after_a_while() {
         let answers = Answers { worth: AtomicU32::new(1), ..Answers::default() };
-        let mut looks = answers.looks().unwrap();
+        let mut polls = answers.polls().unwrap();
         let begun = time::now_ns();
-        while looks.more() {}
-        assert!(looks.looks >= 2 * BURST && time::now_ns() - begun >= ANSWER_NS);
+        while polls.more() {}
+        assert!(polls.polls >= 2 * BURST && time::now_ns() - begun >= ANSWER_NS);
     }
 }

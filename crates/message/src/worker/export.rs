@@ -25,9 +25,9 @@ impl State {
 }
 
 impl Core {
-    /// Exports the nodes whose record is stale.
+    /// Exports the status of the nodes whose record is stale.
     #[cold]
-    pub(super) fn tell_news(&mut self) {
+    pub(super) fn export_status(&mut self) {
         let mut stale = core::mem::take(&mut self.state.stale);
         stale.sort_unstable();
         stale.dedup();

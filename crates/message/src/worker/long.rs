@@ -21,8 +21,8 @@ pub(super) const COPY_FROM: usize = 4 << 20;
 const PULL: usize = 4 << 20;
 /// A sender of which nothing came for so long (nanoseconds) is not waited for.
 const PATIENCE_NS: u64 = 30_000;
-/// Looks that found nothing between two looks at the clock.
-const LOOKS: u32 = 16;
+/// Polls that found nothing between two reads of the clock.
+const POLLS: u32 = 16;
 
 impl State {
     /// Gets what an operation takes, in the way that is likely to be the fastest. `near`: it may be copied.
@@ -44,11 +44,11 @@ impl State {
         self.stale.push(node);
     }
 
-    /// To be called after a look that found nothing, while messages are asked for.
+    /// To be called after a poll that found nothing, while messages are asked for.
     #[inline]
     pub(crate) fn impatient(&mut self) {
         self.waits = self.waits.wrapping_add(1);
-        if self.waits.is_multiple_of(LOOKS) {
+        if self.waits.is_multiple_of(POLLS) {
             self.overdue();
         }
     }

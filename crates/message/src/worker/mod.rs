@@ -33,7 +33,7 @@ use madrigal_sys::spin_lock::{SpinGuard, SpinLock};
 use madrigal_sys::time;
 
 use crate::endpoint::credit::{Credit, MAX_KEPT};
-pub use answers::Looks;
+pub use answers::Polls;
 use idle::Idle;
 use sink::EventSink;
 use state::{Route, State};
@@ -43,9 +43,9 @@ const EAGER_NEAR: usize = 32 << 10;
 const EAGER_FAR: usize = 64 << 10;
 /// How long a worker that is closed goes on sending what it took before.
 const CLOSE_NS: u64 = 5_000_000_000;
-/// A port at which nothing came for so many looks is looked at less often while others are busy: ...
+/// A port at which nothing came for so many polls is polled less often while others are busy: ...
 const QUIET: u32 = 256;
-/// ... once in so many looks.
+/// ... once in so many rounds.
 const SELDOM: u32 = 16;
 
 /// What a worker is made of.
@@ -178,7 +178,7 @@ impl Worker {
         self.core().progress()
     }
 
-    /// The nodes that were ever heard of.
+    /// The nodes that are known.
     pub fn reached(&self) -> Vec<Reached> {
         let core = self.core();
         core.state.nodes.iter().map(|node| core.describe(node)).collect()
@@ -303,7 +303,7 @@ impl Core {
             }
         }
         if !self.state.stale.is_empty() {
-            self.tell_news();
+            self.export_status();
         }
         if !self.state.asked.is_empty() && count == 0 {
             self.state.impatient();

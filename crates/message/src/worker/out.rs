@@ -24,7 +24,7 @@ pub(crate) struct Out {
     /// Bytes of our own memory that the queue holds.
     held: usize,
     burst: u32,
-    /// It is in the list of nodes to be looked at.
+    /// It is in the list of nodes to be visited.
     pub(crate) attended: bool,
 }
 
@@ -135,7 +135,7 @@ impl Out {
         self.held = 0;
     }
 
-    /// Bytes of a region must not be looked at any more. What a port took part of is finished from a copy. The peers' operations.
+    /// Bytes of a region must not be read any more. What a port took part of is finished from a copy. The peers' operations.
     pub(crate) fn withdraw(&mut self, space: usize, key: u64) -> Vec<u64> {
         if let Some((item, _)) = &mut self.current
             && let Body::Lent(pieces) = &item.body

@@ -36,8 +36,8 @@ impl EventSink<'_> {
         Some(&mut self.state.links.get_mut(self.port)?.get_mut(link.0 as usize)?.placed)
     }
 
-    /// A node was only looked for, and there is no way to it. Who sends to it later, or is sent something by it, may have more luck; but
-    /// where nobody is any more, nothing comes from there, and who waits for that node alone hears of it.
+    /// A node was only looked for, and there is no way to it. A later send in either direction may succeed. Where no process is any more,
+    /// nothing comes from there: a receive for that node alone fails.
     #[cold]
     fn not_found(&mut self, node: u32) {
         let peer = &mut self.state.nodes[node as usize];
@@ -49,7 +49,7 @@ impl EventSink<'_> {
         }
     }
 
-    fn look(&mut self, came: &Came<'_>, body: &[u8]) {
+    fn handle(&mut self, came: &Came<'_>, body: &[u8]) {
         let state = &mut *self.state;
         let sense = match came.head.what {
             What::Eager => state.eager(came, body),
@@ -124,7 +124,7 @@ impl Sink for EventSink<'_> {
     fn frame(&mut self, link: Link, head: &[u8], body: &[u8]) {
         if let Some(came) = self.came(link, head) {
             self.state.nodes[came.node as usize].counters().received(body.len());
-            self.look(&came, body);
+            self.handle(&came, body);
         }
     }
 
@@ -157,7 +157,7 @@ impl Sink for EventSink<'_> {
                     self.state.corrupt(came.node, "a message that makes no sense");
                 }
             }
-            Placed::Block(block) => self.look(&came, block.bytes()),
+            Placed::Block(block) => self.handle(&came, block.bytes()),
             Placed::Receive(arrived) => self.state.receive_arrived(came.node, arrived),
             Placed::Data { op, len } => self.state.data_arrived(op, len),
             Placed::Put { len, .. } => drop(self.state.put_arrived(&came, Some(len))),

@@ -119,7 +119,7 @@ pub(crate) enum Placed {
     /// Away, or nothing is on its way.
     #[default]
     Nowhere,
-    /// Into memory of our own, to be looked at when it is whole.
+    /// Into memory of our own, to be handled when it is whole.
     Block(Block),
     /// Into a receive.
     Receive(Arrived),
@@ -282,7 +282,7 @@ impl State {
         self.endpoints.get_mut(usize::from(channel))?.as_deref_mut()
     }
 
-    /// Has the node looked at when progress is made.
+    /// Has the node visited when progress is made.
     pub(crate) fn attend(&mut self, node: u32) {
         let out = &mut self.nodes[node as usize].out;
         if !out.attended {

@@ -4,34 +4,34 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use madrigal_sys::{raw, time};
 
-use super::answers::Looks;
-use super::idle::{LOOKS, Next};
+use super::answers::Polls;
+use super::idle::{Next, POLLS};
 use super::state::{Node, Route};
 use super::{Core, Worker};
 use crate::endpoint::state::Awaited;
 
 /// Others than those a receive waits for are looked for, too, as long as there are no more links than this.
 const FEW: usize = 64;
-/// Ports whose descriptors are polled; more are looked at after each sleep.
+/// Ports whose descriptors are polled. Further ports are polled after each sleep.
 const MAX_PORTS: usize = 8;
 impl Worker {
-    /// To be called by whoever looked and found nothing, and will look again: spins, yields or sleeps as is best for everybody. True:
+    /// To be called after a poll that found nothing and before the next one: spins, yields or sleeps as is best for everybody. True:
     /// [`Worker::lost`] has something to tell.
     #[inline]
     pub fn idle(&self) -> bool {
         self.wait_once(false)
     }
 
-    /// The same for who returns to a program that will look again, and may give the processor away itself.
+    /// The same before a return to a program that polls again, and may give the processor away itself.
     #[inline]
     pub fn rest(&self) -> bool {
         self.wait_once(true)
     }
 
-    /// For who looked and found nothing, before he returns to a caller that may do much before he looks again: whether an answer to what
-    /// was just sent is likely to come so soon that looking on is worth it.
+    /// To be called after a poll that found nothing, before a return to a caller that may do much before its next poll. `Some`: an answer
+    /// to what was just sent may come so soon that it is worth to keep polling.
     #[inline]
-    pub fn expects(&self) -> Option<Looks<'_>> {
+    pub fn expects(&self) -> Option<Polls<'_>> {
         if !self.idle.answers.are_expected() {
             return None;
         }
@@ -42,7 +42,7 @@ impl Worker {
             }
             return None;
         }
-        if self.policy.max_spin_ns() > 0 { self.idle.answers.looks() } else { None }
+        if self.policy.max_spin_ns() > 0 { self.idle.answers.polls() } else { None }
     }
 
     #[inline]
@@ -67,13 +67,13 @@ impl Worker {
 
     /// Makes progress until something came or `deadline` (nanoseconds of the monotonic clock) passed. True: something came.
     pub fn wait(&self, deadline: Option<u64>) -> bool {
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         loop {
             if self.progress() > 0 {
                 return true;
             }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS) && deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS) && deadline.is_some_and(|deadline| time::now_ns() >= deadline) {
                 return false;
             }
             self.idle();
@@ -166,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be looked at.
+    /// Has every port ring. `None`: there is something to do; else the earliest time one of them must be polled.
     fn arm(&mut self, fds: &mut [i32]) -> Option<u64> {
         // What was asked for may have to be copied soon.
         if !(self.state.pulls.is_empty() && self.state.asked.is_empty() && self.state.pending.is_empty()) {

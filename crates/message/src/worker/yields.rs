@@ -1,15 +1,15 @@
-//! Whether the caller gives the processor away himself between two looks, as MPICH does after each, and Open MPI where tasks outnumber
-//! processors. Then nobody does it for him: who waits would give it away twice for each look, and all ranks take their turns in between.
+//! Whether the caller itself yields between two polls. MPICH does so after each, Open MPI where tasks outnumber processors. Then the worker
+//! does not yield, too: a waiting rank would yield twice for each poll, and all ranks would run in between.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use madrigal_sys::time;
 
-/// Of so many looks that found nothing one is judged by.
+/// Of so many polls that found nothing one is a sample.
 const SAMPLED: u32 = 16;
 /// The caller was without the processor for longer than any two clocks differ: somebody else had it.
 const GAVE_NS: u64 = 500;
-/// So long nobody detector: he did something else, or another thread looked now.
+/// So long is no yield: the caller did something else, or another thread polls now.
 const LONG_NS: u64 = 50_000_000;
 /// So many more of the samples lately say that he gives it away than that he does not: at most, and where it is believed.
 const SURE: u32 = 8;
@@ -18,8 +18,8 @@ const BELIEVED: u32 = 4;
 /// What is remembered of the caller. As in `Idle`, nobody needs the lock to note something here.
 #[derive(Default)]
 pub(super) struct YieldDetector {
-    looks: AtomicU32,
-    /// For how long this thread had had no processor when a look was over; 0: nothing to compare with.
+    polls: AtomicU32,
+    /// For how long this thread had had no processor when a poll was over; 0: nothing to compare with.
     without: AtomicU64,
     gave: AtomicU32,
 }
@@ -31,7 +31,7 @@ impl YieldDetector {
         self.gave.load(Ordering::Relaxed) >= BELIEVED
     }
 
-    /// A look found nothing, and the caller's own time since the last one is over.
+    /// A poll found nothing, and the caller's own time since the last one is over.
     #[inline]
     pub(super) fn back(&self) {
         if self.without.load(Ordering::Relaxed) != 0 {
@@ -42,9 +42,9 @@ impl YieldDetector {
     /// The caller's own time begins.
     #[inline]
     pub(super) fn leave(&self) {
-        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
-        self.looks.store(looks, Ordering::Relaxed);
-        if looks.is_multiple_of(SAMPLED) {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if polls.is_multiple_of(SAMPLED) {
             self.without.store(without_processor(), Ordering::Relaxed);
         }
     }

@@ -39,7 +39,7 @@ pub struct Work {
 pub enum Next {
     /// There is more to do: visit it again.
     Again,
-    /// Nothing now, but a look at memory is worth it: visit it every pass for a while.
+    /// Nothing now, but a read of memory is worth it: visit it every pass for a while.
     Watch,
     /// Nothing, until its signal is reported or it is woken.
     Park,

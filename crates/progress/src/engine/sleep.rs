@@ -3,13 +3,13 @@
 //! The thread in the epoll (the *leader*) first arms and parks every source, so that whatever happens rings. Before it handles what
 //! woke it, it gives its place to one of the *followers*, so that somebody always listens while anybody sleeps.
 //!
-//! Lost wake-ups are excluded in four places, each a store and a look on both sides:
-//! * leader: `asleep` = 1, then looks at the queues and timers, under their locks; a waker queues under the lock, then looks at
-//!   `asleep`. Whichever critical section comes second sees what the other side did before it;
-//! * what a sleeper waits for: it counts itself (`asleep` or `followers`), then looks, under the lock that guards it; a completer
-//!   completes under that lock, then looks at the counts ([`Engine::call_all`]);
-//! * followers sleep on `calls`, read before the last look and changed by every call;
-//! * leader leaving: `leader` = 0, then looks at `followers`; a follower counts itself, then looks at `leader`.
+//! Lost wake-ups are excluded in four places, each a store and a load on both sides:
+//! * leader: `asleep` = 1, then reads the queues and timers, under their locks; a waker queues under the lock, then reads `asleep`.
+//!   Whichever critical section comes second sees what the other side did before it;
+//! * what a sleeper waits for: it counts itself (`asleep` or `followers`), then checks, under the lock that guards it; a completer
+//!   completes under that lock, then reads the counts ([`Engine::call_all`]);
+//! * followers sleep on `calls`, read before the last check and changed by every call;
+//! * leader leaving: `leader` = 0, then reads `followers`; a follower counts itself, then reads `leader`.
 
 use core::sync::atomic::Ordering;
 
@@ -25,29 +25,29 @@ pub struct Sleep<'a> {
 }
 
 impl Sleep<'_> {
-    /// Sleeps until something happened or the deadline passed (nanoseconds of [`time::now_ns`]); may return early. `look` is asked
+    /// Sleeps until something happened or the deadline passed (nanoseconds of [`time::now_ns`]); may return early. `is_ready` is asked
     /// last: it arms what the caller waits for, and returns true when there is something, so that nobody sleeps. What it waits for
-    /// must be completed under a lock that `look` takes too, and [`Engine::call_all`] called after.
-    pub fn sleep(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+    /// must be completed under a lock that `is_ready` takes too, and [`Engine::call_all`] called after.
+    pub fn sleep(&mut self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let s = &self.engine.sleepers;
         // SYNC: SeqCst on `leader` here, in the store below and in `follow`: a leaving leader sees a follower, or it sees no leader.
         if s.leader.swap(true, Ordering::SeqCst) {
             self.followed = true;
-            return self.engine.follow(deadline, look);
+            return self.engine.follow(deadline, is_ready);
         }
-        self.engine.lead(deadline, look);
+        self.engine.lead(deadline, is_ready);
         s.leader.store(false, Ordering::SeqCst);
         if s.followers.load(Ordering::SeqCst) != 0 {
             s.call(1);
         }
     }
 
-    /// As [`Sleep::sleep`], woken by any work done on any thread too: `look` compares [`Engine::work_done`] with what it was.
-    pub fn sleep_for_any(&mut self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+    /// As [`Sleep::sleep`], woken by any work done on any thread too: `is_ready` compares [`Engine::work_done`] with what it was.
+    pub fn sleep_for_any(&mut self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let for_any = &self.engine.sleepers.for_any;
-        // SYNC: AcqRel here and in `turned`: either the work done before that look is visible to `look`, or the count is to it.
+        // SYNC: AcqRel here and in `after_pass`: either the work done before that check is visible to `is_ready`, or the count is to it.
         for_any.fetch_add(1, Ordering::AcqRel);
-        self.sleep(deadline, look);
+        self.sleep(deadline, is_ready);
         for_any.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -68,29 +68,29 @@ impl Engine {
         Sleep { engine: self, followed: false }
     }
 
-    fn lead(&self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+    fn lead(&self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let asleep = &self.sleepers.asleep;
         asleep.store(true, Ordering::SeqCst);
-        if self.classes.park_all() && !look() {
+        if self.classes.park_all() && !is_ready() {
             let until = [deadline, self.timers.first()].into_iter().flatten().min();
             self.poll_kernel(until.map(|at| at.saturating_sub(time::now_ns())), true);
         }
         asleep.store(false, Ordering::SeqCst);
     }
 
-    fn follow(&self, deadline: Option<u64>, look: &mut dyn FnMut() -> bool) {
+    fn follow(&self, deadline: Option<u64>, is_ready: &mut dyn FnMut() -> bool) {
         let s = &self.sleepers;
         s.followers.fetch_add(1, Ordering::SeqCst);
         let calls = s.calls.load(Ordering::SeqCst);
-        if s.leader.load(Ordering::SeqCst) && !look() {
+        if s.leader.load(Ordering::SeqCst) && !is_ready() {
             let limit = deadline.map(|at| timespec(at.saturating_sub(time::now_ns())));
             let _ = futex::wait(&s.calls, futex::Flags::PRIVATE, calls, limit.as_ref());
         }
         s.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After a pass: those who wait for any work look again, and a sleeping leader takes care of what is left in the queues.
-    pub(super) fn turned(&self, worked: bool) {
+    /// After a pass: those who wait for any work check again, and a sleeping leader takes care of what is left in the queues.
+    pub(super) fn after_pass(&self, worked: bool) {
         if worked && self.sleepers.for_any.fetch_add(0, Ordering::AcqRel) != 0 {
             self.call_all();
         } else if self.sleepers.asleep.load(Ordering::SeqCst) && self.classes.any_waiting() {
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Wakes the leader if it sleeps. To be called after something was queued or set under the lock the leader looks under.
+    /// Wakes the leader if it sleeps. To be called after something was queued or set under the lock the leader checks under.
     pub(super) fn ring(&self) {
         if self.sleepers.asleep.load(Ordering::SeqCst) {
             // Full means that it rings already.
@@ -112,7 +112,7 @@ impl Engine {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
     }
 
-    /// Makes every sleeper look again: what one of them waits for may be complete.
+    /// Makes every sleeper check again: what one of them waits for may be complete.
     pub fn call_all(&self) {
         self.ring();
         if self.sleepers.followers.load(Ordering::SeqCst) != 0 {

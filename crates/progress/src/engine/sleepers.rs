@@ -13,7 +13,7 @@ pub(super) struct Sleepers {
     pub(super) asleep: AtomicBool,
     /// How many followers sleep or are about to.
     pub(super) followers: AtomicU32,
-    /// Changes whenever followers are to look again.
+    /// Changes whenever followers are to check again.
     pub(super) calls: AtomicU32,
     /// How many sleepers wait for any work at all to be done, by whatever thread.
     pub(super) for_any: AtomicU32,
@@ -21,7 +21,7 @@ pub(super) struct Sleepers {
 
 impl Sleepers {
     pub(super) fn call(&self, how_many: u32) {
-        // SYNC: SeqCst, so that a follower between its last look and its sleep sees `calls` changed; pairs with `follow`.
+        // SYNC: SeqCst, so that a follower between its last check and its sleep sees `calls` changed; pairs with `follow`.
         self.calls.fetch_add(1, Ordering::SeqCst);
         let _ = futex::wake(&self.calls, futex::Flags::PRIVATE, how_many);
     }

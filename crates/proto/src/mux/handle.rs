@@ -130,9 +130,9 @@ impl Mux {
         let taken = taker(id, bytes).min(bytes.len());
         stream.inbox.extend(bytes.get(taken..).unwrap_or_default());
         self.was_read(id, taken);
-        let told = Event::Readable(id);
-        if self.events.back() != Some(&told) {
-            self.events.push_back(told);
+        let event = Event::Readable(id);
+        if self.events.back() != Some(&event) {
+            self.events.push_back(event);
         }
         Ok(())
     }

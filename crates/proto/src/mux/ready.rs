@@ -1,4 +1,4 @@
-//! The streams that have something to send, and which of them goes next: what is urgent, then data, then bulk; each class in turn.
+//! The streams that have something to send, and which of them goes next: what is urgent, then data, then bulk; round robin in each class.
 
 use std::collections::VecDeque;
 
@@ -36,8 +36,8 @@ impl Ready {
         if let Some(id) = urgent.pop_front() {
             return Some(id);
         }
-        let is_turn_of_bulk = data.is_empty() || !bulk.is_empty() && self.passed + 1 >= BULK_SHARE;
-        self.passed = if is_turn_of_bulk || bulk.is_empty() { 0 } else { self.passed + 1 };
-        if is_turn_of_bulk { bulk.pop_front() } else { data.pop_front() }
+        let is_bulk_next = data.is_empty() || !bulk.is_empty() && self.passed + 1 >= BULK_SHARE;
+        self.passed = if is_bulk_next || bulk.is_empty() { 0 } else { self.passed + 1 };
+        if is_bulk_next { bulk.pop_front() } else { data.pop_front() }
     }
 }

@@ -102,13 +102,13 @@ fn what_is_taken_at_once_does_not_wait_and_earns_credit() {
         at += one.write(id, &sent[at..sent.len().min(at + 700)]).unwrap();
         let (mut there, mut back) = (Vec::new(), Vec::new());
         one.transmit(&mut there, 10_000);
-        let (mut taken, mut turn) = (Vec::new(), came.len());
+        let (mut taken, mut step) = (Vec::new(), came.len());
         other
             .receive_with(0, &there, &mut |stream, bytes| {
                 assert_eq!(stream, id);
-                turn += 1;
+                step += 1;
                 // All, a part, nothing.
-                let count = [bytes.len(), bytes.len() / 3, 0][turn % 3];
+                let count = [bytes.len(), bytes.len() / 3, 0][step % 3];
                 taken.extend_from_slice(&bytes[..count]);
                 count
             })
@@ -307,7 +307,7 @@ fn whoever_falls_silent_is_given_up_as_long_after_its_last_word_as_ever() {
     }
 }
 
-fn says(frames: &[Frame<'_>]) -> Result<(), Broken> {
+fn received(frames: &[Frame<'_>]) -> Result<(), Broken> {
     let mut end = Mux::new(false, Limits { window: 1000, ..Limits::default() }, 0);
     let mut bytes = Vec::new();
     frames.iter().for_each(|frame| frame.write(&mut bytes));
@@ -318,21 +318,21 @@ fn says(frames: &[Frame<'_>]) -> Result<(), Broken> {
 fn who_breaks_the_rules_is_told_apart() {
     let open = Frame::Open { stream: 1, class: Class::Data, about: b"" };
     let data = |stream, bytes| Frame::Data { stream, bytes };
-    assert_eq!(says(&[open, data(1, &[0; 1000])]), Ok(()));
-    assert_eq!(says(&[open, data(1, &[0; 1001])]), Err(Broken::Credit(1)));
-    assert_eq!(says(&[open, data(1, &[0; 600]), data(1, &[0; 401])]), Err(Broken::Credit(1)));
-    assert_eq!(says(&[data(1, b"x")]), Err(Broken::Unknown(1)));
-    assert_eq!(says(&[open, Frame::Finish { stream: 3 }]), Err(Broken::Unknown(3)));
-    assert_eq!(says(&[open, Frame::Credit { stream: 2, bytes: 1 }]), Err(Broken::Unknown(2)));
-    assert_eq!(says(&[open, open]), Err(Broken::Unknown(1)));
-    assert_eq!(says(&[open, Frame::Finish { stream: 1 }, data(1, b"x")]), Err(Broken::AfterEnd(1)));
+    assert_eq!(received(&[open, data(1, &[0; 1000])]), Ok(()));
+    assert_eq!(received(&[open, data(1, &[0; 1001])]), Err(Broken::Credit(1)));
+    assert_eq!(received(&[open, data(1, &[0; 600]), data(1, &[0; 401])]), Err(Broken::Credit(1)));
+    assert_eq!(received(&[data(1, b"x")]), Err(Broken::Unknown(1)));
+    assert_eq!(received(&[open, Frame::Finish { stream: 3 }]), Err(Broken::Unknown(3)));
+    assert_eq!(received(&[open, Frame::Credit { stream: 2, bytes: 1 }]), Err(Broken::Unknown(2)));
+    assert_eq!(received(&[open, open]), Err(Broken::Unknown(1)));
+    assert_eq!(received(&[open, Frame::Finish { stream: 1 }, data(1, b"x")]), Err(Broken::AfterEnd(1)));
     // What is over here may still be spoken of.
-    assert_eq!(says(&[open, Frame::Reset { stream: 1, code: 0 }, data(1, b"x")]), Ok(()));
+    assert_eq!(received(&[open, Frame::Reset { stream: 1, code: 0 }, data(1, b"x")]), Ok(()));
     let mut end = Mux::new(false, Limits::default(), 0);
     assert!(matches!(end.receive(0, b"GET / HTTP/1.1"), Err(Broken::Nonsense(_))));
     let flood: Vec<_> =
         (0..40_000u32).map(|n| Frame::Open { stream: 2 * n + 1, class: Class::Data, about: b"" }).collect();
-    assert_eq!(says(&flood), Err(Broken::Flood));
+    assert_eq!(received(&flood), Err(Broken::Flood));
 }
 
 proptest! {

@@ -185,16 +185,16 @@ proptest! {
 
     /// Any bytes of a peer are taken or refused, and nothing grows.
     #[test]
-    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..500), cut: prop::sample::Index, said in 0usize..200) {
+    fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..500), cut: prop::sample::Index, count in 0usize..200) {
         let mut end = Resumable::new();
-        end.push(&vec![1; said]);
+        end.push(&vec![1; count]);
         drain(&mut end, 50);
         let (first, second) = bytes.split_at(cut.index(bytes.len() + 1));
         let received = feed(&mut end, first).and_then(|(one, _)| feed(&mut end, second).map(|(two, _)| one.len() + two.len()));
         if let Ok(received) = received {
             prop_assert!(received <= bytes.len() && end.got() >= received as u64);
         }
-        prop_assert!(end.kept.len() <= said);
+        prop_assert!(end.kept.len() <= count);
         prop_assert!(drain(&mut end, 50).len() <= 12);
     }
 }

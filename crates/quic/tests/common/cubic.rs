@@ -23,7 +23,7 @@ pub(crate) struct Cubic {
     recovered: u64,
     /// When acknowledgements come, and of which packet.
     coming: VecDeque<(u64, u64)>,
-    last_news: u64,
+    last_ack: u64,
     /// Packets that arrived.
     pub(crate) delivered: u64,
 }
@@ -39,7 +39,7 @@ impl Cubic {
             first: 0,
             recovered: 0,
             coming: VecDeque::new(),
-            last_news: now,
+            last_ack: now,
             delivered: 0,
         }
     }
@@ -49,10 +49,10 @@ impl Cubic {
         while let Some((_, number)) = self.coming.pop_front_if(|(at, _)| *at <= now) {
             self.acknowledged(now, number);
         }
-        if now > self.last_news + SECOND {
+        if now > self.last_ack + SECOND {
             // RFC 6298: nothing came back.
             (self.threshold, self.window) = ((self.window / 2.0).max(2.0), 1.0);
-            (self.first, self.recovered, self.last_news) = (self.next, self.next, now);
+            (self.first, self.recovered, self.last_ack) = (self.next, self.next, now);
         }
         while ((self.next - self.first) as f64) < self.window {
             if let Some(at) = send() {
@@ -64,7 +64,7 @@ impl Cubic {
 
     fn acknowledged(&mut self, now: u64, number: u64) {
         self.delivered += 1;
-        self.last_news = now;
+        self.last_ack = now;
         if number < self.first {
             return;
         }

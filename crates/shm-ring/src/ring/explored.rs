@@ -204,7 +204,7 @@ fn two_readers_of_one_direction_share_its_bytes() {
             thread::spawn(move || {
                 let (mut got, mut buf) = (0, [0; 70]);
                 loop {
-                    let (span, n) = match ring.look(&mut buf[..step]) {
+                    let (span, n) = match ring.peek(&mut buf[..step]) {
                         Ok(seen) => seen,
                         Err(Trouble::Sealed) => return got,
                         Err(other) => panic!("{other:?}"),
@@ -254,7 +254,7 @@ fn the_express_line_keeps_its_place_in_the_stream() {
                 n
             } else {
                 let limit = before.unwrap_or(usize::MAX).min(span.len());
-                let n = ring.look(&mut buf[..limit.min(64)]).unwrap().1;
+                let n = ring.peek(&mut buf[..limit.min(64)]).unwrap().1;
                 far.ring(ring.rx.consume(&ring.dir, &span, n).unwrap());
                 n
             };
@@ -323,16 +323,16 @@ fn an_event_set_hears_of_what_is_held() {
                 }
             })
         });
-        let (mut read, mut hears) = (0, false);
-        while read < 1 || !hears {
+        let (mut read, mut sees_held) = (0, false);
+        while read < 1 || !sees_held {
             read += rings[0].read(&mut [0; 9]).unwrap().0;
             word.store(1, Ordering::SeqCst);
             let stirred = rings.each_ref().map(|ring| ring.rx.arm_for(&ring.dir, Sleeper::Set(0)));
             let is_held = rings[1].rx.held_for(&rings[1].dir).is_some();
-            if stirred == [false; 2] && is_held == hears && (read < 1 || !hears) {
+            if stirred == [false; 2] && is_held == sees_held && (read < 1 || !sees_held) {
                 bells.recv().unwrap();
             }
-            hears |= is_held;
+            sees_held |= is_held;
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());
     });

@@ -70,7 +70,7 @@ impl Ring {
     }
 
     /// Copies out without consuming.
-    pub(super) fn look(&self, buf: &mut [u8]) -> Result<(Span, usize), Trouble> {
+    pub(super) fn peek(&self, buf: &mut [u8]) -> Result<(Span, usize), Trouble> {
         let span = self.rx.data(&self.dir, &self.mem)?;
         self.assert_inside(&span);
         // SAFETY: `buf` is writable for its length; the span was just given.
@@ -80,7 +80,7 @@ impl Ring {
 
     /// Reads what there is; how many bytes, and whether a doorbell is owed.
     pub(super) fn read(&self, buf: &mut [u8]) -> Result<(usize, bool), Trouble> {
-        let (span, n) = self.look(buf)?;
+        let (span, n) = self.peek(buf)?;
         Ok((n, self.rx.consume(&self.dir, &span, n)?))
     }
 
@@ -193,7 +193,7 @@ mod examples {
         assert_eq!(ring.tx.publish(&ring.dir, &span, n), Ok(Sleeper::Own));
         assert_eq!(ring.tx.publish(&ring.dir, &span, n), Err(Trouble::Raced));
         let mut buf = [0; 4];
-        let (span, n) = ring.look(&mut buf).unwrap();
+        let (span, n) = ring.peek(&mut buf).unwrap();
         assert_eq!(ring.rx.advance(&ring.dir, &span, n), Ok(()));
         assert_eq!(ring.rx.advance(&ring.dir, &span, n), Err(Trouble::Raced));
         assert_eq!((&buf, ring.rx.waiting(&ring.dir)), (b"abcd", 0));
@@ -467,7 +467,7 @@ mod hostile {
         #![proptest_config(config(5_000))]
 
         /// A peer that writes anything anywhere, between any two steps: no panic, and every span lies inside the memory
-        /// (`fill` and `look` see to that; under miri every byte touched does).
+        /// (`fill` and `peek` see to that; under miri every byte touched does).
         #[test]
         fn no_word_of_the_peer_leads_outside(
             steps in prop::collection::vec((0..12usize, garbage(), 0..8u8, 0..3000usize), 1..40)

@@ -17,8 +17,8 @@ pub fn may_handle(signal: c_int) {
     IGNORED.fetch_and(!bit(signal), Ordering::SeqCst);
 }
 
-/// Looks at what is set for `signal`.
-pub fn look(signal: c_int) {
+/// Checks what is set for `signal`.
+pub fn check(signal: c_int) {
     // What these do by themselves is nothing.
     let by_default = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
     let is_ignored = |handler| handler == libc::SIG_IGN || handler == libc::SIG_DFL && by_default;
@@ -32,8 +32,8 @@ pub fn look(signal: c_int) {
 }
 
 /// The same for all signals.
-pub fn look_at_all() {
-    (1..65).for_each(look);
+pub fn check_all() {
+    (1..65).for_each(check);
 }
 
 fn bit(signal: c_int) -> u64 {

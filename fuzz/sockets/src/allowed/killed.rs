@@ -240,7 +240,7 @@ fn is_executed(program: &Program, number: usize) -> bool {
 
 /// Whether a program that runs without the library is told of the end of a connection by another error, or by none: of a reset for bytes that
 /// a killed peer had not read in its ring its kernel knows nothing, and while another process holds the connection it cannot be made anew.
-pub(super) fn is_told_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
+pub(super) fn is_reported_elsewhere(program: &Program, number: usize, plain: &Seen, wrapped: &Seen) -> bool {
     let process = |actor: ActorId| program.actors[actor as usize].process;
     let own = process(program.steps[number].actor);
     let unwrapped = program.steps[..number].iter().any(|step| match step.op {

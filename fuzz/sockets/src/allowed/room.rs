@@ -165,9 +165,9 @@ pub(super) fn wakes_by_end(program: &Program, number: usize, wrapped: &Entry) ->
     wrapped.seen.ret > 0 && only_ends
 }
 
-/// Whether a look waits for all of more than the kernel takes in for a reader that takes nothing: plain it sleeps for good, however much was
-/// sent (the first window is half of `tcp_rmem`'s default, and grows as bytes are read).
-pub(super) fn looks_at_more_than_fits(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> bool {
+/// Whether a peek waits for all of more than the kernel takes in for a reader that takes nothing: plain it sleeps for good, however much
+/// was sent (the first window is half of `tcp_rmem`'s default, and grows as bytes are read).
+pub(super) fn peeks_more_than_fits(program: &Program, number: usize, plain: &Entry, wrapped: &Entry) -> bool {
     const WINDOW: u32 = 65_535;
     const ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
     let Op::Recv(data) = &program.steps[number].op else { return false };

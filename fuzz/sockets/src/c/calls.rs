@@ -1,4 +1,4 @@
-//! Steps that are made in turns, as C.
+//! Steps that are made in sequence, as C.
 
 use super::handle;
 use super::options::{option_name, set_option};

@@ -41,7 +41,7 @@ const IN: u64 = libc::POLLIN as u64;
 
 fn polled(sent: u32, plain: &Entry, wrapped: &Entry) -> bool {
     let program = program(vec![flood(sent), poll()]);
-    !matches!(step(&program, 1, plain, wrapped, &mut Tally::default()), Verdict::Differs(_))
+    !matches!(step(&program, 1, plain, wrapped, &mut Counts::default()), Verdict::Differs(_))
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn an_event_set_tells_of_an_end_behind_room() {
             seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
         };
         let plain = plain.map_or_else(|| told(Fate::Blocked, &[]), |aux| told(Fate::Done(2), aux));
-        let verdict = step(&program, 2, &plain, &told(Fate::Done(2), wrapped), &mut Tally::default());
+        let verdict = step(&program, 2, &plain, &told(Fate::Done(2), wrapped), &mut Counts::default());
         matches!(verdict, Verdict::Differs(_))
     };
     let (all, gone) = (5, 5 | libc::POLLHUP as u64);
@@ -90,7 +90,7 @@ fn a_registration_that_a_child_holds_tells_of_no_reset() {
         let program = program([before, vec![wait]].concat());
         let seen = |events| Seen { ret: 1, aux: vec![7, events], ..Seen::default() };
         let [plain, wrapped] = [0x1d, wrapped].map(|events| Entry { fate: Fate::Done(number), seen: seen(events) });
-        step(&program, number, &plain, &wrapped, &mut Tally::default())
+        step(&program, number, &plain, &wrapped, &mut Counts::default())
     };
     assert_eq!(waited(vec![killed(), add(), fork(), close()], 5), Verdict::Apart);
     assert!(matches!(waited(vec![killed(), add(), fork(), close()], 1), Verdict::Differs(_)));
@@ -105,7 +105,7 @@ fn a_timer_comes_before_a_time_out_or_behind_it() {
         let limit = (1, Op::SetOption { slot: 1, option: Opt::RcvTimeo, value });
         let program = program(vec![limit, (1, Op::Timed { slot: 1, len: 9, us: 1_100 })]);
         let seen = |errno| Entry { fate: Fate::Done(1), seen: Seen { ret: -1, errno, ..Seen::default() } };
-        step(&program, 1, &seen(libc::EINTR), &seen(wrapped), &mut Tally::default())
+        step(&program, 1, &seen(libc::EINTR), &seen(wrapped), &mut Counts::default())
     };
     assert_eq!(timed(2, libc::EAGAIN), Verdict::Apart);
     assert!(matches!(timed(10, libc::EAGAIN), Verdict::Differs(_)), "a signal that is lost");
@@ -121,7 +121,7 @@ fn bytes_without_room_reset_who_has_shut_receiving() {
         let program = program(vec![flood(len), shut, (0, poll)]);
         let seen = |word| Entry { fate: Fate::Done(2), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
         let (end, error) = (IN | libc::POLLHUP as u64, libc::POLLERR as u64);
-        step(&program, 2, &seen(end | error), &seen(end), &mut Tally::default())
+        step(&program, 2, &seen(end | error), &seen(end), &mut Counts::default())
     };
     assert_eq!(polled(MOST + 1, libc::SHUT_RDWR), Verdict::Apart);
     assert!(matches!(polled(1000, libc::SHUT_RDWR), Verdict::Differs(_)));
@@ -133,7 +133,7 @@ fn an_end_behind_room_leaves_a_connection_open() {
     let told = |sent: u32, plain, wrapped| {
         let program = program(vec![flood(sent), (0, Op::GetOption { slot: 0, option: Opt::Info })]);
         let seen = |state| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![state], ..Seen::default() } };
-        step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default())
+        step(&program, 1, &seen(plain), &seen(wrapped), &mut Counts::default())
     };
     assert_eq!(told(MOST + 1, 1, 8), Verdict::Apart);
     assert!(matches!(told(1000, 1, 8), Verdict::Differs(_)));
@@ -149,7 +149,7 @@ fn a_killed_peer_behind_room_has_its_name() {
         let program = program([before, vec![(0, Op::Names { slot: 0 })]].concat());
         let seen = |peer| Seen { aux: vec![0, 1, 2, 16, peer, 0, 0, 32], ..Seen::default() };
         let done = |peer| Entry { fate: Fate::Done(number), seen: seen(peer) };
-        step(&program, number, &done(peer), &done(0), &mut Tally::default())
+        step(&program, number, &done(peer), &done(0), &mut Counts::default())
     };
     let none = 1000 + libc::ENOTCONN as u64;
     assert_eq!(named(vec![flood(MOST + 1), kill.clone()], none), Verdict::Apart);
@@ -165,7 +165,7 @@ fn a_handler_finds_room_or_none_behind_much() {
         let program = program(vec![handle, flood(sent), (1, Op::Signals)]);
         let seen = |answer| Seen { aux: vec![1, 0, 0, 0, 0, answer], ..Seen::default() };
         let done = |answer| Entry { fate: Fate::Done(2), seen: seen(answer) };
-        step(&program, 2, &done(plain), &done(wrapped), &mut Tally::default())
+        step(&program, 2, &done(plain), &done(wrapped), &mut Counts::default())
     };
     let full = (libc::EAGAIN as u64) << 32;
     assert_eq!(told(MOST + 1, full, 378), Verdict::Apart);
@@ -187,22 +187,22 @@ fn an_end_behind_room_wakes() {
 
 #[test]
 fn a_look_at_all_sees_more_than_the_kernel_has_room_for() {
-    let looked = |len: u32, flags: i32, ret: i64| {
+    let peeked = |len: u32, flags: i32, ret: i64| {
         let via = RecvVia::Recv;
-        let look = Op::Recv(Data { slot: 0, len, via, flags, memory: Memory::Good, pieces: Pieces::One });
-        let program = program(vec![(0, look), flood(200_000)]);
+        let peek = Op::Recv(Data { slot: 0, len, via, flags, memory: Memory::Good, pieces: Pieces::One });
+        let program = program(vec![(0, peek), flood(200_000)]);
         let wrapped = Entry { fate: Fate::Done(1), seen: Seen { ret, ..Seen::default() } };
         let asleep = Entry { fate: Fate::Blocked, seen: Seen::default() };
-        let verdict = step(&program, 0, &asleep, &wrapped, &mut Tally::default());
-        let slept = step(&program, 0, &wrapped, &asleep, &mut Tally::default());
+        let verdict = step(&program, 0, &asleep, &wrapped, &mut Counts::default());
+        let slept = step(&program, 0, &wrapped, &asleep, &mut Counts::default());
         assert!(matches!(slept, Verdict::Differs(_)), "it is never to sleep where plain wakes");
         verdict == Verdict::Apart
     };
     const ALL: i32 = libc::MSG_PEEK | libc::MSG_WAITALL;
-    assert!(looked(130_000, ALL, 130_000));
-    assert!(!looked(130_000, ALL, 100_000));
-    assert!(!looked(60_000, ALL, 60_000));
-    assert!(!looked(130_000, libc::MSG_WAITALL, 130_000));
+    assert!(peeked(130_000, ALL, 130_000));
+    assert!(!peeked(130_000, ALL, 100_000));
+    assert!(!peeked(60_000, ALL, 60_000));
+    assert!(!peeked(130_000, libc::MSG_WAITALL, 130_000));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn room_is_short_in_tiny_buffers() {
             let seen = Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() };
             Entry { fate: Fate::Done(1), seen }
         };
-        step(&program, 1, &told(plain), &told(wrapped), &mut Tally::default()) == Verdict::Apart
+        step(&program, 1, &told(plain), &told(wrapped), &mut Counts::default()) == Verdict::Apart
     };
     const OUT: u64 = libc::POLLOUT as u64;
     assert!(waited(1, &[7, OUT], &[]));
@@ -231,21 +231,21 @@ fn a_set_may_tell_of_room_on_what_more_is_sent_into_than_fits() {
         let events = events as u32;
         (0, Op::EpollCtl { set: 5, what: Ctl::Add, slot: 1, events, data: 7 })
     };
-    let look = (0, Op::Poll { entries: vec![(5, 1), (6, 1)], via: PollVia::Poll, time: Time::Zero });
+    let peek = (0, Op::Poll { entries: vec![(5, 1), (6, 1)], via: PollVia::Poll, time: Time::Zero });
     let wait = (0, Op::EpollWait { set: 5, max: 4, via: EpollVia::Wait, time: Time::Zero });
     let differs = |len: u32, events: i32, last: &(ActorId, Op), ret: i64, aux: [u64; 2]| {
         let program = program(vec![add(events), flood(len), last.clone()]);
         let nothing = if matches!(last.1, Op::Poll { .. }) { vec![0, 0] } else { vec![] };
         let of = |ret, aux: Vec<u64>| Entry { fate: Fate::Done(2), seen: Seen { ret, aux, ..Seen::default() } };
-        let verdict = step(&program, 2, &of(0, nothing), &of(ret, aux.to_vec()), &mut Tally::default());
+        let verdict = step(&program, 2, &of(0, nothing), &of(ret, aux.to_vec()), &mut Counts::default());
         matches!(verdict, Verdict::Differs(_))
     };
     let (out, both) = (libc::EPOLLOUT, libc::EPOLLIN | libc::EPOLLOUT);
-    assert!(!differs(MOST + 1, out, &look, 1, [1, 0]) && !differs(MOST + 1, both, &wait, 1, [7, out as u64]));
-    assert!(differs(MOST, out, &look, 1, [1, 0]) && differs(MOST, both, &wait, 1, [7, out as u64]), "it fits");
-    assert!(differs(MOST + 1, libc::EPOLLIN, &look, 1, [1, 0]), "nobody asked for room");
-    assert!(differs(MOST + 1, out, &look, 1, [0, 1]), "another set");
-    assert!(differs(MOST + 1, out, &look, 2, [1, 0]), "miscounted");
+    assert!(!differs(MOST + 1, out, &peek, 1, [1, 0]) && !differs(MOST + 1, both, &wait, 1, [7, out as u64]));
+    assert!(differs(MOST, out, &peek, 1, [1, 0]) && differs(MOST, both, &wait, 1, [7, out as u64]), "it fits");
+    assert!(differs(MOST + 1, libc::EPOLLIN, &peek, 1, [1, 0]), "nobody asked for room");
+    assert!(differs(MOST + 1, out, &peek, 1, [0, 1]), "another set");
+    assert!(differs(MOST + 1, out, &peek, 2, [1, 0]), "miscounted");
     assert!(differs(MOST + 1, both, &wait, 1, [7, both as u64]) && differs(MOST + 1, out, &wait, 1, [8, out as u64]));
 }
 
@@ -256,7 +256,7 @@ fn a_ring_may_be_full_of_what_is_unread() {
         let number = before.len();
         let program = program(before.into_iter().chain([flood(3_501)]).collect());
         let entry = |ret| Entry { fate: Fate::Done(number), seen: Seen { ret, ..Seen::default() } };
-        step(&program, number, &entry(3_501), &entry(2_740), &mut Tally::default()) == Verdict::Apart
+        step(&program, number, &entry(3_501), &entry(2_740), &mut Counts::default()) == Verdict::Apart
     };
     assert!(sent(vec![(1, all(1, 62_796))]));
     assert!(!sent(vec![(1, all(1, 20_000))]));
@@ -272,7 +272,7 @@ fn polls_beside_a_kill_may_be_told_less() {
         let program = program(vec![kill, poll()]);
         let done = Fate::Done(1);
         !matches!(
-            step(&program, 1, &told(done, plain), &told(done, wrapped), &mut Tally::default()),
+            step(&program, 1, &told(done, plain), &told(done, wrapped), &mut Counts::default()),
             Verdict::Differs(_)
         )
     };
@@ -288,7 +288,7 @@ fn an_exchange_with_a_killed_peer_ends_one_way_or_the_other() {
         let first = if killed { (0, Op::Exit { how: ExitHow::Abort }) } else { flood(1) };
         let program = program(vec![first, (1, Op::Exchange { slot: 1, first: true, rounds: 3, size: 10, send, recv })]);
         let told = |(ret, end)| Entry { fate: Fate::Done(1), seen: Seen { ret, aux: vec![end], ..Seen::default() } };
-        !matches!(step(&program, 1, &told(plain), &told(wrapped), &mut Tally::default()), Verdict::Differs(_))
+        !matches!(step(&program, 1, &told(plain), &told(wrapped), &mut Counts::default()), Verdict::Differs(_))
     };
     assert!(all(true, (0, pipe), (0, reset)));
     assert!(all(true, (10, 1), (0, reset)));
@@ -303,7 +303,7 @@ fn a_receive_of_nothing_ends_at_any_time() {
         let data = Data { slot: 0, len, via: RecvVia::Recv, flags: 0, memory: Memory::Good, pieces: Pieces::One };
         let program = program(vec![flood(1), (0, Op::Recv(data)), flood(1)]);
         let entry = |at: usize, ret: i64| Entry { fate: Fate::Done(at), seen: Seen { ret, ..Seen::default() } };
-        step(&program, 1, &entry(2, 0), &entry(at, ret), &mut Tally::default())
+        step(&program, 1, &entry(2, 0), &entry(at, ret), &mut Counts::default())
     };
     assert!(!matches!(ended(0, 1, 0), Verdict::Differs(_)));
     assert!(matches!(ended(0, 1, -1), Verdict::Differs(_)));
@@ -317,7 +317,7 @@ fn a_file_may_be_told_another_end_of_a_killed_peer() {
     let wrote = |before: &(ActorId, Op), plain: u64, wrapped: u64| {
         let program = program(vec![before.clone(), write.clone()]);
         let seen = |word| Entry { fate: Fate::Done(1), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
-        step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default()) == Verdict::Apart
+        step(&program, 1, &seen(plain), &seen(wrapped), &mut Counts::default()) == Verdict::Apart
     };
     assert!(wrote(&killed, 1000 + 32, 1000 + 104));
     assert!(wrote(&killed, 0, 1000 + 104), "one send earlier");
@@ -331,7 +331,7 @@ fn a_program_without_the_library_shuts_a_direction_of_a_killed_peer() {
         let number = before.len();
         let program = program([before, vec![(1, Op::Shutdown { slot: 1, how: libc::SHUT_RD })]].concat());
         let told = |ret, errno| Entry { fate: Fate::Done(number), seen: Seen { ret, errno, ..Seen::default() } };
-        step(&program, number, &told(plain.0, plain.1), &told(ret, 0), &mut Tally::default()) == Verdict::Apart
+        step(&program, number, &told(plain.0, plain.1), &told(ret, 0), &mut Counts::default()) == Verdict::Apart
     };
     let (killed, executed) = ((0, Op::Exit { how: ExitHow::Abort }), |plain| (1, Op::Exec { plain }));
     assert!(shut(vec![killed.clone(), executed(true)], (-1, libc::ENOTCONN), 0));
@@ -346,7 +346,7 @@ fn doorbells_reset_what_was_executed_where_its_peer_was_killed() {
     let (exec, kill) = ((1, Op::Exec { plain: false }), (0, Op::Exit { how: ExitHow::Abort }));
     let waited = |before: &[(ActorId, Op)], wait: Op, plain: &Entry, wrapped: &Entry| {
         let program = program([before, &[(1, wait)]].concat());
-        let verdict = step(&program, before.len(), plain, wrapped, &mut Tally::default());
+        let verdict = step(&program, before.len(), plain, wrapped, &mut Counts::default());
         !matches!(verdict, Verdict::Differs(_))
     };
     let both = [exec.clone(), kill.clone()];
@@ -384,7 +384,7 @@ fn ports_may_be_taken_where_a_connection_is_made_anew() {
         let program = program([before, vec![(1, Op::Names { slot: 1 })]].concat());
         let seen =
             |aux: [u64; 8]| Entry { fate: Fate::Done(number), seen: Seen { aux: aux.to_vec(), ..Seen::default() } };
-        step(&program, number, &seen([0, 1, 2, 16, 0, 1, 2, 16]), &seen(wrapped), &mut Tally::default())
+        step(&program, number, &seen([0, 1, 2, 16, 0, 1, 2, 16]), &seen(wrapped), &mut Counts::default())
     };
     let (exec, kill) = (|| (1, Op::Exec { plain: false }), || (0, Op::Exit { how: ExitHow::Abort }));
     assert_eq!(named(vec![kill(), exec()], [0, 0, 2, 16, 0, 0, 2, 16]), Verdict::Same);
@@ -402,7 +402,7 @@ fn a_lone_urgent_byte_is_readable_or_not() {
         let poll = Op::Poll { entries: vec![(0, 8199)], via: PollVia::Poll, time: Time::Zero };
         let program = program(vec![(1, sent), (0, poll)]);
         let seen = |word| Entry { fate: Fate::Done(1), seen: Seen { ret: 1, aux: vec![word], ..Seen::default() } };
-        step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default())
+        step(&program, 1, &seen(plain), &seen(wrapped), &mut Counts::default())
     };
     assert_eq!(polled(libc::MSG_OOB, URGENT, URGENT | IN), Verdict::Same, "what can be read is compared further");
     assert!(matches!(polled(0, URGENT, URGENT | IN), Verdict::Differs(_)));
@@ -417,7 +417,7 @@ fn beside_the_holder_of_what_was_left_before() {
     let polled = |first: &(ActorId, Op), then: &(ActorId, Op), wrapped: i16| {
         let poll = Op::Poll { entries: vec![(1, libc::POLLIN)], via: PollVia::Poll, time: Time::Zero };
         let program = program(vec![first.clone(), then.clone(), (1, poll)]);
-        step(&program, 2, &seen(libc::POLLIN), &seen(wrapped), &mut Tally::default())
+        step(&program, 2, &seen(libc::POLLIN), &seen(wrapped), &mut Counts::default())
     };
     let reset = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
     assert_eq!(polled(&left, &begun, reset), Verdict::Apart);
@@ -427,7 +427,7 @@ fn beside_the_holder_of_what_was_left_before() {
         let (plain, reset) =
             (Seen { ret: 1, ..Seen::default() }, Seen { ret: -1, errno: libc::ECONNRESET, ..Seen::default() });
         let [plain, wrapped] = [plain, reset].map(|seen| Entry { fate: Fate::Done(before.len()), seen });
-        step(&program, before.len(), &plain, &wrapped, &mut Tally::default())
+        step(&program, before.len(), &plain, &wrapped, &mut Counts::default())
     };
     let (child, exec) = ((1, Op::Child { via: StormVia::ForkExec }), (1, Op::Exec { plain: true }));
     assert_eq!(received(&[left.clone(), child.clone(), exec.clone()]), Verdict::Apart);
@@ -444,7 +444,7 @@ fn a_transfer_that_nobody_received_is_counted_in_part() {
     let counted = |sent: u32, plain: u64, wrapped: u64| {
         let program = program(vec![all(sent), count()]);
         let seen = |n| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![n], ..Seen::default() } };
-        step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default()) == Verdict::Same
+        step(&program, 1, &seen(plain), &seen(wrapped), &mut Counts::default()) == Verdict::Same
     };
     assert!(counted(80_000, 65_536, 80_000));
     assert!(!counted(80_000, 65_536, 80_000 + (24 << 10) + 1), "more than was sent");
@@ -452,7 +452,7 @@ fn a_transfer_that_nobody_received_is_counted_in_part() {
     assert!(!counted(80_000, 65_536, 0));
     let program = program(vec![flood(2 << 20), count()]);
     let seen = |n| Entry { fate: Fate::Done(1), seen: Seen { aux: vec![n], ..Seen::default() } };
-    let counted = |plain, wrapped| step(&program, 1, &seen(plain), &seen(wrapped), &mut Tally::default());
+    let counted = |plain, wrapped| step(&program, 1, &seen(plain), &seen(wrapped), &mut Counts::default());
     assert_eq!(counted(128_001, 110_592), Verdict::Same, "sent by one call");
     assert_ne!(counted(128_001, 1000), Verdict::Same);
 }
@@ -468,7 +468,7 @@ fn an_executed_program_need_not_ask_for_the_end() {
             let seen = Seen { ret: 1, aux: vec![shown as u64], ..Seen::default() };
             Entry { fate: Fate::Done(2), seen }
         };
-        !matches!(step(&program, 2, &seen(plain), &seen(wrapped), &mut Tally::default()), Verdict::Differs(_))
+        !matches!(step(&program, 2, &seen(plain), &seen(wrapped), &mut Counts::default()), Verdict::Differs(_))
     };
     let (readable, half, gone) = (libc::POLLIN, libc::POLLIN | libc::POLLRDHUP, libc::POLLHUP);
     assert!(polled(readable, readable, readable | gone));
@@ -506,7 +506,7 @@ fn an_edge_is_told_again_where_a_change_was_refused() {
             fate: Fate::Done(number),
             seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
         };
-        let verdict = step(&program, number, &told(&[1, 5]), &told(&[1, 5, 7, 5]), &mut Tally::default());
+        let verdict = step(&program, number, &told(&[1, 5]), &told(&[1, 5, 7, 5]), &mut Counts::default());
         matches!(verdict, Verdict::Differs(_))
     };
     assert!(!differs(vec![ask(Ctl::Add, edge)]));
@@ -527,7 +527,7 @@ fn what_was_told_again_for_once_is_not_told_later() {
             fate: Fate::Done(2),
             seen: Seen { ret: aux.len() as i64 / 2, aux: aux.to_vec(), ..Seen::default() },
         };
-        step(&program, 2, &told(&[]), &told(&[5, 1]), &mut Tally::default())
+        step(&program, 2, &told(&[]), &told(&[5, 1]), &mut Counts::default())
     };
     assert!(matches!(verdict(once), Verdict::Apart));
     assert!(!matches!(verdict(1), Verdict::Apart | Verdict::Differs(_)));
@@ -542,7 +542,7 @@ fn what_a_wait_leaves_for_the_next_one_is_told_by_it() {
     };
     let verdict = |time, wrapped: &[u64]| {
         let program = program(vec![wait(time)]);
-        step(&program, 0, &told(&[7, 1, 9, 1], 0), &told(wrapped, 0), &mut Tally::default())
+        step(&program, 0, &told(&[7, 1, 9, 1], 0), &told(wrapped, 0), &mut Counts::default())
     };
     assert_eq!(verdict(Time::Forever, &[9, 1]), Verdict::Same);
     for (time, wrapped) in [(Time::Zero, &[9, 1][..]), (Time::Forever, &[9, 5]), (Time::Forever, &[])] {
@@ -557,7 +557,7 @@ fn what_a_wait_leaves_for_the_next_one_is_told_by_it() {
             (all[0], all[last]) = (told(first, 0), told(next, last));
             all
         };
-        crate::allowed::not_told(&program, &entries(&[7, 1, 9, 1], &[]), &entries(&[9, 1], next))
+        crate::allowed::not_reported(&program, &entries(&[7, 1, 9, 1], &[]), &entries(&[9, 1], next))
     };
     assert_eq!(lost(None, &[7, 1]), None);
     assert_eq!(lost(None, &[]), Some((1, 7)));
@@ -577,7 +577,7 @@ fn a_receive_that_is_asleep_asks_for_no_signal() {
             fate: Fate::Done(number),
             seen: Seen { aux: vec![0, 0, 0, aux[0], aux[1], 0], took_ns, ..Seen::default() },
         };
-        let verdict = step(&program, number, &told([0, 1], 10), &told(aux, 20), &mut Tally::default());
+        let verdict = step(&program, number, &told([0, 1], 10), &told(aux, 20), &mut Counts::default());
         matches!(verdict, Verdict::Differs(_))
     };
     assert!(!differs(vec![asks.clone(), all.clone()], [0, 0]));

@@ -10,7 +10,7 @@ pub(crate) const UNREAD: u64 = 24 << 10;
 /// What an actor does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Life {
-    /// It waits for a turn.
+    /// It waits for a step.
     Free,
     /// It sleeps, likely until something comes for this end.
     Asleep(u8, u8),
@@ -102,7 +102,7 @@ impl Build {
         self.program.actors[actor as usize].process
     }
 
-    /// Actors of a process that wait for a turn.
+    /// Actors of a process that wait for a step.
     pub(super) fn free_actors(&self, process: u8) -> Vec<ActorId> {
         let holder = &self.model.processes[process as usize];
         if !holder.alive || holder.stopped {
@@ -113,12 +113,12 @@ impl Build {
         free.map(|(at, _)| at as ActorId).collect()
     }
 
-    /// Processes that have somebody for a turn.
+    /// Processes that have an actor for a step.
     pub(super) fn ready_processes(&self) -> Vec<u8> {
         (0..self.program.processes.len() as u8).filter(|process| !self.free_actors(*process).is_empty()).collect()
     }
 
-    /// Somebody who has a turn.
+    /// An actor that waits for a step.
     pub(super) fn anybody(&mut self) -> Option<ActorId> {
         let processes = self.ready_processes();
         if processes.is_empty() {
@@ -128,7 +128,7 @@ impl Build {
         self.somebody(process)
     }
 
-    /// Somebody of this process who has a turn.
+    /// An actor of this process that waits for a step.
     pub(super) fn somebody(&mut self, process: u8) -> Option<ActorId> {
         let free = self.free_actors(process);
         if free.is_empty() { None } else { Some(self.rng.pick(&free)) }

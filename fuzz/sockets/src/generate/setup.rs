@@ -168,7 +168,7 @@ impl Build {
                 *life = Life::Free;
             }
         }
-        self.look_at_all();
+        self.check_all();
         let mut alive = self.alive();
         if alive.len() > 1 && self.rng.percent(60) {
             let gone = self.rng.pick(&alive);
@@ -177,13 +177,13 @@ impl Build {
                 self.step(actor, Op::Exit { how });
                 self.died(gone);
                 alive.retain(|process| *process != gone);
-                self.look_at_all();
+                self.check_all();
             }
         }
     }
 
-    /// What every descriptor says, and what is left in it.
-    fn look_at_all(&mut self) {
+    /// Checks every descriptor: its events, and what is left in it.
+    fn check_all(&mut self) {
         for process in self.alive() {
             let Some(actor) = self.somebody(process) else { continue };
             let slots = self.model.processes[process as usize].slots.clone();
@@ -195,7 +195,7 @@ impl Build {
             }
             for slot in &slots {
                 match self.program.slots[*slot as usize] {
-                    Kind::End(conn, side) => self.look_at(actor, *slot, conn, side),
+                    Kind::End(conn, side) => self.check_end(actor, *slot, conn, side),
                     Kind::Set => {
                         self.step(actor, Op::EpollWait { set: *slot, max: 16, via: EpollVia::Wait, time: Time::Zero });
                     }
@@ -208,12 +208,12 @@ impl Build {
         }
     }
 
-    fn look_at(&mut self, actor: ActorId, slot: Slot, conn: u8, side: u8) {
+    fn check_end(&mut self, actor: ActorId, slot: Slot, conn: u8, side: u8) {
         let events = if self.end(conn, side).tiny { ALL & !libc::POLLOUT } else { ALL };
-        let look = |build: &mut Self| {
+        let poll = |build: &mut Self| {
             build.step(actor, Op::Poll { entries: vec![(slot, events)], via: PollVia::Poll, time: Time::Zero });
         };
-        look(self);
+        poll(self);
         if self.end(conn, side).reads_file {
             return;
         }
@@ -221,7 +221,7 @@ impl Build {
             self.step(actor, Op::Ioctl { slot, request: Request::FionRead });
         }
         self.step(actor, Op::Drain { slot, via: RecvVia::Recv });
-        look(self);
+        poll(self);
         self.step(actor, Op::GetOption { slot, option: Opt::Error });
         self.step(actor, Op::Flags { slot });
     }

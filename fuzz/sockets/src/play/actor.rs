@@ -1,4 +1,4 @@
-//! A thread that waits for its turns.
+//! A thread that waits for its steps.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -7,17 +7,17 @@ use madrigal_fuzz_sockets::op::{ActorId, Op};
 use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::share::{EXIT, FREE, TOP_UP};
 
+use crate::context::{StepContext, ending};
 use crate::state::state;
-use crate::turn::{Turn, ending};
 use crate::{
     c, connections, descriptors, files, free, loops, options, passing, processes, receive, sets, signals, stdio,
     transmit, waits,
 };
 
-/// How often who waits for a turn looks whether there is still somebody to give it.
+/// How often a thread that waits for a step checks whether the sequencer still lives.
 const WATCH_NS: u64 = 3_000_000_000;
 
-/// Waits for turns until told to end. `step`, if not 0, is a step (plus one) that is done now that we are here.
+/// Waits for steps until told to end. `step`, if not 0, is a step (plus one) that is done now that we are here.
 pub(crate) fn live(actor: ActorId, step: u32) {
     let region = &state().region;
     let cell = &region.cells[actor as usize];
@@ -40,7 +40,7 @@ pub(crate) fn live(actor: ActorId, step: u32) {
             EXIT => break,
             FREE => run_freely(actor),
             TOP_UP => top_up(actor),
-            step => play(&Turn::new(actor, step as usize - 1)),
+            step => play(&StepContext::new(actor, step as usize - 1)),
         }
         cell.done.store(command, Ordering::SeqCst);
         region.ring();
@@ -61,13 +61,13 @@ pub(crate) fn child(actor: ActorId) -> ! {
 }
 
 /// Makes a step.
-pub(crate) fn play(turn: &Turn) {
+pub(crate) fn play(context: &StepContext) {
     let (begin, blocked) = (raw::now(), raw::blocked_signals());
-    dispatch(turn, &state().program.steps[turn.step].op);
-    turn.record.took_ns.store(raw::now() - begin, Ordering::Relaxed);
+    dispatch(context, &state().program.steps[context.step].op);
+    context.record.took_ns.store(raw::now() - begin, Ordering::Relaxed);
     if raw::blocked_signals() != blocked {
         // Where nobody waits for one of them, nothing else would show it.
-        turn.record.add(ending::BLOCKED);
+        context.record.add(ending::BLOCKED);
     }
 }
 
@@ -80,7 +80,7 @@ fn run_freely(actor: ActorId) {
             && state.region.cells[actor as usize].at.load(Ordering::SeqCst) <= step as u32
         {
             state.region.cells[actor as usize].at.store(step as u32 + 1, Ordering::SeqCst);
-            play(&Turn::new(actor, step));
+            play(&StepContext::new(actor, step));
         }
     }
 }
@@ -89,35 +89,35 @@ fn run_freely(actor: ActorId) {
 fn top_up(actor: ActorId) {
     let state = state();
     let done = state.region.cells[actor as usize].done.load(Ordering::SeqCst) as usize;
-    let turn = Turn::new(actor, done - 1);
+    let context = StepContext::new(actor, done - 1);
     match &state.program.steps[done - 1].op {
-        Op::Recv(data) => receive::top_up(&turn, data),
-        Op::Poll { entries, via, .. } => waits::top_up(&turn, entries, *via),
-        Op::EpollWait { set, max, via, .. } => sets::top_up(&turn, *set, *max, *via),
+        Op::Recv(data) => receive::top_up(&context, data),
+        Op::Poll { entries, via, .. } => waits::top_up(&context, entries, *via),
+        Op::EpollWait { set, max, via, .. } => sets::top_up(&context, *set, *max, *via),
         _ => {}
     }
 }
 
 /// Finds who makes a step.
-pub(crate) fn dispatch(turn: &Turn, op: &Op) {
+pub(crate) fn dispatch(context: &StepContext, op: &Op) {
     match op {
-        Op::Send(data) => transmit::send(turn, data),
-        Op::Recv(data) => receive::receive(turn, data),
+        Op::Send(data) => transmit::send(context, data),
+        Op::Recv(data) => receive::receive(context, data),
         Op::Exchange { .. }
         | Op::SendAll { .. }
         | Op::RecvAll { .. }
         | Op::RecvToEnd { .. }
         | Op::Drain { .. }
-        | Op::Timed { .. } => loops::play(turn, op),
-        Op::Poll { entries, via, time } => waits::poll(turn, entries, *via, *time),
-        Op::EpollCreate { .. } | Op::EpollCtl { .. } | Op::EpollWait { .. } => sets::play(turn, op),
+        | Op::Timed { .. } => loops::play(context, op),
+        Op::Poll { entries, via, time } => waits::poll(context, entries, *via, *time),
+        Op::EpollCreate { .. } | Op::EpollCtl { .. } | Op::EpollWait { .. } => sets::play(context, op),
         Op::Listen { .. }
         | Op::Connect { .. }
         | Op::Refused { .. }
         | Op::Accept { .. }
         | Op::Shutdown { .. }
         | Op::Names { .. } => {
-            connections::play(turn, op);
+            connections::play(context, op);
         }
         Op::SetOption { .. }
         | Op::GetOption { .. }
@@ -125,8 +125,8 @@ pub(crate) fn dispatch(turn: &Turn, op: &Op) {
         | Op::AtMark { .. }
         | Op::NonBlocking { .. }
         | Op::Flags { .. }
-        | Op::Own { .. } => options::play(turn, op),
-        Op::Close { .. } | Op::Dup { .. } | Op::DupOver { .. } => descriptors::play(turn, op),
+        | Op::Own { .. } => options::play(context, op),
+        Op::Close { .. } | Op::Dup { .. } | Op::DupOver { .. } => descriptors::play(context, op),
         Op::Thread { .. }
         | Op::Fork { .. }
         | Op::Child { .. }
@@ -134,18 +134,20 @@ pub(crate) fn dispatch(turn: &Turn, op: &Op) {
         | Op::Spawn { .. }
         | Op::WaitChild { .. }
         | Op::Exit { .. }
-        | Op::Cancel { .. } => processes::play(turn, op),
+        | Op::Cancel { .. } => processes::play(context, op),
         Op::Handle(handler) => signals::handle(*handler),
-        Op::Signals => signals::tell(turn),
+        Op::Signals => signals::tell(context),
         Op::UnixPair { .. }
         | Op::UnixListen { .. }
         | Op::UnixConnect { .. }
         | Op::UnixAccept { .. }
         | Op::Pass { .. }
-        | Op::Take { .. } => passing::play(turn, op),
-        Op::Fdopen { .. } | Op::FileWrite { .. } | Op::FileRead { .. } | Op::FileClose { .. } => stdio::play(turn, op),
-        Op::OddFiles { slot } => files::odd(turn, *slot),
+        | Op::Take { .. } => passing::play(context, op),
+        Op::Fdopen { .. } | Op::FileWrite { .. } | Op::FileRead { .. } | Op::FileClose { .. } => {
+            stdio::play(context, op)
+        }
+        Op::OddFiles { slot } => files::odd(context, *slot),
         _ if op.is_sequencers() => {}
-        _ => free::play(turn, op),
+        _ => free::play(context, op),
     }
 }

@@ -5,9 +5,9 @@ use core::ptr;
 use libc::{aiocb, c_int};
 
 use crate::c;
+use crate::context::{Answer, call};
 use crate::receive::In;
 use crate::transmit::Out;
-use crate::turn::{Answer, call};
 
 fn request(fd: c_int, at: *mut u8, len: usize) -> aiocb {
     // SAFETY: an all-zero request tells nobody when it is done.

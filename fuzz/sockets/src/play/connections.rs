@@ -9,19 +9,19 @@ use madrigal_fuzz_sockets::program::Kind;
 use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::via::{AcceptVia, ConnectHow};
 
-use crate::turn::{Answer, Turn, call, ending};
+use crate::context::{Answer, StepContext, call, ending};
 use crate::{c, state};
 
 /// A step about connections.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::Listen { slot, family, nonblock } => listen(turn, slot, family, nonblock),
-        Op::Connect { slot, to, how, four } => connect(turn, slot, to, how, four),
-        Op::Refused { nonblock } => refused(turn, nonblock),
-        Op::Accept { slot, from, via } => accept(turn, slot, from, via),
+        Op::Listen { slot, family, nonblock } => listen(context, slot, family, nonblock),
+        Op::Connect { slot, to, how, four } => connect(context, slot, to, how, four),
+        Op::Refused { nonblock } => refused(context, nonblock),
+        Op::Accept { slot, from, via } => accept(context, slot, from, via),
         // SAFETY: no memory is passed.
-        Op::Shutdown { slot, how } => drop(turn.call(|| unsafe { c::shutdown(state::fd(slot), how) })),
-        Op::Names { slot } => names(turn, slot),
+        Op::Shutdown { slot, how } => drop(context.call(|| unsafe { c::shutdown(state::fd(slot), how) })),
+        Op::Names { slot } => names(context, slot),
         _ => {}
     }
 }
@@ -58,16 +58,16 @@ fn domain(family: Family) -> c_int {
     if family == Family::Four { libc::AF_INET } else { libc::AF_INET6 }
 }
 
-fn listen(turn: &Turn, slot: Slot, family: Family, nonblock: bool) {
+fn listen(context: &StepContext, slot: Slot, family: Family, nonblock: bool) {
     let kind = libc::SOCK_STREAM | if nonblock { libc::SOCK_NONBLOCK } else { 0 };
     let address = Address::new(family, 0, true);
     // SAFETY: an address of our own.
     unsafe {
-        let made = turn.call(|| c::socket(domain(family), kind, 0));
-        turn.open(slot, made);
+        let made = context.call(|| c::socket(domain(family), kind, 0));
+        context.open(slot, made);
         let fd = made.ret as c_int;
-        turn.note(call(|| c::bind(fd, address.at(), address.len)));
-        turn.note(call(|| c::listen(fd, 64)));
+        context.note(call(|| c::bind(fd, address.at(), address.len)));
+        context.note(call(|| c::listen(fd, 64)));
         let code = if family == Family::Four { 0 } else { 1 << 16 } | if family == Family::Six { 1 << 17 } else { 0 };
         state::state().region.ports[slot as usize].store(u32::from(raw::ports(fd).0) | code, Ordering::SeqCst);
     }
@@ -121,7 +121,7 @@ pub(crate) fn nodelay(fd: c_int) {
     unsafe { c::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const one).cast(), 4) };
 }
 
-fn connect(turn: &Turn, slot: Slot, to: Slot, how: ConnectHow, four: bool) {
+fn connect(context: &StepContext, slot: Slot, to: Slot, how: ConnectHow, four: bool) {
     let (mut family, port) = target(to);
     if family == Family::Mapped && four {
         family = Family::Four;
@@ -132,20 +132,20 @@ fn connect(turn: &Turn, slot: Slot, to: Slot, how: ConnectHow, four: bool) {
     unsafe {
         let made = call(|| c::socket(domain(family), kind, 0));
         let fd = made.ret as c_int;
-        turn.keep(made);
-        turn.open(slot, made);
+        context.keep(made);
+        context.open(slot, made);
         let to = |fd| call(|| c::connect(fd, address.at(), address.len));
         if how == ConnectHow::Block {
-            turn.note(to(fd));
+            context.note(to(fd));
         } else {
             c::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
-            turn.note(to(fd));
+            context.note(to(fd));
             let mut entry = pollfd { fd, events: libc::POLLOUT, revents: 0 };
-            turn.note(call(|| c::poll(&raw mut entry, 1, 2000)));
-            turn.record.add(entry.revents as u64);
-            turn.note(error(fd));
-            turn.note(to(fd));
-            turn.note(to(fd));
+            context.note(call(|| c::poll(&raw mut entry, 1, 2000)));
+            context.record.add(entry.revents as u64);
+            context.note(error(fd));
+            context.note(to(fd));
+            context.note(to(fd));
             if how == ConnectHow::Nonblock {
                 c::fcntl(fd, libc::F_SETFL, 0);
             }
@@ -176,34 +176,34 @@ pub(crate) fn error(fd: c_int) -> Answer {
 }
 
 /// A port that is bound, but nobody listens on it.
-fn refused(turn: &Turn, nonblock: bool) {
+fn refused(context: &StepContext, nonblock: bool) {
     let own = Address::new(Family::Four, 0, false);
     let kind = libc::SOCK_STREAM | if nonblock { libc::SOCK_NONBLOCK } else { 0 };
     // SAFETY: addresses of our own.
     unsafe {
         let silent = c::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
-        turn.note(call(|| c::bind(silent, own.at(), own.len)));
+        context.note(call(|| c::bind(silent, own.at(), own.len)));
         let address = Address::new(Family::Four, raw::ports(silent).0, false);
         let fd = c::socket(libc::AF_INET, kind, 0);
-        turn.call(|| c::connect(fd, address.at(), address.len));
+        context.call(|| c::connect(fd, address.at(), address.len));
         let mut entry = pollfd { fd, events: libc::POLLOUT | libc::POLLIN, revents: 0 };
-        turn.note(call(|| c::poll(&raw mut entry, 1, 1000)));
-        turn.record.add(entry.revents as u64);
-        turn.note(error(fd));
-        turn.note(crate::turn::count(|| c::send(fd, own.bytes.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)));
+        context.note(call(|| c::poll(&raw mut entry, 1, 1000)));
+        context.record.add(entry.revents as u64);
+        context.note(error(fd));
+        context.note(crate::context::count(|| c::send(fd, own.bytes.as_ptr().cast(), 1, libc::MSG_NOSIGNAL)));
         c::close(fd);
         c::close(silent);
     }
 }
 
-fn accept(turn: &Turn, slot: Slot, from: Slot, via: AcceptVia) {
+fn accept(context: &StepContext, slot: Slot, from: Slot, via: AcceptVia) {
     let fd = state::fd(from);
     let mut name = [0u64; 16];
     let mut len = size_of_val(&name) as u32;
     let (at, len_at) = (name.as_mut_ptr().cast::<sockaddr>(), &raw mut len);
     let none = ptr::null_mut();
     // SAFETY: an address of our own.
-    let answer = turn.call(|| unsafe {
+    let answer = context.call(|| unsafe {
         match via {
             AcceptVia::Accept => c::accept(fd, at, len_at),
             AcceptVia::Accept4 => c::accept4(fd, none, ptr::null_mut(), 0),
@@ -211,11 +211,11 @@ fn accept(turn: &Turn, slot: Slot, from: Slot, via: AcceptVia) {
             AcceptVia::Cloexec => c::accept4(fd, at, len_at, libc::SOCK_CLOEXEC),
         }
     });
-    turn.open(slot, answer);
+    context.open(slot, answer);
 }
 
 /// The ports, by what the connection is known to have: numbers differ from run to run.
-fn names(turn: &Turn, slot: Slot) {
+fn names(context: &StepContext, slot: Slot) {
     let state = state::state();
     let Some((conn, side)) = state.program.end(slot) else { return };
     let ports = &state.region.conns[conn as usize];
@@ -228,12 +228,12 @@ fn names(turn: &Turn, slot: Slot) {
         // SAFETY: an address of our own.
         let answer =
             call(|| unsafe { if own { c::getsockname(fd, at, len_at) } else { c::getpeername(fd, at, len_at) } });
-        turn.note(answer);
+        context.note(answer);
         let port = u32::from(u16::from_be_bytes([name[2], name[3]]));
         let expected = known[usize::from((side == 1) == own)];
-        turn.record.add(if answer.ret < 0 { ending::FULL } else { u64::from(port == expected) });
-        turn.record.add(u64::from(name[0]));
-        turn.record.add(u64::from(len));
+        context.record.add(if answer.ret < 0 { ending::FULL } else { u64::from(port == expected) });
+        context.record.add(u64::from(name[0]));
+        context.record.add(u64::from(len));
     }
-    turn.keep(Answer { ret: 0, errno: 0 });
+    context.keep(Answer { ret: 0, errno: 0 });
 }

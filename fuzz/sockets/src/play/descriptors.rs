@@ -4,46 +4,46 @@ use libc::{c_int, c_long};
 use madrigal_fuzz_sockets::op::{Op, Slot};
 use madrigal_fuzz_sockets::via::{CloseVia, DupVia};
 
-use crate::turn::{Answer, Turn};
+use crate::context::{Answer, StepContext};
 use crate::{c, state};
 
 /// A number no program of ours reaches by itself.
 const HIGH: c_int = 300;
 
 /// A step about descriptors.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::Close { slot, via } => close(turn, slot, via),
+        Op::Close { slot, via } => close(context, slot, via),
         Op::Dup { slot, new, via } => {
-            let answer = turn.call(|| dup(state::fd(slot), via));
-            turn.open(new, answer);
+            let answer = context.call(|| dup(state::fd(slot), via));
+            context.open(new, answer);
         }
         Op::DupOver { slot, over, new } => {
             let to = state::fd(over);
             state::set_fd(over, -1);
             // SAFETY: no memory is passed.
-            let answer = turn.call(|| unsafe { c::dup2(state::fd(slot), to) });
-            turn.open(new, answer);
+            let answer = context.call(|| unsafe { c::dup2(state::fd(slot), to) });
+            context.open(new, answer);
         }
         _ => {}
     }
 }
 
-fn close(turn: &Turn, slot: Slot, via: CloseVia) {
+fn close(context: &StepContext, slot: Slot, via: CloseVia) {
     let fd = state::fd(slot);
     state::set_fd(slot, -1);
     // SAFETY: no memory is passed.
     unsafe {
         match via {
-            CloseVia::Close => drop(turn.call(|| c::close(fd))),
-            CloseVia::Syscall => drop(turn.call(|| c::syscall(libc::SYS_close, fd as c_long))),
-            CloseVia::Range => drop(turn.call(|| c::close_range(fd as u32, fd as u32, 0))),
+            CloseVia::Close => drop(context.call(|| c::close(fd))),
+            CloseVia::Syscall => drop(context.call(|| c::syscall(libc::SYS_close, fd as c_long))),
+            CloseVia::Range => drop(context.call(|| c::close_range(fd as u32, fd as u32, 0))),
             CloseVia::Closefrom => {
                 if fd >= 0 {
                     state::forget_from(fd);
                     c::closefrom(fd);
                 }
-                turn.keep(Answer { ret: 0, errno: 0 });
+                context.keep(Answer { ret: 0, errno: 0 });
             }
         }
     }

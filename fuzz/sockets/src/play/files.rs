@@ -5,9 +5,9 @@ use core::ptr;
 
 use madrigal_fuzz_sockets::op::Slot;
 
+use crate::context::{Answer, StepContext, call, count};
 use crate::receive::In;
 use crate::transmit::Out;
-use crate::turn::{Answer, Turn, call, count};
 use crate::{c, state};
 
 /// Most bytes a pipe holds.
@@ -77,24 +77,24 @@ pub(crate) fn splice_in(room: &In<'_>) -> Answer {
 }
 
 /// What no socket can do.
-pub(crate) fn odd(turn: &Turn, slot: Slot) {
+pub(crate) fn odd(context: &StepContext, slot: Slot) {
     let fd = state::fd(slot);
     let ends = pipe();
     let mut at = 0;
     // SAFETY: descriptors and memory of our own.
     unsafe {
         let file = c::memfd_create(c"play".as_ptr(), 0);
-        turn.note(count(|| c::tee(fd, ends[1], 10, 0)));
-        turn.note(count(|| c::tee(ends[0], fd, 10, 0)));
-        turn.note(count(|| c::sendfile(file, fd, ptr::null_mut(), 10)));
-        turn.note(count(|| c::copy_file_range(fd, ptr::null_mut(), file, ptr::null_mut(), 10, 0)));
-        turn.note(count(|| c::pread(fd, (&raw mut at).cast(), 4, 0)));
-        turn.note(count(|| c::pwrite(fd, (&raw mut at).cast(), 4, 0)));
-        turn.note(call(|| c::lseek(fd, 0, libc::SEEK_CUR)));
-        turn.note(count(|| c::splice(fd, &raw mut at, ends[1], ptr::null_mut(), 10, 0)));
-        turn.note(count(|| c::splice(file, ptr::null_mut(), fd, ptr::null_mut(), 10, 0)));
+        context.note(count(|| c::tee(fd, ends[1], 10, 0)));
+        context.note(count(|| c::tee(ends[0], fd, 10, 0)));
+        context.note(count(|| c::sendfile(file, fd, ptr::null_mut(), 10)));
+        context.note(count(|| c::copy_file_range(fd, ptr::null_mut(), file, ptr::null_mut(), 10, 0)));
+        context.note(count(|| c::pread(fd, (&raw mut at).cast(), 4, 0)));
+        context.note(count(|| c::pwrite(fd, (&raw mut at).cast(), 4, 0)));
+        context.note(call(|| c::lseek(fd, 0, libc::SEEK_CUR)));
+        context.note(count(|| c::splice(fd, &raw mut at, ends[1], ptr::null_mut(), 10, 0)));
+        context.note(count(|| c::splice(file, ptr::null_mut(), fd, ptr::null_mut(), 10, 0)));
         c::close(file);
     }
     drop_pipe(ends);
-    turn.keep(Answer { ret: 0, errno: 0 });
+    context.keep(Answer { ret: 0, errno: 0 });
 }

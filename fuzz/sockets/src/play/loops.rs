@@ -6,37 +6,37 @@ use libc::pollfd;
 use madrigal_fuzz_sockets::op::{Op, Slot};
 use madrigal_fuzz_sockets::via::{RecvVia, SendVia};
 
-use crate::turn::{Answer, Turn, count, ending};
+use crate::context::{Answer, StepContext, count, ending};
 use crate::{c, memory, receive, state, transmit};
 
 /// Makes one of the loops.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
         Op::Exchange { slot, first, rounds, size, send, recv } => {
-            exchange(turn, &Exchange { slot, first, rounds, size, send, recv });
+            exchange(context, &Exchange { slot, first, rounds, size, send, recv });
         }
         Op::SendAll { slot, len, chunk, via, lane } => {
-            let (sent, end) = send_all(turn, slot, lane as usize, len as usize, chunk as usize, via);
-            tell(turn, sent, end);
+            let (sent, end) = send_all(context, slot, lane as usize, len as usize, chunk as usize, via);
+            tell(context, sent, end);
         }
         Op::RecvAll { slot, len, chunk, via } => {
-            let (got, end) = recv_all(turn, slot, len as usize, chunk as usize, via);
-            tell(turn, got, end);
+            let (got, end) = recv_all(context, slot, len as usize, chunk as usize, via);
+            tell(context, got, end);
         }
         Op::RecvToEnd { slot, chunk, via } => {
-            let (got, end) = recv_all(turn, slot, usize::MAX, chunk as usize, via);
-            tell(turn, got, end);
+            let (got, end) = recv_all(context, slot, usize::MAX, chunk as usize, via);
+            tell(context, got, end);
         }
-        Op::Drain { slot, via } => drain(turn, slot, via),
-        Op::Timed { slot, len, us } => timed(turn, slot, len as usize, us),
+        Op::Drain { slot, via } => drain(context, slot, via),
+        Op::Timed { slot, len, us } => timed(context, slot, len as usize, us),
         _ => {}
     }
 }
 
 /// A loop's result: how much, and how it ended.
-pub(crate) fn tell(turn: &Turn, sum: usize, end: u64) {
-    turn.keep(Answer { ret: sum as i64, errno: 0 });
-    turn.record.add(end);
+pub(crate) fn tell(context: &StepContext, sum: usize, end: u64) {
+    context.keep(Answer { ret: sum as i64, errno: 0 });
+    context.record.add(end);
 }
 
 /// Sleeps until a descriptor is ready for this, at most a second.
@@ -47,10 +47,17 @@ pub(crate) fn wait_for(fd: i32, events: i16) {
 }
 
 /// Sends `len` bytes, in calls of at most `chunk`. How many were taken, and how it ended.
-pub(crate) fn send_all(turn: &Turn, slot: Slot, lane: usize, len: usize, chunk: usize, via: SendVia) -> (usize, u64) {
+pub(crate) fn send_all(
+    context: &StepContext,
+    slot: Slot,
+    lane: usize,
+    len: usize,
+    chunk: usize,
+    via: SendVia,
+) -> (usize, u64) {
     let mut sent = 0;
     while sent < len {
-        match transmit::some(turn, slot, lane, chunk.min(len - sent), via) {
+        match transmit::some(context, slot, lane, chunk.min(len - sent), via) {
             Ok(n) => sent += n,
             Err(libc::EAGAIN) => wait_for(state::fd(slot), libc::POLLOUT),
             Err(libc::EINTR) => {}
@@ -61,13 +68,13 @@ pub(crate) fn send_all(turn: &Turn, slot: Slot, lane: usize, len: usize, chunk: 
 }
 
 /// Receives `len` bytes, in calls of at most `chunk`. How many came, and how it ended.
-pub(crate) fn recv_all(turn: &Turn, slot: Slot, len: usize, chunk: usize, via: RecvVia) -> (usize, u64) {
+pub(crate) fn recv_all(context: &StepContext, slot: Slot, len: usize, chunk: usize, via: RecvVia) -> (usize, u64) {
     let mut got = 0;
     while got < len {
-        match receive::some(turn, state::fd(slot), chunk.min(len - got), via, 0) {
+        match receive::some(context, state::fd(slot), chunk.min(len - got), via, 0) {
             Ok([]) => return (got, ending::END),
             Ok(data) => {
-                turn.check(slot, data, true);
+                context.check(slot, data, true);
                 got += data.len();
             }
             Err(libc::EAGAIN) => wait_for(state::fd(slot), libc::POLLIN),
@@ -87,33 +94,33 @@ struct Exchange {
     recv: RecvVia,
 }
 
-fn exchange(turn: &Turn, x: &Exchange) {
+fn exchange(context: &StepContext, x: &Exchange) {
     let size = x.size as usize;
     let mut sum = 0;
     for round in 0..u32::from(x.rounds) * 2 {
         let sends = (round % 2 == 0) == x.first;
         let (moved, end) = if sends {
-            send_all(turn, x.slot, 0, size, size, x.send)
+            send_all(context, x.slot, 0, size, size, x.send)
         } else {
-            recv_all(turn, x.slot, size, size, x.recv)
+            recv_all(context, x.slot, size, size, x.recv)
         };
         sum += moved;
         if end != ending::FULL {
-            return tell(turn, sum, end);
+            return tell(context, sum, end);
         }
     }
-    tell(turn, sum, ending::FULL);
+    tell(context, sum, ending::FULL);
 }
 
 /// Takes what is there, and says what is behind it.
-fn drain(turn: &Turn, slot: Slot, via: RecvVia) {
+fn drain(context: &StepContext, slot: Slot, via: RecvVia) {
     let fd = state::fd(slot);
     let (mut all, mut end) = (Vec::new(), ending::EMPTY);
     loop {
         if !via.has_flags() && !readable(fd) {
             break;
         }
-        match receive::some(turn, fd, 65536, via, libc::MSG_DONTWAIT) {
+        match receive::some(context, fd, 65536, via, libc::MSG_DONTWAIT) {
             Ok([]) => end = ending::END,
             Ok(data) => {
                 all.extend_from_slice(data);
@@ -124,8 +131,8 @@ fn drain(turn: &Turn, slot: Slot, via: RecvVia) {
         }
         break;
     }
-    turn.received(slot, &all, true);
-    tell(turn, all.len(), end);
+    context.received(slot, &all, true);
+    tell(context, all.len(), end);
 }
 
 fn readable(fd: i32) -> bool {
@@ -136,7 +143,7 @@ fn readable(fd: i32) -> bool {
 
 /// A receive that a timer interrupts every `us` microseconds, until one of them says so. The timer is this thread's alone: on a busy machine
 /// it comes again while the handler of the last one runs, and would interrupt another.
-fn timed(turn: &Turn, slot: Slot, len: usize, us: u32) {
+fn timed(context: &StepContext, slot: Slot, len: usize, us: u32) {
     // SAFETY: all-zero is a valid event and a valid timer.
     let (mut event, mut timer) = unsafe { (mem::zeroed::<libc::sigevent>(), mem::zeroed::<libc::timer_t>()) };
     (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, libc::SIGALRM);
@@ -153,6 +160,6 @@ fn timed(turn: &Turn, slot: Slot, len: usize, us: u32) {
     let answer = count(|| unsafe { c::recv(state::fd(slot), room.as_mut_ptr().cast(), len, 0) });
     // SAFETY: the timer just made.
     unsafe { libc::timer_delete(timer) };
-    turn.keep(answer);
-    turn.received(slot, &room[..answer.ret.max(0) as usize], true);
+    context.keep(answer);
+    context.received(slot, &room[..answer.ret.max(0) as usize], true);
 }

@@ -1,5 +1,5 @@
-//! `madrigal-fuzz-play REGION ACTOR STEP SLOTS`: one process of a program. It waits for turns in the region's page, makes the step's call through
-//! the C library, and leaves what the call gave.
+//! `madrigal-fuzz-play REGION ACTOR STEP SLOTS`: one process of a program. It waits for steps in the region's page, makes the step's call
+//! through the C library, and leaves what the call gave.
 //!
 //! It has a C main of its own, for a Rust one handles signals that the tested library asks about.
 #![no_main]
@@ -9,6 +9,7 @@ mod actor;
 mod aio;
 mod c;
 mod connections;
+mod context;
 mod descriptors;
 mod files;
 mod free;
@@ -23,7 +24,6 @@ mod signals;
 mod state;
 mod stdio;
 mod transmit;
-mod turn;
 mod waits;
 
 use core::ffi::{CStr, c_char, c_int};

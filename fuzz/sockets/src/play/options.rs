@@ -7,22 +7,22 @@ use libc::{IPPROTO_TCP, SOL_SOCKET, c_int, timeval};
 use madrigal_fuzz_sockets::op::{Op, Opt, Request, Slot};
 use madrigal_fuzz_sockets::raw;
 
-use crate::turn::{Answer, Turn, call};
+use crate::context::{Answer, StepContext, call};
 use crate::{c, state};
 
 /// A step about options.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::SetOption { slot, option, value } => set(turn, slot, option, value),
-        Op::GetOption { slot, option } => tell(turn, slot, option),
-        Op::Ioctl { slot, request } => ioctl(turn, slot, request),
+        Op::SetOption { slot, option, value } => set(context, slot, option, value),
+        Op::GetOption { slot, option } => tell(context, slot, option),
+        Op::Ioctl { slot, request } => ioctl(context, slot, request),
         // SAFETY: no memory is passed.
-        Op::AtMark { slot } => drop(turn.call(|| unsafe { c::sockatmark(state::fd(slot)) })),
-        Op::NonBlocking { slot, on } => nonblocking(turn, slot, on),
-        Op::Flags { slot } => flags(turn, slot),
+        Op::AtMark { slot } => drop(context.call(|| unsafe { c::sockatmark(state::fd(slot)) })),
+        Op::NonBlocking { slot, on } => nonblocking(context, slot, on),
+        Op::Flags { slot } => flags(context, slot),
         Op::Own { slot } => {
             // SAFETY: no memory is passed.
-            turn.call(|| unsafe { c::fcntl(state::fd(slot), libc::F_SETOWN, libc::getpid()) });
+            context.call(|| unsafe { c::fcntl(state::fd(slot), libc::F_SETOWN, libc::getpid()) });
         }
         _ => {}
     }
@@ -56,7 +56,7 @@ fn number(option: Opt) -> (c_int, c_int) {
     }
 }
 
-fn set(turn: &Turn, slot: Slot, option: Opt, value: i32) {
+fn set(context: &StepContext, slot: Slot, option: Opt, value: i32) {
     let (level, name) = number(option);
     let time = timeval { tv_sec: i64::from(value) / 1000, tv_usec: i64::from(value) % 1000 * 1000 };
     let linger = libc::linger { l_onoff: c_int::from(value >= 0), l_linger: value.max(0) };
@@ -66,10 +66,10 @@ fn set(turn: &Turn, slot: Slot, option: Opt, value: i32) {
         _ => ((&raw const value).cast(), size_of::<c_int>()),
     };
     // SAFETY: a value of our own.
-    turn.call(|| unsafe { c::setsockopt(state::fd(slot), level, name, at, len as u32) });
+    context.call(|| unsafe { c::setsockopt(state::fd(slot), level, name, at, len as u32) });
 }
 
-fn tell(turn: &Turn, slot: Slot, option: Opt) {
+fn tell(context: &StepContext, slot: Slot, option: Opt) {
     let (level, name) = number(option);
     let mut value = [0u32; 64];
     let room = match option {
@@ -80,21 +80,21 @@ fn tell(turn: &Turn, slot: Slot, option: Opt) {
     };
     let mut len = room as u32;
     // SAFETY: a value of our own.
-    let answer =
-        turn.call(|| unsafe { c::getsockopt(state::fd(slot), level, name, value.as_mut_ptr().cast(), &raw mut len) });
+    let answer = context
+        .call(|| unsafe { c::getsockopt(state::fd(slot), level, name, value.as_mut_ptr().cast(), &raw mut len) });
     if answer.ret < 0 {
         return;
     }
     if option == Opt::Info {
         // The state; what follows are counters.
-        turn.record.add(u64::from(value[0] & 0xFF));
+        context.record.add(u64::from(value[0] & 0xFF));
     } else {
-        turn.record.add(u64::from(len));
-        value[..len as usize / 4].iter().for_each(|word| turn.record.add(u64::from(*word)));
+        context.record.add(u64::from(len));
+        value[..len as usize / 4].iter().for_each(|word| context.record.add(u64::from(*word)));
     }
 }
 
-fn ioctl(turn: &Turn, slot: Slot, request: Request) {
+fn ioctl(context: &StepContext, slot: Slot, request: Request) {
     let mut value: c_int = -77;
     let number = match request {
         Request::FionRead => libc::FIONREAD,
@@ -110,31 +110,31 @@ fn ioctl(turn: &Turn, slot: Slot, request: Request) {
         }
     };
     // SAFETY: an int of our own.
-    turn.call(|| unsafe { c::ioctl(state::fd(slot), number, &raw mut value) });
+    context.call(|| unsafe { c::ioctl(state::fd(slot), number, &raw mut value) });
     if request == Request::SiocOutq && !raw::is_established(state::fd(slot)) {
         // What was not acknowledged when the connection ended is left to chance.
         value = 0;
     }
-    turn.record.add(value as u32 as u64);
+    context.record.add(value as u32 as u64);
 }
 
-fn nonblocking(turn: &Turn, slot: Slot, on: bool) {
+fn nonblocking(context: &StepContext, slot: Slot, on: bool) {
     let fd = state::fd(slot);
     // SAFETY: no memory is passed.
     unsafe {
         let now = call(|| c::fcntl(fd, libc::F_GETFL));
-        turn.note(now);
+        context.note(now);
         let rest = now.ret as c_int & !libc::O_NONBLOCK;
-        turn.call(|| c::fcntl(fd, libc::F_SETFL, rest | if on { libc::O_NONBLOCK } else { 0 }));
+        context.call(|| c::fcntl(fd, libc::F_SETFL, rest | if on { libc::O_NONBLOCK } else { 0 }));
     }
 }
 
-fn flags(turn: &Turn, slot: Slot) {
+fn flags(context: &StepContext, slot: Slot) {
     let fd = state::fd(slot);
     // SAFETY: no memory is passed.
     unsafe {
-        turn.note(call(|| c::fcntl(fd, libc::F_GETFL, ptr::null::<c_void>())));
-        turn.note(call(|| c::fcntl(fd, libc::F_GETFD, ptr::null::<c_void>())));
+        context.note(call(|| c::fcntl(fd, libc::F_GETFL, ptr::null::<c_void>())));
+        context.note(call(|| c::fcntl(fd, libc::F_GETFD, ptr::null::<c_void>())));
     }
-    turn.keep(Answer { ret: 0, errno: 0 });
+    context.keep(Answer { ret: 0, errno: 0 });
 }

@@ -6,43 +6,43 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, iovec, sockaddr};
 use madrigal_fuzz_sockets::op::{Op, Slot};
 
+use crate::context::{StepContext, call, count};
 use crate::transmit::message;
-use crate::turn::{Turn, call, count};
 use crate::{c, state};
 
 /// A step about passing.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::UnixPair { slot, other } => pair(turn, slot, other),
+        Op::UnixPair { slot, other } => pair(context, slot, other),
         Op::UnixListen { slot } => {
-            let answer = turn.call(socket);
-            turn.open(slot, answer);
+            let answer = context.call(socket);
+            context.open(slot, answer);
             let (name, len) = name(slot);
             // SAFETY: a name of our own.
             unsafe {
-                turn.note(call(|| c::bind(state::fd(slot), name.as_ptr().cast::<sockaddr>(), len)));
-                turn.note(call(|| c::listen(state::fd(slot), 8)));
+                context.note(call(|| c::bind(state::fd(slot), name.as_ptr().cast::<sockaddr>(), len)));
+                context.note(call(|| c::listen(state::fd(slot), 8)));
             }
         }
         Op::UnixConnect { slot, to } => {
-            let answer = turn.call(socket);
-            turn.open(slot, answer);
+            let answer = context.call(socket);
+            context.open(slot, answer);
             let (name, len) = name(to);
             // SAFETY: a name of our own.
-            turn.note(call(|| unsafe { c::connect(state::fd(slot), name.as_ptr().cast::<sockaddr>(), len) }));
+            context.note(call(|| unsafe { c::connect(state::fd(slot), name.as_ptr().cast::<sockaddr>(), len) }));
         }
         Op::UnixAccept { slot, from } => {
             // SAFETY: no name is asked for.
-            let answer = turn.call(|| unsafe { c::accept(state::fd(from), ptr::null_mut(), ptr::null_mut()) });
-            turn.open(slot, answer);
+            let answer = context.call(|| unsafe { c::accept(state::fd(from), ptr::null_mut(), ptr::null_mut()) });
+            context.open(slot, answer);
         }
         Op::Pass { through, slot } => {
-            turn.call(|| pass(state::fd(through), state::fd(slot), mark(slot)) as i64);
+            context.call(|| pass(state::fd(through), state::fd(slot), mark(slot)) as i64);
         }
         Op::Take { through, slot } => {
             let (mut fd, mut byte) = (-1, 0);
-            turn.call(|| take(state::fd(through), &mut fd, &mut byte) as i64);
-            turn.record.add(fd as u64);
+            context.call(|| take(state::fd(through), &mut fd, &mut byte) as i64);
+            context.record.add(fd as u64);
             if fd >= 0 && byte == mark(slot) {
                 state::set_fd(slot, fd);
             } else if fd >= 0 {
@@ -60,13 +60,13 @@ fn socket() -> c_int {
     unsafe { c::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0) }
 }
 
-fn pair(turn: &Turn, slot: Slot, other: Slot) {
+fn pair(context: &StepContext, slot: Slot, other: Slot) {
     let mut ends = [-1; 2];
     // SAFETY: room for two descriptors.
-    let answer = turn.call(|| unsafe { c::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) });
+    let answer = context.call(|| unsafe { c::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) });
     if answer.ret == 0 {
-        turn.record.add(ends[0] as u64);
-        turn.record.add(ends[1] as u64);
+        context.record.add(ends[0] as u64);
+        context.record.add(ends[1] as u64);
         state::set_fd(slot, ends[0]);
         state::set_fd(other, ends[1]);
     }

@@ -9,50 +9,50 @@ use libc::pid_t;
 use madrigal_fuzz_sockets::op::{ActorId, ExitHow, Op};
 use madrigal_fuzz_sockets::via::{ForkVia, StormVia};
 
+use crate::context::{Answer, StepContext, call};
 use crate::state::{self, THREADS, state};
-use crate::turn::{Answer, Turn, call};
 use crate::{actor, c, signals};
 
 /// A step about processes.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::Thread { actor } => thread(turn, actor),
-        Op::Fork { actor, via } => fork(turn, actor, via),
-        Op::Child { via } => turn.keep(Answer { ret: i64::from(child(via)), errno: 0 }),
+        Op::Thread { actor } => thread(context, actor),
+        Op::Fork { actor, via } => fork(context, actor, via),
+        Op::Child { via } => context.keep(Answer { ret: i64::from(child(via)), errno: 0 }),
         Op::Exec { plain } => {
-            let image = Image::new(turn.actor, turn.step as u32 + 1, plain);
-            turn.call(|| image.exec());
+            let image = Image::new(context.actor, context.step as u32 + 1, plain);
+            context.call(|| image.exec());
         }
-        Op::Spawn { actor, plain, fork } => spawn(turn, actor, plain, fork),
+        Op::Spawn { actor, plain, fork } => spawn(context, actor, plain, fork),
         Op::WaitChild { actor } => {
             let child = state().region.cells[actor as usize].process.load(Ordering::SeqCst);
-            turn.keep(Answer { ret: i64::from(status_of(child)), errno: 0 });
+            context.keep(Answer { ret: i64::from(status_of(child)), errno: 0 });
         }
         Op::Exit { how } => end(how),
-        Op::Cancel { actor } => cancel(turn, actor),
+        Op::Cancel { actor } => cancel(context, actor),
         _ => {}
     }
 }
 
-fn thread(turn: &Turn, actor: ActorId) {
+fn thread(context: &StepContext, actor: ActorId) {
     let mut thread = 0;
     let value = ptr::without_provenance_mut::<c_void>(actor as usize);
     // SAFETY: the thread's main takes an actor's number.
-    let answer = turn.call(|| unsafe { c::pthread_create(&raw mut thread, ptr::null(), actor::thread, value) });
+    let answer = context.call(|| unsafe { c::pthread_create(&raw mut thread, ptr::null(), actor::thread, value) });
     if answer.ret == 0 {
         THREADS[actor as usize].store(thread, Ordering::SeqCst);
     }
 }
 
-fn cancel(turn: &Turn, actor: ActorId) {
+fn cancel(context: &StepContext, actor: ActorId) {
     let thread = THREADS[actor as usize].load(Ordering::SeqCst);
     let mut value = ptr::null_mut();
     // SAFETY: a thread of this process that nobody has joined.
     unsafe {
-        turn.call(|| c::pthread_cancel(thread));
-        turn.note(call(|| c::pthread_join(thread, &raw mut value)));
+        context.call(|| c::pthread_cancel(thread));
+        context.note(call(|| c::pthread_join(thread, &raw mut value)));
     }
-    turn.record.add(u64::from(value.addr() == usize::MAX));
+    context.record.add(u64::from(value.addr() == usize::MAX));
 }
 
 fn forked(via: ForkVia) -> pid_t {
@@ -69,13 +69,13 @@ fn forked(via: ForkVia) -> pid_t {
     }
 }
 
-fn fork(turn: &Turn, actor: ActorId, via: ForkVia) {
+fn fork(context: &StepContext, actor: ActorId, via: ForkVia) {
     let answer = call(|| forked(via));
     if answer.ret == 0 {
         signals::begin_child();
         actor::child(actor);
     }
-    turn.keep(Answer { ret: i64::from(answer.ret < 0), errno: answer.errno });
+    context.keep(Answer { ret: i64::from(answer.ret < 0), errno: answer.errno });
 }
 
 /// The status of a child that has ended, or will.
@@ -137,7 +137,7 @@ fn environment(plain: bool) -> Vec<*const c_char> {
     list
 }
 
-fn spawn(turn: &Turn, actor: ActorId, plain: bool, fork: bool) {
+fn spawn(context: &StepContext, actor: ActorId, plain: bool, fork: bool) {
     let image = Image::new(actor, 0, plain);
     let mut child: pid_t = 0;
     let answer = if fork {
@@ -156,7 +156,7 @@ fn spawn(turn: &Turn, actor: ActorId, plain: bool, fork: bool) {
             c::posix_spawn(&raw mut child, image.path.as_ptr(), none, ptr::null(), args.as_ptr(), image.env.as_ptr())
         })
     };
-    turn.keep(answer);
+    context.keep(answer);
 }
 
 fn end(how: ExitHow) {

@@ -8,8 +8,8 @@ use libc::{c_long, iovec, msghdr};
 use madrigal_fuzz_sockets::op::{Data, Memory, Pieces};
 use madrigal_fuzz_sockets::via::RecvVia;
 
+use crate::context::{Answer, StepContext, call, count};
 use crate::transmit::{message, messages};
-use crate::turn::{Answer, Turn, call, count};
 use crate::{aio, c, files, memory, signals, state};
 
 /// What memory holds before it is received into.
@@ -27,7 +27,7 @@ pub(crate) struct In<'a> {
 }
 
 /// One receiving call.
-pub(crate) fn receive(turn: &Turn, data: &Data<RecvVia>) {
+pub(crate) fn receive(context: &StepContext, data: &Data<RecvVia>) {
     let len = data.len as usize;
     let place = memory::place(data.memory, len);
     place.bytes().fill(BLANK);
@@ -41,34 +41,34 @@ pub(crate) fn receive(turn: &Turn, data: &Data<RecvVia>) {
         bad_header: data.memory == Memory::Header,
     };
     let before = signals::count();
-    let (answer, moved) = take(&room, data.via, turn);
-    turn.record.signals.store(signals::count() - before, Ordering::Relaxed);
-    turn.keep(answer);
-    keep(turn, data, &place.bytes()[..moved.min(place.good)], moved);
+    let (answer, moved) = take(&room, data.via, context);
+    context.record.signals.store(signals::count() - before, Ordering::Relaxed);
+    context.keep(answer);
+    keep(context, data, &place.bytes()[..moved.min(place.good)], moved);
 }
 
 /// Keeps what a call with these flags brought.
-fn keep(turn: &Turn, data: &Data<RecvVia>, bytes: &[u8], moved: usize) {
+fn keep(context: &StepContext, data: &Data<RecvVia>, bytes: &[u8], moved: usize) {
     let taken = data.flags & libc::MSG_PEEK == 0;
     if data.flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return;
     }
     if data.flags & libc::MSG_TRUNC != 0 || data.via == RecvVia::Recvmmsg && !taken {
         // Nothing was written, or the same bytes for each message; the hash says so.
-        turn.record.hash.store(madrigal_fuzz_sockets::pattern::hash(bytes), Ordering::Relaxed);
-        turn.record.bytes.store(moved as u64, Ordering::Relaxed);
+        context.record.hash.store(madrigal_fuzz_sockets::pattern::hash(bytes), Ordering::Relaxed);
+        context.record.bytes.store(moved as u64, Ordering::Relaxed);
         if taken {
-            turn.skipped(data.slot, moved);
+            context.skipped(data.slot, moved);
         }
         return;
     }
-    turn.received(data.slot, bytes, taken);
+    context.received(data.slot, bytes, taken);
 }
 
 /// A call that slept may have brought only the first of what is there by now.
-pub(crate) fn top_up(turn: &Turn, data: &Data<RecvVia>) {
+pub(crate) fn top_up(context: &StepContext, data: &Data<RecvVia>) {
     let unfit = libc::MSG_OOB | libc::MSG_ERRQUEUE;
-    let got = turn.record.bytes.load(Ordering::Relaxed) as usize;
+    let got = context.record.bytes.load(Ordering::Relaxed) as usize;
     let want = data.len as usize;
     if got == 0 || got >= want || data.flags & unfit != 0 || data.memory != Memory::Good {
         return;
@@ -83,27 +83,27 @@ pub(crate) fn top_up(turn: &Turn, data: &Data<RecvVia>) {
     let more = count(|| unsafe { c::recv(state::fd(data.slot), room.as_mut_ptr().cast(), room.len(), flags) });
     let more = more.ret.max(0) as usize;
     let there = (from + more).max(got);
-    turn.record.ret.store(there as i64, Ordering::Relaxed);
+    context.record.ret.store(there as i64, Ordering::Relaxed);
     if trunc != 0 {
         // Nothing was written.
-        turn.record.bytes.store(there as u64, Ordering::Relaxed);
-        turn.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..there]), Ordering::Relaxed);
-        turn.skipped(data.slot, if peek == 0 { more } else { 0 });
+        context.record.bytes.store(there as u64, Ordering::Relaxed);
+        context.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..there]), Ordering::Relaxed);
+        context.skipped(data.slot, if peek == 0 { more } else { 0 });
     } else if peek == 0 {
-        turn.check(data.slot, &all[got..got + more], true);
-        turn.record.bytes.store((got + more) as u64, Ordering::Relaxed);
-        turn.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..got + more]), Ordering::Relaxed);
+        context.check(data.slot, &all[got..got + more], true);
+        context.record.bytes.store((got + more) as u64, Ordering::Relaxed);
+        context.record.hash.store(madrigal_fuzz_sockets::pattern::hash(&all[..got + more]), Ordering::Relaxed);
     } else if more > got {
-        turn.received(data.slot, &all[..more], false);
+        context.received(data.slot, &all[..more], false);
     }
 }
 
 /// Makes the call; its answer, and how many bytes it brought.
-pub(crate) fn take(room: &In<'_>, via: RecvVia, turn: &Turn) -> (Answer, usize) {
+pub(crate) fn take(room: &In<'_>, via: RecvVia, context: &StepContext) -> (Answer, usize) {
     let answer = match via {
-        RecvVia::Recvmmsg => return recvmmsg(room, turn),
-        RecvVia::Recvmsg | RecvVia::SysRecvmsg => recvmsg(room, via, turn),
-        RecvVia::Recvfrom | RecvVia::RecvfromChk => recvfrom(room, via, turn),
+        RecvVia::Recvmmsg => return recvmmsg(room, context),
+        RecvVia::Recvmsg | RecvVia::SysRecvmsg => recvmsg(room, via, context),
+        RecvVia::Recvfrom | RecvVia::RecvfromChk => recvfrom(room, via, context),
         RecvVia::Aio => aio::read(room),
         RecvVia::Splice => files::splice_in(room),
         _ => simple(room, via),
@@ -134,7 +134,7 @@ fn simple(room: &In<'_>, via: RecvVia) -> Answer {
     }
 }
 
-fn recvfrom(room: &In<'_>, via: RecvVia, turn: &Turn) -> Answer {
+fn recvfrom(room: &In<'_>, via: RecvVia, context: &StepContext) -> Answer {
     let mut name = [0u64; 16];
     let mut len = size_of_val(&name) as u32;
     let (from, len_at) = (name.as_mut_ptr().cast(), &raw mut len);
@@ -147,12 +147,12 @@ fn recvfrom(room: &In<'_>, via: RecvVia, turn: &Turn) -> Answer {
         }
     });
     if answer.ret >= 0 {
-        turn.record.add(u64::from(len));
+        context.record.add(u64::from(len));
     }
     answer
 }
 
-fn recvmsg(room: &In<'_>, via: RecvVia, turn: &Turn) -> Answer {
+fn recvmsg(room: &In<'_>, via: RecvVia, context: &StepContext) -> Answer {
     let (mut name, mut control) = ([0u64; 16], [0u64; 16]);
     let mut message = message(room.pieces.as_ptr().cast_mut(), room.pieces.len());
     message.msg_name = name.as_mut_ptr().cast();
@@ -169,22 +169,22 @@ fn recvmsg(room: &In<'_>, via: RecvVia, turn: &Turn) -> Answer {
         }
     };
     if answer.ret >= 0 {
-        turn.record.add(message.msg_flags as u64);
-        turn.record.add(u64::from(message.msg_namelen));
-        turn.record.add(message.msg_controllen as u64);
+        context.record.add(message.msg_flags as u64);
+        context.record.add(u64::from(message.msg_namelen));
+        context.record.add(message.msg_controllen as u64);
     }
     answer
 }
 
-fn recvmmsg(room: &In<'_>, turn: &Turn) -> (Answer, usize) {
+fn recvmmsg(room: &In<'_>, context: &StepContext) -> (Answer, usize) {
     let mut messages = messages(room.pieces);
     let at = if room.bad_header { ptr::without_provenance_mut(8) } else { messages.as_mut_ptr() };
     // SAFETY: see `simple`.
     let answer = call(|| unsafe { c::recvmmsg(room.fd, at, messages.len() as u32, room.flags, ptr::null_mut()) });
     let mut sum = 0;
     for message in &messages[..answer.ret.max(0) as usize] {
-        turn.record.add(u64::from(message.msg_len));
-        turn.record.add(message.msg_hdr.msg_flags as u64);
+        context.record.add(u64::from(message.msg_len));
+        context.record.add(message.msg_hdr.msg_flags as u64);
         if !room.bad_header && message.msg_hdr.msg_iovlen > 0 {
             // A message may be short: what came is moved together. Its pieces lie one behind the other.
             // SAFETY: the message has a piece, and what it received lies in the memory from there on.
@@ -199,12 +199,12 @@ fn recvmmsg(room: &In<'_>, turn: &Turn) -> (Answer, usize) {
 }
 
 /// Receives up to `len` bytes as one call does; for loops. What came, or the errno.
-pub(crate) fn some(turn: &Turn, fd: i32, len: usize, via: RecvVia, flags: i32) -> Result<&'static [u8], i32> {
+pub(crate) fn some(context: &StepContext, fd: i32, len: usize, via: RecvVia, flags: i32) -> Result<&'static [u8], i32> {
     let place = memory::place(Memory::Good, len);
     // One piece: what comes must lie together.
     let pieces = if via.has_pieces() { place.cut(len, Pieces::One) } else { Vec::new() };
     let flags = if via.has_flags() { flags } else { 0 };
     let room = In { fd, at: place.at, len: place.good, flags, pieces: &pieces, bad_header: false };
-    let (answer, moved) = take(&room, via, &turn.aside());
+    let (answer, moved) = take(&room, via, &context.aside());
     if answer.ret < 0 { Err(answer.errno) } else { Ok(&place.bytes()[..moved]) }
 }

@@ -7,7 +7,7 @@ use libc::{c_int, c_long, epoll_event};
 use madrigal_fuzz_sockets::op::{Ctl, Op, Slot, Time};
 use madrigal_fuzz_sockets::via::EpollVia;
 
-use crate::turn::{Answer, Turn, call};
+use crate::context::{Answer, StepContext, call};
 use crate::waits::{address, mask, milliseconds, span};
 use crate::{c, signals, state};
 
@@ -17,12 +17,12 @@ const ENOUGH: u8 = 16;
 const AGAIN: usize = 24;
 
 /// A step about a set.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
         Op::EpollCreate { slot } => {
             // SAFETY: no memory is passed.
-            let answer = turn.call(|| unsafe { c::epoll_create1(0) });
-            turn.open(slot, answer);
+            let answer = context.call(|| unsafe { c::epoll_create1(0) });
+            context.open(slot, answer);
         }
         Op::EpollCtl { set, what, slot, events, data } => {
             let mut event = epoll_event { events, u64: data };
@@ -32,9 +32,9 @@ pub(crate) fn play(turn: &Turn, op: &Op) {
                 Ctl::Del => libc::EPOLL_CTL_DEL,
             };
             // SAFETY: an event of our own.
-            turn.call(|| unsafe { c::epoll_ctl(state::fd(set), what, state::fd(slot), &raw mut event) });
+            context.call(|| unsafe { c::epoll_ctl(state::fd(set), what, state::fd(slot), &raw mut event) });
         }
-        Op::EpollWait { set, max, via, time } => wait(turn, set, max, via, time),
+        Op::EpollWait { set, max, via, time } => wait(context, set, max, via, time),
         _ => {}
     }
 }
@@ -42,32 +42,32 @@ pub(crate) fn play(turn: &Turn, op: &Op) {
 /// What events say, by data.
 type Ready = Vec<(u64, u32)>;
 
-fn wait(turn: &Turn, set: Slot, max: u8, via: EpollVia, time: Time) {
+fn wait(context: &StepContext, set: Slot, max: u8, via: EpollVia, time: Time) {
     let before = signals::count();
-    let (mut answer, mut ready) = look(state::fd(set), max, via, time);
-    turn.record.signals.store(signals::count() - before, Ordering::Relaxed);
+    let (mut answer, mut ready) = poll(state::fd(set), max, via, time);
+    context.record.signals.store(signals::count() - before, Ordering::Relaxed);
     if max < ENOUGH && answer.ret > 0 {
         rest(state::fd(set), max, via, &mut ready);
         answer.ret = ready.len() as i64;
     }
-    keep(turn, answer, &ready);
+    keep(context, answer, &ready);
 }
 
 /// A wait that slept may have been woken by the first of several things.
-pub(crate) fn top_up(turn: &Turn, set: Slot, max: u8, via: EpollVia) {
-    let seen = turn.record.read();
+pub(crate) fn top_up(context: &StepContext, set: Slot, max: u8, via: EpollVia) {
+    let seen = context.record.read();
     if seen.ret > 0 {
         let mut ready = seen.aux.chunks_exact(2).map(|pair| (pair[0], pair[1] as u32)).collect();
         rest(state::fd(set), max, via, &mut ready);
-        turn.record.used.store(0, Ordering::Relaxed);
-        keep(turn, Answer { ret: ready.len() as i64, errno: 0 }, &ready);
+        context.record.used.store(0, Ordering::Relaxed);
+        keep(context, Answer { ret: ready.len() as i64, errno: 0 }, &ready);
     }
 }
 
 /// Looks again, without waiting, until nothing new is said.
 fn rest(fd: c_int, max: u8, via: EpollVia, ready: &mut Ready) {
     for _ in 0..AGAIN {
-        let (answer, more) = look(fd, max, via, Time::Zero);
+        let (answer, more) = poll(fd, max, via, Time::Zero);
         if answer.ret <= 0 {
             break;
         }
@@ -86,17 +86,17 @@ fn join(ready: &mut Ready, event: (u64, u32)) {
 }
 
 /// epoll(7) promises no order, so the record has one of its own.
-fn keep(turn: &Turn, answer: Answer, ready: &Ready) {
+fn keep(context: &StepContext, answer: Answer, ready: &Ready) {
     let mut sorted = ready.clone();
     sorted.sort_unstable();
-    turn.keep(answer);
+    context.keep(answer);
     for (data, events) in sorted {
-        turn.record.add(data);
-        turn.record.add(u64::from(events));
+        context.record.add(data);
+        context.record.add(u64::from(events));
     }
 }
 
-fn look(fd: c_int, max: u8, via: EpollVia, time: Time) -> (Answer, Ready) {
+fn poll(fd: c_int, max: u8, via: EpollVia, time: Time) -> (Answer, Ready) {
     let mut events = [epoll_event { events: 0, u64: 0 }; ENOUGH as usize];
     let (at, max, ms) = (events.as_mut_ptr(), c_int::from(max.min(ENOUGH)), milliseconds(time));
     let (span, mask) = (span(time), mask());

@@ -8,7 +8,7 @@ use libc::c_int;
 use madrigal_fuzz_sockets::op::Handler;
 use madrigal_fuzz_sockets::pattern::{self, HANDLER};
 
-use crate::turn::{Answer, Turn, stream_of};
+use crate::context::{Answer, StepContext, stream_of};
 use crate::{c, state};
 
 static COUNTS: [AtomicU32; 65] = [const { AtomicU32::new(0) }; 65];
@@ -106,14 +106,14 @@ fn act() {
 }
 
 /// Signals so far. Of those that the kernel may join into one only whether there were any.
-pub(crate) fn tell(turn: &Turn) {
+pub(crate) fn tell(context: &StepContext) {
     let count = |signal: c_int| u64::from(COUNTS[signal as usize].load(Ordering::SeqCst));
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGPIPE] {
-        turn.record.add(count(signal));
+        context.record.add(count(signal));
     }
     for signal in [libc::SIGURG, libc::SIGIO] {
-        turn.record.add(count(signal).min(1));
+        context.record.add(count(signal).min(1));
     }
-    turn.record.add(LAST.load(Ordering::SeqCst));
-    turn.keep(Answer { ret: 0, errno: 0 });
+    context.record.add(LAST.load(Ordering::SeqCst));
+    context.keep(Answer { ret: 0, errno: 0 });
 }

@@ -5,34 +5,34 @@ use core::ffi::c_char;
 use madrigal_fuzz_sockets::op::{FileMode, Op, Slot};
 use madrigal_fuzz_sockets::via::FileVia;
 
-use crate::turn::{Answer, Turn, call};
+use crate::context::{Answer, StepContext, call};
 use crate::{c, memory, state};
 
 /// A step about FILEs.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
-        Op::Fdopen { slot, file, mode } => open(turn, slot, file, mode),
-        Op::FileWrite { file, len, via } => with(turn, file, |f| write(turn, file, f, len as usize, via)),
-        Op::FileRead { file, len, via } => with(turn, file, |f| read(turn, file, f, len as usize, via)),
-        Op::FileClose { file } => with(turn, file, |f| {
+        Op::Fdopen { slot, file, mode } => open(context, slot, file, mode),
+        Op::FileWrite { file, len, via } => with(context, file, |f| write(context, file, f, len as usize, via)),
+        Op::FileRead { file, len, via } => with(context, file, |f| read(context, file, f, len as usize, via)),
+        Op::FileClose { file } => with(context, file, |f| {
             state::set_file(file, core::ptr::null_mut());
             // SAFETY: an open FILE, used by nobody from now on.
-            turn.call(|| unsafe { c::fclose(f) });
+            context.call(|| unsafe { c::fclose(f) });
         }),
         _ => {}
     }
 }
 
-fn with(turn: &Turn, file: Slot, f: impl FnOnce(*mut libc::FILE)) {
+fn with(context: &StepContext, file: Slot, f: impl FnOnce(*mut libc::FILE)) {
     let file = state::file(file);
     if file.is_null() {
-        turn.keep(Answer { ret: -1, errno: libc::EBADF });
+        context.keep(Answer { ret: -1, errno: libc::EBADF });
     } else {
         f(file);
     }
 }
 
-fn open(turn: &Turn, slot: Slot, file: Slot, mode: FileMode) {
+fn open(context: &StepContext, slot: Slot, file: Slot, mode: FileMode) {
     let mode = match mode {
         FileMode::Read => c"r",
         FileMode::Write => c"w",
@@ -42,30 +42,30 @@ fn open(turn: &Turn, slot: Slot, file: Slot, mode: FileMode) {
     c::set_errno(0);
     // SAFETY: a mode the C library knows.
     let opened = unsafe { c::fdopen(fd, mode.as_ptr()) };
-    turn.keep(Answer { ret: if opened.is_null() { -1 } else { 0 }, errno: c::errno() });
+    context.keep(Answer { ret: if opened.is_null() { -1 } else { 0 }, errno: c::errno() });
     if !opened.is_null() {
         state::set_file(file, opened);
         state::set_fd(slot, -1);
     }
 }
 
-fn write(turn: &Turn, slot: Slot, file: *mut libc::FILE, len: usize, via: FileVia) {
+fn write(context: &StepContext, slot: Slot, file: *mut libc::FILE, len: usize, via: FileVia) {
     let data = memory::bytes(len);
-    turn.prepare(slot, 0, data);
+    context.prepare(slot, 0, data);
     // SAFETY: an open FILE and memory of our own.
     unsafe {
         c::clearerr(file);
-        turn.call(|| match via {
+        context.call(|| match via {
             FileVia::Formatted => i64::from(c::fprintf(file, c"%.*s".as_ptr(), len as i32, data.as_ptr())),
             FileVia::Character => data.iter().map(|byte| i64::from(c::fputc(i32::from(*byte), file) >= 0)).sum(),
             _ => c::fwrite(data.as_ptr().cast(), 1, len, file) as i64,
         });
-        turn.note(call(|| c::fflush(file)));
+        context.note(call(|| c::fflush(file)));
     }
-    turn.sent(slot, 0, len);
+    context.sent(slot, 0, len);
 }
 
-fn read(turn: &Turn, slot: Slot, file: *mut libc::FILE, len: usize, via: FileVia) {
+fn read(context: &StepContext, slot: Slot, file: *mut libc::FILE, len: usize, via: FileVia) {
     let room = memory::bytes(len + 1);
     c::set_errno(0);
     // SAFETY: an open FILE and memory of our own.
@@ -85,8 +85,8 @@ fn read(turn: &Turn, slot: Slot, file: *mut libc::FILE, len: usize, via: FileVia
     };
     // SAFETY: an open FILE.
     let (end, error) = unsafe { (c::feof(file) != 0, c::ferror(file) != 0) };
-    turn.keep(Answer { ret: got as i64, errno: 0 });
-    turn.record.add(u64::from(end));
-    turn.record.add(if error { 1 + c::errno() as u64 } else { 0 });
-    turn.received(slot, &room[..got], true);
+    context.keep(Answer { ret: got as i64, errno: 0 });
+    context.record.add(u64::from(end));
+    context.record.add(if error { 1 + c::errno() as u64 } else { 0 });
+    context.received(slot, &room[..got], true);
 }

@@ -8,7 +8,7 @@ use madrigal_fuzz_sockets::op::{Data, Memory, Pieces};
 use madrigal_fuzz_sockets::pattern::URGENT;
 use madrigal_fuzz_sockets::via::SendVia;
 
-use crate::turn::{Answer, Turn, call, count};
+use crate::context::{Answer, StepContext, call, count};
 use crate::{aio, c, files, memory, signals, state};
 
 /// Bytes about to be sent.
@@ -23,16 +23,16 @@ pub(crate) struct Out<'a> {
 }
 
 /// One sending call.
-pub(crate) fn send(turn: &Turn, data: &Data<SendVia>) {
+pub(crate) fn send(context: &StepContext, data: &Data<SendVia>) {
     let len = data.len as usize;
     let place = memory::place(data.memory, len);
     let urgent = data.flags & libc::MSG_OOB != 0 && place.good > 0;
     let plain = place.good - usize::from(urgent);
-    turn.prepare(data.slot, 0, &mut place.bytes()[..plain]);
+    context.prepare(data.slot, 0, &mut place.bytes()[..plain]);
     if urgent {
         // Where the mark stands decides what a reader gets, and with what behind it.
-        turn.blind(data.slot);
-        turn.prepare(data.slot, URGENT, &mut place.bytes()[plain..]);
+        context.blind(data.slot);
+        context.prepare(data.slot, URGENT, &mut place.bytes()[plain..]);
     }
     let pieces = if data.via.has_pieces() { place.cut(len, data.pieces) } else { Vec::new() };
     let out = Out {
@@ -44,21 +44,21 @@ pub(crate) fn send(turn: &Turn, data: &Data<SendVia>) {
         bad_header: data.memory == Memory::Header,
     };
     let before = signals::count();
-    let (answer, moved) = transmit(&out, data.via, turn);
-    turn.record.signals.store(signals::count() - before, core::sync::atomic::Ordering::Relaxed);
-    turn.keep(answer);
-    turn.record.bytes.store(moved as u64, core::sync::atomic::Ordering::Relaxed);
+    let (answer, moved) = transmit(&out, data.via, context);
+    context.record.signals.store(signals::count() - before, core::sync::atomic::Ordering::Relaxed);
+    context.keep(answer);
+    context.record.bytes.store(moved as u64, core::sync::atomic::Ordering::Relaxed);
     let last_is_urgent = urgent && moved == len;
-    turn.sent(data.slot, 0, moved - usize::from(last_is_urgent));
+    context.sent(data.slot, 0, moved - usize::from(last_is_urgent));
     if last_is_urgent {
-        turn.sent(data.slot, URGENT, 1);
+        context.sent(data.slot, URGENT, 1);
     }
 }
 
 /// Makes the call; its answer, and how many bytes it took.
-pub(crate) fn transmit(out: &Out<'_>, via: SendVia, turn: &Turn) -> (Answer, usize) {
+pub(crate) fn transmit(out: &Out<'_>, via: SendVia, context: &StepContext) -> (Answer, usize) {
     let answer = match via {
-        SendVia::Sendmmsg => return sendmmsg(out, turn),
+        SendVia::Sendmmsg => return sendmmsg(out, context),
         SendVia::Aio => aio::write(out),
         SendVia::Lio => aio::write_list(out),
         SendVia::Dprintf => files::dprintf(out),
@@ -114,30 +114,30 @@ pub(crate) fn messages(pieces: &[iovec]) -> Vec<mmsghdr> {
     if pieces.is_empty() { vec![of(pieces)] } else { pieces.chunks(each).map(of).collect() }
 }
 
-fn sendmmsg(out: &Out<'_>, turn: &Turn) -> (Answer, usize) {
+fn sendmmsg(out: &Out<'_>, context: &StepContext) -> (Answer, usize) {
     let mut messages = messages(out.pieces);
     let at = if out.bad_header { ptr::without_provenance_mut(8) } else { messages.as_mut_ptr() };
     // SAFETY: see `simple`.
     let answer = call(|| unsafe { c::sendmmsg(out.fd, at, messages.len() as u32, out.flags) });
     let sent = &messages[..answer.ret.max(0) as usize];
-    sent.iter().for_each(|message| turn.record.add(u64::from(message.msg_len)));
+    sent.iter().for_each(|message| context.record.add(u64::from(message.msg_len)));
     (answer, sent.iter().map(|message| message.msg_len as usize).sum())
 }
 
 /// Sends `len` bytes of a lane as well as one call does; for loops. The bytes taken, or the errno.
-pub(crate) fn some(turn: &Turn, slot: u8, lane: usize, len: usize, via: SendVia) -> Result<usize, i32> {
+pub(crate) fn some(context: &StepContext, slot: u8, lane: usize, len: usize, via: SendVia) -> Result<usize, i32> {
     let place = memory::place(Memory::Good, len);
-    turn.prepare(slot, lane, place.bytes());
-    let moved = bytes(turn, state::fd(slot), place, via)?;
-    turn.sent(slot, lane, moved);
+    context.prepare(slot, lane, place.bytes());
+    let moved = bytes(context, state::fd(slot), place, via)?;
+    context.sent(slot, lane, moved);
     Ok(moved)
 }
 
 /// Sends what a place holds as well as one call does. The bytes taken, or the errno.
-pub(crate) fn bytes(turn: &Turn, fd: i32, place: memory::Place, via: SendVia) -> Result<usize, i32> {
+pub(crate) fn bytes(context: &StepContext, fd: i32, place: memory::Place, via: SendVia) -> Result<usize, i32> {
     let pieces = if via.has_pieces() { place.cut(place.good, Pieces::Few) } else { Vec::new() };
     let flags = libc::MSG_NOSIGNAL;
     let out = Out { fd, at: place.at, len: place.good, flags, pieces: &pieces, bad_header: false };
-    let (answer, moved) = transmit(&out, via, &turn.aside());
+    let (answer, moved) = transmit(&out, via, &context.aside());
     if answer.ret < 0 { Err(answer.errno) } else { Ok(moved) }
 }

@@ -7,32 +7,32 @@ use libc::{POLLIN, POLLOUT, POLLPRI, c_int, c_long, fd_set, pollfd, sigset_t, ti
 use madrigal_fuzz_sockets::op::{Slot, Time};
 use madrigal_fuzz_sockets::via::PollVia;
 
-use crate::turn::{Answer, Turn, call};
+use crate::context::{Answer, StepContext, call};
 use crate::{c, signals, state};
 
 /// One wait; the record has what each descriptor is said to be ready for.
-pub(crate) fn poll(turn: &Turn, entries: &[(Slot, i16)], via: PollVia, time: Time) {
+pub(crate) fn poll(context: &StepContext, entries: &[(Slot, i16)], via: PollVia, time: Time) {
     let before = signals::count();
-    let (answer, ready) = look(entries, via, time);
-    turn.record.signals.store(signals::count() - before, Ordering::Relaxed);
-    turn.keep(answer);
+    let (answer, ready) = poll_once(entries, via, time);
+    context.record.signals.store(signals::count() - before, Ordering::Relaxed);
+    context.keep(answer);
     if answer.ret >= 0 {
-        ready.iter().for_each(|events| turn.record.add(u64::from(*events)));
+        ready.iter().for_each(|events| context.record.add(u64::from(*events)));
     }
 }
 
 /// A wait that slept may have been woken by the first of several things.
-pub(crate) fn top_up(turn: &Turn, entries: &[(Slot, i16)], via: PollVia) {
-    if turn.record.ret.load(Ordering::Relaxed) > 0 {
-        let (answer, ready) = look(entries, via, Time::Zero);
-        turn.keep(answer);
-        for (word, events) in turn.record.aux.iter().zip(ready) {
+pub(crate) fn top_up(context: &StepContext, entries: &[(Slot, i16)], via: PollVia) {
+    if context.record.ret.load(Ordering::Relaxed) > 0 {
+        let (answer, ready) = poll_once(entries, via, Time::Zero);
+        context.keep(answer);
+        for (word, events) in context.record.aux.iter().zip(ready) {
             word.store(u64::from(events), Ordering::Relaxed);
         }
     }
 }
 
-fn look(entries: &[(Slot, i16)], via: PollVia, time: Time) -> (Answer, Vec<u16>) {
+fn poll_once(entries: &[(Slot, i16)], via: PollVia, time: Time) -> (Answer, Vec<u16>) {
     match via {
         PollVia::Select | PollVia::Pselect | PollVia::PselectMask => by_select(entries, via, time),
         _ => by_poll(entries, via, time),

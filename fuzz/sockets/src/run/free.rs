@@ -1,4 +1,4 @@
-//! Programs without turns: everybody goes through its own steps at once.
+//! Programs that run freely: every actor goes through its own steps at once.
 
 use core::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::share::{EXIT, FREE};
 /// How much longer a plain run may take.
 const PLAIN: f64 = 7.5;
 
-/// Runs a program without turns.
+/// Runs a program freely.
 pub(super) fn run(
     bench: &Bench,
     program: &Program,
@@ -74,7 +74,7 @@ fn watch(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Resu
     let limit = (bench.place.patience * if hurry { 3e9 } else { PLAIN * 1e9 }) as u64;
     let mut signals = signals(program);
     let mut killed = Vec::new();
-    let mut looked = begin;
+    let mut checked = begin;
     loop {
         let bell = bench.map.bell.load(Ordering::SeqCst);
         let now = raw::now();
@@ -101,8 +101,8 @@ fn watch(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Resu
         if left.is_empty() && signals.is_empty() && !killed.iter().any(|process| crew.lives(*process)) {
             return Ok(());
         }
-        if now - looked > 20_000_000 {
-            looked = now;
+        if now - checked > 20_000_000 {
+            checked = now;
             if !killed.is_empty() {
                 nudge(bench, program, &left);
             }
@@ -123,7 +123,7 @@ fn watch(bench: &Bench, program: &Program, crew: &mut Crew, hurry: bool) -> Resu
     }
 }
 
-/// Servers that wait for clients of a process that was killed look around.
+/// Servers that wait for clients of a process that was killed check.
 fn nudge(bench: &Bench, program: &Program, left: &[usize]) {
     for actor in left {
         let cell = &bench.map.cells[*actor];

@@ -67,7 +67,7 @@ impl Quiet {
     /// Waits until nothing is under way on a connection. `acked`: and everything is acknowledged, too. False: the kernel holds
     /// something back, nobody knows for how long.
     pub(crate) fn wait(&self, ports: &Ports, acked: bool) -> bool {
-        let (mut seen, mut since) = (self.look(ports), raw::now());
+        let (mut seen, mut since) = (self.sample(ports), raw::now());
         loop {
             if acked && seen.0.is_none_or(|end| end.queued == 0) && seen.1.is_none_or(|end| end.queued == 0) {
                 return true;
@@ -88,7 +88,7 @@ impl Quiet {
                 return enough;
             }
             raw::sleep_us(20);
-            let now = self.look(ports);
+            let now = self.sample(ports);
             if now != seen {
                 (seen, since) = (now, raw::now());
             }
@@ -97,12 +97,12 @@ impl Quiet {
 
     /// Whether an end has something to send that the other one has no room for.
     pub(crate) fn is_held(&self, ports: &Ports) -> bool {
-        let (one, other) = self.look(ports);
+        let (one, other) = self.sample(ports);
         [one, other].iter().flatten().any(|end| end.unsent > 0)
     }
 
     /// Both ends; neither of a connection that there is not.
-    fn look(&self, ports: &Ports) -> (Option<Info>, Option<Info>) {
+    fn sample(&self, ports: &Ports) -> (Option<Info>, Option<Info>) {
         let (client, server) = (ports.client.load(Ordering::SeqCst) as u16, ports.server.load(Ordering::SeqCst) as u16);
         if client == 0 || server == 0 {
             return (None, None);

@@ -1,4 +1,4 @@
-//! Programs with turns: one step at a time, and after each everything comes to rest before the next begins.
+//! Programs in sequence: one step at a time, and after each everything comes to rest before the next begins.
 //!
 //! A plain run decides by the state of its threads whether a call sleeps. A wrapped one knows from the plain run what to wait for,
 //! so that nothing the library does slowly is taken for a difference, and nothing it does late is missed.
@@ -21,7 +21,7 @@ use waits::SOON_NS;
 enum Phase {
     /// It has not begun.
     Absent,
-    /// It waits for a turn.
+    /// It waits for a step.
     Idle,
     /// It sleeps in a step.
     Blocked(usize),
@@ -37,7 +37,7 @@ struct Sequence<'a, 'j> {
     judge: &'a mut Judge<'j>,
     phases: Vec<Phase>,
     stopped: Vec<bool>,
-    /// Their threads, looked at.
+    /// Their threads, inspected.
     eyes: Vec<tasks::Eye>,
     /// Streams with a time-out for receiving from them, or sending to them.
     timed: Vec<Need>,
@@ -52,7 +52,7 @@ struct Sequence<'a, 'j> {
 
 type Step = Result<(), Trouble>;
 
-/// Runs a program with turns.
+/// Runs a program step by step.
 pub(super) fn run(
     bench: &Bench,
     program: &Program,
@@ -128,7 +128,7 @@ impl Sequence<'_, '_> {
             // Held steps before it may have woken somebody.
             if from > 0 && self.program.steps[from - 1].held && !self.program.steps[to - 1].held {
                 self.settle(from - 1);
-                self.look_at_sleepers(to - 1)?;
+                self.check_sleepers(to - 1)?;
             }
             // All or none: alone the others would wait for ever.
             return (from..to).try_for_each(|step| self.judge_step(step));
@@ -151,7 +151,7 @@ impl Sequence<'_, '_> {
         }
         if !self.program.steps[to - 1].held {
             (from..to).for_each(|step| self.settle(step));
-            self.look_at_sleepers(to - 1)?;
+            self.check_sleepers(to - 1)?;
         }
         // Those that sleep are compared when they are done.
         let awake: Vec<usize> = (from..to).filter(|step| self.entries[*step].fate != Fate::Blocked).collect();
@@ -293,7 +293,7 @@ impl Sequence<'_, '_> {
     }
 
     /// Whoever a step has woken goes on; the others still sleep.
-    fn look_at_sleepers(&mut self, step: usize) -> Step {
+    fn check_sleepers(&mut self, step: usize) -> Step {
         for (actor, blocked) in self.blocked().collect::<Vec<_>>() {
             if self.stopped[self.program.actors[actor as usize].process as usize] {
                 continue;
@@ -398,7 +398,7 @@ impl Sequence<'_, '_> {
         }
     }
 
-    /// Tells everybody who waits for a turn to end.
+    /// Tells every actor that waits for a step to end.
     fn dismiss(&mut self) {
         for process in 0..self.program.processes.len() {
             let Some(main) = self.program.main_of(process as u8) else { continue };

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-/// A thread that is looked at again and again.
+/// A thread that is inspected again and again.
 #[derive(Default)]
 pub(crate) struct Eye {
     thread: (i32, i32),
@@ -29,7 +29,7 @@ impl Eye {
     }
 }
 
-/// The same of a thread that is looked at once.
+/// The same of a thread that is inspected once.
 pub(crate) fn state(process: i32, thread: i32) -> u8 {
     Eye::default().state(process, thread)
 }

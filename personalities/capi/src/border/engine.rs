@@ -22,7 +22,7 @@ use crate::table::Lane;
 /// Returns how much was done, 0 for nothing; or MDG_EINVAL, MDG_EHANDLE, MDG_ETYPE, MDG_EFORKED.
 #[unsafe(no_mangle)]
 pub extern "C" fn mdg_turn(runtime: mdg_runtime, timeout_ns: i64) -> i64 {
-    count(|| Ok(runtime_of(runtime)?.turn(time(timeout_ns)?) as i64))
+    count(|| Ok(runtime_of(runtime)?.run_once(time(timeout_ns)?) as i64))
 }
 
 /// Lets the threads that wait in mdg_turn() return, or if there is none the next that is about to; makes the descriptor of mdg_fd()

@@ -8,9 +8,9 @@ use super::guard::{count, status};
 use super::types::{mdg_acceptor, mdg_link, mdg_runtime};
 use crate::codes::{MDG_ETIMEDOUT, MDG_OK};
 use crate::dial::dial;
-use crate::doors::Doors;
 use crate::failure::Failure;
 use crate::link::Link;
+use crate::listeners::Listeners;
 use crate::object::{Object, with};
 use crate::runtime::Runtime;
 use crate::slot::{Slot, Then};
@@ -22,8 +22,8 @@ pub(super) fn runtime_of(handle: mdg_runtime) -> Result<Arc<Runtime>, Failure> {
 }
 
 /// The acceptor of a handle.
-pub(super) fn doors_of(handle: mdg_acceptor) -> Result<Arc<Doors>, Failure> {
-    with(handle, Lane::Main, |doors: &Arc<Doors>| Ok(Arc::clone(doors)))
+pub(super) fn listeners_of(handle: mdg_acceptor) -> Result<Arc<Listeners>, Failure> {
+    with(handle, Lane::Main, |listeners: &Arc<Listeners>| Ok(Arc::clone(listeners)))
 }
 
 /// Listens at an address by the driver it names, and puts the acceptor's handle into *acceptor.
@@ -42,10 +42,10 @@ pub unsafe extern "C" fn mdg_listen(runtime: mdg_runtime, at: *const c_char, acc
         let at = unsafe { text(at, "`at`") }?.parse()?;
         let api = runtime.api.listen(&at)?;
         let address = api.locator().to_string();
-        Ok(Object::Doors(Doors::new(runtime, address, vec![api])))
+        Ok(Object::Listeners(Listeners::new(runtime, address, vec![api])))
     };
     // SAFETY: the program vouches for its pointers.
-    status(|| unsafe { opened::<Arc<Doors>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
+    status(|| unsafe { opened::<Arc<Listeners>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
 }
 
 /// Listens as NAME by every driver that may be used and works here, on this host only. The acceptor's address (mdg_address()) is a card,
@@ -58,10 +58,10 @@ pub unsafe extern "C" fn mdg_serve(runtime: mdg_runtime, name: *const c_char, ac
         let runtime = runtime_of(runtime)?;
         // SAFETY: the program vouches for its text.
         let server = runtime.api.serve(unsafe { text(name, "`name`") }?)?;
-        Ok(Object::Doors(Doors::new(runtime, server.card().to_string(), server.acceptors().to_vec())))
+        Ok(Object::Listeners(Listeners::new(runtime, server.card().to_string(), server.acceptors().to_vec())))
     };
     // SAFETY: the program vouches for its pointers.
-    status(|| unsafe { opened::<Arc<Doors>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
+    status(|| unsafe { opened::<Arc<Listeners>>(acceptor, "`acceptor`", make) }.map(|_| MDG_OK))
 }
 
 /// Waits for the next link that arrives, at most `timeout_ns` nanoseconds (MDG_FOREVER: without end; 0: only looks), and puts its
@@ -72,14 +72,14 @@ pub unsafe extern "C" fn mdg_serve(runtime: mdg_runtime, name: *const c_char, ac
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mdg_accept(acceptor: mdg_acceptor, timeout_ns: i64, link: *mut mdg_link) -> c_int {
     let make = || {
-        let (doors, timeout_ns) = (doors_of(acceptor)?, time(timeout_ns)?);
+        let (listeners, timeout_ns) = (listeners_of(acceptor)?, time(timeout_ns)?);
         let slot = Slot::new();
-        doors.accept(Then::Keep(Arc::clone(&slot)));
+        listeners.accept(Then::Keep(Arc::clone(&slot)));
         // Given up, it may still have come in time.
-        let arrival = doors.runtime.wait(&slot, timeout_ns).or_else(|| doors.give_up(&slot));
-        let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("nobody connected to {} in time", doors.address)));
+        let arrival = listeners.runtime.wait(&slot, timeout_ns).or_else(|| listeners.give_up(&slot));
+        let late = || Err(Failure::new(MDG_ETIMEDOUT, format!("nobody connected to {} in time", listeners.address)));
         let api = arrival.unwrap_or_else(late)?;
-        Ok(Object::Link(Box::new(Link { runtime: Arc::clone(&doors.runtime), api, choice: None })))
+        Ok(Object::Link(Box::new(Link { runtime: Arc::clone(&listeners.runtime), api, choice: None })))
     };
     // SAFETY: the program vouches for its pointers.
     status(|| unsafe { opened::<Link>(link, "`link`", make) }.map(|_| MDG_OK))

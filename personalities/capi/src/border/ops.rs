@@ -7,13 +7,13 @@ use madrigal::Handler;
 
 use super::arguments::{Call, How, Place, memory, one_of, text, time};
 use super::guard::{count, status};
-use super::links::{doors_of, runtime_of};
+use super::links::{listeners_of, runtime_of};
 use super::types::{mdg_acceptor, mdg_handle, mdg_handler, mdg_link, mdg_op, mdg_runtime};
 use crate::codes::MDG_OK;
 use crate::dial::{Made, dial};
-use crate::doors::Arrival;
 use crate::failure::Failure;
 use crate::link::{Link, named};
+use crate::listeners::Arrival;
 use crate::object::{Object, Room, ending, with};
 use crate::op::{Op, Outcome, Posted};
 use crate::runtime::Runtime;
@@ -124,11 +124,11 @@ pub unsafe extern "C" fn mdg_post_connect(
             }
             How::Call(call) => {
                 let its = Arc::clone(&from);
-                let told = move |made: Made| {
+                let handler = move |made: Made| {
                     let outcome = made.map(|(link, choice)| Outcome::Link(link, choice));
                     call.call(runtime, number(&its, outcome));
                 };
-                dial(&from, to, Then::Call(Box::new(told)))?;
+                dial(&from, to, Then::Call(Box::new(handler)))?;
             }
         }
         Ok(MDG_OK)
@@ -148,21 +148,21 @@ pub unsafe extern "C" fn mdg_post_accept(
 ) -> c_int {
     status(|| {
         let how = one_of(Call::new(handler, user), op)?;
-        let doors = doors_of(acceptor)?;
+        let listeners = listeners_of(acceptor)?;
         match how {
             How::Keep(kept) => {
                 let slot = Slot::new();
-                let posted = Posted::Accept(Arc::clone(&doors), Arc::clone(&slot));
+                let posted = Posted::Accept(Arc::clone(&listeners), Arc::clone(&slot));
                 // SAFETY: the program vouches for its pointers.
-                unsafe { kept.give(&doors.runtime, posted) }?;
-                doors.accept(Then::Keep(slot));
+                unsafe { kept.give(&listeners.runtime, posted) }?;
+                listeners.accept(Then::Keep(slot));
             }
             How::Call(call) => {
-                let its = Arc::clone(&doors.runtime);
-                let told = move |arrival: Arrival| {
+                let its = Arc::clone(&listeners.runtime);
+                let handler = move |arrival: Arrival| {
                     call.call(acceptor, number(&its, arrival.map(|link| Outcome::Link(link, None))));
                 };
-                doors.accept(Then::Call(Box::new(told)));
+                listeners.accept(Then::Call(Box::new(handler)));
             }
         }
         Ok(MDG_OK)

@@ -86,7 +86,7 @@ fn end(object: &Object) {
             drop(link.api.close());
             link.runtime.leaves(&link.api);
         }
-        Object::Doors(doors) => doors.close(),
+        Object::Listeners(listeners) => listeners.close(),
         Object::Watch(_, watch) => {
             // SAFETY: the kernel looks the number up; if the program closed it before, it finds nothing that is in the set.
             if let Ok(fd) = unsafe { descriptor(watch.fd()) } {
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn mdg_why(handle: mdg_handle, buf: *mut c_char, len: usiz
 pub unsafe extern "C" fn mdg_address(handle: mdg_handle, buf: *mut c_char, len: usize) -> i64 {
     count(|| {
         let text = match &*any(handle)? {
-            Object::Doors(doors) => doors.address.clone(),
+            Object::Listeners(listeners) => listeners.address.clone(),
             Object::Link(link) => link.api.peer().to_string(),
             _ => return Err(Failure::new(MDG_ETYPE, "only links and acceptors have addresses")),
         };

@@ -23,8 +23,8 @@ struct Given {
 /// What is told of an object, whatever becomes of it.
 #[derive(Default)]
 struct Fate {
-    /// Threads that look at it at this moment.
-    looked_at: Count,
+    /// Threads that use it at this moment.
+    users: Count,
     dropped: Count,
 }
 
@@ -35,7 +35,7 @@ struct Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        assert_eq!(self.fate.looked_at.load(Order::SeqCst), 0, "object {} is dropped while it is used", self.number);
+        assert_eq!(self.fate.users.load(Order::SeqCst), 0, "object {} is dropped while it is used", self.number);
         assert_eq!(self.fate.dropped.fetch_add(1, Order::SeqCst), 0, "object {} is dropped twice", self.number);
         // As an object does that closes others, or takes long.
         thread::yield_now();
@@ -84,17 +84,17 @@ impl World {
         Some((**handle, given.number))
     }
 
-    fn look(&self, handle: u64, number: u32, lane: Lane) {
+    fn use_object(&self, handle: u64, number: u32, lane: Lane) {
         let was_closed = self.given.lock().unwrap().get(&handle).is_some_and(|given| given.closed > 0);
         let Some(object) = self.table.enter(handle, lane) else { return };
         assert!(!was_closed, "handle {handle:#x} is found after it was closed");
         assert_eq!(object.number, number, "handle {handle:#x} finds another object");
         // Kept, so that an object dropped too early is told of and not looked into.
         let fate = Arc::clone(&object.fate);
-        fate.looked_at.fetch_add(1, Order::SeqCst);
+        fate.users.fetch_add(1, Order::SeqCst);
         (0..thread_rng().gen_range(0..4)).for_each(|_| thread::yield_now());
         assert_eq!(fate.dropped.load(Order::SeqCst), 0, "object {number} was dropped while it is used");
-        fate.looked_at.fetch_sub(1, Order::SeqCst);
+        fate.users.fetch_sub(1, Order::SeqCst);
     }
 
     /// From outside, or by who is inside.
@@ -124,8 +124,8 @@ impl World {
             match (what, some) {
                 (0..3, _) | (_, None) => self.open(),
                 (3 | 4, Some((handle, _))) => self.close(handle),
-                (5, Some((handle, number))) => self.look(handle, number, Lane::Second),
-                (_, Some((handle, number))) => self.look(handle, number, Lane::Main),
+                (5, Some((handle, number))) => self.use_object(handle, number, Lane::Second),
+                (_, Some((handle, number))) => self.use_object(handle, number, Lane::Main),
             }
         }
     }

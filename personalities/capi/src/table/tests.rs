@@ -25,9 +25,9 @@ fn old_and_made_up_handles_find_nothing() {
 }
 
 /// Tells when it is dropped, and whether it was before.
-struct Told(Arc<AtomicBool>);
+struct DropFlag(Arc<AtomicBool>);
 
-impl Drop for Told {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         assert!(!self.0.swap(true, Ordering::SeqCst), "dropped twice");
     }
@@ -36,7 +36,7 @@ impl Drop for Told {
 #[test]
 fn an_object_stays_while_somebody_is_inside() {
     let (table, gone) = (Table::new(), Arc::new(AtomicBool::new(false)));
-    let handle = table.add(1, Told(Arc::clone(&gone))).unwrap();
+    let handle = table.add(1, DropFlag(Arc::clone(&gone))).unwrap();
     let first = table.enter(handle, Lane::Main).unwrap();
     let second = table.enter(handle, Lane::Main).unwrap();
     let third = table.enter(handle, Lane::Second).unwrap();
@@ -51,14 +51,14 @@ fn an_object_stays_while_somebody_is_inside() {
 #[test]
 fn who_leaves_reaps_what_he_kept_from_being_reaped() {
     let (table, gone) = (Table::new(), Arc::new(AtomicBool::new(false)));
-    let old = table.add(1, Told(Arc::default())).unwrap();
+    let old = table.add(1, DropFlag(Arc::default())).unwrap();
     assert!(table.take(old));
-    let handle = table.add(1, Told(Arc::clone(&gone))).unwrap();
+    let handle = table.add(1, DropFlag(Arc::clone(&gone))).unwrap();
     let place = table.place(handle).unwrap();
     place.inside[0].store(1, Ordering::SeqCst);
-    let stranger = Entry { table: &table, place, handle: old, way: Some(Lane::Main), is_closer: Cell::new(false) };
+    let stale = Entry { table: &table, place, handle: old, way: Some(Lane::Main), is_closer: Cell::new(false) };
     assert!(table.take(handle) && !gone.load(Ordering::SeqCst));
-    drop(stranger);
+    drop(stale);
     assert!(gone.load(Ordering::SeqCst));
 }
 

@@ -99,7 +99,7 @@ impl EpState {
 
     fn tell_seen(&mut self, message: &Incoming, seen: &Seen, queues: &mut Queues) {
         let data = if seen.data.is_some() { REMOTE_CQ_DATA } else { 0 };
-        let told = CqEntry {
+        let completion = CqEntry {
             op_context: message.context,
             flags: self.request(message).flags | data,
             len: seen.len,
@@ -108,18 +108,18 @@ impl EpState {
             tag: seen.tag,
         };
         let from = self.bindings.names.get(seen.from.0 as usize).copied().unwrap_or(ADDR_UNSPEC);
-        self.bindings.file_peek(told, from, None, queues);
+        self.bindings.file_peek(completion, from, None, queues);
     }
 
     fn tell_none(&mut self, message: &Incoming, queues: &mut Queues) {
-        let told = CqEntry {
+        let completion = CqEntry {
             op_context: message.context,
             flags: self.request(message).flags,
             tag: message.tag.unwrap_or(0),
             ..CqEntry::default()
         };
         self.bindings.file_peek(
-            told,
+            completion,
             ADDR_UNSPEC,
             Some(Failure { errno: ENOMSG, detail: ENOMSG, overflow: 0 }),
             queues,
@@ -133,13 +133,13 @@ impl EpState {
         let request = self.request(message);
         if message.flags & DISCARD != 0 {
             self.link.discard(claim).map_err(|_| EINVAL)?;
-            let told = CqEntry {
+            let completion = CqEntry {
                 op_context: message.context,
                 flags: request.flags,
                 tag: message.tag.unwrap_or(0),
                 ..CqEntry::default()
             };
-            self.bindings.file_peek(told, ADDR_UNSPEC, None, queues);
+            self.bindings.file_peek(completion, ADDR_UNSPEC, None, queues);
             return Ok(());
         }
         let token = self.keep(request);

@@ -107,8 +107,8 @@ impl EpState {
         self.forget(token, request.role);
         queues.count(self.bindings.cntrs[request.role as usize], false);
         if request.tell {
-            let told = CqEntry { op_context: request.context, flags: request.flags, ..CqEntry::default() };
-            queues.push(self.bindings.tx_cq, Entry { told, from: crate::abi::ADDR_UNSPEC, failure: None });
+            let completion = CqEntry { op_context: request.context, flags: request.flags, ..CqEntry::default() };
+            queues.push(self.bindings.tx_cq, Entry { completion, from: crate::abi::ADDR_UNSPEC, failure: None });
         }
         Ok(())
     }

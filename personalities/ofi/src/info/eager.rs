@@ -28,16 +28,16 @@ mod tests {
 
     #[test]
     fn no_more_than_the_least_threshold() {
-        let told = |set: &[(&str, &str)]| {
+        let threshold = |set: &[(&str, &str)]| {
             most_of(|name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value)))
         };
-        assert_eq!(told(&[]), INJECT);
-        assert_eq!(told(&[(THRESHOLDS[2], "16384")]), 16384);
-        assert_eq!(told(&[(THRESHOLDS[0], "32768"), (THRESHOLDS[1], " 100 ")]), 100);
-        assert_eq!(told(&[(THRESHOLDS[2], "0")]), 0);
+        assert_eq!(threshold(&[]), INJECT);
+        assert_eq!(threshold(&[(THRESHOLDS[2], "16384")]), 16384);
+        assert_eq!(threshold(&[(THRESHOLDS[0], "32768"), (THRESHOLDS[1], " 100 ")]), 100);
+        assert_eq!(threshold(&[(THRESHOLDS[2], "0")]), 0);
         // Its default is no threshold at all; what it cannot read it refuses itself.
         for none in ["-1", "much", "", "99999999999999999999", "1048576"] {
-            assert_eq!(told(&[(THRESHOLDS[2], none)]), INJECT, "{none}");
+            assert_eq!(threshold(&[(THRESHOLDS[2], none)]), INJECT, "{none}");
         }
     }
 }

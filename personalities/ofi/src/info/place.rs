@@ -59,12 +59,12 @@ pub(crate) fn resolve(node: Option<&CStr>, service: Option<&CStr>, digits: bool)
     match text.parse::<Ipv4Addr>() {
         Ok(address) => Ok(SocketAddrV4::new(address, port)),
         Err(_) if digits => Err(ENODATA),
-        Err(_) => Ok(SocketAddrV4::new(look_up(node)?, port)),
+        Err(_) => Ok(SocketAddrV4::new(lookup(node)?, port)),
     }
 }
 
 /// Asks the C library for the first IPv4 address of a name.
-fn look_up(node: &CStr) -> Result<Ipv4Addr, i32> {
+fn lookup(node: &CStr) -> Result<Ipv4Addr, i32> {
     let name = CString::from(node);
     // SAFETY: all bytes zero is a valid addrinfo.
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };

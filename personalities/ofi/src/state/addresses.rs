@@ -54,11 +54,11 @@ impl AvState {
         self.questions.iter().any(|(asked, _)| *asked == at)
     }
 
-    /// Looks for answers; whether some are still to come.
+    /// Polls for answers; whether some are still to come.
     pub(crate) fn handle(&mut self) -> bool {
         let Self { names, questions, version, .. } = self;
         questions.retain_mut(|(at, question)| {
-            let answer = question.look();
+            let answer = question.poll();
             if let (Answer::Node(node), Some(place)) = (&answer, names.get_mut(*at)) {
                 *place = Some(Name::Node(node.clone()));
             }

@@ -88,7 +88,7 @@ impl Bindings {
         if done.data.is_some() && done.kind == Kind::Received {
             flags |= REMOTE_CQ_DATA;
         }
-        let told = CqEntry {
+        let completion = CqEntry {
             op_context: request.context,
             flags,
             len: done.len,
@@ -97,7 +97,7 @@ impl Bindings {
             tag: done.tag,
         };
         let cq = if request.role == Role::Recv { self.rx_cq } else { self.tx_cq };
-        queues.push(cq, Entry { told, from: self.name(done), failure });
+        queues.push(cq, Entry { completion, from: self.name(done), failure });
     }
 
     /// A peer wrote into our memory.
@@ -105,13 +105,14 @@ impl Bindings {
     fn file_remote(&mut self, done: &Completion, queues: &mut Queues) {
         queues.count(self.cntrs[Role::RemoteWrite as usize], false);
         let Some(data) = done.data else { return };
-        let told = CqEntry { flags: RMA | REMOTE_WRITE | REMOTE_CQ_DATA, len: done.len, data, ..CqEntry::default() };
-        queues.push(self.rx_cq, Entry { told, from: self.name(done), failure: None });
+        let completion =
+            CqEntry { flags: RMA | REMOTE_WRITE | REMOTE_CQ_DATA, len: done.len, data, ..CqEntry::default() };
+        queues.push(self.rx_cq, Entry { completion, from: self.name(done), failure: None });
     }
 
     /// A message was looked for: found or not.
-    pub(crate) fn file_peek(&mut self, told: CqEntry, from: Addr, failure: Option<Failure>, queues: &mut Queues) {
-        queues.push(self.rx_cq, Entry { told, from, failure });
+    pub(crate) fn file_peek(&mut self, completion: CqEntry, from: Addr, failure: Option<Failure>, queues: &mut Queues) {
+        queues.push(self.rx_cq, Entry { completion, from, failure });
     }
 
     #[inline]

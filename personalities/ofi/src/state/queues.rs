@@ -41,7 +41,7 @@ impl CqState {
 
 /// What a completion queue tells.
 pub(crate) struct Entry {
-    pub(crate) told: CqEntry,
+    pub(crate) completion: CqEntry,
     pub(crate) from: Addr,
     pub(crate) failure: Option<Failure>,
 }

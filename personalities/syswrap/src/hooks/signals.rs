@@ -85,7 +85,7 @@ pub(super) fn arm() {
         return;
     }
     (1..COUNT as c_int).for_each(take_over);
-    signals::look_at_all();
+    signals::check_all();
     ARMED.store(true, Ordering::Release);
 }
 
@@ -220,7 +220,7 @@ pub unsafe extern "C-unwind" fn sigaction(signal: c_int, new: *const Action, old
 
 /// The program has set something for a signal.
 fn note_set(signal: c_int) {
-    signals::look(signal);
+    signals::check(signal);
     handlers::changed();
 }
 

@@ -99,7 +99,7 @@ fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     if v.s.is_over() {
         // What everybody who holds it is told by now. It wakes whoever waits, which is no news.
         registration::note_own_wake(v.wire.s);
-        madrigal_sys::anew::end_told(v.wire.fd);
+        madrigal_sys::anew::mark_end_reported(v.wire.fd);
     }
     let Err(e) = done else { return };
     match back {

@@ -131,16 +131,16 @@ impl Scene {
         }
         let left = unread.len() - got;
         let told = self.set.wait(4, 0);
-        let is_told = |(data, events): (u64, i32)| match events {
+        let is_reported = |(data, events): (u64, i32)| match events {
             EPOLLIN if left == 0 => told.is_empty(),
             events => told == [(data, events)],
         };
         let asks = |call| matches!(call, Call::Modify(_) | Call::AddAgain(_));
         let may_be = match (asks(call), on_top.is_some_and(asks)) {
-            (false, false) => is_told((1, EPOLLIN)),
-            (true, false) => is_told(OURS),
-            (false, true) => is_told(THEIRS),
-            (true, true) => is_told(OURS) || is_told(THEIRS),
+            (false, false) => is_reported((1, EPOLLIN)),
+            (true, false) => is_reported(OURS),
+            (false, true) => is_reported(THEIRS),
+            (true, true) => is_reported(OURS) || is_reported(THEIRS),
         };
         assert!(may_be, "{when}: told {told:?} with {left} bytes unread");
         assert_eq!(recv_exact(&self.pair.s, left), unread[got..], "{when}: what was left");
@@ -183,7 +183,7 @@ fn interrupted(call: Call) {
     for (name, start) in starts {
         for on_top in ON_TOP.into_iter().filter(|on_top| (call, *on_top) != (Call::Close, Call::Close)) {
             let mut most = MOST;
-            for turn in 0..TRIES {
+            for attempt in 0..TRIES {
                 let asked = std::env::var("ANY_TIME").ok().and_then(|at| at.parse().ok());
                 let mut at = asked.unwrap_or_else(|| random() % most);
                 let mut steps = before(at, call, on_top, (name, start));
@@ -193,7 +193,7 @@ fn interrupted(call: Call) {
                     at = random() % most;
                     steps = before(at, call, on_top, (name, start));
                 }
-                assert!(steps >= at || turn > 0 || asked.is_some(), "{call:?}, {on_top:?}: {steps} of {at}");
+                assert!(steps >= at || attempt > 0 || asked.is_some(), "{call:?}, {on_top:?}: {steps} of {at}");
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::traced::at_stop;
 crate::checks![
     receives,
     receives_all,
-    looks,
+    peeks,
     waits_and_receives,
     waits_in_a_set_and_receives,
     splices,
@@ -34,7 +34,7 @@ crate::checks![
 /// What lies unread when it begins, and what the other end sends.
 const UNREAD: usize = 4000;
 const TAIL: usize = 1000;
-/// Later than that nothing new is done: some look again and again while they wait.
+/// Later than that nothing new is done: some keep polling while they wait.
 const MOST: u32 = 400;
 /// Of so many moments a run tries one.
 const STRIDE: u32 = 37;
@@ -54,7 +54,7 @@ enum Left {
 #[derive(Default)]
 struct Did {
     read: Vec<u8>,
-    said: &'static [u8],
+    sent: &'static [u8],
     /// Nothing more is said.
     shut: bool,
 }
@@ -148,19 +148,19 @@ pub(crate) fn tries_all() -> bool {
 
 /// Does it beside each of these acts, at each moment.
 fn beside(acts: &[(&str, Act)], deed: Deed) {
-    for (turn, (name, act)) in acts.iter().enumerate() {
+    for (number, (name, act)) in acts.iter().enumerate() {
         for (from, start) in STARTS {
             for writer in [false, true] {
                 let name = format!("{name}, {from}{}", if writer { ", stopped" } else { "" });
-                moments(turn, |at| at_moment(at, &name, start, *act, deed, writer));
+                moments(number, |at| at_moment(at, &name, start, *act, deed, writer));
             }
         }
     }
 }
 
-/// At some moments, which ones the turn says, or at each, as long as it is not done before.
-fn moments(turn: usize, at_moment: impl FnMut(u32) -> bool) {
-    let first = (std::process::id() + turn as u32) % STRIDE;
+/// At some moments, chosen by the number, or at each, as long as it is not done before.
+fn moments(number: usize, at_moment: impl FnMut(u32) -> bool) {
+    let first = (std::process::id() + number as u32) % STRIDE;
     let asked = std::env::var("ANY_TIME").ok();
     let is_tried = |at: u32| match &asked {
         Some(asked) => asked == "all" || *asked == at.to_string(),
@@ -265,7 +265,7 @@ fn verify(s: &OwnedFd, mut did: Did, left: Left, stream: &[u8], when: &str) {
     let answers = |c: &OwnedFd| {
         let end: &[u8] = if did.shut { b"" } else { b"answer" };
         send_all(s, end);
-        let all = [did.said, end].concat();
+        let all = [did.sent, end].concat();
         assert_eq!(recv_exact(c, all.len()), all, "{when}: what was said");
         assert!(!did.shut || recv(c, &mut [0], 0) == Ok(0), "{when}: shut");
     };
@@ -305,12 +305,12 @@ fn receives_all() {
     beside_all(|s, all| read(receive(s, all, MSG_WAITALL)));
 }
 
-fn looks() {
-    let looks = |s: &OwnedFd, all| {
+fn peeks() {
+    let peeks = |s: &OwnedFd, all| {
         receive(s, all, MSG_PEEK | MSG_WAITALL);
         Did::default()
     };
-    beside_all(looks);
+    beside_all(peeks);
 }
 
 fn waits_and_receives() {
@@ -431,20 +431,20 @@ fn is_read_by_a_program() {
 }
 
 fn sends() {
-    const SAID: &[u8] = &[b'!'; 3000];
+    const SENT: &[u8] = &[b'!'; 3000];
     let sends = |s: &OwnedFd, _: usize| {
-        send_all(s, SAID);
-        Did { said: SAID, ..Did::default() }
+        send_all(s, SENT);
+        Did { sent: SENT, ..Did::default() }
     };
     beside(OPEN, sends);
     beside(HALF_CLOSES, sends);
 }
 
 fn writes_by_a_file() {
-    const SAID: &[u8] = b"by a file";
+    const SENT: &[u8] = b"by a file";
     let writes = |s: &OwnedFd, _: usize| {
-        File::open(s, c"w").write(SAID);
-        Did { said: SAID, ..Did::default() }
+        File::open(s, c"w").write(SENT);
+        Did { sent: SENT, ..Did::default() }
     };
     beside(OPEN, writes);
     beside(HALF_CLOSES, writes);

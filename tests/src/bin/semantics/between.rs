@@ -39,9 +39,9 @@ fn every_signal_ends_a_wait_of_a_full_sender() {
         &|| net::poll_many(&mut [pollfd { fd: p.c.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }], -1),
     ];
     for wait in waits {
-        for turn in 0..SIGNALS {
-            // At any point of a sleep's time, and of a look.
-            let later = u64::from(turn * 7 % 1_100);
+        for attempt in 0..SIGNALS {
+            // At any point of a sleep's time, and of a poll.
+            let later = u64::from(attempt * 7 % 1_100);
             let me = net::this_thread();
             // SAFETY: no pointers.
             let tid = unsafe { libc::gettid() };
@@ -83,7 +83,8 @@ fn every_signal_ends_what_is_woken_for_nothing() {
         },
     ];
     for (kind, call) in calls.into_iter().enumerate() {
-        let hung: u64 = (0..40).map(|turn| u64::from(sleeps_on_behind_a_signal(&p, (call, kind == 0), turn * 4))).sum();
+        let hung: u64 =
+            (0..40).map(|attempt| u64::from(sleeps_on_behind_a_signal(&p, (call, kind == 0), attempt * 4))).sum();
         assert_eq!(hung, 0, "so many calls of kind {kind} slept on behind a signal");
     }
 }
@@ -221,8 +222,8 @@ fn peek_interrupted_by_a_receive() {
         send_all(&p.c, b"abcd");
         assert_eq!(net::poll(&p.s, POLLIN, -1), POLLIN);
         let mut seen = [0; 16];
-        let look = || net::recv(&p.s, &mut seen, libc::MSG_PEEK | libc::MSG_WAITALL);
-        assert_eq!(interrupting(look, || {}), Ok(4));
+        let peek = || net::recv(&p.s, &mut seen, libc::MSG_PEEK | libc::MSG_WAITALL);
+        assert_eq!(interrupting(peek, || {}), Ok(4));
         assert_eq!(&seen[..4], b"abcd");
         assert_eq!(net::recv_exact(&p.s, 2), b"cd");
     }

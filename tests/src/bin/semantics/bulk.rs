@@ -64,7 +64,7 @@ fn both_directions_64_mib() {
 fn across_processes_64_mib() {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         both(|| send_stream(&fd, 3, 64 * MIB, 200_000), || check_stream(&fd, 4, 64 * MIB, 131_072));
         0
     });

@@ -325,13 +325,13 @@ fn edge_both_directions() {
     net::set_nonblocking(&p.s, true);
     set.add(&p.c, EPOLLIN | EPOLLOUT | EPOLLET, 1);
     set.add(&p.s, EPOLLIN | EPOLLOUT | EPOLLET, 2);
-    let mut turns = 0;
+    let mut rounds = 0;
     assert_eq!(net::send(&p.c, b"0", 0), Ok(1));
-    while turns < 4000 {
+    while rounds < 4000 {
         for (data, events) in set.wait(4, -1) {
             let fd = if data == 1 { &p.c } else { &p.s };
             if events & EPOLLIN != 0 && net::read(fd, &mut [0; 8]) == Ok(1) {
-                turns += 1;
+                rounds += 1;
                 assert_eq!(net::send(fd, b"1", 0), Ok(1));
             }
         }

@@ -143,7 +143,7 @@ fn exec_leaves_the_sets_of_the_parent() {
 fn exec_beside_a_set(events: i32) {
     let ((told, tell), (asked, ask), (waits, go)) = (net::pipe(), net::pipe(), net::pipe());
     let client = net::fork(|| {
-        let fd = pair::client_told_by(&told);
+        let fd = pair::client_of_port(&told);
         pair::warm_client(&fd);
         for letter in [b"x", b"y", b"z"] {
             assert_eq!(read(&asked, &mut [0; 1]), Ok(1));

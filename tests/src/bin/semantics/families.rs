@@ -39,19 +39,19 @@ const CHILD: usize = 1;
 const PEER: usize = 2;
 
 impl Family {
-    /// For each amount of bytes: what happens `before` a fork, then in the parent, and, once that says so, in the child.
+    /// For each amount of bytes: what happens `before` a fork, then in the parent, and, once that sends a message, in the child.
     fn each(events: i32, before: fn(&Self), parent: fn(&Self), child: fn(&Self)) {
         Self::with_each(events, |family| {
             before(family);
             let pid = net::fork(|| {
-                family.hear(CHILD);
+                family.await_message(CHILD);
                 child(family);
-                family.say(PARENT);
+                family.send_message(PARENT);
                 0
             });
             parent(family);
-            family.say(CHILD);
-            family.hear(PARENT);
+            family.send_message(CHILD);
+            family.await_message(PARENT);
             assert_eq!(net::wait(pid), 0);
         });
     }
@@ -67,7 +67,7 @@ impl Family {
         let pipes = [net::pipe(), net::pipe(), net::pipe()];
         let (out, input) = net::pipe();
         let peer = net::fork(|| {
-            let fd = pair::client_told_by(&out);
+            let fd = pair::client_of_port(&out);
             pair::warm_client(&fd);
             if !copies {
                 net::refuse_copies();
@@ -95,15 +95,15 @@ impl Family {
         net::wait(peer);
     }
 
-    fn say(&self, to: usize) {
+    fn send_message(&self, to: usize) {
         assert_eq!(net::write(&self.pipes[to].1, b"g"), Ok(1));
     }
 
-    fn hear(&self, to: usize) {
+    fn await_message(&self, to: usize) {
         assert_eq!(net::read(&self.pipes[to].0, &mut [0]), Ok(1));
     }
 
-    fn told(&self) -> Vec<(u64, i32)> {
+    fn events(&self) -> Vec<(u64, i32)> {
         self.set.wait(4, 0)
     }
 
@@ -120,7 +120,7 @@ fn data_changed_by_the_parent() {
         EPOLLIN,
         |family| assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]),
         |family| family.set.modify(&family.s, EPOLLIN | EPOLLOUT, 2),
-        |family| assert_eq!(family.told(), [(2, EPOLLIN | EPOLLOUT)]),
+        |family| assert_eq!(family.events(), [(2, EPOLLIN | EPOLLOUT)]),
     );
 }
 
@@ -131,8 +131,8 @@ fn armed_by_the_parent() {
         |family| assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]),
         |family| family.set.modify(&family.s, EPOLLIN | EPOLLONESHOT, 2),
         |family| {
-            assert_eq!(family.told(), [(2, EPOLLIN)]);
-            assert_eq!(family.told(), []);
+            assert_eq!(family.events(), [(2, EPOLLIN)]);
+            assert_eq!(family.events(), []);
         },
     );
 }
@@ -142,8 +142,8 @@ fn told_to_one_of_them() {
     Family::each(
         EPOLLIN | EPOLLONESHOT,
         IDLE,
-        |family| assert_eq!(family.told(), [(1, EPOLLIN)]),
-        |family| assert_eq!(family.told(), []),
+        |family| assert_eq!(family.events(), [(1, EPOLLIN)]),
+        |family| assert_eq!(family.events(), []),
     );
 }
 
@@ -152,12 +152,12 @@ fn an_edge_for_one_of_them() {
     Family::each(
         EPOLLIN | EPOLLET,
         IDLE,
-        |family| assert_eq!(family.told(), [(1, EPOLLIN)]),
+        |family| assert_eq!(family.events(), [(1, EPOLLIN)]),
         |family| {
-            assert_eq!(family.told(), []);
+            assert_eq!(family.events(), []);
             // More may not have room in a window that is full.
             if family.is_little() {
-                family.say(PEER);
+                family.send_message(PEER);
                 assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]);
             }
         },
@@ -171,9 +171,9 @@ fn deleted_by_the_parent() {
         |family| assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]),
         |family| family.set.delete(&family.s),
         |family| {
-            assert_eq!(family.told(), []);
+            assert_eq!(family.events(), []);
             family.set.add(&family.s, EPOLLIN, 3);
-            assert_eq!(family.told(), [(3, EPOLLIN)]);
+            assert_eq!(family.events(), [(3, EPOLLIN)]);
         },
     );
 }
@@ -186,9 +186,9 @@ fn added_again_by_the_parent() {
         |family| {
             family.set.delete(&family.s);
             family.set.add(&family.s, EPOLLIN | EPOLLOUT, 4);
-            assert_eq!(family.told(), [(4, EPOLLIN | EPOLLOUT)]);
+            assert_eq!(family.events(), [(4, EPOLLIN | EPOLLOUT)]);
         },
-        |family| assert_eq!(family.told(), [(4, EPOLLIN | EPOLLOUT)]),
+        |family| assert_eq!(family.events(), [(4, EPOLLIN | EPOLLOUT)]),
     );
 }
 
@@ -198,16 +198,16 @@ fn read_by_the_child() {
         EPOLLIN,
         IDLE,
         |family| {
-            assert_eq!(family.told(), [(1, EPOLLIN)]);
+            assert_eq!(family.events(), [(1, EPOLLIN)]);
             assert_eq!(recv_exact(&family.s, family.unread / 3), vec![7; family.unread / 3]);
-            assert_eq!(family.told(), [(1, EPOLLIN)]);
+            assert_eq!(family.events(), [(1, EPOLLIN)]);
         },
         |family| {
-            assert_eq!(family.told(), [(1, EPOLLIN)]);
+            assert_eq!(family.events(), [(1, EPOLLIN)]);
             let left = family.unread - family.unread / 3;
             assert_eq!(recv_up_to(&family.s, left).len(), left);
-            assert_eq!(family.told(), []);
-            family.say(PEER);
+            assert_eq!(family.events(), []);
+            family.send_message(PEER);
             assert_eq!(family.set.wait(4, -1), [(1, EPOLLIN)]);
         },
     );

@@ -47,7 +47,7 @@ pub(crate) fn victim(work: impl FnOnce(&OwnedFd)) -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
     let (out, done) = net::pipe();
     let pid = net::fork(|| {
-        let fd = pair::client_told_by(&port);
+        let fd = pair::client_of_port(&port);
         pair::warm_client(&fd);
         work(&fd);
         net::write(&done, b"d").unwrap();
@@ -77,7 +77,7 @@ fn killed_in_a_long_send_then_shut() {
     for unread in [&b""[..], b"never read"] {
         let (port, tell) = net::pipe();
         let pid = net::fork(|| {
-            let fd = pair::client_told_by(&port);
+            let fd = pair::client_of_port(&port);
             pair::warm_client(&fd);
             recv_exact(&fd, 1);
             send_all(&fd, &vec![7; 5 << 20]);
@@ -185,7 +185,7 @@ fn killed_behind_doorbells() {
 fn rung_then(then: fn()) -> (OwnedFd, i32) {
     let (port, tell) = net::pipe();
     let pid = net::fork(|| {
-        let fd = pair::client_told_by(&port);
+        let fd = pair::client_of_port(&port);
         pair::warm_client(&fd);
         recv_exact(&fd, 1);
         then();
@@ -289,16 +289,16 @@ fn killed_then_files() {
 /// At any point of a connection's way into a ring: the first look shows the end.
 fn killed_while_it_moves() {
     for rounds in 1..=12 {
-        for looks in [false, true] {
+        for peeks in [false, true] {
             let (port, tell) = net::pipe();
             let (out, done) = net::pipe();
             let pid = net::fork(|| {
-                let fd = pair::client_told_by(&port);
+                let fd = pair::client_of_port(&port);
                 for _ in 0..rounds {
                     send_all(&fd, b"?");
                     recv_exact(&fd, 1);
                 }
-                if looks {
+                if peeks {
                     assert_eq!(recv(&fd, &mut [0; 1], MSG_DONTWAIT), Err(libc::EAGAIN));
                 }
                 net::write(&done, b"d").unwrap();

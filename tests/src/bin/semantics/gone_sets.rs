@@ -104,7 +104,7 @@ fn killed_with_bytes_unread() -> OwnedFd {
     s
 }
 
-/// Of two descriptors that it is registered by one is closed: no news to the other one.
+/// Of two descriptors that it is registered by one is closed: no change for the other one.
 fn killed_then_closed_wakes_nobody() {
     let (s, set) = (killed_with_bytes_unread(), Set::new());
     let copy = net::dup(&s);

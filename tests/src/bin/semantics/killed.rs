@@ -137,7 +137,7 @@ pub(crate) fn left_behind_a_doorbell() -> OwnedFd {
 pub(crate) fn accepted_behind_a_doorbell() -> (OwnedFd, OwnedFd) {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         recv_exact(&fd, 1);
         send_all(&fd, b"last");
@@ -225,7 +225,7 @@ fn peer_killed_beside_a_child_that_closed() {
 fn peer_killed_beside_a_message() {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         net::sleep_ms(60_000);
         0
@@ -269,7 +269,7 @@ fn peer_killed_behind_a_seal() {
     const LEFT: usize = 150_000;
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         assert_eq!(read(&out, &mut [0; 1]), Ok(1));
         send_all(&fd, &[7; LEFT]);
@@ -298,7 +298,7 @@ fn peeked_behind_a_seal() {
 fn peek_behind_a_seal() {
     let ((out, input), (ready, tells)) = (net::pipe(), net::pipe());
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         assert_eq!(read(&out, &mut [0; 1]), Ok(1));
         send_all(&fd, b"H");
@@ -333,7 +333,7 @@ fn peek_behind_a_seal() {
 fn peer_gone_behind_a_seal() {
     let ((out, input), (ready, tells)) = (net::pipe(), net::pipe());
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         // It does not sleep on the connection: no doorbell is rung, which would make a reset by itself.
         assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
@@ -367,7 +367,7 @@ fn peer_killed_that_resets() {
     for (early, asleep) in [(true, false), (false, false), (true, true), (false, true)] {
         let (out, input) = net::pipe();
         let child = net::fork(|| {
-            let fd = pair::client_told_by(&out);
+            let fd = pair::client_of_port(&out);
             if early {
                 net::linger(&fd, 0);
             }
@@ -398,9 +398,9 @@ fn peer_killed_that_resets() {
 fn known_by_another_connection() {
     let ((out, input), (warm, tells)) = (net::pipe(), net::pipe());
     let child = net::fork(|| {
-        let first = pair::client_told_by(&out);
+        let first = pair::client_of_port(&out);
         pair::warm_client(&first);
-        let second = pair::client_told_by(&out);
+        let second = pair::client_of_port(&out);
         pair::warm_client(&second);
         net::write(&tells, b"w").unwrap();
         net::sleep_ms(60_000);
@@ -426,12 +426,12 @@ fn known_by_another_connection() {
 /// The error is told to whoever polls, for nothing at all too.
 fn wakes_who_polls_for_nothing() {
     for events in [0, libc::POLLPRI] {
-        let ((out, input), (looked, looks)) = (net::pipe(), net::pipe());
+        let ((out, input), (polled, polls)) = (net::pipe(), net::pipe());
         let child = net::fork(|| {
-            let fd = pair::client_told_by(&out);
+            let fd = pair::client_of_port(&out);
             pair::warm_client(&fd);
             assert_eq!(net::recv(&fd, &mut [0], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
-            net::write(&looks, b"l").unwrap();
+            net::write(&polls, b"l").unwrap();
             net::sleep_ms(60_000);
             0
         });
@@ -439,7 +439,7 @@ fn wakes_who_polls_for_nothing() {
         pair::tell_port(&input, addr);
         let fd = net::accept(&listener, 0).unwrap();
         pair::warm_server(&fd);
-        assert_eq!(read(&looked, &mut [0]), Ok(1));
+        assert_eq!(read(&polled, &mut [0]), Ok(1));
         net::send_all(&fd, b"never read");
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -456,7 +456,7 @@ fn wakes_who_polls_for_nothing() {
 fn keeps_its_names() {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         send_all(&fd, b"left");
         net::kill(std::process::id() as i32, libc::SIGKILL).unwrap();

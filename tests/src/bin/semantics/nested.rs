@@ -97,7 +97,7 @@ impl Chain {
     }
 
     /// What the outermost set tells when the others are ready.
-    fn told(&self) -> [(u64, i32); 1] {
+    fn event(&self) -> [(u64, i32); 1] {
         [(98 + self.0.len() as u64, EPOLLIN)]
     }
 
@@ -119,7 +119,7 @@ fn level_and_deep() {
             send_all(&p.c, b"xy");
             net::await_events(&p.s, POLLIN);
             for _ in 0..2 {
-                assert_eq!(chain.outer().wait(4, 0), chain.told());
+                assert_eq!(chain.outer().wait(4, 0), chain.event());
                 assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
                 chain.assert_ready(true);
                 recv_exact(&p.s, 1);
@@ -138,7 +138,7 @@ fn edge_inside() {
         chain.inner().add(&p.s, EPOLLIN | EPOLLET, 1);
         for _ in 0..10 {
             send_all(&p.c, b"x");
-            assert_eq!(chain.outer().wait(4, -1), chain.told());
+            assert_eq!(chain.outer().wait(4, -1), chain.event());
             chain.assert_ready(true);
             assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
             // Told, though nothing was read.
@@ -147,7 +147,7 @@ fn edge_inside() {
         }
         recv_exact(&p.s, 10);
         send_all(&p.c, b"x");
-        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, -1), chain.event());
     }
 }
 
@@ -157,7 +157,7 @@ fn edge_outside() {
     chain.inner().add(&p.s, EPOLLIN, 1);
     for _ in 0..10 {
         send_all(&p.c, b"x");
-        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, -1), chain.event());
         assert_eq!(chain.outer().wait(4, 0), []);
         assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
         assert_eq!(chain.outer().wait(4, 0), []);
@@ -169,14 +169,14 @@ fn one_shot_inside() {
     let chain = Chain::new(3, EPOLLIN);
     chain.inner().add(&p.s, EPOLLIN | EPOLLONESHOT, 1);
     send_all(&p.c, b"x");
-    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.outer().wait(4, -1), chain.event());
     assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
     send_all(&p.c, b"x");
     net::sleep_ms(20);
     assert_eq!(chain.outer().wait(4, 0), []);
     chain.assert_ready(false);
     chain.inner().modify(&p.s, EPOLLIN | EPOLLONESHOT, 2);
-    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.outer().wait(4, 0), chain.event());
     assert_eq!(chain.inner().wait(4, 0), [(2, EPOLLIN)]);
     drop(p.c);
     net::sleep_ms(20);
@@ -190,7 +190,7 @@ fn one_shot_outside() {
     chain.inner().add(&p.s, EPOLLIN, 1);
     for _ in 0..3 {
         send_all(&p.c, b"x");
-        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, -1), chain.event());
         assert_eq!(chain.outer().wait(4, 0), []);
         send_all(&p.c, b"x");
         assert_eq!(chain.outer().wait(4, 10), []);
@@ -205,7 +205,7 @@ fn exclusive_inside() {
     assert_eq!(chain.outer().control(EPOLL_CTL_ADD, &Set::new().0, EPOLLIN | EPOLLEXCLUSIVE, 2), Err(EINVAL));
     for _ in 0..3 {
         send_all(&p.c, b"x");
-        assert_eq!(chain.outer().wait(4, -1), chain.told());
+        assert_eq!(chain.outer().wait(4, -1), chain.event());
         assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN)]);
         recv_exact(&p.s, 1);
         chain.assert_ready(false);
@@ -217,7 +217,7 @@ fn only_room_is_asked_for() {
     let p = Pair::warm();
     let chain = Chain::new(3, EPOLLIN);
     chain.inner().add(&p.s, EPOLLOUT | EPOLLET, 1);
-    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.outer().wait(4, 0), chain.event());
     assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLOUT)]);
     chain.assert_ready(false);
     for _ in 0..5 {
@@ -249,11 +249,11 @@ fn ended_inside() {
     send_all(&p.c, b"x");
     assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN)]);
     net::shutdown(&p.c, libc::SHUT_WR).unwrap();
-    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.outer().wait(4, -1), chain.event());
     assert_eq!(chain.inner().wait(4, 0), [(1, EPOLLIN | EPOLLRDHUP)]);
     chain.assert_ready(false);
     net::shutdown(&p.s, libc::SHUT_WR).unwrap();
-    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.outer().wait(4, -1), chain.event());
     chain.inner().await_all(&[(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
     chain.assert_ready(false);
 }
@@ -283,13 +283,13 @@ fn moved_into_a_watched_set() {
     send_all(&p.c, b"unread");
     net::await_events(&p.s, POLLIN);
     chain.inner().add(&p.s, EPOLLIN, 1);
-    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.outer().wait(4, 0), chain.event());
     assert_eq!(recv_exact(&p.s, 6), b"unread");
     for round in 0..100u8 {
         for (pair, data) in [(&p, 1), (&q, 2)] {
             chain.assert_ready(false);
             send_all(&pair.c, &[round]);
-            assert_eq!(chain.outer().wait(4, -1), chain.told());
+            assert_eq!(chain.outer().wait(4, -1), chain.event());
             assert_eq!(chain.inner().wait(4, 0), [(data, EPOLLIN)]);
             send_all(&pair.s, &recv_exact(&pair.s, 1));
             assert_eq!(recv_exact(&pair.c, 1), [round]);
@@ -303,7 +303,7 @@ fn added_while_polled() {
     for beside in [false, true] {
         let (ring, p, set) = (Pair::warm(), Pair::warm(), Set::new());
         std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (tell, tid) = std::sync::mpsc::channel();
             let (ring, set) = (&ring.s, &set);
             let poller = scope.spawn(move || {
                 let entry = |fd: i32| libc::pollfd { fd, events: POLLIN, revents: 0 };
@@ -312,7 +312,7 @@ fn added_while_polled() {
                 tell.send(unsafe { libc::gettid() }).unwrap();
                 (net::poll_many(&mut fds, -1), set.wait(4, 0))
             });
-            crate::await_asleep(told.recv().unwrap());
+            crate::await_asleep(tid.recv().unwrap());
             set.add(&p.s, EPOLLIN, 1);
             net::sleep_ms(20);
             send_all(&p.c, b"x");
@@ -332,14 +332,14 @@ fn polled_for_room() {
     assert_eq!(net::recv(&s, &mut [0; 4], 0), Err(libc::ECONNRESET));
     set.await_all(&[(1, EPOLLIN | EPOLLHUP)]);
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, tid) = std::sync::mpsc::channel();
         let set = &set;
         let poller = scope.spawn(move || {
             // SAFETY: no pointers.
             tell.send(unsafe { libc::gettid() }).unwrap();
             poll(&set.0, libc::POLLOUT, 1000)
         });
-        crate::await_asleep(told.recv().unwrap());
+        crate::await_asleep(tid.recv().unwrap());
         assert_eq!(poller.join().unwrap(), 0);
     });
     assert_eq!(poll(&set.0, POLLIN | libc::POLLOUT, 0), POLLIN);
@@ -356,7 +356,7 @@ fn asleep_outside() {
                     net::sleep_ms(5);
                     send_all(&p.c, b"x");
                 },
-                || assert_eq!(chain.outer().wait(4, -1), chain.told()),
+                || assert_eq!(chain.outer().wait(4, -1), chain.event()),
             );
             recv_exact(&p.s, 1);
         }
@@ -370,11 +370,11 @@ fn beside_a_pipe() {
     chain.inner().add(&p.s, EPOLLIN | EPOLLET, 1);
     chain.inner().add(&pipe_out, EPOLLIN | EPOLLET, 2);
     net::write(&pipe_in, b"z").unwrap();
-    assert_eq!(chain.outer().wait(4, 0), chain.told());
+    assert_eq!(chain.outer().wait(4, 0), chain.event());
     assert_eq!(chain.inner().wait(4, 0), [(2, EPOLLIN)]);
     chain.assert_ready(false);
     send_all(&p.c, b"x");
-    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.outer().wait(4, -1), chain.event());
     net::write(&pipe_in, b"z").unwrap();
     chain.inner().await_all(&[(1, EPOLLIN), (2, EPOLLIN)]);
     chain.assert_ready(false);
@@ -429,7 +429,7 @@ fn spent_behind_the_end() {
     assert_eq!(chain.inner().wait(4, -1), [(1, EPOLLIN | EPOLLRDHUP | EPOLLHUP)]);
     chain.assert_ready(false);
     chain.inner().modify(&s, EPOLLIN | EPOLLONESHOT, 2);
-    assert_eq!(chain.outer().wait(4, -1), chain.told());
+    assert_eq!(chain.outer().wait(4, -1), chain.event());
     assert_eq!(chain.inner().wait(4, -1), [(2, EPOLLIN | EPOLLHUP)]);
     chain.assert_ready(false);
 }

@@ -162,8 +162,8 @@ fn reader_for_a_time_of_a_number_used_again() {
 fn look_for_all_of_a_number_used_again() {
     net::on_signal(libc::SIGUSR1, net::count_signal, true);
     net::on_signal(libc::SIGUSR2, net::count_signal, false);
-    let look = |number| net::recv(number, &mut [0; 3], libc::MSG_PEEK | libc::MSG_WAITALL);
-    let c = used_again(Pair::warm(), look);
+    let peek = |number| net::recv(number, &mut [0; 3], libc::MSG_PEEK | libc::MSG_WAITALL);
+    let c = used_again(Pair::warm(), peek);
     // What was looked at is unread.
     assert_eq!(net::poll(&c, POLLIN, 10_000) & POLLIN, POLLIN);
     assert_eq!(read_some(c.as_raw_fd()), Err(libc::ECONNRESET));

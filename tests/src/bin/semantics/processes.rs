@@ -33,7 +33,7 @@ crate::checks![
 fn split(client: impl FnOnce(OwnedFd), server: impl FnOnce(&OwnedFd)) {
     let (out, input) = net::pipe();
     let child = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         client(fd);
         assert_eq!(pair::missed_bells(), 0, "a wake-up was lost");
@@ -402,7 +402,7 @@ fn exit_without_close() {
                 _ => 0,
             }
         });
-        let c = pair::client_told_by(&out);
+        let c = pair::client_of_port(&out);
         pair::warm_client(&c);
         assert_eq!(recv_up_to(&c, 5000), [7; 900]);
         assert_eq!(net::wait(pid), 0);

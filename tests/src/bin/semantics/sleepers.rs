@@ -81,19 +81,19 @@ fn another_on_the_set_has_gone() {
     let set = Set::new();
     set.add(&p.s, EPOLLIN | EPOLLET, 1);
     for _ in 0..10 {
-        let (tids, heard) = ([Tid::default(), Tid::default()], AtomicU32::new(0));
+        let (tids, woken) = ([Tid::default(), Tid::default()], AtomicU32::new(0));
         std::thread::scope(|scope| {
             for tid in &tids {
                 scope.spawn(|| {
                     tid.tell();
                     assert_eq!(set.wait(4, -1), [(1, EPOLLIN)]);
                     recv_exact(&p.s, 1);
-                    heard.fetch_add(1, Ordering::SeqCst);
+                    woken.fetch_add(1, Ordering::SeqCst);
                 });
             }
             tids.iter().for_each(Tid::await_asleep);
             send_all(&p.c, b"a");
-            while heard.load(Ordering::SeqCst) == 0 {
+            while woken.load(Ordering::SeqCst) == 0 {
                 net::sleep_ms(1);
             }
             send_all(&p.c, b"b");

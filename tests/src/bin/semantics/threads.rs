@@ -310,13 +310,13 @@ fn thread_per_connection() {
 /// A connection leaves its ring for the sake of a child while another thread closes it: what that opens next has the same descriptor.
 fn closed_beside_a_spawn() {
     let (listener, addr) = net::listener(madrigal_tests::pair::loopback());
-    let (turn, rounds) = (Barrier::new(2), 150);
+    let (barrier, rounds) = (Barrier::new(2), 150);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..rounds {
-                turn.wait();
+                barrier.wait();
                 spawn_nothing();
-                turn.wait();
+                barrier.wait();
             }
         });
         for round in 0..rounds {
@@ -324,7 +324,7 @@ fn closed_beside_a_spawn() {
             p.warm_up();
             assert_eq!(net::fcntl(&p.s, libc::F_SETFD, 0), Ok(0));
             send_all(&p.c, &[1; 20_000]);
-            turn.wait();
+            barrier.wait();
             std::thread::sleep(Duration::from_micros(round % 50));
             drop(p.s);
             let next = Pair::over(&listener, addr);
@@ -332,7 +332,7 @@ fn closed_beside_a_spawn() {
                 send_all(&next.s, &[i]);
                 assert_eq!(recv_exact(&next.c, 1), [i]);
             }
-            turn.wait();
+            barrier.wait();
         }
     });
 }

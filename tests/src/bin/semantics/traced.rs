@@ -3,8 +3,8 @@
 
 use madrigal_tests::net;
 
-/// A thread that sleeps at so many looks in a row, a millisecond between two, is asleep for long.
-const LOOKS: u32 = 20;
+/// A thread that sleeps in so many samples in a row, a millisecond between two, is asleep for long.
+const SAMPLES: u32 = 20;
 
 /// A check whose main thread is traced: it marks what is to be seen by a stop before and one behind it.
 struct Traced(i32);
@@ -42,7 +42,7 @@ impl Traced {
             sleeps = if crate::is_asleep(self.0) { sleeps + 1 } else { 0 };
             match sleeps {
                 0 => std::thread::yield_now(),
-                LOOKS => return None,
+                SAMPLES => return None,
                 _ => net::sleep_ms(1),
             }
         }

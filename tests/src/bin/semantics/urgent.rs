@@ -200,13 +200,13 @@ fn receive_that_waits_beside_another_sender_passes_over_it() {
             ends(&p.s).unwrap();
             net::sleep_ms(30);
             assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
-            let is_told = |_: &u32| {
+            let is_reported = |_: &u32| {
                 net::sleep_ms(1);
                 poll(&p.s, POLLPRI, 0) & POLLPRI != 0
             };
-            let looks = (0..5000).take_while(is_told).count();
+            let polls = (0..5000).take_while(is_reported).count();
             send_all(&p.c, b"behind");
-            assert!(looks < 5000, "it is told of to the end");
+            assert!(polls < 5000, "it is told of to the end");
         };
         crate::both(sends, || assert_eq!(recv_exact(&p.s, 6), b"behind"));
     }
@@ -225,12 +225,12 @@ fn look_at_all_ends_at_the_mark() {
             assert_eq!(send(&p.c, b"zZ", MSG_OOB), Ok(2));
             send_all(&p.c, b"behind");
         };
-        let looks = || {
+        let peeks = || {
             let mut b = [0; 5000];
             assert_eq!(recv(&p.s, &mut b, MSG_PEEK | MSG_WAITALL), Ok(first + 1));
             assert_eq!(b[first], b'z');
         };
-        crate::both(sends, looks);
+        crate::both(sends, peeks);
         let behind: &[u8] = if inline == 0 { b"zbehind" } else { b"zZbehind" };
         assert_eq!(recv_exact(&p.s, first + behind.len())[first..], *behind);
     }
@@ -339,7 +339,7 @@ fn urgent_byte_behind_another_early() {
 fn urgent_byte_behind_one_of_another_process() {
     let (told, port) = net::pipe();
     let sender = net::fork(|| {
-        let fd = pair::client_told_by(&told);
+        let fd = pair::client_of_port(&told);
         pair::warm_client(&fd);
         let (out, input) = net::pipe();
         let child = net::fork(|| {

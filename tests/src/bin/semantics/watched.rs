@@ -106,7 +106,7 @@ fn by_two_processes() {
 fn from_after_a_fork() {
     let ((out, input), (go, start), (is_warm, warm)) = (net::pipe(), net::pipe(), net::pipe());
     let peer = net::fork(|| {
-        let fd = pair::client_told_by(&out);
+        let fd = pair::client_of_port(&out);
         pair::warm_client(&fd);
         // It leaves no doorbell either: the kernel sees an end.
         assert_eq!(net::recv(&fd, &mut [0; 1], libc::MSG_DONTWAIT), Err(libc::EAGAIN));
@@ -184,9 +184,9 @@ fn as_another_process_changes() {
 /// What a process changed that is gone holds where the connection goes back to its ring.
 fn as_a_process_has_changed_that_is_gone() {
     type Change = fn(&Set, &Pair);
-    type Told = &'static [(u64, i32)];
+    type Reported = &'static [(u64, i32)];
     const OUT: i32 = libc::EPOLLOUT;
-    let changes: [(Change, Told); 4] = [
+    let changes: [(Change, Reported); 4] = [
         (|set, p| set.modify(&p.s, EPOLLIN | OUT, 2), &[(2, OUT)]),
         (|set, p| set.modify(&p.s, OUT | libc::EPOLLET, 3), &[(3, OUT)]),
         (|set, p| set.delete(&p.s), &[]),

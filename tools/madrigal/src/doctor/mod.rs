@@ -74,12 +74,12 @@ fn between(runtime: &Runtime, from: &str, to: &str) -> Vec<Check> {
         let fix = "madrigal grid add HOST --site SITE, where the CA is";
         return vec![Check::failed("resolve", text, fix)];
     }
-    let (near, far) = (look(runtime, from, to), look(runtime, to, from));
+    let (near, far) = (examine(runtime, from, to), examine(runtime, to, from));
     checks::of_pair((from, near), (to, far))
 }
 
 /// What the daemon of a host says, with the difference of its clock to ours.
-fn look(runtime: &Runtime, host: &str, to: &str) -> Result<Seen, ClientError> {
+fn examine(runtime: &Runtime, host: &str, to: &str) -> Result<Seen, ClientError> {
     // The clock first, by a question that takes no time.
     let (began, start) = (own_time(), Instant::now());
     let early: Examination = client::examine(runtime, host, None)?;

@@ -5,7 +5,7 @@ use madrigal_daemon::{Runtime, client};
 use madrigal_identity::{Authority, DAY, IdentityError, Issued, Moment, Parcel, Validity, Which};
 use serde_json::{Value, json};
 
-use super::deliver::{self, LINE_SECONDS, Line, Told};
+use super::deliver::{self, Delivery, LINE_SECONDS, Line};
 use super::edit::{self, NewHost};
 use super::failure::Failure;
 use super::join;
@@ -46,15 +46,15 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
     let status = if others.iter().all(|one| one.done.is_ok()) { out::FOUND } else { out::FAILED };
     let site = grid.sites.get(host.site).map_or("?", |site| site.name.as_str());
     if as_json {
-        let (way, said, line) = match &delivered {
-            Delivered::Here(said) => ("here", Some(said), None),
-            Delivered::Ssh(said) => ("ssh", Some(said), None),
+        let (way, answer, line) = match &delivered {
+            Delivered::Here(answer) => ("here", Some(answer), None),
+            Delivered::Ssh(answer) => ("ssh", Some(answer), None),
             Delivered::Line(line) => ("line", None, Some(line.json())),
         };
-        let told: Vec<Value> = others.iter().map(Told::json).collect();
+        let deliveries: Vec<Value> = others.iter().map(Delivery::json).collect();
         out::print_json(&json!({
             "host": host.name, "site": site, "file": place.file(), "serial": serial, "not_after": until.0,
-            "delivered": way, "said": said, "line": line, "others": told, "by_hand": by_hand,
+            "delivered": way, "said": answer, "line": line, "others": deliveries, "by_hand": by_hand,
         }));
         return Ok(status);
     }
@@ -64,10 +64,10 @@ pub(super) fn run(args: &Add, as_json: bool) -> Result<i32, Failure> {
         place.file().display()
     ));
     match delivered {
-        Delivered::Here(said) | Delivered::Ssh(said) => out::print(&format!("{}: {said}\n", host.name)),
+        Delivered::Here(answer) | Delivered::Ssh(answer) => out::print(&format!("{}: {answer}\n", host.name)),
         Delivered::Line(line) => out::print(&format!("\n{}", line.text(&host.name))),
     }
-    others.iter().for_each(Told::say);
+    others.iter().for_each(Delivery::print);
     out::print(&deliver::rest(&by_hand));
     Ok(status)
 }
@@ -130,7 +130,7 @@ fn deliver(place: &Place, args: &Add, host: &Host, parcel: Parcel) -> Result<Del
     }
     match &host.ssh {
         Some(to) => match deliver::by_ssh(to, &args.command, &parcel) {
-            Ok(said) => Ok(Delivered::Ssh(said)),
+            Ok(answer) => Ok(Delivered::Ssh(answer)),
             Err(why) => Err(Failure::Failed(format!(
                 "{why}; {0} stands in {1} by now: then type madrigal grid add {0} --again",
                 host.name,
@@ -142,18 +142,23 @@ fn deliver(place: &Place, args: &Add, host: &Host, parcel: Parcel) -> Result<Del
 }
 
 /// This host's daemon and those that ssh reaches read the description again.
-fn tell_others(place: &Place, args: &Add, text: &str, grid: &Grid) -> Result<Vec<Told>, Failure> {
-    let mut told = Vec::new();
+fn tell_others(place: &Place, args: &Add, text: &str, grid: &Grid) -> Result<Vec<Delivery>, Failure> {
+    let mut deliveries = Vec::new();
     if !args.here
         && let Some(own) = place.own()
     {
         let again = "madrigal grid reload".to_owned();
         match client::reload(&Runtime::find()) {
-            Ok(reloaded) => told.push(Told { host: own, done: Ok(reloaded.to_string()), again }),
+            Ok(reloaded) => deliveries.push(Delivery { host: own, done: Ok(reloaded.to_string()), again }),
             Err(client::ClientError::Down) => {}
-            Err(error) => told.push(Told { host: own, done: Err(error.to_string()), again }),
+            Err(error) => deliveries.push(Delivery { host: own, done: Err(error.to_string()), again }),
         }
     }
-    told.extend(deliver::update(place, text, &deliver::reached(grid, place, Some(args.host.as_str())), &args.command)?);
-    Ok(told)
+    deliveries.extend(deliver::update(
+        place,
+        text,
+        &deliver::reached(grid, place, Some(args.host.as_str())),
+        &args.command,
+    )?);
+    Ok(deliveries)
 }

@@ -68,7 +68,7 @@ impl Silence {
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
         quiet.special_codes[SpecialCodeIndex::VMIN] = 1;
         quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
-        out::say("the code that was shown with this line:");
+        out::report("the code that was shown with this line:");
         tcsetattr(input, OptionalActions::Now, &quiet).ok()?;
         Some(Self(before))
     }

@@ -66,15 +66,15 @@ pub(super) fn by_ssh(to: &str, command: &str, parcel: &Parcel) -> Result<String,
         _ => format!("cannot run ssh: {error}"),
     })?;
     let (input, bytes) = (child.stdin.take(), parcel.to_bytes());
-    let (said, wrong) = (child.stdout.take(), child.stderr.take());
-    let (said, wrong) = std::thread::scope(|scope| {
+    let (answer, wrong) = (child.stdout.take(), child.stderr.take());
+    let (answer, wrong) = std::thread::scope(|scope| {
         scope.spawn(move || input.map(|mut input| input.write_all(&bytes)));
         let wrong = scope.spawn(move || begin_of(wrong));
-        (words(&begin_of(said)), words(&wrong.join().unwrap_or_default()))
+        (words(&begin_of(answer)), words(&wrong.join().unwrap_or_default()))
     });
     let status = child.wait().map_err(|error| format!("cannot wait for ssh: {error}"))?;
     match status.code() {
-        Some(0) => Ok(said),
+        Some(0) => Ok(answer),
         Some(SSH_FAILED) => Err(format!("ssh {to}: {wrong}: type ssh {to} true until that works")),
         Some(NO_COMMAND) => {
             Err(format!("ssh {to}: {wrong}: install madrigal there, or say where it is with --command PATH"))
@@ -111,34 +111,34 @@ fn quoted(word: &str) -> String {
 }
 
 /// What became of one host.
-pub(super) struct Told {
+pub(super) struct Delivery {
     pub(super) host: String,
     pub(super) done: Result<String, String>,
     /// What does it again.
     pub(super) again: String,
 }
 
-impl Told {
+impl Delivery {
     pub(super) fn json(&self) -> Value {
-        let (said, error) = (self.done.as_ref().ok(), self.done.as_ref().err());
-        json!({ "host": self.host, "ok": error.is_none(), "said": said, "error": error })
+        let (answer, error) = (self.done.as_ref().ok(), self.done.as_ref().err());
+        json!({ "host": self.host, "ok": error.is_none(), "said": answer, "error": error })
     }
 
-    pub(super) fn say(&self) {
+    pub(super) fn print(&self) {
         match &self.done {
-            Ok(said) => out::print(&format!("{}: {said}\n", self.host)),
-            Err(why) => out::say(&format!("{}: {why}; then type {}", self.host, self.again)),
+            Ok(answer) => out::print(&format!("{}: {answer}\n", self.host)),
+            Err(why) => out::report(&format!("{}: {why}; then type {}", self.host, self.again)),
         }
     }
 }
 
 /// Brings a description, and the list of what was taken back, to hosts that ssh reaches.
-pub(super) fn update(place: &Place, text: &str, hosts: &[&Host], command: &str) -> Result<Vec<Told>, Failure> {
+pub(super) fn update(place: &Place, text: &str, hosts: &[&Host], command: &str) -> Result<Vec<Delivery>, Failure> {
     let parcel = Parcel::update(&place.dir, text, Moment::now().plus(LINE_SECONDS))?;
     let bring = |host: &&Host| {
         let to = host.ssh.as_deref()?;
         let again = format!("madrigal grid push {}", host.name);
-        Some(Told { host: host.name.clone(), done: by_ssh(to, command, &parcel), again })
+        Some(Delivery { host: host.name.clone(), done: by_ssh(to, command, &parcel), again })
     };
     Ok(hosts.iter().filter_map(bring).collect())
 }
@@ -168,19 +168,19 @@ pub(super) fn push(args: &Push, as_json: bool) -> Result<i32, Failure> {
     };
     let named = args.hosts.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let hosts = if named.is_empty() { reached(&grid, &place, None) } else { named.clone() };
-    let told = update(&place, &text, &hosts, &args.command)?;
+    let deliveries = update(&place, &text, &hosts, &args.command)?;
     let by_line: Vec<&str> = named.iter().filter(|host| host.ssh.is_none()).map(|host| host.name.as_str()).collect();
     let line = match by_line.as_slice() {
         [] => None,
         _ => Some(Line::seal(&Parcel::update(&place.dir, &text, Moment::now().plus(LINE_SECONDS))?)?),
     };
-    let status = if told.iter().all(|one| one.done.is_ok()) { out::FOUND } else { out::FAILED };
+    let status = if deliveries.iter().all(|one| one.done.is_ok()) { out::FOUND } else { out::FAILED };
     if as_json {
-        let hosts: Vec<Value> = told.iter().map(Told::json).collect();
+        let hosts: Vec<Value> = deliveries.iter().map(Delivery::json).collect();
         out::print_json(&json!({ "hosts": hosts, "by_line": by_line, "line": line.as_ref().map(Line::json) }));
         return Ok(status);
     }
-    told.iter().for_each(Told::say);
+    deliveries.iter().for_each(Delivery::print);
     if let Some(line) = line {
         out::print(&line.text(&by_line.join(", ")));
     }

@@ -34,15 +34,15 @@ pub(super) fn run(args: &Join, as_json: bool) -> Result<i32, Failure> {
     let host = parcel.host()?.as_ref().map(Name::to_string).or_else(|| place.own());
     check(&parcel, host.as_deref())?;
     let installed = parcel.install(&place.dir, args.force)?;
-    let said = match &host {
+    let answer = match &host {
         Some(host) => start(host)?,
         None => "there is no certificate of a host here".to_owned(),
     };
     if as_json {
         let files = &installed.changed;
-        return Ok(out::print_json(&json!({ "host": host, "directory": place.dir, "changed": files, "said": said })));
+        return Ok(out::print_json(&json!({ "host": host, "directory": place.dir, "changed": files, "said": answer })));
     }
-    out::print(&format!("{said}\n"));
+    out::print(&format!("{answer}\n"));
     Ok(out::FOUND)
 }
 
@@ -65,8 +65,8 @@ pub(super) fn start(host: &str) -> Result<String, Failure> {
     let runtime = Runtime::find();
     match client::status(&runtime) {
         Ok(status) if status.host == host => {
-            let told = client::reload(&runtime).map_err(|error| Failure::Failed(error.to_string()))?;
-            Ok(format!("up since {} s, {told}", status.up))
+            let changes = client::reload(&runtime).map_err(|error| Failure::Failed(error.to_string()))?;
+            Ok(format!("up since {} s, {changes}", status.up))
         }
         Ok(status) => Err(Failure::Failed(format!(
             "a daemon is up here that says it is {}: type madrigal down, then madrigal up --host {host}",

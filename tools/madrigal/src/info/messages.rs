@@ -33,7 +33,7 @@ struct Provider {
 
 /// Runs the command.
 pub(super) fn run(json: bool) -> i32 {
-    let answer = look();
+    let answer = inspect();
     if json {
         return out::print_json(&answer);
     }
@@ -47,13 +47,13 @@ pub(super) fn drivers() -> Vec<Item> {
     let item = |driver: &&'static dyn madrigal::message::MessageDriver| {
         Item::new(driver.name(), driver.usable(&place).map(|()| "usable"))
     };
-    let asked = told().methods;
+    let asked = own_settings().methods;
     let named = asked.listed().iter().filter(|name| madrigal::MESSAGE_DRIVERS.iter().all(|d| d.name() != *name));
     let named: Vec<_> = named.filter_map(|name| madrigal::message_driver(name)).collect();
     madrigal::MESSAGE_DRIVERS.iter().chain(&named).map(item).collect()
 }
 
-fn look() -> Answer {
+fn inspect() -> Answer {
     let env: Vec<_> = std::env::vars_os().collect();
     let (settings, errors) = settings::read(&env);
     let (libfabric, providers) = libfabric();
@@ -72,13 +72,13 @@ fn look() -> Answer {
     }
 }
 
-fn told() -> madrigal::config::Settings {
+fn own_settings() -> madrigal::config::Settings {
     let env: Vec<_> = std::env::vars_os().collect();
     settings::read(&env).0
 }
 
 fn place() -> madrigal::message::Place {
-    let settings = told();
+    let settings = own_settings();
     let directory = settings.directory(rustix::process::geteuid().as_raw());
     madrigal::message::Place { directory, network: settings.network, ..Default::default() }
 }
@@ -89,15 +89,15 @@ fn single_copy() -> Result<String, String> {
     let mut target = Command::new("cat");
     let target = target.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut target = target.map_err(|error| unable("cat", error))?;
-    let tried = hear(&mut target).map_err(|error| unable("cat", error));
+    let tried = wait_for_echo(&mut target).map_err(|error| unable("cat", error));
     let tried = tried.and_then(|()| try_copy(target.id()).map_err(|error| unable("madrigal peek", error)));
     let _ = target.kill();
     let _ = target.wait();
     tried?
 }
 
-/// Has `cat` say something: it may have been started, and exec(2) still be about to map it.
-fn hear(cat: &mut Child) -> std::io::Result<()> {
+/// Waits until `cat` echoes a line. It may have been started, and exec(2) still be about to map it.
+fn wait_for_echo(cat: &mut Child) -> std::io::Result<()> {
     let (Some(input), Some(output)) = (&mut cat.stdin, &mut cat.stdout) else { return Ok(()) };
     input.write_all(b"\n")?;
     output.read_exact(&mut [0])
@@ -116,12 +116,12 @@ fn try_copy(pid: u32) -> std::io::Result<Result<String, String>> {
     };
     let own = std::env::current_exe()?;
     let peeked = Command::new(own).args(["peek", &pid.to_string(), &address.to_string()]).output()?;
-    let said = String::from_utf8_lossy(&peeked.stdout).trim().to_owned();
+    let output = String::from_utf8_lossy(&peeked.stdout).trim().to_owned();
     Ok(if peeked.status.success() {
         Ok("process_vm_readv works between processes: long messages inside a host may be copied once".to_owned())
     } else {
         Err(format!(
-            "{said}: long messages inside a host go through shared memory in parts, which works as well (kernel.yama.ptrace_scope=0, \
+            "{output}: long messages inside a host go through shared memory in parts, which works as well (kernel.yama.ptrace_scope=0, \
              or a container that allows ptrace, would allow it)"
         ))
     })

@@ -16,8 +16,8 @@ use madrigal_lab::state::{Node, State};
 
 /// How long links may take that can be had.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at them.
-const LOOK: Duration = Duration::from_millis(50);
+/// Between two polls of them.
+const POLL: Duration = Duration::from_millis(50);
 /// How long the lab's certificates are good.
 const LIFE: i64 = 365 * DAY;
 
@@ -137,7 +137,7 @@ fn wait(state: &State) -> Result<Vec<Status>, String> {
         if peers.all(|peer| !peer.links.is_empty() || (peer.settled && !hopes(&peer.why))) || Instant::now() > end {
             return Ok(all);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 

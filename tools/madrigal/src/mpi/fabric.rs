@@ -15,7 +15,7 @@ pub(super) fn below(methods: &Methods) -> Vec<String> {
 }
 
 /// What messages take of the fabrics that the methods allow: those named, and one that is there.
-pub(super) fn told(methods: &Methods) -> Vec<String> {
+pub(super) fn described(methods: &Methods) -> Vec<String> {
     let any = methods.allows(NAME).then_some(NAME).filter(|any| fabric::chosen(any).is_ok());
     let named = methods.listed().iter().map(String::as_str).filter(|name| name.starts_with(PREFIX));
     let tell = |driver: &str| match fabric::chosen(driver) {

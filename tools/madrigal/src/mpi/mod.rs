@@ -85,16 +85,17 @@ const RANKS: [&str; 4] = ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_
 pub(crate) fn rank_alone(env: &Environment, provider: Option<&Path>) -> Option<String> {
     let is_rank = RANKS.iter().any(|key| env.get(key).is_some_and(|value| !value.is_empty()));
     let ours = provider.and_then(Path::parent)?.as_os_str().as_bytes();
-    let told = env.get(PROVIDERS).unwrap_or_default().as_bytes().split(|&b| b == b':').any(|part| part == ours);
+    let is_configured =
+        env.get(PROVIDERS).unwrap_or_default().as_bytes().split(|&b| b == b':').any(|part| part == ours);
     let text = "this is a rank of an MPI job: its sockets are looked after, its messages go as the MPI sends them; for those type \
                 madrigal exec -- mpirun ... in place of mpirun ... madrigal exec";
-    (is_rank && !told).then(|| text.to_owned())
+    (is_rank && !is_configured).then(|| text.to_owned())
 }
 
 /// By which providers of libfabric's the messages of a launcher's ranks go, as far as that is known here.
 pub(crate) fn fabrics(file: &Path, env: &Environment) -> Vec<String> {
     let able = kind::of(file).is_some_and(|found| found.unable.is_none());
-    if able { fabric::told(&settings::read(&env.0).0.methods) } else { Vec::new() }
+    if able { fabric::described(&settings::read(&env.0).0.methods) } else { Vec::new() }
 }
 
 /// Where a resource manager started us, launchers have ways of their own to other hosts.

@@ -32,7 +32,7 @@ pub(super) fn run(args: &cli::Perf) -> i32 {
     let mut trials = Vec::new();
     for (at, stack) in stacks.iter().enumerate() {
         if !args.json {
-            out::say(&format!("{} of {}: {stack}, {} s", at + 1, stacks.len(), args.seconds));
+            out::report(&format!("{} of {}: {stack}, {} s", at + 1, stacks.len(), args.seconds));
         }
         let text = stack.contains("adoc");
         match client::try_stack(&runtime, (from, to), stack, text, args.seconds * 1000) {

@@ -18,14 +18,14 @@ pub(super) fn addresses(command: &[u8]) -> Vec<Ipv4Addr> {
 
 /// The command with other addresses in place of those for which there are some.
 pub(super) fn replaced(command: &[u8], other: impl Fn(Ipv4Addr) -> Option<Ipv4Addr>) -> Vec<u8> {
-    let mut told = command.to_vec();
+    let mut changed = command.to_vec();
     // From behind, so that what is before stays where it is.
     for (place, ip) in found(command).into_iter().rev() {
         if let Some(ip) = other(ip) {
-            told.splice(place, ip.to_string().into_bytes());
+            changed.splice(place, ip.to_string().into_bytes());
         }
     }
-    told
+    changed
 }
 
 /// The addresses, and where in the command they stand; the first one first.
@@ -105,11 +105,11 @@ mod tests {
         let ips: [Ipv4Addr; 3] = ["10.0.0.2", "172.17.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
         assert_eq!(addresses(COMMAND.as_bytes()), ips);
         let other = |ip: Ipv4Addr| (ip == ips[0]).then_some(ALIAS);
-        let told = replaced(COMMAND.as_bytes(), other);
+        let changed = replaced(COMMAND.as_bytes(), other);
         let expected = COMMAND
             .replace("0;tcp://10.0.0.2,172.17.0.1:3", "0;tcp://127.77.0.1,172.17.0.1:3")
             .replace("tcp://10.0.0.2:38723", "tcp://127.77.0.1:38723");
-        assert_eq!(String::from_utf8(told).unwrap(), expected);
+        assert_eq!(String::from_utf8(changed).unwrap(), expected);
         assert_eq!(replaced(COMMAND.as_bytes(), |_| None), COMMAND.as_bytes());
         assert!(all(COMMAND).contains("0;tcp://127.77.0.1,127.77.0.1:3"));
     }
@@ -163,9 +163,9 @@ mod tests {
         for end in 0..COMMAND.len() {
             for start in 0..end {
                 let part = &COMMAND[start..end];
-                let told = all(part);
+                let changed = all(part);
                 // Each one says 127.77.0.1 then; nothing else has become another.
-                assert!(told.replace("127.77.0.1", "").len() <= part.len(), "{part}");
+                assert!(changed.replace("127.77.0.1", "").len() <= part.len(), "{part}");
             }
         }
     }

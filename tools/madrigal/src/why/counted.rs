@@ -40,7 +40,7 @@ fn read(state: u8, received: u64, unread: u64) -> u64 {
     received.saturating_sub(unread + u64::from(fin))
 }
 
-fn ask(family: u8, hear: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
+fn ask(family: u8, take: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         Fd::from(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?);
@@ -61,7 +61,7 @@ fn ask(family: u8, hear: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
             match kind {
                 DONE => return Ok(()),
                 ERROR => return Err(Errno::INVAL),
-                _ => hear(rest.get(HEADER..length as usize).unwrap_or_default()),
+                _ => take(rest.get(HEADER..length as usize).unwrap_or_default()),
             }
             rest = rest.get((length as usize).next_multiple_of(4).max(HEADER)..).unwrap_or_default();
         }

@@ -55,8 +55,8 @@ pub(super) struct End {
 }
 
 impl Host {
-    /// Looks at every process there is.
-    pub(super) fn look() -> Self {
+    /// Inspects every process there is.
+    pub(super) fn inspect() -> Self {
         let mut host = Self {
             namespaces: HashMap::new(),
             holders: HashMap::new(),
@@ -197,7 +197,7 @@ impl Host {
         match off {
             _ if matches!(socket.state, "close" | "syn-sent" | "syn-recv") => Reason::NotOpen,
             Some(reason) => reason,
-            None if process.report.is_none() && looks_for_races(process.pid) => Reason::RaceDetector,
+            None if process.report.is_none() && detects_races(process.pid) => Reason::RaceDetector,
             None if process.report.is_none() && table(process.pid).is_some() => Reason::NotUsed,
             None if program::makes_raw_calls(&exe(process.pid)) => Reason::RawCalls,
             None => Reason::Inherited,
@@ -282,11 +282,11 @@ pub(super) fn is_wrapped(pid: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Libraries of tools that look for data races.
+/// Libraries of tools that detect data races.
 const RACE_DETECTORS: [&str; 4] = ["/libtsan.so", "/libclang_rt.tsan", "/vgpreload_helgrind", "/vgpreload_drd"];
 
 /// Whether such a tool is at work in a process: the library keeps out of its way.
-fn looks_for_races(pid: u32) -> bool {
+fn detects_races(pid: u32) -> bool {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let maps = String::from_utf8_lossy(&maps);
     RACE_DETECTORS.iter().any(|library| maps.contains(library)) || program::detects_races(&exe(pid))

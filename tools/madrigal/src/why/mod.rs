@@ -34,7 +34,7 @@ pub(crate) fn run(args: &cli::Why) -> i32 {
     };
     // Without a daemon nothing goes through one.
     let routes = client::connections(&Runtime::find()).unwrap_or_default();
-    let host = Host::look();
+    let host = Host::inspect();
     let mut processes = match pid {
         Some(pid) => match processes::of(&host, pid, &routes) {
             Ok(process) => vec![process],

@@ -162,7 +162,7 @@ impl Bed {
 
     /// Waits until a line of a host's log has all of these in it.
     #[track_caller]
-    pub(crate) fn says(&self, host: &str, parts: &[&str]) {
+    pub(crate) fn expect_log(&self, host: &str, parts: &[&str]) {
         let has = |line: &str| parts.iter().all(|part| line.contains(part));
         until(&format!("{parts:?} from {host}"), || self.log(host).lines().any(has).then_some(()));
     }

@@ -119,9 +119,9 @@ impl Stage {
             assert!(out.contains("up"), "{out}");
             return;
         }
-        let looks =
+        let repeats =
             ["check", "status", "why", "doctor", "exec"].iter().any(|word| words.split(' ').any(|one| one == *word));
-        let out = if looks {
+        let out = if repeats {
             until(words, || {
                 let (status, out, _) = self.on(host, words, None);
                 (status == 0 && shown.iter().all(|line| shows(&out, line))).then_some(out)

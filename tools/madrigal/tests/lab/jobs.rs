@@ -201,9 +201,9 @@ pub(crate) fn ranks_that_cannot_meet_say_what_was_tried() {
         }
         assert!(status != 0 && !told.contains("sums are right"), "{told}");
         // A dead end for whoever knocks: no answer, however often.
-        let said = told.lines().find(|line| line.contains("through the daemon: ")).unwrap_or_default();
+        let printed = told.lines().find(|line| line.contains("through the daemon: ")).unwrap_or_default();
         for part in [": no answer (ETIMEDOUT), ", "lets nobody connect to port 61", "s it did not connect to us"] {
-            assert!(said.contains(part), "{part}: {told}");
+            assert!(printed.contains(part), "{part}: {told}");
         }
     }
     site.end();

@@ -257,8 +257,8 @@ pub(crate) fn text_goes_compressed_where_no_rule_says_otherwise() {
     assert!(raw >= 6_000_000 && encoded < raw / 3, "{raw} bytes of text went as {encoded}");
     let [raw, encoded] = went(NOISE, "2000000");
     assert!(raw >= 2_000_000 && encoded < raw + raw / 50, "{raw} bytes of noise went as {encoded}");
-    let said = grid.run("a1", &["status"]).1;
-    assert!(said.contains("compressed "), "{said}");
+    let printed = grid.run("a1", &["status"]).1;
+    assert!(printed.contains("compressed "), "{printed}");
     grid.down();
     let rule = "[site.a]\nhosts.a1 = '10.1.0.2'\n[site.b]\nhosts.b1 = '10.2.0.2'\nallow = '7000'\n\
         [rule.made]\nhosts = ['b1']\nstack = 'stripe(2)/tls/tcp'\n";

@@ -19,8 +19,8 @@ pub(crate) fn two_sites_with_daemons_show_nothing_but_tls_at_the_border() {
     }
     // What there was to write: eight lines a site, at most.
     let (_, file, _) = grid.exec("a1", &["sh", "-c", "cat $MADRIGAL_CONFIG_DIR/grid.toml"]);
-    let said = file.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
-    assert!((3..=8 * 3).contains(&said), "{file}");
+    let lines = file.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
+    assert!((3..=8 * 3).contains(&lines), "{file}");
     // Links made anew under the eyes of somebody else at the border.
     let capture = Capture::start(&grid.bed, "gw-a", "ar");
     grid.stop("r");

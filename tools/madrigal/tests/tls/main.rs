@@ -53,8 +53,8 @@ fn bytes_go_both_ways_by_tls() {
         let stream = TcpStream::connect(("127.0.0.1", local)).unwrap();
         assert!(exchange(&stream, &sent) == sent, "{host} to {to}");
     }
-    bed.says("a1", &["link with b1, to 127.0.0.1:", "tls, host b1 of grid lab, serial ", ", until "]);
-    bed.says("b1", &["link with a1, from 127.0.0.1:", "tls, host a1 of grid lab, serial "]);
+    bed.expect_log("a1", &["link with b1, to 127.0.0.1:", "tls, host b1 of grid lab, serial ", ", until "]);
+    bed.expect_log("b1", &["link with a1, from 127.0.0.1:", "tls, host a1 of grid lab, serial "]);
 }
 
 fn a_certificate_that_ends_ends_its_links_with_the_reason() {
@@ -70,12 +70,18 @@ fn a_certificate_that_ends_ends_its_links_with_the_reason() {
     stream.write_all(b"x").unwrap();
     stream.read_exact(&mut [0]).unwrap();
     // Both say why; the program sees a reset.
-    bed.says("b1", &["no link with a1, ", ": expired: the certificate of host a1 of grid lab ended at "]);
-    bed.says("a1", &["no link with b1, ", ": refused by b1: expired: the certificate of host a1 "]);
+    bed.expect_log("b1", &["no link with a1, ", ": expired: the certificate of host a1 of grid lab ended at "]);
+    bed.expect_log("a1", &["no link with b1, ", ": refused by b1: expired: the certificate of host a1 "]);
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
     // And it does not come in again.
-    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", ": expired: the certificate of host a1 "]);
-    bed.says("a1", &["no link with b1, ", "refused by the peer: certificate_expired: our certificate has expired"]);
+    bed.expect_log(
+        "b1",
+        &["no link with an unauthenticated peer, 127.0.0.1:", ": expired: the certificate of host a1 "],
+    );
+    bed.expect_log(
+        "a1",
+        &["no link with b1, ", "refused by the peer: certificate_expired: our certificate has expired"],
+    );
     until("the reason in the status", || {
         let told = bed.peer("a1", "b1")["why"].as_str().unwrap_or_default().to_owned();
         told.contains("certificate_expired").then_some(())
@@ -94,10 +100,10 @@ fn who_is_revoked_is_shut_out_at_once() {
     bed.linked("b1", "a1");
     assert_eq!(bed.ca.revoke(&Which::Host(name("a1"))).unwrap().len(), 1);
     std::fs::copy(bed.folder.0.join("ca").join(REVOKED), bed.config("b1").join(REVOKED)).unwrap();
-    bed.says("b1", &["no link with a1, ", ": revoked: the certificate of host a1 of grid lab, serial "]);
-    bed.says("a1", &["no link with b1, ", ": refused by b1: revoked: "]);
-    bed.says("b1", &["no link with an unauthenticated peer, ", ": revoked: the certificate of host a1 "]);
-    bed.says("a1", &["refused by the peer: certificate_revoked: our certificate was revoked"]);
+    bed.expect_log("b1", &["no link with a1, ", ": revoked: the certificate of host a1 of grid lab, serial "]);
+    bed.expect_log("a1", &["no link with b1, ", ": refused by b1: revoked: "]);
+    bed.expect_log("b1", &["no link with an unauthenticated peer, ", ": revoked: the certificate of host a1 "]);
+    bed.expect_log("a1", &["refused by the peer: certificate_revoked: our certificate was revoked"]);
 }
 
 /// Gives `a1` the certificate of another CA.
@@ -117,8 +123,8 @@ fn another_grid_is_refused() {
         foreign(&bed, grid);
         bed.up("b1");
         bed.up("a1");
-        bed.says("a1", &["no link with b1, 127.0.0.1:", here]);
-        bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused by the peer: ", there]);
+        bed.expect_log("a1", &["no link with b1, 127.0.0.1:", here]);
+        bed.expect_log("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused by the peer: ", there]);
         let (status, _, err) = run(&mut bed.on("a1", &["connect", "b1:1"]));
         assert!(status == Some(1) && err.contains(here), "{err}");
         assert_eq!(bed.peer("b1", "a1")["links"].as_array().unwrap().len(), 0);
@@ -142,8 +148,8 @@ fn who_answers_must_be_who_was_called() {
     bed.up_as("c1", "c1", "other.toml");
     bed.up("a1");
     let why = "wrong peer: called host b1, and host c1 of grid lab answered";
-    bed.says("a1", &["no link with b1, 127.0.0.1:", why]);
-    bed.says("c1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused: ", why]);
+    bed.expect_log("a1", &["no link with b1, 127.0.0.1:", why]);
+    bed.expect_log("c1", &["no link with an unauthenticated peer, 127.0.0.1:", "refused: ", why]);
     assert_eq!(bed.status("c1")["peers"][0]["links"].as_array().unwrap().len(), 0);
 }
 
@@ -157,8 +163,8 @@ fn nobody_passes_for_another_host() {
     // It has the certificate of a1, and says it is c1.
     bed.up_as("a1", "c1", "grid.toml");
     let why = "it says it is c1, and its certificate is that of host a1 of grid lab";
-    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", why]);
-    bed.says("a1", &["no link with b1, 127.0.0.1:", "refused: ", why]);
+    bed.expect_log("b1", &["no link with an unauthenticated peer, 127.0.0.1:", why]);
+    bed.expect_log("a1", &["no link with b1, 127.0.0.1:", "refused: ", why]);
     assert_eq!(bed.peer("b1", "c1")["links"].as_array().unwrap().len(), 0);
 }
 
@@ -175,7 +181,7 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     bed.up("b1");
     let (_, out, err) = run(Command::new(python).args(["-c", NOBODY, &port.to_string()]));
     assert!(out.contains("TLSv1.3") && out.to_lowercase().contains("certificate required"), "{out}{err}");
-    bed.says("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
+    bed.expect_log("b1", &["no link with an unauthenticated peer, 127.0.0.1:", "the peer has no certificate"]);
     let body = r#"{"version":3,"host":"a1","instance":1,"number":1}"#;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
@@ -184,7 +190,7 @@ fn who_shows_no_certificate_and_who_speaks_plainly_is_refused() {
     stream.read_to_end(&mut told).unwrap();
     let why = "between b1 and a1 links must be enciphered";
     assert!(String::from_utf8_lossy(&told).contains(why), "{told:?}");
-    bed.says("b1", &["no link with an unauthenticated peer, ", why]);
+    bed.expect_log("b1", &["no link with an unauthenticated peer, ", why]);
 }
 
 fn without_a_certificate_no_daemon_starts_that_needs_one() {
@@ -207,7 +213,7 @@ fn without_a_certificate_no_daemon_starts_that_needs_one() {
     bed.issue("b1", life(DAY));
     bed.up("b1");
     bed.up("a1");
-    bed.says(
+    bed.expect_log(
         "b1",
         &[
             "no link with an unauthenticated peer, ",
@@ -228,7 +234,7 @@ fn a_server_that_stops_in_the_handshake_is_given_up() {
     stream.read_to_end(&mut first).unwrap();
     assert_eq!(first[..2], [0x16, 3]);
     assert!(!first.windows(6).any(|word| word == b"\"host\""), "{first:?}");
-    bed.says("a1", &["no link with b1, ", "no greeting in time"]);
+    bed.expect_log("a1", &["no link with b1, ", "no greeting in time"]);
 }
 
 fn a_renewed_certificate_keeps_links_and_streams() {
@@ -252,11 +258,11 @@ fn a_renewed_certificate_keeps_links_and_streams() {
     for host in ["a1", "b1"] {
         bed.issue(host, life(DAY));
     }
-    bed.says("a1", &["renewed: host b1 of grid lab, serial "]);
-    bed.says("b1", &["renewed: host a1 of grid lab, serial "]);
+    bed.expect_log("a1", &["renewed: host b1 of grid lab, serial "]);
+    bed.expect_log("b1", &["renewed: host a1 of grid lab, serial "]);
     // Until the first ones have ended, and judges have come by.
     until("the end of the first certificates", || (std::time::Instant::now() > end).then_some(()));
-    bed.says("b1", &["link with a1"]);
+    bed.expect_log("b1", &["link with a1"]);
     talk();
     for host in ["a1", "b1"] {
         assert!(!bed.log(host).contains("no link"), "{}", bed.log(host));
@@ -264,5 +270,5 @@ fn a_renewed_certificate_keeps_links_and_streams() {
     // And judged they go on being.
     bed.ca.revoke(&Which::Host(name("a1"))).unwrap();
     std::fs::copy(bed.folder.0.join("ca").join(REVOKED), bed.config("b1").join(REVOKED)).unwrap();
-    bed.says("b1", &["no link with a1, ", ": revoked: the certificate of host a1 of grid lab, serial "]);
+    bed.expect_log("b1", &["no link with a1, ", ": revoked: the certificate of host a1 of grid lab, serial "]);
 }

@@ -62,7 +62,7 @@ impl Line {
         let mut spent = 0;
         if codec != Codec::Raw {
             spent += time(4096, self.truth[1].0);
-            if !self.chooser.looked(self.truth[1].2) {
+            if !self.chooser.sampled(self.truth[1].2) {
                 codec = Codec::Raw;
             }
         }
@@ -211,15 +211,15 @@ fn small_differences_change_nothing() {
 fn looks_in_vain_become_rare() {
     let mut chooser = Chooser::new();
     chooser.set_network(1_250_000);
-    let mut looks = Vec::new();
+    let mut samples = Vec::new();
     for block in 0..390 {
         if chooser.choose().0 != Codec::Raw {
-            looks.push(block);
-            assert!(!chooser.looked(1099));
+            samples.push(block);
+            assert!(!chooser.sampled(1099));
         }
     }
-    let pauses: Vec<u64> = looks.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+    let pauses: Vec<u64> = samples.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64, 64]);
-    assert!(chooser.looked(1100));
+    assert!(chooser.sampled(1100));
     assert_eq!(chooser.skip_next, 1);
 }

@@ -15,9 +15,9 @@ pub use sample::{Class, StreamSample};
 use super::figures::{MILLISECOND, SECOND, ratio};
 use super::limits::MOST_STREAMS;
 
-/// How long streams are looked at before and after a change: the longer of this and so many round trips.
-const LOOK: u64 = SECOND;
-const LOOK_TRIPS: u64 = 10;
+/// How long streams are observed before and after a change: the longer of this and so many round trips.
+const OBSERVED: u64 = SECOND;
+const OBSERVED_TRIPS: u64 = 10;
 /// More streams stay where they carry a tenth more; fewer, where they carry a twentieth less or better.
 const MORE: (u64, u64) = (11, 10);
 const FEWER: (u64, u64) = (19, 20);
@@ -124,12 +124,12 @@ impl StreamCount {
         self.idle_since = None;
         let signs = Signs::of(streams, &classes);
         let trip = streams.iter().map(|stream| stream.round_trip).max().unwrap_or(0);
-        let look = LOOK.max(LOOK_TRIPS.saturating_mul(trip)) / if signs.roomy { 2 } else { 1 };
+        let period = OBSERVED.max(OBSERVED_TRIPS.saturating_mul(trip)) / if signs.roomy { 2 } else { 1 };
         if !self.counts(now, streams, trip) {
             return self.count;
         }
-        self.note(now, look, streams.iter().map(|stream| stream.rate).fold(0, u64::saturating_add));
-        if let Some(rate) = self.average(now, look) {
+        self.note(now, period, streams.iter().map(|stream| stream.rate).fold(0, u64::saturating_add));
+        if let Some(rate) = self.average(now, period) {
             match self.stage {
                 Stage::Tries { from, rate: before, .. } => self.judge(now, (from, before), rate, &signs),
                 Stage::Steady => self.try_another(now, rate, &signs),
@@ -229,20 +229,20 @@ impl StreamCount {
         self.seen.clear();
     }
 
-    fn note(&mut self, now: u64, look: u64, rate: u64) {
+    fn note(&mut self, now: u64, period: u64, rate: u64) {
         self.seen.push_back((now, rate));
         // The one before those that count stays: it shows that they are all there.
-        while self.seen.get(1).is_some_and(|(at, _)| at.saturating_add(look) <= now) || self.seen.len() > SAMPLES {
+        while self.seen.get(1).is_some_and(|(at, _)| at.saturating_add(period) <= now) || self.seen.len() > SAMPLES {
             self.seen.pop_front();
         }
     }
 
     /// What came on average in the time that counts, if it has been that long.
-    fn average(&self, now: u64, look: u64) -> Option<u64> {
+    fn average(&self, now: u64, period: u64) -> Option<u64> {
         let (first, _) = self.seen.front()?;
         let rates = self.seen.iter().skip(1).map(|(_, rate)| u128::from(*rate));
         let count = rates.len() as u128;
-        (first.saturating_add(look) <= now && count > 0)
+        (first.saturating_add(period) <= now && count > 0)
             .then(|| u64::try_from(rates.sum::<u128>() / count).unwrap_or(u64::MAX))
     }
 }

@@ -7,7 +7,7 @@ const LOST: u64 = 200;
 const QUEUE_PART: u64 = 6;
 const QUEUE: u64 = 2_000_000;
 
-/// One stream since it was looked at last: differences of what TCP_INFO counts, and what it says now.
+/// One stream since the last sample: differences of what TCP_INFO counts, and what it says now.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StreamSample {
     /// Bytes a second that were acknowledged (`tcpi_bytes_acked`; `tcpi_delivery_rate` is of one acknowledgement, and CUBIC's swings); where

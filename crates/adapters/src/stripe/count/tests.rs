@@ -14,9 +14,9 @@ struct Model {
     /// How far a stream's rate swings.
     swing: f64,
     swings: u64,
-    /// How many times as much the second stream carries before it loses something, and for how many looks more.
+    /// How many times as much the second stream carries before it loses something, and for how many samples more.
     boost: (f64, u32),
-    looks: u64,
+    samples: u64,
     seed: u64,
 }
 
@@ -41,7 +41,7 @@ impl Model {
             swing: 0.0,
             swings: 0,
             boost: (1.0, 0),
-            looks: 0,
+            samples: 0,
             seed: 5,
         }
     }
@@ -57,17 +57,17 @@ impl Model {
         (2.0 * self.way.one_stream()).min(self.window.unwrap_or(f64::INFINITY)) * count as f64
     }
 
-    /// As much more or less: from look to look, and, by `swing`, for three seconds each.
+    /// As much more or less: from sample to sample, and, by `swing`, for three seconds each.
     fn noise(&mut self, stream: usize) -> f64 {
         self.seed = scramble(self.seed);
-        let slow = scramble(self.swings.wrapping_add((self.looks / 15) << 8).wrapping_add(stream as u64));
+        let slow = scramble(self.swings.wrapping_add((self.samples / 15) << 8).wrapping_add(stream as u64));
         (0.98 + 0.04 * part(self.seed)) * (1.0 - self.swing + 2.0 * self.swing * part(scramble(slow)))
     }
 
     fn samples(&mut self, count: usize) -> Vec<StreamSample> {
         let lucky = if count == 2 { self.lucky } else { 1.0 };
         let all = (lucky * self.carries(count)).min(self.wanted);
-        self.looks += 1;
+        self.samples += 1;
         self.boost.1 = self.boost.1.saturating_sub(u32::from(count > 1));
         let one = |model: &mut Self, stream| {
             let boost = if stream == 1 && model.boost.1 > 0 { model.boost.0 } else { 1.0 };

@@ -101,8 +101,8 @@ fn who_asks_for_tls_where_there_is_none_is_told() {
     one.flush().unwrap();
     let mut buffer = vec![0; 96 << 10];
     assert!(matches!(other.read(&mut buffer), Err(Broken::NoCertificate)));
-    let told = one.read(&mut buffer).unwrap_err().to_string();
-    assert!(told.contains("refused by the peer: handshake_failure"), "{told}");
+    let reported = one.read(&mut buffer).unwrap_err().to_string();
+    assert!(reported.contains("refused by the peer: handshake_failure"), "{reported}");
 }
 
 proptest! {

@@ -296,7 +296,7 @@ impl World {
         self.begin_attempt(place, way);
     }
 
-    pub(super) fn turn_links(&mut self) {
+    pub(super) fn step_links(&mut self) {
         let now = self.now;
         for link in 0..self.links.len() {
             let Link { muxes, cut, remade_at, .. } = &self.links[link];
@@ -334,7 +334,7 @@ impl World {
 
     pub(super) fn until(&mut self, end: u64) {
         loop {
-            self.turn_links();
+            self.step_links();
             (0..2).for_each(|host| self.failover(host));
             let next = self.next().max(self.now);
             if next > end {

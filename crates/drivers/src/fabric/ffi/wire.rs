@@ -324,7 +324,7 @@ impl Wire {
     }
 
     /// Whether events wait that were read already, or libfabric wants to be asked before anybody sleeps on the descriptor.
-    pub(in super::super) fn must_look(&mut self) -> bool {
+    pub(in super::super) fn must_poll(&mut self) -> bool {
         if !self.left.is_empty() {
             return true;
         }
@@ -337,7 +337,7 @@ impl Wire {
         code != 0
     }
 
-    /// Ready to be read when something happened, if [`Wire::must_look`] said no before; `None`: the provider has none.
+    /// Ready to be read when something happened, if [`Wire::must_poll`] said no before; `None`: the provider has none.
     pub(in super::super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the queue's, which stays open as long as `self` lives.
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })

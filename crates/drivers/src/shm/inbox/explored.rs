@@ -39,16 +39,16 @@ struct Side {
     writer: Writer,
     reader: Reader,
     has_line: bool,
-    told: Told,
+    recorder: Recorder,
 }
 
 #[derive(Default)]
-struct Told {
+struct Recorder {
     frames: usize,
     memory: Vec<u8>,
 }
 
-impl Told {
+impl Recorder {
     fn check(&mut self, head: &[u8], body: &[u8]) {
         assert_eq!(head, [self.frames as u8]);
         assert!(body.len() == SIZES[self.frames % SIZES.len()] && body.iter().all(|b| *b == self.frames as u8));
@@ -56,7 +56,7 @@ impl Told {
     }
 }
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn up(&mut self, _: Link, _: NodeId) {}
     fn down(&mut self, _: Link, _: LinkError) {}
     fn frame(&mut self, _: Link, head: &[u8], body: &[u8]) {
@@ -81,17 +81,17 @@ impl Side {
         }
     }
 
-    /// Sends and receives everything, asleep where nothing can be done. `watches`: whether it looks by itself meanwhile, or only at
-    /// what it is told of.
+    /// Sends and receives everything, asleep where nothing can be done. `watches`: whether it polls meanwhile, or only at what it is told
+    /// of.
     fn run(mut self, watches: bool) {
-        let (mut sent, mut skip, mut told) = (0, 0, true);
-        while sent < FRAMES || self.told.frames < FRAMES {
-            let (before, blocked) = ((sent, skip, self.told.frames), self.send(&mut sent, &mut skip));
-            if watches || told {
+        let (mut sent, mut skip, mut notified) = (0, 0, true);
+        while sent < FRAMES || self.recorder.frames < FRAMES {
+            let (before, blocked) = ((sent, skip, self.recorder.frames), self.send(&mut sent, &mut skip));
+            if watches || notified {
                 self.visit();
             }
-            if before == (sent, skip, self.told.frames) {
-                told = self.sleep(blocked);
+            if before == (sent, skip, self.recorder.frames) {
+                notified = self.sleep(blocked);
             }
         }
     }
@@ -113,8 +113,8 @@ impl Side {
     }
 
     fn visit(&mut self) {
-        while let Some(found) = self.reader.look(&self.pair, self.has_line) {
-            self.reader.take(&self.pair, &found, &mut self.has_line, Link(0), &mut self.told).unwrap();
+        while let Some(found) = self.reader.peek(&self.pair, self.has_line) {
+            self.reader.take(&self.pair, &found, &mut self.has_line, Link(0), &mut self.recorder).unwrap();
         }
         if core::mem::take(&mut self.reader.gave_room) {
             self.tell(owes(&self.pair.direction(1 - self.side).want.want));
@@ -125,7 +125,7 @@ impl Side {
     fn sleep(&mut self, blocked: bool) -> bool {
         let (mine, theirs) = (self.side, 1 - self.side);
         let (pair, reader, has_line) = (&self.pair, &self.reader, self.has_line);
-        if listen(&pair.direction(theirs).wake.notice, || reader.look(pair, has_line).is_some()) {
+        if listen(&pair.direction(theirs).wake.notice, || reader.peek(pair, has_line).is_some()) {
             return true;
         }
         if blocked && listen(&pair.direction(mine).want.want, || self.writer.has_room(pair)) {
@@ -136,9 +136,9 @@ impl Side {
             self.bells.recv().expect("the peer rings before it ends, if it owes a bell");
         }
         page.wake();
-        let mut told = false;
-        page.take(|_| told = true);
-        told
+        let mut notified = false;
+        page.take(|_| notified = true);
+        notified
     }
 }
 
@@ -155,7 +155,7 @@ fn sides() -> [Side; 2] {
         writer: Writer::new(side),
         reader: Reader::new(1 - side),
         has_line: side == 0,
-        told: Told::default(),
+        recorder: Recorder::default(),
     };
     [side(0, a, ring_b), side(1, b, ring_a)]
 }

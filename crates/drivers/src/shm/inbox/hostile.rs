@@ -66,7 +66,7 @@ impl Sink for Wary {
 /// Our port, and all its peer has: the memory and the socket.
 struct Attacked {
     port: Box<dyn Port>,
-    told: Wary,
+    sink: Wary,
     link: Link,
     pair: SharedMap,
     page: SharedMap,
@@ -82,12 +82,12 @@ impl Attacked {
         let socket = name::connect(me).unwrap();
         let greeting = Greeting { from: attacker, to: me, slot: 3, nonce_at: 16, nonce: [1, 2] };
         greet::send(&socket, greeting, &[pair_fd.as_fd(), page_fd.as_fd()]).unwrap();
-        let mut told = Wary::default();
-        while told.up.is_empty() {
-            port.poll(&mut told);
+        let mut sink = Wary::default();
+        while sink.up.is_empty() {
+            port.poll(&mut sink);
         }
         let (pair, page) = (map(&pair_fd, PAIR_BYTES), map(&page_fd, PAGE_BYTES));
-        Self { port, link: told.up[0].0, told, pair, page, socket: Some(socket) }
+        Self { port, link: sink.up[0].0, sink, pair, page, socket: Some(socket) }
     }
 
     fn scribble(&self, place: usize, value: u64) {
@@ -103,7 +103,7 @@ impl Attacked {
 
     fn call(&mut self, call: u8, len: usize) {
         match call {
-            0..=4 => _ = self.port.poll(&mut self.told),
+            0..=4 => _ = self.port.poll(&mut self.sink),
             5..=7 => {
                 let body = vec![9; len];
                 let (head, pieces) = ([1; 30], [IoSlice::new(&body[..len / 3]), IoSlice::new(&body[len / 3..])]);
@@ -178,16 +178,16 @@ fn a_corrupt_link_goes_down_and_others_stay() {
     let mut theirs = Wary::default();
     let address = NodeAddress::bare(other);
     let link = attacked.port.link(&address).unwrap();
-    while !(attacked.told.up.contains(&(link, other)) && theirs.up.len() == 1) {
-        attacked.port.poll(&mut attacked.told);
+    while !(attacked.sink.up.contains(&(link, other)) && theirs.up.len() == 1) {
+        attacked.port.poll(&mut attacked.sink);
         peer.poll(&mut theirs);
     }
     // A frame of a kind there is not, in the first cell and in the common line.
     attacked.scribble(100, Word::read(1 << 21 | 15).bits());
-    while attacked.told.down.is_empty() {
-        attacked.port.poll(&mut attacked.told);
+    while attacked.sink.down.is_empty() {
+        attacked.port.poll(&mut attacked.sink);
     }
-    assert!(matches!(attacked.told.down[..], [(down, LinkError::Corrupt { .. })] if down == attacked.link));
+    assert!(matches!(attacked.sink.down[..], [(down, LinkError::Corrupt { .. })] if down == attacked.link));
     assert!(attacked.port.send(attacked.link, b"head", &[], 0).is_err());
     assert_eq!(attacked.port.send(link, b"head", &[IoSlice::new(b"body")], 0), Ok(Sent::All));
     while theirs.frames == 0 {
@@ -209,13 +209,13 @@ fn who_is_not_meant_is_not_answered() {
         (good, small.as_fd(), page.as_fd()),
         (good, fd.as_fd(), small.as_fd()),
     ];
-    let mut told = Wary::default();
+    let mut sink = Wary::default();
     for (greeting, pair, page) in cases {
         let socket = name::connect(me).unwrap();
         greet::send(&socket, greeting, &[pair, page]).unwrap();
         while !matches!(greet::receive(&socket, DIALER), greet::Received::End) {
-            port.poll(&mut told);
+            port.poll(&mut sink);
         }
     }
-    assert!(told.up.is_empty());
+    assert!(sink.up.is_empty());
 }

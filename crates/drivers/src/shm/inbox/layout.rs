@@ -147,7 +147,7 @@ pub(super) struct ReadLine {
 #[repr(C, align(128))]
 #[derive(Default)]
 pub(super) struct WakeLine {
-    /// Set by a reader that does not look at this direction by itself; the writer takes it and owes a notice.
+    /// Set by a reader that does not poll this direction; the writer takes it and owes a notice.
     pub(super) notice: AtomicU32,
 }
 
@@ -188,7 +188,7 @@ pub(super) struct NotificationPage {
     pub(super) asleep: Lonely<AtomicU32>,
     /// Which words of the map have a bit set.
     pub(super) summary: Lonely<AtomicU64>,
-    /// Where the owner last looked from, plus one.
+    /// The processor on which the owner last polled, plus one.
     pub(super) cpu: Lonely<AtomicU32>,
     /// Which links have something.
     pub(super) map: [AtomicU64; BITS / 64],

@@ -52,7 +52,7 @@ pub(super) struct Up {
     /// The common line is ours to write.
     has_line: bool,
     patience: Patience,
-    /// The port looks here by itself, ...
+    /// The port polls this link, ...
     pub(super) watched: bool,
     /// ... and found something lately.
     pub(super) active: bool,
@@ -64,64 +64,64 @@ pub(super) struct Up {
     pub(super) copy: Result<u32, String>,
 }
 
-/// How long the common line is not looked at after it was given away: a look takes the line from the peer that is about to write the
-/// answer, and an answer cannot be there at once. Learnt from how many looks the answers took. Who does much between two looks, such as
-/// system calls, leaves none out: the one that is too late costs more than those that are too early.
+/// For how many polls the common line is not read after it was given away. A read takes the line from the peer, which is about to write the
+/// answer. An answer cannot be there at once. The number is learnt from the polls that answers took. A caller that does much between two
+/// polls, such as system calls, leaves none out: a late poll costs more than early ones.
 #[derive(Default)]
 struct Patience {
-    looks: u32,
+    polls: u32,
     /// Looks left out.
     first: u32,
     answers: u32,
-    /// When the first look was, of a wait that is timed.
+    /// When the first poll was, of a wait that is timed.
     since: u64,
-    /// Much is done between looks.
+    /// Much is done between polls.
     slow: bool,
 }
 
-/// The most looks that are left out, ...
+/// The most polls that are left out, ...
 const PATIENT: u32 = 24;
 /// ... and how many more an answer may take to tell anything.
 const NEAR: u32 = 12;
 /// Of so many answers one is waited for by the clock: ...
 const TIMED: u32 = 64;
-/// ... looks that are only looks follow each other faster than this.
+/// ... polls with nothing in between follow each other faster than this.
 const SLOW_NS: u64 = 250;
 
 impl Patience {
     #[inline]
     fn begin(&mut self) {
-        self.looks = 0;
+        self.polls = 0;
     }
 
     #[inline]
     fn holds_back(&mut self) -> bool {
-        self.looks = self.looks.saturating_add(1);
-        if self.looks <= 2 && self.answers.is_multiple_of(TIMED) {
+        self.polls = self.polls.saturating_add(1);
+        if self.polls <= 2 && self.answers.is_multiple_of(TIMED) {
             return self.time();
         }
-        self.looks <= self.first && !self.slow
+        self.polls <= self.first && !self.slow
     }
 
-    /// The time between two looks of which the first is left out: one at a line that the peer has takes long by itself.
+    /// The time between two polls, the first of which is left out: to read a line that the peer has takes long by itself.
     #[cold]
     fn time(&mut self) -> bool {
         let now = time::now_ns();
-        if self.looks == 1 {
+        if self.polls == 1 {
             self.since = now;
             return true;
         }
         self.slow = now.saturating_sub(self.since) > SLOW_NS;
-        self.looks <= self.first && !self.slow
+        self.polls <= self.first && !self.slow
     }
 
-    /// An answer is there. Found by the first look, it may have been there before; found soon after, that look came too early; an
-    /// answer that took much longer tells nothing.
+    /// An answer is there. Found by the first poll, it may have been there before. Found soon after, that poll came too early. An answer
+    /// that took much longer tells nothing.
     #[inline]
     fn learn(&mut self, found: &Found<'_>) {
         self.answers = self.answers.wrapping_add(1);
-        let after = self.looks.wrapping_sub(self.first);
-        if !found.in_turn || after > NEAR {
+        let after = self.polls.wrapping_sub(self.first);
+        if !found.is_common || after > NEAR {
             return;
         }
         if after > 1 {
@@ -182,9 +182,9 @@ impl Up {
     pub(super) fn visit(&mut self, link: Link, most: usize, sink: &mut dyn Sink) -> Visit {
         let mut visit = Visit::default();
         while visit.frames < most && !self.broken {
-            // Patience counts looks of who does nothing else; where others run in between, one look may be all there is for long.
+            // Patience counts polls of a caller that does nothing else. Where others run in between, one poll may be all there is for long.
             let has_line = self.has_line || self.patience.holds_back() && !sink.crowded();
-            let Some(found) = self.reader.look(&self.pair, has_line) else { break };
+            let Some(found) = self.reader.peek(&self.pair, has_line) else { break };
             if !self.has_line {
                 self.patience.learn(&found);
             }
@@ -213,7 +213,7 @@ impl Up {
     /// Asks the peer for a notice of the next frame; true: there is one.
     pub(super) fn listen(&mut self) -> bool {
         let notice = &self.pair.direction(1 - self.side).wake.notice;
-        listen(notice, || self.reader.look(&self.pair, self.has_line).is_some() && !self.broken)
+        listen(notice, || self.reader.peek(&self.pair, self.has_line).is_some() && !self.broken)
     }
 
     /// Asks the peer for a notice of room; true: there is some.
@@ -244,7 +244,7 @@ impl Up {
         }
     }
 
-    /// Where the peer last looked from.
+    /// The processor on which the peer last polled.
     pub(super) fn seen(&self) -> Seen {
         match self.page.get().cpu.0.load(core::sync::atomic::Ordering::Relaxed) {
             0 => Seen::Unknown,

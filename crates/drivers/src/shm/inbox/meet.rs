@@ -1,8 +1,8 @@
 //! How links come about: dialling, answering, and both at once.
 //!
-//! A node listens on a Unix socket. Who dials makes the pair, and tells who it is; who answers checks user and id, and tells who it is
-//! in turn; who dials checks them too. Where both dial at once the attempt of the lower id counts: the lower one closes what the
-//! higher one dialled, and the higher one gives up its attempt for the one it finds in its own waiting line.
+//! A node listens on a Unix socket. The dialling node makes the pair, and sends its id. The answering node checks user and id, and sends
+//! its own. The dialling node checks them, too. Where both dial at once the attempt of the lower id counts. The lower one closes what the
+//! higher one dialled. The higher one gives up its attempt for the one it finds in its own queue.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -18,7 +18,7 @@ use super::greet::{self, ANSWERER, DIALER, Greeting, Received};
 use super::link::{Peer, Phase, Up};
 use super::name;
 use super::pair::{PageMap, Pair};
-use super::port::{Event, Inbox, LOOK_NS};
+use super::port::{CHECK_NS, Event, Inbox};
 
 /// The socket on which nodes dial us.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -26,9 +26,9 @@ pub(super) const LISTENER: u64 = u64::MAX;
 const HALFWAY: u64 = 1 << 62;
 /// Beyond so many connections halfway the oldest is dropped.
 const MOST_HALFWAY: usize = 64;
-/// Descriptors looked at in one go.
+/// Events taken by one call.
 const EVENTS: usize = 32;
-/// What is told of a peer whose end of the socket is closed.
+/// The reason of a link whose peer has closed its end of the socket.
 const CLOSED: &str = "its process ended, or closed";
 
 impl Inbox {
@@ -45,26 +45,26 @@ impl Inbox {
     }
 
     fn call(&mut self, node: NodeId, index: u32) -> Result<Phase, String> {
-        let told = |errno: Errno| Os(errno.raw_os_error()).to_string();
+        let text = |errno: Errno| Os(errno.raw_os_error()).to_string();
         let socket = match name::connect(node) {
             Ok(socket) => socket,
             Err(Errno::CONNREFUSED) => return Err("no such node on this host".to_owned()),
             Err(Errno::AGAIN) => {
-                self.next_look = self.next_look.min(time::now_ns() + LOOK_NS);
+                self.next_check = self.next_check.min(time::now_ns() + CHECK_NS);
                 return Ok(Phase::Later);
             }
-            Err(errno) => return Err(told(errno)),
+            Err(errno) => return Err(text(errno)),
         };
-        let (_, owner) = raw::peer_credentials(socket.as_raw_fd()).map_err(told)?;
+        let (_, owner) = raw::peer_credentials(socket.as_raw_fd()).map_err(text)?;
         if owner != own_uid() {
             return Err(format!("it belongs to user {owner}"));
         }
-        let (pair, fd) = Pair::create().map_err(|errno| format!("no shared memory: {}", told(errno)))?;
+        let (pair, fd) = Pair::create().map_err(|errno| format!("no shared memory: {}", text(errno)))?;
         for direction in [0, 1] {
             pair.direction(direction).wake.notice.store(1, core::sync::atomic::Ordering::Release);
         }
-        greet::send(&socket, self.greeting(node, index), &[fd.as_fd(), self.page_fd.as_fd()]).map_err(told)?;
-        epoll::add(&self.epoll, &socket, EventData::new_u64(index.into()), EventFlags::IN).map_err(told)?;
+        greet::send(&socket, self.greeting(node, index), &[fd.as_fd(), self.page_fd.as_fd()]).map_err(text)?;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(index.into()), EventFlags::IN).map_err(text)?;
         Ok(Phase::Dialing { socket, pair })
     }
 
@@ -72,8 +72,8 @@ impl Inbox {
         Greeting { from: self.me, to, slot, nonce_at: self.nonce.address(), nonce: self.nonce.value() }
     }
 
-    /// Looks at the descriptors: who dials, who answered, who rang, who is gone.
-    pub(super) fn look(&mut self) {
+    /// Reads the events of the descriptors: peers that dial, that answered, that rang, that are gone.
+    pub(super) fn check_descriptors(&mut self) {
         loop {
             let mut events = [const { core::mem::MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
             let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -90,11 +90,11 @@ impl Inbox {
                 break;
             }
         }
-        self.next_look = time::now_ns() + LOOK_NS;
+        self.next_check = time::now_ns() + CHECK_NS;
         self.call_again();
     }
 
-    /// Attempts that found the waiting line full.
+    /// Dials again where the peer's queue was full.
     fn call_again(&mut self) {
         if !self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later)) {
             return;

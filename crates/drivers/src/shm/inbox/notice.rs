@@ -1,8 +1,8 @@
 //! Who is told that there is something, and how a sleeper is woken.
 //!
-//! A process looks at the directions of few links by itself; of all others, and of room it waits for, it is told. **A notice is
-//! never lost**, for every step is a store on one side and then a look, and the other way round on the other, all sequentially
-//! consistent, so that one of them sees the other:
+//! A process polls the directions of few links. Of all others, and of room it waits for, it is notified. **A notice is never lost**, for
+//! every step is a store on one side and then a load, and the other way round on the other, all sequentially consistent, so that one of
+//! them sees the other:
 //!
 //! | who is told | stores, then looks | who tells | stores, then looks |
 //! |---|---|---|---|
@@ -14,10 +14,10 @@ use madrigal_base::sync::{AtomicU32, Ordering};
 
 use super::layout::{BITS, NotificationPage};
 
-/// Asks for a notice; true: `stirred` says that there is something to look at already.
+/// Asks for a notice; true: `stirred` says that something is there already.
 #[inline]
 pub(super) fn listen(word: &AtomicU32, stirred: impl FnOnce() -> bool) -> bool {
-    // SYNC: SeqCst store before the look of `stirred` (SeqCst loads); pairs with `owes`, which comes after a SeqCst store.
+    // SYNC: SeqCst store before `stirred` (SeqCst loads); pairs with `owes`, which comes after a SeqCst store.
     word.store(1, Ordering::SeqCst);
     stirred()
 }
@@ -43,7 +43,7 @@ impl NotificationPage {
     /// Owner: whether there are notices.
     #[inline]
     pub(super) fn has_notices(&self) -> bool {
-        // SYNC: Acquire is enough for a look that will be repeated; who sleeps asks `sleep`.
+        // SYNC: Acquire is enough for a load that is repeated. A sleeper asks `sleep`.
         self.summary.0.load(Ordering::Acquire) != 0
     }
 

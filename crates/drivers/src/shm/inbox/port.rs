@@ -1,4 +1,4 @@
-//! The port: which links it looks at by itself, of which it is told, and what it tells the layer above.
+//! The port: which links it polls, of which it is notified, and what it tells the layer above.
 
 use core::sync::atomic::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -17,14 +17,14 @@ use super::link::{Peer, Phase, Up};
 use super::pair::PageMap;
 use super::writer::{Broken, SHORT};
 
-/// Links the port looks at by itself; of all others it is told.
+/// Links the port polls. Of all others it is notified.
 const WATCHED: usize = 8;
-/// Frames taken from a link before it is the next one's turn.
+/// Frames taken from a link before the next one is visited.
 const BUDGET: usize = 16;
-/// One look in so many asks the clock ...
+/// One poll in so many reads the clock ...
 const CLOCK_EVERY: u32 = 32;
-/// ... whether it is time to look at the descriptors (nanoseconds): for who wants to link, and who is gone.
-pub(super) const LOOK_NS: u64 = 200_000;
+/// ... for whether the descriptors are due to be checked (nanoseconds): for peers that want to link, and peers that are gone.
+pub(super) const CHECK_NS: u64 = 200_000;
 /// A watched link that was silent for so many of those is watched no more.
 const SILENT: u32 = 64;
 
@@ -55,13 +55,13 @@ pub(super) struct Inbox {
     pub(super) halfway: Vec<(u64, Fd)>,
     pub(super) serial: u64,
     pub(super) events: VecDeque<Event>,
-    /// When to look at the descriptors next.
-    pub(super) next_look: u64,
+    /// When the descriptors are checked next.
+    pub(super) next_check: u64,
     watched: [u32; WATCHED],
     watching: usize,
     /// Links on which something waits for room.
     blocked: Vec<u32>,
-    looks: u32,
+    polls: u32,
     rounds: u32,
 }
 
@@ -79,11 +79,11 @@ impl Inbox {
             halfway: Vec::new(),
             serial: 0,
             events: VecDeque::new(),
-            next_look: 0,
+            next_check: 0,
             watched: [0; WATCHED],
             watching: 0,
             blocked: Vec::new(),
-            looks: 0,
+            polls: 0,
             rounds: 0,
         }
     }
@@ -115,7 +115,7 @@ impl Inbox {
         self.events.push_back(Event::Down(index, error));
     }
 
-    /// What happened since the last poll, and links that have something though nobody looks at them.
+    /// What happened since the last poll, and links that have something though nobody polls them.
     #[cold]
     fn collect(&mut self, sink: &mut dyn Sink) -> usize {
         let mut done = 0;
@@ -223,10 +223,10 @@ impl Inbox {
     #[cold]
     fn tick(&mut self) {
         let now = time::now_ns();
-        if now < self.next_look {
+        if now < self.next_check {
             return;
         }
-        self.look();
+        self.check_descriptors();
         self.page.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
         self.rounds += 1;
         if !self.rounds.is_multiple_of(SILENT) {
@@ -266,8 +266,8 @@ impl Inbox {
 
     /// Looks at the descriptors if that was not done lately, so that a number of a dead process is not used when it is another's.
     fn refresh(&mut self) {
-        if time::now_ns() >= self.next_look {
-            self.look();
+        if time::now_ns() >= self.next_check {
+            self.check_descriptors();
         }
     }
 
@@ -330,8 +330,8 @@ impl Port for Inbox {
                 done += self.visit(index, BUDGET, sink);
             }
         }
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(CLOCK_EVERY) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(CLOCK_EVERY) {
             self.tick();
         }
         done
@@ -381,13 +381,13 @@ impl Port for Inbox {
 
     fn woken(&mut self) {
         self.page.get().wake();
-        self.look();
+        self.check_descriptors();
         self.page.get().cpu.0.store(cpu::current() + 1, Ordering::Relaxed);
     }
 
     fn deadline(&self) -> Option<u64> {
         let later = self.peers.iter().any(|peer| matches!(peer.phase, Phase::Later));
-        later.then_some(self.next_look)
+        later.then_some(self.next_check)
     }
 
     fn peer(&self, link: Link) -> Seen {

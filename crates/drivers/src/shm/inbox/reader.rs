@@ -20,7 +20,7 @@ pub(super) struct Reader {
     key: Key,
     /// Cells taken, and how many of them the writer was told of.
     cells: u64,
-    told: u64,
+    reported: u64,
     ring: Ring,
     long: Option<Long>,
     /// Used again and again, so that no message needs memory of its own.
@@ -50,7 +50,7 @@ pub(super) struct Found<'a> {
     cell: &'a Cell,
     word: Word,
     /// It is in the common line.
-    pub(super) in_turn: bool,
+    pub(super) is_common: bool,
 }
 
 type Nonsense = &'static str;
@@ -59,24 +59,23 @@ impl Reader {
     /// The receiving end of direction `direction`, of which nothing was read.
     pub(super) fn new(direction: usize) -> Self {
         let (key, ring) = (Key::first(direction), Ring::default());
-        Self { direction, key, cells: 0, told: 0, ring, long: None, spare: Placed::default(), gave_room: false }
+        Self { direction, key, cells: 0, reported: 0, ring, long: None, spare: Placed::default(), gave_room: false }
     }
 
-    /// The next frame, if it is there. `has_line`: the common line is not looked at; if it is ours,
-    /// there is nothing of the peer in it.
+    /// The next frame, if it is there. `has_line`: the common line is not read. If it is ours, nothing of the peer is in it.
     #[inline]
-    pub(super) fn look<'a>(&self, pair: &'a Pair, has_line: bool) -> Option<Found<'a>> {
+    pub(super) fn peek<'a>(&self, pair: &'a Pair, has_line: bool) -> Option<Found<'a>> {
         if !has_line {
             let cell = &pair.lines().alternate;
             // SYNC: Acquire pairs with `Writer::publish`; SeqCst for `listen`, which costs nothing more for a load.
             let word = Word::read(cell.word.load(Ordering::SeqCst));
             if word.is(self.key) {
-                return Some(Found { cell, word, in_turn: true });
+                return Some(Found { cell, word, is_common: true });
             }
         }
         let cell = &pair.cells(self.direction)[self.cells as usize % CELLS];
         let word = Word::read(cell.word.load(Ordering::SeqCst));
-        word.is(self.key).then_some(Found { cell, word, in_turn: false })
+        word.is(self.key).then_some(Found { cell, word, is_common: false })
     }
 
     /// Takes the frame just found. `Err`: no honest peer sent it; nothing more is to be read.
@@ -111,7 +110,7 @@ impl Reader {
         (kind, head, len): (Kind, usize, usize),
         (link, sink): (Link, &mut dyn Sink),
     ) -> Result<(), Nonsense> {
-        if found.in_turn {
+        if found.is_common {
             return Err("more than fits the common line");
         }
         let mut bytes = [0; INLINE];
@@ -142,12 +141,12 @@ impl Reader {
     #[inline]
     fn passed(&mut self, pair: &Pair, found: &Found<'_>, has_line: &mut bool, cells: usize) {
         self.key = self.key.next();
-        if found.in_turn {
+        if found.is_common {
             *has_line = true;
             return;
         }
         self.cells += cells as u64;
-        if self.cells - self.told >= TELL {
+        if self.cells - self.reported >= TELL {
             self.tell(pair);
         }
     }
@@ -155,7 +154,7 @@ impl Reader {
     /// Tells the writer how many cells were taken.
     #[cold]
     fn tell(&mut self, pair: &Pair) {
-        self.told = self.cells;
+        self.reported = self.cells;
         // SYNC: SeqCst for `want` (see `notice`); the Release part pairs with the loads in `Writer`.
         pair.direction(self.direction).read.cells.store(self.cells, Ordering::SeqCst);
         self.gave_room = true;

@@ -34,11 +34,11 @@ pub(super) enum Broken {
 pub(super) struct Writer {
     direction: usize,
     key: Key,
-    /// Cells used so far, and how many of them the reader had taken when we last looked.
+    /// Cells used so far, and how many of them the reader had taken at our last read.
     cells: u64,
     taken: u64,
     ring: Ring,
-    /// What the reader said of the bulk ring when we last looked.
+    /// The reader's position in the bulk ring at our last read.
     read: u64,
     full: u32,
     /// There is no larger ring to be had.
@@ -232,8 +232,8 @@ impl Writer {
 
     #[inline]
     fn publish(&mut self, cell: &Cell, kind: Kind, head: usize, len: usize) {
-        // SYNC: SeqCst, so that the frame is published before `notice` is looked at; the Release part pairs with `Reader::look`. An
-        // exchange costs half of a store and a fence.
+        // SYNC: SeqCst, so that the frame is published before `notice` is read; the Release part pairs with `Reader::peek`. An exchange
+        // costs half of a store and a fence.
         cell.word.swap(Word::new(kind, head, len, self.key).bits(), Ordering::SeqCst);
         self.key = self.key.next();
     }

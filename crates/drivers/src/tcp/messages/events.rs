@@ -5,8 +5,8 @@ use rustix::event::epoll::{EventData, EventFlags};
 
 /// Everything about a connection, each change once.
 pub(super) const ALL: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
-/// The listener, as long as somebody stands there.
-pub(super) const DOOR: EventFlags = EventFlags::IN.union(EventFlags::ET);
+/// The listener: each connection that comes in.
+pub(super) const LISTENER: EventFlags = EventFlags::IN.union(EventFlags::ET);
 /// An end of the connection, or of its input.
 pub(super) const END: EventFlags = EventFlags::RDHUP.union(EventFlags::HUP).union(EventFlags::ERR);
 
@@ -22,15 +22,15 @@ pub(super) enum Whom {
     Link(u32),
 }
 
-pub(super) fn token_of_door() -> EventData {
+pub(super) fn listener_token() -> EventData {
     EventData::new_u64(OF_LISTENER)
 }
 
-pub(super) fn token_of_key(key: Key) -> EventData {
+pub(super) fn key_token(key: Key) -> EventData {
     EventData::new_u64(key << 1 | 1)
 }
 
-pub(super) fn token_of_link(link: u32) -> EventData {
+pub(super) fn link_token(link: u32) -> EventData {
     EventData::new_u64(u64::from(link) << 1)
 }
 

@@ -210,7 +210,7 @@ impl Handshakes {
 
     fn watch(&mut self, epoll: &Fd, key: Key, half: Half) {
         // Without room in the epoll the attempt fails by its time-out.
-        let _ = epoll::add(epoll, &half.socket, events::token_of_key(key), events::ALL);
+        let _ = epoll::add(epoll, &half.socket, events::key_token(key), events::ALL);
         self.halves.insert(key, half);
     }
 

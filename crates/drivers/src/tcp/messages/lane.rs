@@ -64,7 +64,7 @@ pub(super) struct Lane {
     long: Option<Long>,
     placement: Placement,
     sips: u8,
-    /// It is among those to be looked at.
+    /// It is among those to be visited.
     pub(super) queued: bool,
     /// The kernel told of an end: it must be read for.
     pub(super) ending: bool,

@@ -1,22 +1,22 @@
-//! How often a port looks: at every poll while something was going on lately, and ever more rarely when not, so that polling a quiet
-//! port costs next to nothing.
+//! How often a port reads its sockets: at every poll while something was going on lately, and ever more rarely when not, so that polling a
+//! quiet port costs next to nothing.
 
 use madrigal_sys::time;
 
-/// Polls after something happened each of which looks.
+/// Polls after something happened each of which reads.
 const EAGER: u32 = 512;
-/// The first and the longest time between two looks after that, in nanoseconds.
+/// The first and the longest time between two reads after that, in nanoseconds.
 const FIRST_GAP: u64 = 2_000;
 const LAST_GAP: u64 = 50_000;
-/// Polls between two looks at the clock, while polls follow each other so fast.
+/// Polls between two reads of the clock, while polls follow each other so fast.
 const STRIDE: u32 = 8;
 const FAST: u64 = 4_000;
-/// Of the looks at the hot link's socket, every so many-th is one at all sockets.
+/// Of so many reads of the hot link's socket, one is of all sockets.
 const SCAN_EVERY: u32 = 32;
-/// Looks at the hot link in a row that may find nothing before it is no longer looked at by itself.
+/// Reads of the hot link in a row that may find nothing before it is no longer read by itself.
 const MISSES: u32 = 256;
 
-/// When to look, and where first.
+/// When to read, and where first.
 #[derive(Debug)]
 pub(super) struct Pace {
     eager: u32,
@@ -27,7 +27,7 @@ pub(super) struct Pace {
     gap: u64,
     hot: Option<u32>,
     misses: u32,
-    looks: u32,
+    reads: u32,
 }
 
 impl Pace {
@@ -41,11 +41,11 @@ impl Pace {
             gap: FIRST_GAP,
             hot: None,
             misses: 0,
-            looks: 0,
+            reads: 0,
         }
     }
 
-    /// Whether this poll should look.
+    /// Whether this poll reads the sockets.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         if self.eager > 0 {
@@ -69,20 +69,20 @@ impl Pace {
         true
     }
 
-    /// Something happened: look at once.
+    /// Something happened: the next poll reads.
     #[inline]
     pub(super) fn stir(&mut self) {
         self.eager = EAGER;
         self.gap = FIRST_GAP;
     }
 
-    /// The link whose socket is to be looked at by itself, this time; `None`: look at all.
+    /// The link whose socket alone is read this time; `None`: all are.
     #[inline]
     pub(super) fn hot(&mut self) -> Option<u32> {
         self.misses += 1;
-        self.looks += 1;
-        if self.misses > MISSES || self.looks >= SCAN_EVERY {
-            self.looks = 0;
+        self.reads += 1;
+        if self.misses > MISSES || self.reads >= SCAN_EVERY {
+            self.reads = 0;
             return None;
         }
         self.hot
@@ -106,10 +106,10 @@ impl Pace {
         self.stir();
     }
 
-    /// Something cannot be sent until the kernel tells that there is room: look at all sockets next.
+    /// Something cannot be sent until the kernel tells that there is room: all sockets are read next.
     #[inline]
     pub(super) fn stuck(&mut self) {
-        self.looks = SCAN_EVERY;
+        self.reads = SCAN_EVERY;
         self.stir();
     }
 

@@ -55,8 +55,8 @@ pub(super) struct TcpPort {
     pace: Pace,
     /// A link that was full has room.
     room: bool,
-    /// The last look took everything from a socket. Callers read until they find nothing, and the next look would only tell them that,
-    /// for the price of a system call between a message and its answer.
+    /// The last read took everything from a socket. Callers read until they find nothing, and the next read would only tell them that, for
+    /// the price of a system call between a message and its answer.
     drained: bool,
     better: Better,
     silent: Silent,
@@ -80,7 +80,7 @@ impl TcpPort {
         let failed = |errno| format!("cannot watch sockets: {}", os(errno));
         let listener = Listener::open(network)?;
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?);
-        epoll::add(&epoll, &listener.fd, events::token_of_door(), events::DOOR).map_err(failed)?;
+        epoll::add(&epoll, &listener.fd, events::listener_token(), events::LISTENER).map_err(failed)?;
         let patience = u64::from(network.connect_timeout) * 1_000_000_000;
         Ok(Self {
             me,
@@ -114,8 +114,8 @@ impl TcpPort {
         link
     }
 
-    /// Looks at everything there may be something at.
-    fn look(&mut self, sink: &mut dyn Sink) -> usize {
+    /// Reads every socket on which something may have come.
+    fn read_ready(&mut self, sink: &mut dyn Sink) -> usize {
         match self.pace.hot() {
             Some(hot) if self.ready.is_empty() => {
                 let found = self.visit(hot, sink);
@@ -212,7 +212,7 @@ impl TcpPort {
     fn close(&mut self, link: u32, why: LinkError) -> bool {
         let Some(peer) = self.links.get_mut(link as usize).filter(|peer| peer.end.is_none()) else { return false };
         if let Some(mut lane) = peer.lane.take() {
-            lane.say_bye();
+            lane.send_close();
         }
         peer.end = Some(why);
         self.known.remove(&peer.node);
@@ -252,7 +252,7 @@ impl TcpPort {
         if self.lane(link).is_some() {
             return self.go_on(link, socket, by);
         }
-        let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
+        let watched = epoll::modify(&self.epoll, &socket, events::link_token(link), events::ALL);
         if by.is_none() {
             flow::settle(&socket);
         }
@@ -351,7 +351,7 @@ impl Port for TcpPort {
             return 0;
         }
         self.room = false;
-        self.look(sink)
+        self.read_ready(sink)
     }
 
     fn short(&self) -> usize {
@@ -385,7 +385,7 @@ impl Port for TcpPort {
 
     fn woken(&mut self) {
         self.collect();
-        // A sleep that ended by itself is no reason to look often: sleepers would spend their time here.
+        // A sleep that ended by itself is no reason to read often: sleepers would spend their time here.
         if !self.ready.is_empty() || self.handshakes.is_busy() || self.room {
             self.pace.stir();
         }
@@ -431,14 +431,14 @@ impl Drop for TcpPort {
         let mut leaving: Vec<_> = lanes.map(|lane| (lane, false)).collect();
         let until = time::now_ns() + LEAVE_NS;
         loop {
-            leaving.retain_mut(|(lane, told)| !lane.leave(told));
+            leaving.retain_mut(|(lane, closed)| !lane.leave(closed));
             if leaving.is_empty() || time::now_ns() >= until {
                 return;
             }
-            let flags = |told| if told { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+            let flags = |closed| if closed { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
             let watched = leaving.iter().take(EVENTS);
-            let mut fds: Vec<_> = watched.map(|(lane, told)| PollFd::new(&lane.socket, flags(*told))).collect();
-            // An acknowledgement wakes nobody: look again soon.
+            let mut fds: Vec<_> = watched.map(|(lane, closed)| PollFd::new(&lane.socket, flags(*closed))).collect();
+            // An acknowledgement wakes nobody: try again soon.
             match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 1_000_000 })) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
@@ -448,7 +448,7 @@ impl Drop for TcpPort {
 }
 
 impl TcpPort {
-    /// Ends links that are silent, if it is time to look.
+    /// Ends links that are silent, if the check is due.
     fn end_silent(&mut self, now: u64, sink: &mut dyn Sink) {
         if now < self.silent.at {
             return;
@@ -457,13 +457,13 @@ impl TcpPort {
         for link in 0..self.links.len() as u32 {
             let Some(lane) = self.lane(link).filter(|lane| !lane.is_away()) else { continue };
             let (node, seconds) = (lane.node, silent::unanswered_s(&lane.socket));
-            let silent = seconds >= silent::TOLD_S;
-            let news = !core::mem::replace(&mut lane.silent, silent) && silent;
-            self.silent.at = now + silent::LOOK_NS;
+            let silent = seconds >= silent::REPORTED_S;
+            let is_new = !core::mem::replace(&mut lane.silent, silent) && silent;
+            self.silent.at = now + silent::CHECK_NS;
             if seconds >= self.silent.limit_s {
                 let tried = format!("no answer from its host for {seconds} s");
                 self.lose(link, LinkError::Unreachable { node, tried, absent: false }, sink);
-            } else if news {
+            } else if is_new {
                 sink.silent(Link(link), seconds);
             }
         }

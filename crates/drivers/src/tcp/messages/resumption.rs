@@ -82,7 +82,7 @@ pub(super) struct Resumption {
     /// ... and how many of them went out on this connection.
     out: usize,
     /// What the peer was told to have come.
-    told: u64,
+    reported: u64,
     pub(super) stage: Stage,
     /// We know that the daemon carries the connection.
     by_daemon: bool,
@@ -103,7 +103,7 @@ impl Resumption {
             kept: VecDeque::new(),
             base,
             out: 0,
-            told: 0,
+            reported: 0,
             stage: Stage::Together,
             by_daemon: true,
             direct: false,
@@ -189,9 +189,9 @@ impl Resumption {
 
     /// What to tell the peer of `received` bytes, if it is time.
     pub(super) fn have(&mut self, received: u64) -> Option<Note> {
-        let due = received.saturating_sub(self.told) >= STEP && self.stage == Stage::Together;
+        let due = received.saturating_sub(self.reported) >= STEP && self.stage == Stage::Together;
         due.then(|| {
-            self.told = received;
+            self.reported = received;
             Note::Have(received)
         })
     }
@@ -203,7 +203,7 @@ impl Resumption {
 
     /// There is another one: the word to begin with.
     pub(super) fn meet(&mut self, received: u64, by_daemon: bool) -> [u8; WORD] {
-        (self.direct, self.stage, self.by_daemon, self.told) = (false, Stage::Asked, by_daemon, received);
+        (self.direct, self.stage, self.by_daemon, self.reported) = (false, Stage::Asked, by_daemon, received);
         self.meets += 1;
         self.word.clear();
         let mut word = [0; WORD];

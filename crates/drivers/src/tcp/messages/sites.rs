@@ -35,7 +35,7 @@ pub(super) struct Sites {
     text: String,
     /// Which file it was: number, length, and time.
     seen: [u64; 3],
-    look_at: u64,
+    check_at: u64,
 }
 
 impl Sites {
@@ -95,10 +95,10 @@ impl Sites {
 
     /// Reads the file again if it is another one. Where there is none any more, what was there still holds: the daemon may be back soon.
     fn refresh(&mut self, now: u64) {
-        if now < self.look_at {
+        if now < self.check_at {
             return;
         }
-        self.look_at = now.saturating_add(BELIEVED);
+        self.check_at = now.saturating_add(BELIEVED);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let path = format!("{}/daemon.hosts", self.directory);
         let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()).map(Fd::from) else { return };

@@ -7,7 +7,7 @@ use madrigal_fuzz_sockets::rng::Rng;
 use super::churn::{key, request};
 use super::watch::{Ready, Watch};
 use super::wire::Wire;
-use crate::turn::{Answer, Turn, count, ending};
+use crate::context::{Answer, StepContext, count, ending};
 use crate::{c, connections, state};
 
 /// One connection.
@@ -23,19 +23,19 @@ struct Asker {
 }
 
 /// Makes `conns` connections and all their requests.
-pub(super) fn run(turn: &Turn, op: &Op) {
+pub(super) fn run(context: &StepContext, op: &Op) {
     let Op::Crowd { to, conns, requests, size, wait } = *op else { return };
-    let mut rng = Rng::new(state::state().program.seed ^ turn.step as u64);
+    let mut rng = Rng::new(state::state().program.seed ^ context.step as u64);
     let mut watch = Watch::new(wait);
     let mut askers = Vec::new();
     for conn in 0..conns {
         match connections::dial(to, true) {
             Ok(fd) => {
                 watch.add(fd, askers.len() as u64, true, true);
-                let wire = Wire::new(fd, key(turn, conn));
+                let wire = Wire::new(fd, key(context, conn));
                 askers.push(Some(Asker { wire, out: 0, back: 0, left: requests, closing: false }));
             }
-            Err(errno) => turn.record.add(ending::ERROR + errno as u64),
+            Err(errno) => context.record.add(ending::ERROR + errno as u64),
         }
     }
     let (mut over, mut sum) = (0, 0);
@@ -43,9 +43,9 @@ pub(super) fn run(turn: &Turn, op: &Op) {
         for ready in watch.wait() {
             let Some(place) = askers.get_mut(ready.token as usize) else { continue };
             let Some(asker) = place else { continue };
-            if let Some(end) = asker.go_on(turn, ready, &mut watch, &mut || request(&mut rng, size), &mut sum) {
+            if let Some(end) = asker.go_on(context, ready, &mut watch, &mut || request(&mut rng, size), &mut sum) {
                 if end != ending::END {
-                    turn.record.add(end);
+                    context.record.add(end);
                 }
                 watch.remove(asker.wire.fd);
                 // SAFETY: no memory is passed.
@@ -55,15 +55,15 @@ pub(super) fn run(turn: &Turn, op: &Op) {
             }
         }
     }
-    turn.keep(Answer { ret: over as i64, errno: 0 });
-    turn.record.add(u64::from(sum > 0));
+    context.keep(Answer { ret: over as i64, errno: 0 });
+    context.record.add(u64::from(sum > 0));
 }
 
 impl Asker {
     /// Does what can be done now; how the connection ended, if it did.
     fn go_on(
         &mut self,
-        turn: &Turn,
+        context: &StepContext,
         ready: Ready,
         watch: &mut Watch,
         next: &mut dyn FnMut() -> usize,
@@ -86,7 +86,7 @@ impl Asker {
             }
             let before = self.back;
             if (ready.input || watch.is_edge())
-                && let Some(end) = self.take(turn, watch.is_edge())
+                && let Some(end) = self.take(context, watch.is_edge())
             {
                 return Some(end);
             }
@@ -120,7 +120,7 @@ impl Asker {
     }
 
     /// Takes what is there: once, or all.
-    fn take(&mut self, turn: &Turn, all: bool) -> Option<u64> {
+    fn take(&mut self, context: &StepContext, all: bool) -> Option<u64> {
         let mut room = [0u8; 8192];
         loop {
             let (fd, at): (c_int, _) = (self.wire.fd, room.as_mut_ptr());
@@ -133,7 +133,7 @@ impl Asker {
                 (-1, libc::EAGAIN | libc::EINTR) => return None,
                 (-1, errno) => return Some(ending::ERROR + errno as u64),
                 (n, _) => {
-                    self.wire.check(turn, &room[..n as usize]);
+                    self.wire.check(context, &room[..n as usize]);
                     self.back = self.back.saturating_sub(n as usize);
                     if !all {
                         return None;

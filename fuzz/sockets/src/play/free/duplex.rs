@@ -7,7 +7,7 @@ use madrigal_fuzz_sockets::pattern::{self, LANES};
 use madrigal_fuzz_sockets::via::FreeWait;
 
 use super::watch::{Ready, Watch};
-use crate::turn::{Answer, Turn, count, ending};
+use crate::context::{Answer, StepContext, count, ending};
 use crate::{c, state};
 
 struct Duplex {
@@ -24,11 +24,11 @@ struct Duplex {
 }
 
 /// Sends `len` bytes and receives until the end.
-pub(super) fn run(turn: &Turn, slot: Slot, len: usize, wait: FreeWait, echo: bool) {
+pub(super) fn run(context: &StepContext, slot: Slot, len: usize, wait: FreeWait, echo: bool) {
     let (fd, program) = (state::fd(slot), &state::state().program);
     if fd < 0 {
         // Whoever should have connected was killed before.
-        return turn.keep(Answer { ret: -1, errno: libc::EBADF });
+        return context.keep(Answer { ret: -1, errno: libc::EBADF });
     }
     // SAFETY: no memory is passed.
     unsafe { c::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
@@ -45,20 +45,20 @@ pub(super) fn run(turn: &Turn, slot: Slot, len: usize, wait: FreeWait, echo: boo
     let end = loop {
         let mut end = None;
         for ready in watch.wait() {
-            end = duplex.go_on(turn, ready, &watch);
+            end = duplex.go_on(context, ready, &watch);
             watch.change(fd, true, duplex.sent < len);
         }
         if let Some(end) = end {
             break end;
         }
     };
-    turn.keep(Answer { ret: duplex.got as i64, errno: 0 });
-    turn.record.add(end);
-    turn.record.add(duplex.sent as u64);
+    context.keep(Answer { ret: duplex.got as i64, errno: 0 });
+    context.record.add(end);
+    context.record.add(duplex.sent as u64);
 }
 
 impl Duplex {
-    fn go_on(&mut self, turn: &Turn, ready: Ready, watch: &Watch) -> Option<u64> {
+    fn go_on(&mut self, context: &StepContext, ready: Ready, watch: &Watch) -> Option<u64> {
         if ready.output
             && let Err(end) = self.put(watch.is_edge())
         {
@@ -69,7 +69,7 @@ impl Duplex {
             // SAFETY: no memory is passed.
             unsafe { c::shutdown(self.fd, libc::SHUT_WR) };
         }
-        if ready.input { self.take(turn, watch.is_edge()) } else { None }
+        if ready.input { self.take(context, watch.is_edge()) } else { None }
     }
 
     fn put(&mut self, all: bool) -> Result<(), u64> {
@@ -94,7 +94,7 @@ impl Duplex {
         Ok(())
     }
 
-    fn take(&mut self, turn: &Turn, all: bool) -> Option<u64> {
+    fn take(&mut self, context: &StepContext, all: bool) -> Option<u64> {
         let mut room = [0u8; 16384];
         loop {
             // SAFETY: memory of our own.
@@ -110,7 +110,7 @@ impl Duplex {
                     self.got += n as usize;
                     let wrong = pattern::first_wrong(self.streams.1, &mut self.positions, &room[..n as usize]);
                     if let Some(wrong) = wrong {
-                        let _ = turn.record.wrong.compare_exchange(
+                        let _ = context.record.wrong.compare_exchange(
                             0,
                             wrong as u64 + 1,
                             Ordering::Relaxed,

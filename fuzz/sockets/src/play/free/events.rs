@@ -8,7 +8,7 @@ use madrigal_fuzz_sockets::op::Slot;
 use madrigal_fuzz_sockets::via::FreeWait;
 
 use super::watch::{Ready, Watch};
-use crate::turn::{Answer, Turn, call, count, ending};
+use crate::context::{Answer, StepContext, call, count, ending};
 use crate::{c, connections, state};
 
 /// The listener's token.
@@ -24,7 +24,7 @@ struct Served {
 }
 
 /// Accepts `conns` connections and serves them all to their end.
-pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, wait: FreeWait) {
+pub(super) fn serve(context: &StepContext, from: Slot, conns: u16, wait: FreeWait) {
     let listener = state::fd(from);
     // SAFETY: no memory is passed.
     unsafe { c::fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK) };
@@ -44,10 +44,10 @@ pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, wait: FreeWait) {
             } else if let Some(place) = served.get_mut(ready.token as usize)
                 && let Some(one) = place
             {
-                let end = turn_around(one, ready, &mut watch);
+                let end = echo_ready(one, ready, &mut watch);
                 if let Some(end) = end {
                     if end != ending::END {
-                        turn.record.add(end);
+                        context.record.add(end);
                     }
                     watch.remove(one.fd);
                     // SAFETY: no memory is passed.
@@ -58,7 +58,7 @@ pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, wait: FreeWait) {
             }
         }
     }
-    turn.keep(Answer { ret: over as i64, errno: 0 });
+    context.keep(Answer { ret: over as i64, errno: 0 });
 }
 
 fn accept_all(listener: c_int, watch: &mut Watch, served: &mut Vec<Option<Served>>) {
@@ -75,7 +75,7 @@ fn accept_all(listener: c_int, watch: &mut Watch, served: &mut Vec<Option<Served
 }
 
 /// Takes what is there, gives back what goes; how the connection ended, if it did.
-fn turn_around(one: &mut Served, ready: Ready, watch: &mut Watch) -> Option<u64> {
+fn echo_ready(one: &mut Served, ready: Ready, watch: &mut Watch) -> Option<u64> {
     if ready.input && !one.ended {
         let mut room = [0u8; 16384];
         loop {

@@ -16,29 +16,29 @@ use madrigal_fuzz_sockets::op::{ActorId, Op};
 use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::share::FREE;
 
-use crate::turn::{Answer, Turn};
+use crate::context::{Answer, StepContext};
 use crate::{c, processes, state};
 
 /// Makes one of them.
-pub(crate) fn play(turn: &Turn, op: &Op) {
+pub(crate) fn play(context: &StepContext, op: &Op) {
     match *op {
         Op::Sleep { us } => raw::sleep_us(u64::from(us)),
         Op::Join { actor } => join(actor),
-        Op::Server { from, conns, serve, send, recv } => server::serve(turn, from, conns, serve, (send, recv)),
-        Op::Churn { .. } => churn::churn(turn, op),
+        Op::Server { from, conns, serve, send, recv } => server::serve(context, from, conns, serve, (send, recv)),
+        Op::Churn { .. } => churn::churn(context, op),
         Op::Storm { via, times, gap_us } => {
             for _ in 0..times {
                 let status = processes::child(via);
-                turn.keep(Answer { ret: i64::from(status), errno: 0 });
+                context.keep(Answer { ret: i64::from(status), errno: 0 });
                 raw::sleep_us(u64::from(gap_us));
             }
         }
-        Op::Events { from, conns, wait } => events::serve(turn, from, conns, wait),
-        Op::Crowd { .. } => crowd::run(turn, op),
-        Op::Duplex { slot, len, wait, echo } => duplex::run(turn, slot, len as usize, wait, echo),
-        Op::Relay { from, to, via } => relay::relay(turn, from, to, via),
-        Op::FileEcho { slot } => relay::file_echo(turn, slot),
-        Op::Share { slot, chunk, sharers } => relay::share(turn, slot, chunk as usize, sharers),
+        Op::Events { from, conns, wait } => events::serve(context, from, conns, wait),
+        Op::Crowd { .. } => crowd::run(context, op),
+        Op::Duplex { slot, len, wait, echo } => duplex::run(context, slot, len as usize, wait, echo),
+        Op::Relay { from, to, via } => relay::relay(context, from, to, via),
+        Op::FileEcho { slot } => relay::file_echo(context, slot),
+        Op::Share { slot, chunk, sharers } => relay::share(context, slot, chunk as usize, sharers),
         Op::Timer { us } => timer(us),
         _ => {}
     }

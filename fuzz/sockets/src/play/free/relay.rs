@@ -9,30 +9,30 @@ use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::via::{RecvVia, SendVia};
 
 use super::wire::send_bytes;
-use crate::turn::{Answer, Turn, count, ending};
+use crate::context::{Answer, StepContext, count, ending};
 use crate::{c, loops, memory, receive, state};
 
 /// Carries what comes from one socket to the other, and the end, too.
-pub(super) fn relay(turn: &Turn, from: Slot, to: Slot, via: RelayVia) {
+pub(super) fn relay(context: &StepContext, from: Slot, to: Slot, via: RelayVia) {
     let (from, to) = (state::fd(from), state::fd(to));
     let (sum, end) = match via {
-        RelayVia::Copy => copy(turn, from, to, (SendVia::Write, RecvVia::Read)),
-        RelayVia::Vector => copy(turn, from, to, (SendVia::Writev, RecvVia::Readv)),
+        RelayVia::Copy => copy(context, from, to, (SendVia::Write, RecvVia::Read)),
+        RelayVia::Vector => copy(context, from, to, (SendVia::Writev, RecvVia::Readv)),
         RelayVia::Splice => splice(from, to),
     };
     // SAFETY: no memory is passed.
     unsafe { c::shutdown(to, libc::SHUT_WR) };
-    loops::tell(turn, sum, end);
+    loops::tell(context, sum, end);
 }
 
-fn copy(turn: &Turn, from: i32, to: i32, via: (SendVia, RecvVia)) -> (usize, u64) {
+fn copy(context: &StepContext, from: i32, to: i32, via: (SendVia, RecvVia)) -> (usize, u64) {
     let mut sum = 0;
     loop {
-        match receive::some(turn, from, 30_000, via.1, 0) {
+        match receive::some(context, from, 30_000, via.1, 0) {
             Ok([]) => return (sum, ending::END),
             Ok(data) => {
                 sum += data.len();
-                if let Err(end) = send_bytes(turn, to, &mut data.to_vec(), via.0) {
+                if let Err(end) = send_bytes(context, to, &mut data.to_vec(), via.0) {
                     return (sum, end);
                 }
             }
@@ -72,7 +72,7 @@ fn splice(from: i32, to: i32) -> (usize, u64) {
 }
 
 /// Reads lines by one FILE and writes them by another, until the end.
-pub(super) fn file_echo(turn: &Turn, slot: Slot) {
+pub(super) fn file_echo(context: &StepContext, slot: Slot) {
     let fd = state::fd(slot);
     let line = memory::bytes(5000);
     let mut sum = 0;
@@ -86,20 +86,20 @@ pub(super) fn file_echo(turn: &Turn, slot: Slot) {
             c::fwrite(line.as_ptr().cast(), 1, len, output);
             c::fflush(output);
         }
-        turn.record.add(c::ferror(input) as u64);
-        turn.record.add(c::ferror(output) as u64);
+        context.record.add(c::ferror(input) as u64);
+        context.record.add(c::ferror(output) as u64);
         c::fclose(output);
         c::fclose(input);
     }
     state::set_fd(slot, -1);
-    turn.keep(Answer { ret: sum as i64, errno: 0 });
+    context.keep(Answer { ret: sum as i64, errno: 0 });
 }
 
 /// Receives beside others until the end; everybody then tells the sum of all.
-pub(super) fn share(turn: &Turn, slot: Slot, chunk: usize, sharers: u8) {
+pub(super) fn share(context: &StepContext, slot: Slot, chunk: usize, sharers: u8) {
     let (mut got, mut sum) = (0i64, 0u64);
     let end = loop {
-        match receive::some(turn, state::fd(slot), chunk, RecvVia::Recv, 0) {
+        match receive::some(context, state::fd(slot), chunk, RecvVia::Recv, 0) {
             Ok([]) => break ending::END,
             Ok(data) => {
                 got += data.len() as i64;
@@ -117,7 +117,7 @@ pub(super) fn share(turn: &Turn, slot: Slot, chunk: usize, sharers: u8) {
     while region.sharers.load(Ordering::SeqCst) < u32::from(sharers) {
         raw::sleep_us(200);
     }
-    turn.keep(Answer { ret: region.shared_bytes.load(Ordering::SeqCst) as i64, errno: 0 });
-    turn.record.add(region.shared_sum.load(Ordering::SeqCst));
-    turn.record.add(end);
+    context.keep(Answer { ret: region.shared_bytes.load(Ordering::SeqCst) as i64, errno: 0 });
+    context.record.add(region.shared_sum.load(Ordering::SeqCst));
+    context.record.add(end);
 }

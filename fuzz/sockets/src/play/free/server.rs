@@ -10,15 +10,15 @@ use madrigal_fuzz_sockets::raw;
 use madrigal_fuzz_sockets::via::{RecvVia, SendVia, Serve};
 
 use super::wire::echo;
-use crate::turn::{Answer, Turn, call, ending};
+use crate::context::{Answer, StepContext, call, ending};
 use crate::{c, connections, passing, state};
 
 type Via = (SendVia, RecvVia);
 
 /// Accepts `conns` connections and serves them all to their end.
-pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, serve: Serve, via: Via) {
+pub(super) fn serve(context: &StepContext, from: Slot, conns: u16, serve: Serve, via: Via) {
     let listener = state::fd(from);
-    let worker = if serve == Serve::Spread { Some(Worker::start(turn, listener, via)) } else { None };
+    let worker = if serve == Serve::Spread { Some(Worker::start(context, listener, via)) } else { None };
     let mut children = Vec::new();
     let mut served = 0;
     while served < conns {
@@ -31,17 +31,17 @@ pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, serve: Serve, via: Via)
             if matches!(got.errno, libc::EINTR | libc::EAGAIN | libc::ECONNABORTED) {
                 continue;
             }
-            turn.record.add(ending::ERROR + got.errno as u64);
+            context.record.add(ending::ERROR + got.errno as u64);
             break;
         }
         served += 1;
         let fd = got.ret as c_int;
         connections::nodelay(fd);
         match (serve, &worker) {
-            (Serve::Thread, _) => in_thread(turn, fd, via),
-            (Serve::Fork, _) => children.push(in_child(turn, listener, fd, via)),
+            (Serve::Thread, _) => in_thread(context, fd, via),
+            (Serve::Fork, _) => children.push(in_child(context, listener, fd, via)),
             (_, Some(worker)) => worker.give(fd),
-            _ => finish(turn, fd, via),
+            _ => finish(context, fd, via),
         }
     }
     while BUSY.load(Ordering::SeqCst) > 0 {
@@ -49,7 +49,7 @@ pub(super) fn serve(turn: &Turn, from: Slot, conns: u16, serve: Serve, via: Via)
     }
     drop(worker);
     children.into_iter().for_each(wait);
-    turn.keep(Answer { ret: i64::from(served), errno: 0 });
+    context.keep(Answer { ret: i64::from(served), errno: 0 });
 }
 
 fn wait(child: c_int) {
@@ -59,10 +59,10 @@ fn wait(child: c_int) {
 }
 
 /// Serves one connection to its end.
-fn finish(turn: &Turn, fd: c_int, via: Via) {
-    let end = echo(turn, fd, via);
+fn finish(context: &StepContext, fd: c_int, via: Via) {
+    let end = echo(context, fd, via);
     if end != ending::END {
-        turn.record.add(end);
+        context.record.add(end);
     }
     // SAFETY: no memory is passed.
     unsafe { c::close(fd) };
@@ -72,7 +72,7 @@ fn finish(turn: &Turn, fd: c_int, via: Via) {
 static BUSY: AtomicU64 = AtomicU64::new(0);
 
 struct Task {
-    turn: Turn,
+    context: StepContext,
     fd: c_int,
     via: Via,
 }
@@ -80,13 +80,13 @@ struct Task {
 extern "C-unwind" fn run(task: *mut c_void) -> *mut c_void {
     // SAFETY: made by `in_thread`, and given to this thread alone.
     let task = unsafe { Box::from_raw(task.cast::<Task>()) };
-    finish(&task.turn, task.fd, task.via);
+    finish(&task.context, task.fd, task.via);
     BUSY.fetch_sub(1, Ordering::SeqCst);
     ptr::null_mut()
 }
 
-fn in_thread(turn: &Turn, fd: c_int, via: Via) {
-    let task = Box::into_raw(Box::new(Task { turn: *turn, fd, via }));
+fn in_thread(context: &StepContext, fd: c_int, via: Via) {
+    let task = Box::into_raw(Box::new(Task { context: *context, fd, via }));
     let mut thread = 0;
     BUSY.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the thread takes its task over.
@@ -97,13 +97,13 @@ fn in_thread(turn: &Turn, fd: c_int, via: Via) {
     }
 }
 
-fn in_child(turn: &Turn, listener: c_int, fd: c_int, via: Via) -> c_int {
+fn in_child(context: &StepContext, listener: c_int, fd: c_int, via: Via) -> c_int {
     // SAFETY: the child serves and ends; the parent lets go of what the child serves.
     unsafe {
         let child = c::fork();
         if child == 0 {
             c::close(listener);
-            finish(turn, fd, via);
+            finish(context, fd, via);
             c::_exit(0);
         }
         c::close(fd);
@@ -118,7 +118,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(turn: &Turn, listener: c_int, via: Via) -> Self {
+    fn start(context: &StepContext, listener: c_int, via: Via) -> Self {
         let mut ends = [-1; 2];
         // SAFETY: room for two descriptors; the child serves what it is given and ends.
         unsafe {
@@ -129,7 +129,7 @@ impl Worker {
                 c::close(listener);
                 let (mut fd, mut byte) = (-1, 0);
                 while passing::take(ends[1], &mut fd, &mut byte) > 0 {
-                    finish(turn, fd, via);
+                    finish(context, fd, via);
                 }
                 c::_exit(0);
             }

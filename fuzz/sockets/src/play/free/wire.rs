@@ -6,7 +6,7 @@ use madrigal_fuzz_sockets::op::Memory;
 use madrigal_fuzz_sockets::pattern::{self, LANES};
 use madrigal_fuzz_sockets::via::{RecvVia, SendVia};
 
-use crate::turn::{Turn, ending};
+use crate::context::{StepContext, ending};
 use crate::{loops, memory, receive, transmit};
 
 /// An echo is at the other end: what was sent comes back.
@@ -34,22 +34,22 @@ impl Wire {
     }
 
     /// Compares what came with what must.
-    pub(super) fn check(&mut self, turn: &Turn, data: &[u8]) {
+    pub(super) fn check(&mut self, context: &StepContext, data: &[u8]) {
         if let Some(wrong) = pattern::first_wrong(self.key, &mut self.got, data)
-            && turn.record.wrong.load(Ordering::Relaxed) == 0
+            && context.record.wrong.load(Ordering::Relaxed) == 0
         {
-            turn.record.wrong.store(wrong as u64 + 1, Ordering::Relaxed);
-            turn.record.bytes.store(data.len() as u64, Ordering::Relaxed);
+            context.record.wrong.store(wrong as u64 + 1, Ordering::Relaxed);
+            context.record.bytes.store(data.len() as u64, Ordering::Relaxed);
         }
     }
 
     /// Sends `len` bytes; else how it ended.
-    pub(super) fn send_all(&mut self, turn: &Turn, len: usize, via: SendVia) -> Result<(), u64> {
+    pub(super) fn send_all(&mut self, context: &StepContext, len: usize, via: SendVia) -> Result<(), u64> {
         let mut left = len;
         while left > 0 {
             let place = memory::place(Memory::Good, left);
             self.fill(place.bytes());
-            match transmit::bytes(turn, self.fd, place, via) {
+            match transmit::bytes(context, self.fd, place, via) {
                 Ok(n) => {
                     self.sent(n);
                     left -= n;
@@ -63,14 +63,14 @@ impl Wire {
     }
 
     /// Receives `len` bytes; else how it ended.
-    pub(super) fn recv_all(&mut self, turn: &Turn, len: usize, via: RecvVia) -> Result<(), u64> {
+    pub(super) fn recv_all(&mut self, context: &StepContext, len: usize, via: RecvVia) -> Result<(), u64> {
         let mut left = len;
         while left > 0 {
-            match receive::some(turn, self.fd, left, via, 0) {
+            match receive::some(context, self.fd, left, via, 0) {
                 Ok([]) => return Err(ending::END),
                 Ok(data) => {
                     left -= data.len();
-                    self.check(turn, data);
+                    self.check(context, data);
                 }
                 Err(libc::EAGAIN) => loops::wait_for(self.fd, libc::POLLIN),
                 Err(libc::EINTR) => {}
@@ -82,12 +82,12 @@ impl Wire {
 }
 
 /// Sends these bytes; else how it ended.
-pub(super) fn send_bytes(turn: &Turn, fd: i32, data: &mut [u8], via: SendVia) -> Result<(), u64> {
+pub(super) fn send_bytes(context: &StepContext, fd: i32, data: &mut [u8], via: SendVia) -> Result<(), u64> {
     let mut at = 0;
     while at < data.len() {
         let rest = &mut data[at..];
         let place = memory::Place { at: rest.as_mut_ptr(), good: rest.len() };
-        match transmit::bytes(turn, fd, place, via) {
+        match transmit::bytes(context, fd, place, via) {
             Ok(n) => at += n,
             Err(libc::EAGAIN) => loops::wait_for(fd, libc::POLLOUT),
             Err(libc::EINTR) => {}
@@ -98,12 +98,12 @@ pub(super) fn send_bytes(turn: &Turn, fd: i32, data: &mut [u8], via: SendVia) ->
 }
 
 /// Sends what comes back, until the end; how it ended.
-pub(super) fn echo(turn: &Turn, fd: i32, via: (SendVia, RecvVia)) -> u64 {
+pub(super) fn echo(context: &StepContext, fd: i32, via: (SendVia, RecvVia)) -> u64 {
     loop {
-        match receive::some(turn, fd, 65536, via.1, 0) {
+        match receive::some(context, fd, 65536, via.1, 0) {
             Ok([]) => return ending::END,
             Ok(data) => {
-                if let Err(end) = send_bytes(turn, fd, &mut data.to_vec(), via.0) {
+                if let Err(end) = send_bytes(context, fd, &mut data.to_vec(), via.0) {
                     return end;
                 }
             }

@@ -7,11 +7,11 @@ use crate::op::{ActorId, Op};
 use crate::raw;
 use crate::run::{Fate, Trouble, tasks};
 
-/// After so long a wait a thread's state is looked at.
-const LOOK_NS: u64 = 80_000;
-/// A plain thread that sleeps in two looks so far apart sleeps in its call.
+/// After so long a wait a thread's state is read.
+const STATE_NS: u64 = 80_000;
+/// A plain thread that sleeps in two reads so far apart sleeps in its call.
 const ASLEEP_NS: u64 = 30_000;
-/// A wrapped one looks around for longer before it sleeps.
+/// A wrapped one polls for longer before it sleeps.
 const ASLEEP_WRAPPED_NS: u64 = 600_000;
 /// How long the kernel gets to start or stop something.
 pub(super) const SOON_NS: u64 = 10_000_000_000;
@@ -19,7 +19,7 @@ pub(super) const SOON_NS: u64 = 10_000_000_000;
 const STILL_NS: u64 = 400_000_000;
 /// but a linger of a second.
 const LINGER_NS: u64 = 1_300_000_000;
-/// How often that is looked at.
+/// How often that is checked.
 const CHECK_NS: u64 = 20_000_000;
 
 impl Sequence<'_, '_> {
@@ -33,14 +33,14 @@ impl Sequence<'_, '_> {
     ) -> Result<bool, Trouble> {
         let begin = raw::now();
         let (mut asleep_since, mut still_since) = (0, begin);
-        let (mut looks, mut last, mut waited, mut checked) = (0, begin, 0, begin);
+        let (mut spins, mut last, mut waited, mut checked) = (0, begin, 0, begin);
         loop {
             let bell = self.bench.map.bell.load(Ordering::SeqCst);
             if self.cell(actor).done.load(Ordering::SeqCst) == command {
                 return Ok(true);
             }
-            looks += 1;
-            if !self.program.one_cpu && looks < 200 {
+            spins += 1;
+            if !self.program.one_cpu && spins < 200 {
                 core::hint::spin_loop();
                 continue;
             }
@@ -48,7 +48,7 @@ impl Sequence<'_, '_> {
             // A machine that stood still meanwhile must not count.
             waited += (now - last).min(10_000_000);
             last = now;
-            if sleepy && now - begin > LOOK_NS && self.is_asleep(actor, now, &mut asleep_since) {
+            if sleepy && now - begin > STATE_NS && self.is_asleep(actor, now, &mut asleep_since) {
                 return Ok(false);
             }
             if waited > 20_000_000 && self.is_gone(actor) {
@@ -63,7 +63,7 @@ impl Sequence<'_, '_> {
                     return Err(self.stuck(step));
                 }
             }
-            let ns = if sleepy { LOOK_NS } else { 5_000_000 };
+            let ns = if sleepy { STATE_NS } else { 5_000_000 };
             raw::futex_wait(&self.bench.map.bell, bell, ns);
         }
     }
@@ -85,7 +85,7 @@ impl Sequence<'_, '_> {
         self.await_done(actor, command, sleepy, blocked)
     }
 
-    /// Waits until an actor waits for turns.
+    /// Waits until an actor waits for steps.
     pub(super) fn await_begin(&mut self, actor: ActorId, step: usize) -> Step {
         self.crew.await_begin(self.bench, self.program, actor, step)?;
         self.phases[actor as usize] = Phase::Idle;

@@ -36,7 +36,7 @@ static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// The connection ended otherwise than it should; it has been told.
 struct Broken;
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
@@ -69,9 +69,9 @@ struct Peer {
 impl Peer {
     fn fail(&self, what: &str, error: &io::Error) -> Broken {
         if error.kind() == ErrorKind::TimedOut {
-            say(&format!("timeout {what} of connection {}", self.id));
+            print_line(&format!("timeout {what} of connection {}", self.id));
         } else if !self.may_break {
-            say(&format!("error {what} of connection {}: {error}", self.id));
+            print_line(&format!("error {what} of connection {}: {error}", self.id));
         }
         Broken
     }
@@ -106,7 +106,7 @@ impl Peer {
             if self.buffer[..done] != *right {
                 let wrong: Vec<usize> = (0..done).filter(|&i| self.buffer[i] != right[i]).collect();
                 let at = position + got as u64 + wrong[0] as u64;
-                say(&format!("wrong {} bytes from position {at} of connection {}", wrong.len(), self.id));
+                print_line(&format!("wrong {} bytes from position {at} of connection {}", wrong.len(), self.id));
             }
             got += done;
         }
@@ -121,7 +121,7 @@ async fn serve(stream: TcpStream) -> Result<(), Broken> {
     peer.stream.read_exact(&mut hello).await.map_err(|_| Broken)?;
     let word = |at: usize| u32::from_be_bytes(hello[at..at + 4].try_into().unwrap());
     if &hello[..4] != b"MCHN" {
-        say("wrong 16 bytes of a greeting");
+        print_line("wrong 16 bytes of a greeting");
         return Err(Broken);
     }
     let (id, most, end) = (word(4), word(8), ENDS[word(12) as usize]);
@@ -147,7 +147,7 @@ async fn connection(port: u16, id: u32, requests: u32, most: u32, end: &str) -> 
         Ok(stream) => stream,
         Err(error) => {
             if error.kind() != ErrorKind::AddrNotAvailable {
-                say(&format!("error connect of connection {id}: {error}"));
+                print_line(&format!("error connect of connection {id}: {error}"));
             }
             sleep(Duration::from_millis(10)).await;
             return Err(Broken);
@@ -167,7 +167,7 @@ async fn connection(port: u16, id: u32, requests: u32, most: u32, end: &str) -> 
         let length = size_of(id, k, most) as usize;
         peer.put(0, position, length).await?;
         if !peer.take(1, position, length).await? {
-            say(&format!("error the end came in place of an answer of connection {id}"));
+            print_line(&format!("error the end came in place of an answer of connection {id}"));
             return Err(Broken);
         }
         position += length as u64;
@@ -176,9 +176,9 @@ async fn connection(port: u16, id: u32, requests: u32, most: u32, end: &str) -> 
     if end == "half" {
         peer.stream.shutdown().await.map_err(|e| peer.fail("shutdown", &e))?;
         if !peer.take(1, position, size_of(id, 65535, most) as usize).await? {
-            say(&format!("error nothing came after the half close of connection {id}"));
+            print_line(&format!("error nothing came after the half close of connection {id}"));
         } else if peer.read(1).await.map_err(|e| peer.fail("receive", &e))? != 0 {
-            say(&format!("error no end after the half close of connection {id}"));
+            print_line(&format!("error no end after the half close of connection {id}"));
         }
     }
     if end == "linger0" {
@@ -205,7 +205,7 @@ fn start_beside(how: &str) {
                     };
                 }
             } else if let Err(error) = std::process::Command::new("/bin/true").status() {
-                say(&format!("error beside: {error}"));
+                print_line(&format!("error beside: {error}"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -214,11 +214,11 @@ fn start_beside(how: &str) {
 
 async fn server(port: u16) {
     let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a listener");
-    say("ready");
+    print_line("ready");
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(serve(stream))),
-            Err(error) => say(&format!("error accept: {error}")),
+            Err(error) => print_line(&format!("error accept: {error}")),
         }
     }
 }
@@ -239,13 +239,13 @@ async fn client(port: u16, words: &[String]) {
     }
     for _ in 0..seconds * 10 {
         sleep(Duration::from_millis(100)).await;
-        say(&format!("progress {} {}", CONNECTIONS.load(Relaxed), BYTES.load(Relaxed)));
+        print_line(&format!("progress {} {}", CONNECTIONS.load(Relaxed), BYTES.load(Relaxed)));
     }
     OVER.store(true, Relaxed);
     for task in all {
         let _ = task.await;
     }
-    say(&format!("done {} {}", CONNECTIONS.load(Relaxed), BYTES.load(Relaxed)));
+    print_line(&format!("done {} {}", CONNECTIONS.load(Relaxed), BYTES.load(Relaxed)));
 }
 
 #[tokio::main]

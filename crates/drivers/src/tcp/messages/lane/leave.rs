@@ -7,17 +7,17 @@ use madrigal_sys::{Errno, raw};
 use super::{AT_ONCE, Lane};
 
 impl Lane {
-    /// For the end: sends what was taken, says that no more comes, and drops what nobody will read. Whether the peer has everything.
-    pub(in super::super) fn leave(&mut self, told: &mut bool) -> bool {
+    /// For the end: sends what was taken, sends the close, and drops what nobody will read. Whether the peer has everything.
+    pub(in super::super) fn leave(&mut self, closed: &mut bool) -> bool {
         self.full = false;
-        if !*told {
-            self.say_bye();
+        if !*closed {
+            self.send_close();
         }
         if !self.flush() && self.broken.is_none() {
             return false;
         }
-        if !*told {
-            *told = true;
+        if !*closed {
+            *closed = true;
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
         }
         let fd = self.socket.as_raw_fd();

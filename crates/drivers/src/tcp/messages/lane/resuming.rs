@@ -14,7 +14,7 @@ impl Lane {
     /// We have dialled by the daemon, and can be dialled there ourselves.
     pub(in super::super) fn make_resumable(&mut self, own: NodeAddress) {
         self.begin_keeping();
-        self.say(&Note::About(own));
+        self.enqueue(&Note::About(own));
     }
 
     /// The peer may have dialled by the daemon.
@@ -87,7 +87,7 @@ impl Lane {
         self.resumption.as_ref().is_none_or(|resumption| resumption.next().is_empty())
     }
 
-    /// Hears how much the peer has, where a connection begins with that. False: it has not said so yet.
+    /// Reads how much the peer has, where a connection begins with that. False: that has not come yet.
     pub(super) fn handle_word(&mut self) -> Result<bool, LinkError> {
         loop {
             let Some(resumption) = self.resumption.as_ref() else { return Ok(true) };
@@ -101,9 +101,9 @@ impl Lane {
             if got == 0 {
                 return Ok(false);
             }
-            let heard =
+            let handled =
                 self.resumption.as_mut().map(|resumption| resumption.handle_word(bytes.get(..got).unwrap_or_default()));
-            if let Some(Err(why)) = heard {
+            if let Some(Err(why)) = handled {
                 return Err(LinkError::Corrupt { node: self.node, what: why });
             }
             if self.resumption.as_ref().is_some_and(|resumption| resumption.stage == Stage::Together) {
@@ -137,16 +137,16 @@ impl Lane {
     pub(in super::super) fn tell(&mut self) {
         let received = self.received;
         let due = self.resumption.as_mut().filter(|_| !self.open).and_then(|resumption| resumption.have(received));
-        due.iter().for_each(|note| self.say(note));
+        due.iter().for_each(|note| self.enqueue(note));
     }
 
     /// Nothing more comes, on any connection.
-    pub(in super::super) fn say_bye(&mut self) {
-        self.say(&Note::Bye);
+    pub(in super::super) fn send_close(&mut self) {
+        self.enqueue(&Note::Bye);
     }
 
     /// Puts a note between frames.
-    fn say(&mut self, note: &Note) {
+    fn enqueue(&mut self, note: &Note) {
         if let Some(resumption) = self.resumption.as_mut().filter(|_| !self.open) {
             resumption.keep(&note.bytes());
             self.flush_kept();

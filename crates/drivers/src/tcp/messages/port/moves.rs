@@ -57,7 +57,7 @@ impl TcpPort {
 
     /// Another connection for a link that has, or had, one.
     pub(super) fn go_on(&mut self, link: u32, socket: Fd, by: Option<Box<str>>) {
-        let watched = epoll::modify(&self.epoll, &socket, events::token_of_link(link), events::ALL);
+        let watched = epoll::modify(&self.epoll, &socket, events::link_token(link), events::ALL);
         let Some(peer) = self.links.get_mut(link as usize) else { return };
         let Some(lane) = peer.lane.as_deref_mut().filter(|lane| lane.can_go_on() && watched.is_ok()) else { return };
         self.silent.watch(&socket, time::now_ns());
@@ -84,8 +84,8 @@ impl TcpPort {
 
     fn address_of(&self, link: u32) -> Option<NodeAddress> {
         let peer = self.links.get(link as usize)?;
-        let told = peer.lane.as_ref().and_then(|lane| lane.about.as_deref());
-        peer.address.as_deref().or(told).cloned()
+        let declared = peer.lane.as_ref().and_then(|lane| lane.about.as_deref());
+        peer.address.as_deref().or(declared).cloned()
     }
 
     /// Looks for direct ways, if it is time.

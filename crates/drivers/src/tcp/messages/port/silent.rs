@@ -10,17 +10,17 @@ use rustix::net::sockopt;
 /// Who answers nothing for so long is gone, in seconds, if the kernel has not said so before; longer where the user lets connecting take
 /// longer.
 const LIMIT_S: u64 = 30;
-/// It is told after so long.
-pub(super) const TOLD_S: u64 = 8;
+/// The user is told of it after so long.
+pub(super) const REPORTED_S: u64 = 8;
 /// A connection on which nothing happens is asked after so long, and then so often, in seconds: early enough to be told of in time.
 const IDLE_S: u64 = 5;
 const ASK_S: u64 = 3;
-/// How often it is looked for them.
-pub(super) const LOOK_NS: u64 = 2_000_000_000;
+/// How often links are checked for it.
+pub(super) const CHECK_NS: u64 = 2_000_000_000;
 /// What was sent is sent again so often, at least, before it counts as unanswered.
 const TIMES: u8 = 3;
 
-/// When to look for them.
+/// When links are checked next.
 pub(super) struct Silent {
     pub(super) at: u64,
     pub(super) limit_s: u64,
@@ -34,7 +34,7 @@ impl Silent {
 
     /// There is one more connection.
     pub(super) fn watch(&mut self, socket: &Fd, now: u64) {
-        self.at = self.at.min(now + LOOK_NS);
+        self.at = self.at.min(now + CHECK_NS);
         let times = (self.limit_s - IDLE_S).div_ceil(ASK_S).min(100);
         // What the kernel does not grant is not watched while nothing is sent.
         let _ = sockopt::set_tcp_keepidle(socket, core::time::Duration::from_secs(IDLE_S))

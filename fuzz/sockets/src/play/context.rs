@@ -1,4 +1,4 @@
-//! One step being made: the record it fills, and what its bytes must be.
+//! The context of a step: the record it fills, and what its bytes must be.
 
 use core::sync::atomic::Ordering;
 
@@ -8,10 +8,10 @@ use madrigal_fuzz_sockets::share::{Record, Stream};
 
 use crate::{c, signals, state};
 
-/// One step being made.
+/// The context of one step.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
-    /// Who makes it.
+pub(crate) struct StepContext {
+    /// The actor that makes it.
     pub(crate) actor: u8,
     /// Which it is.
     pub(crate) step: usize,
@@ -52,8 +52,8 @@ pub(crate) mod ending {
     pub(crate) const BLOCKED: u64 = 0xb10c;
 }
 
-impl Turn {
-    /// The turn of this actor for this step.
+impl StepContext {
+    /// The context of this step, made by this actor.
     pub(crate) fn new(actor: u8, step: usize) -> Self {
         Self { actor, step, record: &state::state().region.records[step] }
     }

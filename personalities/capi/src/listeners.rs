@@ -1,4 +1,4 @@
-//! Where links arrive: one acceptor, or one for each driver.
+//! Listeners: one acceptor, or one for each driver.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,8 +14,8 @@ use crate::slot::{Slot, Then, lock};
 /// A link that arrived.
 pub(crate) type Arrival = Result<VLink, Failure>;
 
-/// Where links arrive.
-pub(crate) struct Doors {
+/// The listeners of an address.
+pub(crate) struct Listeners {
     pub(crate) runtime: Arc<Runtime>,
     /// What others connect to: a locator, or a card.
     pub(crate) address: String,
@@ -34,7 +34,7 @@ struct Queue {
     closed: bool,
 }
 
-impl Doors {
+impl Listeners {
     pub(crate) fn new(runtime: Arc<Runtime>, address: String, acceptors: Vec<Acceptor>) -> Arc<Self> {
         let queue = Mutex::new(Queue { posted: vec![false; acceptors.len()], ..Queue::default() });
         Arc::new(Self { runtime, address, acceptors, queue })
@@ -95,8 +95,8 @@ impl Doors {
             let Some(posted) = queue.posted.get_mut(at).filter(|posted| is_due && !**posted) else { continue };
             *posted = true;
             drop(queue);
-            let doors = Arc::downgrade(self);
-            acceptor.accept_with(Handler::new(move |_, outcome| arrive(&doors, at, outcome)));
+            let listeners = Arc::downgrade(self);
+            acceptor.accept_with(Handler::new(move |_, outcome| arrive(&listeners, at, outcome)));
         }
     }
 
@@ -119,9 +119,9 @@ impl Doors {
 }
 
 /// An accept completed at one of the acceptors.
-fn arrive(doors: &Weak<Doors>, at: usize, outcome: Result<VLink, AcceptError>) {
-    let Some(doors) = doors.upgrade() else { return };
-    let mut queue = lock(&doors.queue);
+fn arrive(listeners: &Weak<Listeners>, at: usize, outcome: Result<VLink, AcceptError>) {
+    let Some(listeners) = listeners.upgrade() else { return };
+    let mut queue = lock(&listeners.queue);
     if let Some(posted) = queue.posted.get_mut(at) {
         *posted = false;
     }
@@ -130,6 +130,6 @@ fn arrive(doors: &Weak<Doors>, at: usize, outcome: Result<VLink, AcceptError>) {
     }
     queue.arrived.push_back(outcome.map_err(Failure::from));
     drop(queue);
-    doors.serve();
-    doors.post();
+    listeners.serve();
+    listeners.post();
 }
