@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "key-shown-after-sleep", SYSWRAP + "io/epoll/wait.rs",
-        "    if got <= 0 || !sets::has_keys() && set.roll.tells_gone.load(Ordering::Relaxed) == 0 {\n        return Some(got);",
+        "    if got <= 0 || !sets::has_keys() && set.registry.may_report_gone.load(Ordering::Relaxed) == 0 {\n        return Some(got);",
         "    if got <= i32::MAX {\n        return Some(got);",
         "a thread that fell asleep before a registration became ours is told our key instead of its own data",
         ("semantics sleepers::set_asleep_as_it_moves default", "semantics sleepers::set_asleep_as_it_moves first"),
@@ -77,8 +77,8 @@ MUTANTS = [
         ("semantics files::sendfile_beside_a_sender default", "semantics files::sendfile_beside_a_sender random"),
     ),
     Mutant(
-        "slot-of-a-family-dropped", SYSWRAP + "state/settle.rs",
-        "        () => s.owed.owe(place),",
+        "slot-of-a-family-dropped", SYSWRAP + "state/teardown.rs",
+        "        () => s.pending_release.set(place),",
         "        () => lease.end_session(place.slot, place.side == 0),",
         "a session that ends while a child has it, too, is forgotten: nobody ever leaves its slot",
         ("semantics processes::slots_come_back_after_forks default",),
@@ -201,8 +201,8 @@ MUTANTS = [
                     break;
                 }
             };
-            self.say_sum(&span, n);
-            self.say_progress();
+            self.publish_sum(&span, n);
+            self.publish_progress();
             match if more { self.hold(&span, n) } else { self.publish(&span, n) } {""",
         """            let early = if more { self.hold(&span, span.len()) } else { self.publish(&span, span.len()) };
             let n = match copy(&span, done) {
@@ -213,7 +213,7 @@ MUTANTS = [
                     break;
                 }
             };
-            self.say_sum(&span, n);
+            self.publish_sum(&span, n);
             match early {""",
         "bytes are published before they are in the ring: a reader in between gets old ones",
         ("model madrigal-syswrap both_streams_arrive_whole 5",),
@@ -513,15 +513,15 @@ MUTANTS = [
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "left-and-looked-at", SYSWRAP + "state/registration/look.rs",
-        """    let enough = out.len() >= set.roll().length.load(Ordering::Relaxed) as usize;
+        "left-and-looked-at", SYSWRAP + "state/registration/scan.rs",
+        """    let enough = out.len() >= set.registry().length.load(Ordering::Relaxed) as usize;
     for (id, s, member) in set.active() {
         if !member.is_in(set.index()) || !member.is_live() {
             set.deactivate(member);
             continue;
         }
 """,
-        """    let enough = out.len() >= set.roll().length.load(Ordering::Relaxed) as usize;
+        """    let enough = out.len() >= set.registry().length.load(Ordering::Relaxed) as usize;
     for (id, s, member) in set.active() {
 """,
         "an event set looks at what has left it, or is not there yet",
@@ -529,29 +529,29 @@ MUTANTS = [
     ),
     Mutant(
         "sleepers-not-stirred", SYSWRAP + "state/registration.rs",
-        "    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.\n"
-        "    if set.roll().sleepers.load(Ordering::SeqCst) > 0\n",
+        "    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then scans the list.\n"
+        "    if set.registry().sleepers.load(Ordering::SeqCst) > 0\n",
         "    if false\n",
         "what is asked for while another thread sleeps on the set is not told to it",
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
         "quiet-for-ever", SYSWRAP + "state/registration.rs",
-        "    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | bit::WOKEN, false);\n"
+        "    member.set_bit(bit::IDLE_IN | bit::IDLE_OUT | bit::WOKEN, false);\n"
         "    // Under",
         "    // Under",
         "the kernel is not asked again of what it has told something new of",
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "rests-unarmed", SYSWRAP + "state/registration/look.rs",
+        "rests-unarmed", SYSWRAP + "state/registration/scan.rs",
         "&& s.may_rest(member) {",
         "{",
         "a member leaves a long list though nobody will tell of its next byte",
         ("model madrigal-syswrap registrations_change_hands 100",),
     ),
     Mutant(
-        "stays-told-once", SYSWRAP + "state/registration/look.rs",
+        "stays-told-once", SYSWRAP + "state/registration/scan.rs",
         "        found.stays |= again;\n",
         "        let _ = again;\n",
         "who is told of what stays ready and does not see to it is the only one told: others sleep on",

@@ -48,7 +48,7 @@ mod loaded {
         crate::real::find_all();
         crate::state::process::configure();
         crate::state::offers::configure();
-        crate::state::watched::look();
+        crate::state::tools::detect();
         crate::route::configure();
     }
 

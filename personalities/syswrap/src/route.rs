@@ -2,8 +2,8 @@
 //!
 //! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the
 //! loopback address where the daemon lets sockets wait, and a copy of the descriptor goes to the daemon, which completes the connection, or
-//! makes it fail, when it knows (`daemon/src/local/park.rs`). So blocking or not, by poll, epoll or signals, the program sees its own connect
-//! end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
+//! makes it fail, when it knows (`daemon/src/local/park.rs`). So blocking or not, by poll, epoll or signals, the program sees its own
+//! connect end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
 //!
 //! `madrigal exec` says where the daemon is; without it, nothing here costs more than one branch in connect(2).
 
@@ -26,7 +26,7 @@ use crate::state::routed::{Asked, Routed, stage};
 use crate::state::sock::{self, Sock, flag, role};
 use crate::state::{process, table};
 
-pub(crate) use hosts::{after_fork, configure, go_on, hold_still, is_on};
+pub(crate) use hosts::{after_fork, configure, is_on, quiesce, resume};
 
 /// `TCP_CLOSE` of `tcpi_state` (linux/tcp.h): it is no connection any more.
 const CLOSED: u8 = 7;

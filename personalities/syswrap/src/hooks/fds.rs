@@ -133,7 +133,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
                 // While it is under way, the kernel does not say where it goes.
                 // SAFETY: see `socket`.
                 if result < 0 && process::wants_some_ports() && unsafe { goes_elsewhere(addr, len) } {
-                    s.tell(Path::Tcp, Some(Reason::PortOff));
+                    s.record_path(Path::Tcp, Some(Reason::PortOff));
                 }
             }
         });
@@ -315,7 +315,7 @@ fn onto(old: c_int, new: c_int, closes_on_exec: bool, real: impl FnOnce() -> c_i
                     || arenas::yield_fd(new)
                     || load::yield_fd(new);
                 if !ours {
-                    close::yield_kept(new);
+                    close::yield_retained(new);
                     // Of a call that sleeps, which has it open, whatever becomes of the number.
                     table::unhide(new);
                 }

@@ -186,7 +186,7 @@ fn keep_error(fd: c_int) {
     }
     guarded_or((), || {
         if let Some(s) = sock::enter(fd) {
-            s.session.owe_again(madrigal_sys::errno_from(code));
+            s.session.restore_pending_error(madrigal_sys::errno_from(code));
         }
     });
 }

@@ -271,7 +271,7 @@ fn has_rest(fd: c_int) -> bool {
     let look = || {
         let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
         let in_ring = || view(&s, fd).is_some_and(|v| v.inbound() > 0 || v.ended());
-        Some(s.session.is_gone() || s.session.owes_error() || s.session.receives() && in_ring())
+        Some(s.session.is_gone() || s.session.has_pending_error() || s.session.receives() && in_ring())
     };
     is_known(fd) && guarded_or(false, || look().unwrap_or(false))
 }

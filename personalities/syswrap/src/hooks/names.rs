@@ -105,7 +105,7 @@ fn known_name(fd: c_int, peer: bool, told: bool) -> Option<libc::sockaddr_storag
         view(&s, fd).filter(|_| s.mode() == mode::SESSION)?.learn();
         Some(s.session.seems_connected())
     };
-    let known = if told { s.has(flag::ANEW) } else { ours()? };
+    let known = if told { s.has(flag::RECONNECTED) } else { ours()? };
     if !known || !s.tuple.is_known() {
         return None;
     }

@@ -116,13 +116,13 @@ fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
             0 => v.learn(),
             _ => v.saw_error(madrigal_sys::errno_from(told)),
         }
-        return Some(s.session.pending_error().map_or(0, Errno::raw_os_error));
+        return Some(s.session.take_so_error().map_or(0, Errno::raw_os_error));
     }
     if told != 0 {
         s.session.note_error(madrigal_sys::errno_from(told));
         return if route::is_on() { route::error(fd) } else { None };
     }
-    s.session.pending_error().map(Errno::raw_os_error)
+    s.session.take_so_error().map(Errno::raw_os_error)
 }
 
 /// The state of a connection (linux/tcp_states.h) whose peer has gone, where the kernel's socket is not in the one that TCP's would be.
@@ -258,7 +258,7 @@ fn after(change: &Change) {
             s.set_flag(flag::LOW_WATER, is_low_water(change.first));
             // Linux tells of what is there anew (tcp_set_rcvlowat); of what is in a ring it does not know.
             if view(&s, change.fd).is_some_and(|v| v.reads_ring_bytes()) {
-                registration::tell_bytes_anew(&*s);
+                registration::report_bytes_again(&*s);
             }
         }
         libc::SO_REUSEPORT => s.set_flag(flag::SHARES_PORT, change.first != 0),

@@ -252,7 +252,7 @@ pub(super) fn leave_all(reason: Reason) {
     }
     // Made now, for a sandbox would not let us.
     process::report();
-    process::turn_off(reason);
+    process::disable(reason);
     record::list_all();
     for (fd, _) in table::range(0, u32::MAX) {
         if let Some(s) = sock::enter(fd) {

@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             }
         }
         leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
-        match s.session.tells_shutdown(how != libc::SHUT_RD) {
+        match s.session.shutdown_result(how != libc::SHUT_RD) {
             Shut::ByKernel => {}
             told => {
                 // The kernel's wakes whoever waits for the socket, even where it finds nothing to shut: to edge-triggered registrations that
@@ -43,7 +43,7 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 registration::note_wake(&*s);
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
-                registration::tell_wake(&*s);
+                registration::report_wake(&*s);
                 return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }

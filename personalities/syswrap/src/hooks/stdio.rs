@@ -145,7 +145,7 @@ fn before_printf(fd: c_int) {
 fn ends_otherwise(fd: c_int) -> bool {
     let look = || {
         let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION && s.is_sole())?;
-        Some(s.session.is_gone() || s.session.owes_error())
+        Some(s.session.is_gone() || s.session.has_pending_error())
     };
     is_known(fd) && guarded_or(false, || look().unwrap_or(false))
 }

@@ -12,9 +12,9 @@ use super::{recv, send};
 use crate::lifecycle::earn;
 use crate::outcome::Outcome;
 use crate::state::session::{Piece, Put};
-use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::view;
+use crate::state::teardown;
 
 /// One sendfile(2).
 pub(crate) struct Transfer<'a> {
@@ -109,7 +109,7 @@ fn in_session(s: &Ref, op: &Transfer<'_>) -> Option<Outcome> {
                 return Some(op.progress.end(Err(Errno::PIPE)));
             }
             Put::Plain | Put::Over | Put::Failed(_) => {
-                settle::note(s);
+                teardown::mark_due(s);
                 return None;
             }
         }

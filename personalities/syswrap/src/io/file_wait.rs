@@ -1,8 +1,8 @@
 //! A sleep in poll(2) on a file, and not on its number.
 //!
 //! poll(2) looks its numbers up once more when it wakes. Where another thread closes a number meanwhile, and it is soon another file's, a
-//! call of ours that sleeps so would never learn of what it waits for, while a receive in the kernel holds the file. An event set knows files,
-//! for as long as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::guests`]).
+//! call of ours that sleeps so would never learn of what it waits for, while a receive in the kernel holds the file. An event set knows
+//! files, for as long as one descriptor of them is open: the socket of a call that sleeps has one ([`crate::state::callers`]).
 
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, IntoRawFd};

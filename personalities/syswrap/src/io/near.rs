@@ -26,7 +26,10 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 /// Before a receive sleeps: joins the peer's processor if that promises a quicker answer.
 #[inline]
 pub(crate) fn join(v: &View<'_, Socket<'_>>) {
-    if POLICY.was_contended() && v.wire.s.role() == role::CLIENT && v.wire.s.turns.load(Ordering::Relaxed) >= TURNS {
+    if POLICY.was_contended()
+        && v.wire.s.role() == role::CLIENT
+        && v.wire.s.alternations.load(Ordering::Relaxed) >= TURNS
+    {
         join_now(v);
     }
 }

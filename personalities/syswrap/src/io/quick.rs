@@ -35,7 +35,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, n: usize, flags: c_int) -> 
     match took {
         Took::Bytes(n) => {
             v.pay_space();
-            s.take_turn(false);
+            s.alternate(false);
             Some(Ok(n))
         }
         _ => plain::nonblocking(&s, flags).then_some(Err(Errno::AGAIN)),
@@ -62,7 +62,7 @@ pub(crate) unsafe fn send(fd: c_int, from: *const u8, n: usize, flags: c_int) ->
         v.put_at_once(n, |span| unsafe { span.copy_in_by(0, from, n, fault::copy) })?
     };
     s.count_ring(n, true);
-    s.take_turn(true);
+    s.alternate(true);
     v.wake(sleeper);
     send::flush_deferred(&s, fd);
     Some(n)

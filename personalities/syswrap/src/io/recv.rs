@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::state::session::{Health, Me, Source, Took, View, Wire, phase};
 use crate::state::sock::{self, Ref, Sock, flag, mode};
 use crate::state::socket::{Socket, view};
-use crate::state::{process, registration, settle};
+use crate::state::{process, registration, teardown};
 
 mod call;
 mod hands;
@@ -56,7 +56,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
         if op.is_woken_for_nothing() && has_come(&s, op.fd()) {
             return Outcome::Done(0);
         }
-        if op.done() == 0 && s.session.owes_error() {
+        if op.done() == 0 && s.session.has_pending_error() {
             match rest_before_error(s, op, call) {
                 Ok(outcome) => return outcome,
                 Err(back) => {
@@ -96,7 +96,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
 /// kernel carries everything again.
 #[cold]
 fn has_come(s: &Sock, fd: c_int) -> bool {
-    s.session.owes_error() || kernel_readiness(fd, (libc::EPOLLIN | libc::EPOLLRDHUP) as u32) != 0
+    s.session.has_pending_error() || kernel_readiness(fd, (libc::EPOLLIN | libc::EPOLLRDHUP) as u32) != 0
 }
 
 /// How a receive goes on by the kernel that has got a part, or holds signals back, or whose socket was made non-blocking meanwhile.
@@ -165,7 +165,7 @@ fn rest_before_error(s: Ref, op: &Receive, call: impl Fn(c_int) -> Result<usize,
     let nothing = matches!(outcome, Outcome::Done(0) | Outcome::Fail(Errno::AGAIN | Errno::NOTCONN));
     // A receive of nothing does not say whether there are bytes.
     let nothing = nothing && (op.buffers.total() > 0 || raw::ioctl_int(op.fd(), libc::FIONREAD) == Ok(0));
-    let error = if nothing { s.session.owed_error() } else { None };
+    let error = if nothing { s.session.take_pending_error() } else { None };
     Ok(error.map_or(outcome, Outcome::Fail))
 }
 
@@ -194,13 +194,13 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
                 () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(&**s)),
             }
         };
-        settle::note(s);
+        teardown::mark_due(s);
         match took {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
             Took::Bytes(n) if op.is_peek() => return Some(Step::Ends(op.looks_on(n, s))),
             Took::Bytes(n) => {
                 v.pay_space();
-                s.take_turn(false);
+                s.alternate(false);
                 op.progress.add(n);
                 if op.done() == total || !op.is_whole() || n == 0 {
                     return Some(Step::Ends(op.end(Ok(0))));
@@ -244,9 +244,9 @@ pub(crate) fn told_first(fd: c_int) -> Option<Errno> {
     if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
         v.learn();
         v.fetch_error();
-        return s.session.pending_error();
+        return s.session.take_so_error();
     }
-    let e = Socket { s: &s, fd }.take_error().or_else(|| s.session.pending_error())?;
+    let e = Socket { s: &s, fd }.take_error().or_else(|| s.session.take_so_error())?;
     s.session.note_error(e);
     Some(e)
 }

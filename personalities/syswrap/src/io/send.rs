@@ -19,7 +19,7 @@ use crate::outcome::Outcome;
 use crate::state::session::{Piece, Put, View, phase};
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
-use crate::state::{registration, settle};
+use crate::state::{registration, teardown};
 use behind::{Behind, await_kernel, behind_session};
 
 pub(crate) use behind::{at_kernel, behind_gate, in_order, is_bound, is_over, left, unless_moved, woken};
@@ -108,14 +108,14 @@ fn told(s: &Sock, op: &Send) -> Option<Outcome> {
         op.progress.add(left);
         return Some(Outcome::Done(op.done()));
     }
-    let taken = match s.session.tells_send(left, op.done() > 0)? {
+    let taken = match s.session.send_result(left, op.done() > 0)? {
         Ok(n) => n,
         Err(Errno::PIPE) => return Some(broken(op.flags)),
         Err(e) => return Some(Outcome::Fail(e)),
     };
     if taken > 0 {
         // That it was lost is news to whoever waits for the end.
-        registration::stir(s);
+        registration::wake_sets(s);
     }
     op.progress.add(taken);
     Some(Outcome::Done(op.done()))
@@ -130,12 +130,12 @@ pub(crate) fn told_elsewhere(
 ) -> Option<Outcome> {
     learn(s, fd);
     let n = s.session.is_gone().then(n).flatten().filter(|&n| n > 0)?;
-    let told = match s.session.tells_send(n, false)? {
+    let told = match s.session.send_result(n, false)? {
         Ok(_) => take(n),
         Err(Errno::PIPE) => return Some(broken(0)),
         Err(e) => Err(e),
     };
-    registration::stir(s);
+    registration::wake_sets(s);
     Some(told.into())
 }
 
@@ -176,7 +176,7 @@ fn send_rest(s: Ref, op: &Send) -> Rest {
         Outcome::Fail(e) if op.done() == 0 => return Rest::Ends(judged(op, Outcome::Fail(e))),
         Outcome::Fail(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
         // It came in this very moment, and the kernel tells it once.
-        Outcome::Fail(e) => s.session.owe(e),
+        Outcome::Fail(e) => s.session.set_pending_error(e),
         _ => {}
     }
     Rest::Ends(Outcome::Done(op.done()))
@@ -206,14 +206,14 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
         match put {
             Put::Bytes(n, sleeper) => {
                 s.count_ring(n, true);
-                s.take_turn(true);
+                s.alternate(true);
                 v.wake(sleeper);
                 if op.add(n) || !s.deferred.is_empty() {
                     return Some(Outcome::Done(op.done()));
                 }
             }
             Put::Plain | Put::Over => {
-                settle::note(s);
+                teardown::mark_due(s);
                 return None;
             }
             Put::Broken => {

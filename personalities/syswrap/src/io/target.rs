@@ -1,13 +1,13 @@
 //! What a receive or a send goes by: the program's descriptor, as long as it has not slept; from then on the socket.
 //!
 //! Another thread may close that number while the call sleeps, and the number may soon be another file's: the call goes on by whatever
-//! descriptor the socket has ([`guests`]). One that begins anew behind a signal handler goes by its number again, as in the kernel.
+//! descriptor the socket has ([`callers`]). One that begins anew behind a signal handler goes by its number again, as in the kernel.
 
 use core::cell::Cell;
 use core::ffi::c_int;
 
 use crate::lifecycle::close;
-use crate::state::guests;
+use crate::state::callers;
 use crate::state::sock::{self, Ref, Sock};
 
 /// A call's socket.
@@ -58,7 +58,7 @@ impl Target {
     /// The thread is back: the number may be another file's by now.
     pub(crate) fn find(&self, s: &Sock) {
         let own = s.has_fd(self.fd()).then(|| self.fd());
-        let kept = s.kept.fd().map(|fd| fd as c_int);
+        let kept = s.retained.fd().map(|fd| fd as c_int);
         self.fd.set(kept.or(own).unwrap_or_else(|| s.fd()));
     }
 
@@ -66,7 +66,7 @@ impl Target {
     #[cold]
     pub(crate) fn hold(&self, s: &Sock) {
         self.held.set(Some((s.index(), s.generation())));
-        guests::enter(s.index()).into_iter().for_each(release);
+        callers::enter(s.index()).into_iter().for_each(release);
     }
 
     /// It begins anew, by its number.
@@ -78,7 +78,7 @@ impl Target {
     /// It is over, or its thread is.
     pub(crate) fn leave(&self) {
         if self.held.take().is_some() {
-            guests::leave().into_iter().for_each(release);
+            callers::leave().into_iter().for_each(release);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn connect(v: &View<'_, Socket<'_>>) -> bool {
     let Ok(place) = Place::of(v.wire.fd) else { return false };
     // What the peer is to have back went with it.
     v.finish_sending();
-    v.keep_kernels_end();
+    v.save_kernel_end();
     // A reset is seen only once everything before it has arrived.
     let _deep = tcp::deepen(v.wire.fd, v.inbound());
     let end = End { place: &place, v, end: OnceCell::new() };
@@ -31,7 +31,7 @@ pub(super) fn connect(v: &View<'_, Socket<'_>>) -> bool {
         Ok(Some(end)) => {
             anew::shut(v.wire.fd, v.is_deaf(), v.is_mute());
             anew::end(v.wire.fd, end, v.ending_for_kernel());
-            v.wire.s.set_flag(flag::ANEW, true);
+            v.wire.s.set_flag(flag::RECONNECTED, true);
         }
         _ => give_up(v),
     }

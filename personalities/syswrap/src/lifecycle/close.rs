@@ -9,14 +9,14 @@ use madrigal_sys::{fd, raw, time};
 
 use super::earn;
 use super::leave::{Back, leave_for_good, unmix};
-use crate::state::guests::{self, Guests};
+use crate::state::callers::{self, Callers};
 use crate::state::lock::Guard;
 use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
 use crate::state::socket::{Socket, sleep_ns, view};
 use crate::state::table::{self, Kind, Word};
 pub(crate) use crate::state::table::{end, end_range};
-use crate::state::{arenas, registration, sets, settle};
+use crate::state::{arenas, registration, sets, teardown};
 
 /// Begins to close `fd`: what is ours of it ends here. The kernel's close follows, and then [`end`]: other threads' calls wait for it.
 pub(crate) fn begin(fd: c_int) {
@@ -62,7 +62,7 @@ fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
         (Some(s), _) if last => {
             last_close(&s, fd);
             // The last one at work leaves the slot and frees the socket.
-            s.hold.set_due();
+            s.uses.set_due();
         }
         (_, Some(word)) if word.kind() == Kind::EventSet => sets::drop_descriptor(word.index()),
         _ => {}
@@ -77,26 +77,26 @@ const PAUSE_NS: u64 = 20_000;
 /// Just before the last descriptor closes: a socket on which other threads' calls sleep lives on by one of our own, until they are over.
 fn keep(s: &Ref, fd: c_int) {
     let is_last = s.refs.load(Ordering::Relaxed) == 1 && !table::is_hidden(fd);
-    let is_shared = || s.hold.at_work() > 1 || s.hold.has_parked();
-    if is_last && is_shared() && has_guests(s) {
+    let is_shared = || s.uses.at_work() > 1 || s.uses.has_parked();
+    if is_last && is_shared() && has_callers(s) {
         keep_by_copy(s, fd);
         // One that woke up just now may still go by the old number.
-        let _ = has_guests(s);
+        let _ = has_callers(s);
     }
 }
 
 /// Whether other threads' calls sleep on the socket; once nobody is at work on it, and they do not just fall asleep: until then they go by
 /// the number that is about to close.
 #[cold]
-fn has_guests(s: &Sock) -> bool {
+fn has_callers(s: &Sock) -> bool {
     let end = time::now_ns() + AT_WORK_NS;
     loop {
-        let guests = if s.hold.at_work() > 1 { Guests::Awake } else { guests::of(s.index()) };
-        match guests {
-            Guests::Nobody => return false,
-            Guests::Asleep => return true,
-            Guests::Awake if time::now_ns() > end => return guests::of(s.index()) != Guests::Nobody,
-            Guests::Awake => _ = sleep_ns(PAUSE_NS),
+        let callers = if s.uses.at_work() > 1 { Callers::Awake } else { callers::of(s.index()) };
+        match callers {
+            Callers::Nobody => return false,
+            Callers::Asleep => return true,
+            Callers::Awake if time::now_ns() > end => return callers::of(s.index()) != Callers::Nobody,
+            Callers::Awake => _ = sleep_ns(PAUSE_NS),
         }
     }
 }
@@ -107,9 +107,9 @@ fn keep_by_copy(s: &Ref, fd: c_int) {
     let Ok(copy) = fd::copy_high(fd) else { return };
     let copy = copy.into_number();
     s.refs.fetch_add(1, Ordering::AcqRel);
-    if table::set(copy, s.kept_word()) {
+    if table::set(copy, s.retained_word()) {
         s.set_fd(copy);
-        s.kept.keep(copy as u32);
+        s.retained.retain(copy as u32);
     } else {
         s.refs.fetch_sub(1, Ordering::AcqRel);
         raw::close(copy);
@@ -118,16 +118,16 @@ fn keep_by_copy(s: &Ref, fd: c_int) {
 
 /// Closes the descriptor by which the socket lived on, if nobody needs it any more.
 pub(crate) fn release(s: &Ref) {
-    if let Some(kept) = s.kept.release(|| guests::of(s.index()) != Guests::Nobody) {
+    if let Some(kept) = s.retained.release(|| callers::of(s.index()) != Callers::Nobody) {
         forget(kept as c_int);
         raw::close(kept as c_int);
     }
 }
 
 /// The program wants that very number, by dup2(2): the socket lives on by another one.
-pub(crate) fn yield_kept(wanted: c_int) {
-    let is_kept = table::peek(wanted).is_some_and(|word| word.kind() == Kind::Kept);
-    let Some(s) = sock::enter(wanted).filter(|_| is_kept) else { return };
+pub(crate) fn yield_retained(wanted: c_int) {
+    let is_retained = table::peek(wanted).is_some_and(|word| word.kind() == Kind::Retained);
+    let Some(s) = sock::enter(wanted).filter(|_| is_retained) else { return };
     keep_by_copy(&s, wanted);
     table::take(wanted);
     s.refs.fetch_sub(1, Ordering::AcqRel);
@@ -226,7 +226,7 @@ pub(crate) fn duplicate(old: c_int, new: c_int) {
                 sets::drop_descriptor(word.index());
             }
         }
-        Kind::Foreign | Kind::Hidden | Kind::Kept => {}
+        Kind::Foreign | Kind::Hidden | Kind::Retained => {}
     }
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn end_all() {
         }
         drop(sending);
         if last {
-            settle::leave_last(s);
+            teardown::leave_last(s);
         }
     }
 }

@@ -21,17 +21,17 @@ use madrigal_sys::{process as proc, raw, tcp, time};
 use crate::state::arenas::{self, Lease, Unmapped};
 use crate::state::session::At;
 use crate::state::sock::{Sock, flag, mode, role};
-use crate::state::{gate, offers, process, registration, settle};
+use crate::state::{gate, offers, process, registration, teardown};
 
 /// Data calls, and time, an offer stands without an answer.
-const OFFER_LOOKS: u32 = 64;
+const OFFER_CHECKS: u32 = 64;
 const OFFER_NS: u64 = 1_000_000_000;
 
 /// Called at the beginning of every data call on a connection: does whatever is next on the way to a ring. Cheap when nothing is.
 #[inline]
 pub(crate) fn step(s: &Sock, fd: c_int) {
     match s.mode() {
-        mode::SESSION if s.session.is_done() => settle::note(s),
+        mode::SESSION if s.session.is_done() => teardown::mark_due(s),
         mode::SESSION => {}
         mode::OFFERED => await_answer(s, fd),
         _ => match s.role() {
@@ -74,7 +74,7 @@ fn try_offer(s: &Sock, fd: c_int) {
     if s.mode() == mode::KERNEL
         && let Err(reason) = offer(s, fd, None)
     {
-        s.tell(Path::Tcp, Some(reason));
+        s.record_path(Path::Tcp, Some(reason));
         s.back_off();
     }
     drop(guard);
@@ -111,8 +111,8 @@ fn offer(s: &Sock, fd: c_int, bound: Option<u64>) -> Result<(), Reason> {
     };
     let (place, turn) = place.to_parts();
     s.offer.store(place + 1, Ordering::Relaxed);
-    s.offer_turn.store(turn, Ordering::Relaxed);
-    s.offer_looks.store(0, Ordering::Relaxed);
+    s.offer_generation.store(turn, Ordering::Relaxed);
+    s.offer_checks.store(0, Ordering::Relaxed);
     s.offered_at.store(time::now_ns(), Ordering::Relaxed);
     s.mode.store(mode::OFFERED, Ordering::Release);
     Ok(())
@@ -148,7 +148,7 @@ fn introduce(line: &SideLine, s: &Sock, fd: c_int) -> Option<()> {
 }
 
 fn prepare(s: &Sock, lease: &Lease, (slot, index): (&Slot, u32), side: usize, lent: Lent) {
-    settle::leave_owed(s);
+    teardown::release_pending(s);
     let (memory, block) = (lease.arena().memory(), lease.arena().small_block(index, side));
     s.session.prepare(At { slot, memory, lent, side, block });
 }
@@ -170,17 +170,17 @@ fn offered(s: &Sock) -> Option<(&'static Lease, &Slot, Lent)> {
 /// Where the offer stands that this end has out.
 fn own_place(s: &Sock) -> Option<Place> {
     let index = s.offer.load(Ordering::Relaxed).checked_sub(1)?;
-    Some(Place::from_parts(index, s.offer_turn.load(Ordering::Relaxed)))
+    Some(Place::from_parts(index, s.offer_generation.load(Ordering::Relaxed)))
 }
 
 fn await_answer(s: &Sock, fd: c_int) {
     let (Some((_, slot, lent)), Some(place), Some(table)) = (offered(s), own_place(s), offers::mapped()) else {
         return;
     };
-    let looks = s.offer_looks.fetch_add(1, Ordering::Relaxed);
+    let looks = s.offer_checks.fetch_add(1, Ordering::Relaxed);
     let attached = slot.life.is_attached(lent);
     let standing = table.standing(place);
-    let late = looks > OFFER_LOOKS
+    let late = looks > OFFER_CHECKS
         || looks.is_multiple_of(8) && time::now_ns() > s.offered_at.load(Ordering::Relaxed) + OFFER_NS;
     if !attached && standing == Standing::Waiting && !late {
         return;
@@ -210,7 +210,7 @@ fn await_answer(s: &Sock, fd: c_int) {
         _ => Err(Reason::NoAnswer),
     };
     if let Err(reason) = result {
-        s.tell(Path::Tcp, Some(reason));
+        s.record_path(Path::Tcp, Some(reason));
         s.back_off();
     }
 }
@@ -298,7 +298,7 @@ fn look(s: &Sock, fd: c_int) {
 /// Attaches to what an offer describes; the error is the answer to it.
 fn accept(s: &Sock, fd: c_int, offer: &Offer) -> Result<(), Answer> {
     if let Some(reason) = obstacle(s, fd) {
-        s.tell(Path::Tcp, Some(reason));
+        s.record_path(Path::Tcp, Some(reason));
         return Err(Answer::No);
     }
     let pid = offer.pid.load(Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::state::session::Wire;
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag};
 use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Kind};
-use crate::state::{arenas, gate, guests, offers, process, registration, sets, still};
+use crate::state::{arenas, callers, fork_locks, gate, offers, process, registration, sets};
 
 static PARENT: AtomicU32 = AtomicU32::new(0);
 /// pthread_atfork(3) handlers are in place.
@@ -85,7 +85,7 @@ pub(crate) fn before() {
         registration::lend(&*s);
     }
     for (_, s) in SOCKS.all() {
-        s.locks().into_iter().for_each(still::hold);
+        s.locks().into_iter().for_each(fork_locks::acquire);
         if !s.is_closed() && s.may_carry() {
             s.share();
         } else {
@@ -93,15 +93,15 @@ pub(crate) fn before() {
         }
     }
     sets::share_all();
-    sets::hold_still();
-    still::hold(SOCKS.lock());
-    still::hold(guests::lock());
-    table::hold_still();
-    arenas::hold_still();
+    sets::quiesce();
+    fork_locks::acquire(SOCKS.lock());
+    fork_locks::acquire(callers::lock());
+    table::quiesce();
+    arenas::quiesce();
     offers::before_fork();
-    offers::hold_still();
-    process::hold_still();
-    route::hold_still();
+    offers::quiesce();
+    process::quiesce();
+    route::quiesce();
 }
 
 /// In the parent, when the child exists (or could not be made: then counts stay too high, and those sockets with TCP).
@@ -109,21 +109,21 @@ pub(crate) fn after_in_parent() {
     if !UNDER_WAY.swap(false, Ordering::Relaxed) {
         return;
     }
-    route::go_on();
-    process::go_on();
-    offers::go_on();
-    arenas::go_on();
-    table::go_on();
-    still::let_go(guests::lock());
-    still::let_go(SOCKS.lock());
-    sets::go_on();
+    route::resume();
+    process::resume();
+    offers::resume();
+    arenas::resume();
+    table::resume();
+    fork_locks::release(callers::lock());
+    fork_locks::release(SOCKS.lock());
+    sets::resume();
     for (_, s) in SOCKS.all() {
-        s.locks().into_iter().rev().for_each(still::let_go);
+        s.locks().into_iter().rev().for_each(fork_locks::release);
     }
     gate::open();
     process::fork_step();
     // What ended meanwhile.
-    for (index, _) in SOCKS.all().filter(|(_, s)| s.hold.is_due()) {
+    for (index, _) in SOCKS.all().filter(|(_, s)| s.uses.is_due()) {
         drop(sock::by_index(index));
     }
     ONE.release();
@@ -136,9 +136,9 @@ pub(crate) fn after_in_child() {
     }
     madrigal_sys::lock::forget_thread_id();
     ONE.reset();
-    still::reset(SOCKS.lock());
-    still::reset(guests::lock());
-    guests::after_fork();
+    fork_locks::reset(SOCKS.lock());
+    fork_locks::reset(callers::lock());
+    callers::after_fork();
     table::after_fork();
     process::after_fork();
     sets::after_fork();

@@ -17,7 +17,7 @@ use crate::state::session::{HandBack, PeerEnd, Session, Unmix, View, Wire};
 use crate::state::sock::{SOCKS, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::table::{self, Word};
-use crate::state::{registration, settle};
+use crate::state::{registration, teardown};
 
 /// Where unread bytes are to be when the session is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,14 +77,14 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
             v.s.stop_checks();
             v.s.share();
         }
-        settle::unhook(s);
+        teardown::unhook(s);
         if matches!(back, Back::Beside | Back::IntoKernel) {
-            settle::restore_nodelay(s);
+            teardown::restore_nodelay(s);
         }
     }
-    s.tell(Path::Tcp, Some(reason));
-    registration::stir(s);
-    settle::note(s);
+    s.record_path(Path::Tcp, Some(reason));
+    registration::wake_sets(s);
+    teardown::mark_due(s);
 }
 
 /// Puts what is unread into the kernel's queue, as far as that can be. Behind the seal, under both locks.
@@ -92,7 +92,7 @@ fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
     let is_left = done.is_err() && done != Err(Errno::IO);
     // An error that is owed the kernel has told us.
-    let differs = is_left || done.is_ok() && (v.s.is_gone() && !v.s.is_over() || v.s.owes_error());
+    let differs = is_left || done.is_ok() && (v.s.is_gone() && !v.s.is_over() || v.s.has_pending_error());
     if matches!(back, Back::IntoKernel | Back::Beside) && differs && anew::connect(v) {
         return;
     }
@@ -131,7 +131,7 @@ fn introduce(v: &View<'_, Socket<'_>>) {
 /// Our sending direction is over, because the peer has sealed it or is gone. Under the send lock.
 pub(crate) fn finish_sending(v: &View<'_, Socket<'_>>, reason: Reason) {
     v.finish_sending();
-    v.wire.s.tell(Path::Tcp, Some(reason));
+    v.wire.s.record_path(Path::Tcp, Some(reason));
 }
 
 /// A sender whose reader stands still goes back to TCP. Outside every lock.

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::state::lock::Lock;
 use crate::state::slab::zeroed_pages;
-use crate::state::{process, still};
+use crate::state::{fork_locks, process};
 
 /// How long what was read is believed.
 const BELIEVED_NS: u64 = 1_000_000_000;
@@ -61,18 +61,18 @@ fn begin(directory: &str) {
 }
 
 /// Before a fork: the text is neither read nor replaced.
-pub(crate) fn hold_still() {
-    still::hold(&LOCK);
+pub(crate) fn quiesce() {
+    fork_locks::acquire(&LOCK);
 }
 
-/// In the parent: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    still::let_go(&LOCK);
+/// In the parent: undoes [`quiesce`].
+pub(crate) fn resume() {
+    fork_locks::release(&LOCK);
 }
 
 /// The child after fork(2).
 pub(crate) fn after_fork() {
-    still::reset(&LOCK);
+    fork_locks::reset(&LOCK);
 }
 
 /// The path of a file in the daemon's directory.

@@ -22,7 +22,7 @@ use madrigal_sys::{Errno, fd, process as proc, raw};
 
 use super::lock::Lock;
 use super::slab::{Object, Slab};
-use super::{process, still, table};
+use super::{fork_locks, process, table};
 
 /// All arenas.
 static LEASES: Slab<Lease> = Slab::new();
@@ -331,21 +331,21 @@ pub(crate) fn by_index(index: u32) -> Option<&'static Lease> {
 }
 
 /// Before a fork: nothing changes until the fork is over.
-pub(crate) fn hold_still() {
-    still::hold(&LOCK);
-    still::hold(LEASES.lock());
+pub(crate) fn quiesce() {
+    fork_locks::acquire(&LOCK);
+    fork_locks::acquire(LEASES.lock());
 }
 
-/// In the parent, when the fork is over: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    still::let_go(LEASES.lock());
-    still::let_go(&LOCK);
+/// In the parent, when the fork is over: undoes [`quiesce`].
+pub(crate) fn resume() {
+    fork_locks::release(LEASES.lock());
+    fork_locks::release(&LOCK);
 }
 
 /// The child after fork(2).
 pub(crate) fn after_fork() {
-    still::reset(&LOCK);
-    still::reset(LEASES.lock());
+    fork_locks::reset(&LOCK);
+    fork_locks::reset(LEASES.lock());
     // Descriptors shown in offers are the parent's business; the child's copies only cost numbers.
     for (_, lease) in LEASES.all() {
         if lease.state.load(Ordering::Relaxed) == state::MADE {

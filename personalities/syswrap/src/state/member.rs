@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!   unused --add--> PLAIN --adopt--> OURS --restore--> PLAIN --del--> unused
-//!                     |               |  \--del--> OURS + DETACHED (kept in the kernel, tells nothing) --add--> OURS
+//!                     |               |  \--del--> OURS + DETACHED (stays in the kernel, reports nothing) --add--> OURS
 //!                     +----orphan-----+------> ORPHAN: the descriptor it was registered by is closed, the socket lives on; the kernel
 //!                                              keeps what it had, and nobody can change it any more
-//!                                     OURS --lend--> LENT: before a fork a registration of a socket whose peer has gone, or whose ring
-//!                                              is not read to its end; of the first kind also before it becomes ORPHAN, but for one
-//!                                              that was told of everything by edges: that stays OURS, and tells of what is news to it
+//!                                     OURS --lend--> LENT: before a fork
 //! ```
-//! A PLAIN edge-triggered registration becomes OURS once what has come is read: the kernel tells anew of an entry that is modified.
+//! A registration is lent if its socket's peer has gone, or if its socket's ring is not read to its end. In the first case it is also lent
+//! before it becomes ORPHAN. An exception is one whose edges have reported everything: it stays OURS, and reports what is new to it.
 //!
-//! What the kernel has told of a PLAIN one-shot registration nobody knows, so nobody knows whether it is armed: it becomes OURS as the
+//! A PLAIN edge-triggered registration becomes OURS once what has come is read, for the kernel reports a modified entry again.
+//!
+//! Nobody knows what the kernel has reported of a PLAIN one-shot registration, so nobody knows whether it is armed. It becomes OURS as the
 //! program arms it, unless it was SPENT when it was restored.
 //!
-//! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]); what is reported meanwhile
-//! is decided by the bits, which everybody may read. Of one that is OURS what is asked for, and DETACHED, change under the lock of its set,
-//! which is enough for that: so a step from or to OURS, and the end of a member, are made under both.
+//! Every step is made under the socket's `registering` lock, with signals blocked ([`super::registration`]). The bits decide what is
+//! reported meanwhile; every thread may read them. Of a member that is OURS the wanted events, and DETACHED, change under the lock of its
+//! set, which is enough for that. So a step from or to OURS, and the end of a member, are made under both locks.
 
 mod edge;
 
@@ -40,14 +41,14 @@ pub(crate) struct Member {
     /// What was reported last, for edge triggering.
     pub(crate) seen_in: AtomicU64,
     pub(crate) seen_out: AtomicU64,
-    /// Fruitless looks in a row.
-    pub(crate) quiet: AtomicU32,
+    /// Fruitless scans in a row.
+    pub(crate) idle: AtomicU32,
     /// The wait in which it was reported last.
     pub(crate) round: AtomicU32,
-    /// How often in a row it was put off that the registration becomes ours.
+    /// How often in a row the adoption of the registration was deferred.
     pub(crate) put_off: AtomicU32,
-    /// Since which turn it has been ready, among the members of its set; 0: it was not, when last looked at.
-    pub(crate) turn: AtomicU64,
+    /// Its place in the order in which members of the set became ready; 0: the last scan did not find it ready.
+    pub(crate) order: AtomicU64,
 }
 
 pub(crate) mod bit {
@@ -60,25 +61,25 @@ pub(crate) mod bit {
     /// Deleted by the program while the registration was ours: it stays in the kernel, in case the program adds it again, as event
     /// loops do that switch between reading and writing. Nothing of it is reported.
     pub(crate) const DETACHED: u32 = 8;
-    /// The kernel socket was asked and had nothing to read: it will tell when it has.
-    pub(crate) const QUIET_IN: u32 = 16;
+    /// The kernel socket was asked and had nothing to read: the kernel reports the next byte.
+    pub(crate) const IDLE_IN: u32 = 16;
     /// The same for room to write.
-    pub(crate) const QUIET_OUT: u32 = 32;
+    pub(crate) const IDLE_OUT: u32 = 32;
     /// The descriptor it was registered by is closed.
     pub(crate) const ORPHAN: u32 = 64;
     /// A session waits for the program to arm it.
     pub(crate) const AWAITED: u32 = 128;
-    /// One-shot and reported while the registration was ours, or told of both ends by an edge before a fork: the program's is not in the
-    /// kernel, which could not be told that, until the program modifies it.
+    /// One-shot and reported while the registration was ours, or both ends were reported by an edge before a fork. The kernel has no such
+    /// state, so the program's registration is not in the kernel until the program modifies it.
     pub(crate) const ABSENT: u32 = 256;
-    /// The kernel's registration is what the program asks for: the kernel says when there is something to tell, to whichever process waits,
-    /// and what it is we know better, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).
+    /// The kernel's registration is what the program asks for. The kernel reports when there is an event, to whichever process waits. We
+    /// know better what the event is, for the peer has gone, or bytes are in a ring (`registration/lent.rs`).
     pub(crate) const LENT: u32 = 512;
-    /// What the kernel tells next is no edge: it became OURS because of that, or a wake of our own has made it.
-    pub(crate) const TOLD: u32 = 1024;
-    /// Its set was shared by a fork: what is known of it another process may have changed.
+    /// What the kernel reports next is no edge: the member became OURS because of it, or a wake of our own has made it.
+    pub(crate) const REPORTED: u32 = 1024;
+    /// Its set was shared by a fork: another process may have changed it.
     pub(crate) const SHARED: u32 = 2048;
-    /// The kernel has been made to wake whoever waits for it, which is an edge, and has not told of that yet.
+    /// The kernel has been made to wake the waiters, which is an edge, and has not reported that yet.
     pub(crate) const WOKEN: u32 = 4096;
 }
 
@@ -93,7 +94,7 @@ impl Member {
         self.fd.store(fd, Ordering::Relaxed);
         self.state.store(bits, Ordering::Relaxed);
         self.round.store(0, Ordering::Relaxed);
-        self.turn.store(0, Ordering::Relaxed);
+        self.order.store(0, Ordering::Relaxed);
         self.put_off.store(0, Ordering::Relaxed);
         self.ask(event);
         self.set.store(set + 1, Ordering::Release);
@@ -130,34 +131,34 @@ impl Member {
         self.state.load(Ordering::Relaxed) & (bit::OURS | bit::SPENT | bit::DETACHED) == bit::OURS
     }
 
-    /// Takes the program's wishes: it is armed, and not deleted any more. The next look reports whatever is there. Under the set's lock where
-    /// it is ours, for a look that is just being made must not disarm what is armed now.
+    /// Takes what the program asks for: the member is armed, and not deleted any more. The next scan reports whatever is there. Called
+    /// under the set's lock where the member is ours, for a scan under way must not disarm what is armed now.
     pub(crate) fn ask(&self, event: libc::epoll_event) {
         self.events.store(event.events, Ordering::Relaxed);
         self.data.store(event.u64, Ordering::Relaxed);
         self.seen_in.store(u64::MAX, Ordering::Relaxed);
         self.seen_out.store(u64::MAX, Ordering::Relaxed);
-        let looked_at = bit::SPENT | bit::DETACHED | bit::QUIET_IN | bit::QUIET_OUT;
-        if self.has(looked_at) {
-            self.set_bit(looked_at, false);
+        let stale = bit::SPENT | bit::DETACHED | bit::IDLE_IN | bit::IDLE_OUT;
+        if self.has(stale) {
+            self.set_bit(stale, false);
         }
     }
 
-    /// Whether the kernel may have told of it, and disarmed it, unseen.
+    /// Whether the kernel may have reported and disarmed it, unseen.
     pub(crate) fn may_have_fired(&self) -> bool {
         let one_shot = self.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0;
         one_shot && !self.has(bit::OURS | bit::SPENT)
     }
 
-    /// Forgets what was reported: the next look reports what is there.
+    /// Forgets what was reported: the next scan reports what is there.
     pub(crate) fn forget_edges(&self) {
         self.seen_in.store(u64::MAX, Ordering::Relaxed);
         self.seen_out.store(u64::MAX, Ordering::Relaxed);
-        self.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        self.set_bit(bit::IDLE_IN | bit::IDLE_OUT, false);
     }
 
-    /// Whether it is told of as long as it is ready.
-    pub(crate) fn tells_again(&self) -> bool {
+    /// Whether it is reported as long as it is ready.
+    pub(crate) fn reports_again(&self) -> bool {
         self.events.load(Ordering::Relaxed) & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 == 0
     }
 

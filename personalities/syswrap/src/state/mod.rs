@@ -4,34 +4,34 @@
 //! | module | the life of |
 //! |---|---|
 //! | [`table`], [`number`] | a descriptor: what it is to us; the word that says so, and the time in which it is closed |
-//! | [`hold`] | an object that several hooks look at, and the moment when none does |
+//! | [`use_count`] | an object that several hooks use, and the moment when none does |
 //! | [`sock`] | a TCP socket of the program; [`socket`]: as the wire of its session |
 //! | [`session`] | a connection's time in a ring |
-//! | [`guests`], [`kept`] | a call that has slept on a socket; the socket behind its last close meanwhile |
-//! | [`settle`], [`owed`] | its end, and that of a socket; the slot of an ended one that others of the family still have |
-//! | [`sets`], [`roll`] | an event set; its members, and those that may have something to tell |
+//! | [`callers`], [`retained`] | a call that has slept on a socket; the socket after its last close meanwhile |
+//! | [`teardown`], [`pending_release`] | the end of a session, and of a socket; the slot of an ended session that others of the family still have |
+//! | [`sets`], [`registry`] | an event set; its members, and those that may have something to report |
 //! | [`member`], [`registration`], [`key`] | a socket in a set, and whose the kernel's registration is |
 //! | [`offers`], [`arenas`] | the table where connections meet; the shared memory of a pair of processes |
 //! | [`holders`], [`gate`] | what other processes hold of a socket; what may not change while this one forks |
 //! | [`defer`], [`routed`] | what a signal handler sent in the middle of a send; where a socket goes through the daemon |
 //! | [`process`] | what this process knows of itself: configuration, report, whether anything may move |
-//! | [`watched`] | which tools watch this process, and what they cannot bear |
-//! | [`record`] | what `madrigal why` is told of a socket |
-//! | [`slab`], [`lock`], [`still`] | memory outside malloc; exclusion; locks held across a fork |
+//! | [`tools`] | which tools trace this process, and what they do not support |
+//! | [`record`] | what `madrigal why` shows of a socket |
+//! | [`slab`], [`lock`], [`fork_locks`] | memory outside malloc; exclusion; locks held across a fork |
 
 // Under `shuttle` only what is explored there: the rest needs the C library, and a process to live in.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod arenas;
 #[cfg(not(feature = "shuttle"))]
+pub(crate) mod callers;
+#[cfg(not(feature = "shuttle"))]
 pub(crate) mod defer;
 #[cfg(all(test, feature = "shuttle"))]
 mod explored;
-pub(crate) mod gate;
 #[cfg(not(feature = "shuttle"))]
-pub(crate) mod guests;
-pub(crate) mod hold;
+pub(crate) mod fork_locks;
+pub(crate) mod gate;
 pub(crate) mod holders;
-pub(crate) mod kept;
 pub(crate) mod key;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod load;
@@ -41,20 +41,19 @@ pub(crate) mod number;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod offers;
 #[cfg(not(feature = "shuttle"))]
-pub(crate) mod owed;
+pub(crate) mod pending_release;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod process;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod record;
 pub(crate) mod registration;
-pub(crate) mod roll;
+pub(crate) mod registry;
+pub(crate) mod retained;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod routed;
 pub(crate) mod session;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod sets;
-#[cfg(not(feature = "shuttle"))]
-pub(crate) mod settle;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod slab;
 #[cfg(not(feature = "shuttle"))]
@@ -62,8 +61,9 @@ pub(crate) mod sock;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) mod socket;
 #[cfg(not(feature = "shuttle"))]
-pub(crate) mod still;
-#[cfg(not(feature = "shuttle"))]
 pub(crate) mod table;
 #[cfg(not(feature = "shuttle"))]
-pub(crate) mod watched;
+pub(crate) mod teardown;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) mod tools;
+pub(crate) mod use_count;

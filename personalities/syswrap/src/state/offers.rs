@@ -10,7 +10,7 @@ use madrigal_sys::{tcp, time};
 
 use super::lock::Lock;
 use super::slab::zeroed_pages;
-use super::{still, table as descriptors};
+use super::{fork_locks, table as descriptors};
 
 /// The mapped table; null until first use.
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
@@ -159,18 +159,18 @@ pub(crate) fn before_fork() {
 }
 
 /// Nobody opens or leaves the table until the fork is over.
-pub(crate) fn hold_still() {
-    still::hold(&LOCK);
+pub(crate) fn quiesce() {
+    fork_locks::acquire(&LOCK);
 }
 
-/// In the parent, when the fork is over: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    still::let_go(&LOCK);
+/// In the parent, when the fork is over: undoes [`quiesce`].
+pub(crate) fn resume() {
+    fork_locks::release(&LOCK);
 }
 
 /// The child after fork: takes the place its parent made.
 pub(crate) fn after_fork(parent: u32) {
-    still::reset(&LOCK);
+    fork_locks::reset(&LOCK);
     if let Some(table) = mapped() {
         keep_entry(table.enlist_child(parent, FD.load(Ordering::Relaxed) as u32));
         UNREGISTERED.store(1, Ordering::Relaxed);

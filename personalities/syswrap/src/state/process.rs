@@ -9,7 +9,7 @@ use madrigal_report::{Reason, Report};
 
 use super::lock::Lock;
 use super::slab::zeroed_pages;
-use super::{load, still, table};
+use super::{fork_locks, load, table};
 
 /// The wait policy of every wait in this process.
 pub(crate) static POLICY: WaitPolicy = WaitPolicy::new();
@@ -129,7 +129,7 @@ pub(crate) fn checks() -> bool {
 #[cold]
 pub(crate) fn contradiction() {
     if checks() {
-        turn_off(Reason::Contradiction);
+        disable(Reason::Contradiction);
     }
 }
 
@@ -161,8 +161,8 @@ pub(crate) fn off() -> Option<Reason> {
     Reason::from_code(OFF.load(Ordering::Relaxed))
 }
 
-/// Turns rings off for the rest of this process's life.
-pub(crate) fn turn_off(reason: Reason) {
+/// Disables rings for the rest of this process's life.
+pub(crate) fn disable(reason: Reason) {
     OFF.store(reason as u32, Ordering::Relaxed);
     if let Some(report) = made_report() {
         report.set_off(reason);
@@ -285,19 +285,19 @@ pub(crate) fn give_up_report_fd() -> bool {
     table::close_hidden(REPORT_FD.swap(-1, Ordering::Relaxed))
 }
 
-/// Before a fork: the report is not being made.
-pub(crate) fn hold_still() {
-    still::hold(&REPORT_LOCK);
+/// Before a fork: no thread makes the report until the fork is over.
+pub(crate) fn quiesce() {
+    fork_locks::acquire(&REPORT_LOCK);
 }
 
-/// In the parent: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    still::let_go(&REPORT_LOCK);
+/// In the parent: undoes [`quiesce`].
+pub(crate) fn resume() {
+    fork_locks::release(&REPORT_LOCK);
 }
 
 /// The child after fork(2): another process with a report of its own.
 pub(crate) fn after_fork() {
-    still::reset(&REPORT_LOCK);
+    fork_locks::reset(&REPORT_LOCK);
     ID.store(0, Ordering::Relaxed);
     SPAWNING.store(0, Ordering::Relaxed);
     REPORT.store(core::ptr::null_mut(), Ordering::Release);

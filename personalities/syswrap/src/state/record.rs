@@ -1,4 +1,4 @@
-//! What `madrigal why` is told of a socket: its record in the report of this process.
+//! What `madrigal why` shows of a socket: its record in the report of this process.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use madrigal_report::{Path, Reason, Record};
 use super::sock::{SOCKS, Sock, role};
 use super::{offers, process};
 
-/// Lists what was inherited: its records are in the parent's report. All of it at once, so that `madrigal why` knows of a socket that is
-/// not listed that no hook knows it.
+/// Lists what was inherited: its records are in the parent's report. It lists all at once, so that `madrigal why` knows that no hook knows a
+/// socket that is not listed.
 #[cold]
 pub(crate) fn list_all() {
     if process::report().is_none() {
@@ -74,15 +74,15 @@ impl Sock {
         process::report()?.record(self.index() as usize)
     }
 
-    /// Says how its bytes travel from now on.
-    pub(crate) fn tell(&self, path: Path, reason: Option<Reason>) {
+    /// Records how its bytes travel from now on.
+    pub(crate) fn record_path(&self, path: Path, reason: Option<Reason>) {
         if let Some(record) = self.record() {
             record.set(path, reason);
         }
     }
 
-    /// Its session is over while the connection is not. Where nobody has said why, it was the peer who left.
-    pub(crate) fn tell_over(&self) {
+    /// Its session is over while the connection is not. If no reason is recorded, the peer has left.
+    pub(crate) fn record_end(&self) {
         if let Some(record) = self.record().filter(|record| record.path.load(Ordering::Relaxed) == Path::Shm as u32) {
             record.set(Path::Tcp, Some(Reason::PeerLeft));
         }

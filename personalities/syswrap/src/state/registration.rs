@@ -1,17 +1,17 @@
 //! Registrations: the kernel's entry for a socket in an event set is the program's, or ours while a session can receive doorbells.
 //!
-//! Ours is edge-triggered, for all events, with a key of ours as data. Whatever it tells only puts the member on the set's active list;
-//! what the program is told is computed from ring and kernel. States and steps: [`super::member`].
+//! Ours is edge-triggered, for all events, with a key of ours as data. Its events only put the member on the set's active list. What is
+//! reported to the program is computed from ring and kernel. States and steps: [`super::member`].
 
 mod control;
 mod entry;
 mod give_back;
 mod lending;
 mod lent;
-mod look;
 mod parties;
 #[cfg(not(feature = "shuttle"))]
 mod program;
+mod scan;
 
 use core::ffi::c_int;
 
@@ -27,8 +27,8 @@ use give_back::{restore_all, restore_one};
 pub(crate) use lending::lend;
 use lending::lend_one;
 pub(crate) use lent::{lent_with, shown};
-pub(crate) use look::{Found, Look, Looked, look};
 pub(crate) use parties::{EventSet, Subject};
+pub(crate) use scan::{Found, Scan, Scanned, scan};
 
 /// Our registration. While the kernel still carries what the socket sends, `EPOLLOUT` belongs to it; later it only serves to wake
 /// a sleeper by a modification.
@@ -38,7 +38,7 @@ const OURS_OUT: u32 = OURS | EPOLLOUT as u32;
 /// Whether the socket's memberships are no obstacle to a session.
 pub(crate) fn may_move<S: Subject>(s: &S) -> bool {
     used(s).all(|(_, member)| {
-        let fits = |set: S::SetRef| set.is_sole() && set.roll().watched.load(Ordering::Relaxed) == 0;
+        let fits = |set: S::SetRef| set.is_sole() && set.registry().watched.load(Ordering::Relaxed) == 0;
         !member.has(bit::ORPHAN) && s.set_of(member).is_some_and(fits)
     })
 }
@@ -46,22 +46,21 @@ pub(crate) fn may_move<S: Subject>(s: &S) -> bool {
 /// Makes every registration of the socket ours, and all that are added from now on, before the first doorbell can come. False: one of
 /// them cannot be, and all stay the program's. Under the receive lock.
 pub(crate) fn adopt<S: Subject>(s: &S) -> bool {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     lent::learn_changes(s);
     let mut unknown = 0;
     for (_, member) in used(s).filter(|(_, member)| member.may_have_fired()) {
         member.set_bit(bit::AWAITED, true);
         unknown += 1;
     }
-    unknown == 0 && !would_tell_again(s) && adopt_all(s)
+    unknown == 0 && !would_report_again(s) && adopt_all(s)
 }
 
-/// How often it is put off that edge-triggered registrations become ours. Of a stream that is never read to its end there is no end to wait
-/// for.
+/// How often the adoption of edge-triggered registrations is deferred. A stream that is never read to its end has no end to wait for.
 const PATIENCE: u32 = 64;
 
-/// Whether the kernel would tell of bytes that it has told of: it tells anew of an entry that is modified. Those are to be read first.
-fn would_tell_again<S: Subject>(s: &S) -> bool {
+/// Whether the kernel would report bytes again, for it reports a modified entry again. Such bytes are to be read first.
+fn would_report_again<S: Subject>(s: &S) -> bool {
     let reads = (EPOLLIN | libc::EPOLLRDNORM) as u32;
     let by_edge = |member: &Member| {
         let asked = member.events.load(Ordering::Relaxed);
@@ -87,54 +86,54 @@ fn adopt_one<S: Subject>(s: &S, m: usize, member: &Member) -> bool {
     // What another process waits for stays the program's.
     let stays = member.has(bit::ORPHAN) || !set.is_sole();
     let (Some(epfd), false) = (set.descriptor(), stays) else { return false };
-    let _lock = set.roll().lock.lock();
+    let _lock = set.registry().lock.lock();
     // First, for the kernel may report the new entry at once.
     member.forget_edges();
     member.put_off.store(0, Ordering::Relaxed);
     member.set_bit(bit::AWAITED, false);
     member.set_bit(bit::OURS, true);
-    set.roll().ours.fetch_add(1, Ordering::AcqRel);
+    set.registry().ours.fetch_add(1, Ordering::AcqRel);
     if deaths() != 0 {
         // Of this one the kernel was not asked since.
-        set.roll().deaths.store(u32::MAX, Ordering::Relaxed);
+        set.registry().deaths.store(u32::MAX, Ordering::Relaxed);
     }
-    let wakes = if set.roll().sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&*set, s, member) };
+    let wakes = if set.registry().sleepers.load(Ordering::SeqCst) > 0 { OURS_OUT } else { ours(&*set, s, member) };
     let taken = put(&*set, epfd, member, wakes, s.key(m));
     if taken.is_err() {
         member.set_bit(bit::OURS, false);
-        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
+        set.registry().ours.fetch_sub(1, Ordering::AcqRel);
         return false;
     }
     set.activate_locked(s.id(m), member);
     true
 }
 
-/// What the kernel is to tell of a member of ours. `EPOLLOUT` is what wakes a sleeper whose doorbell another thread has taken in between.
-/// In a set that is itself watched it would make that look ready: there it is only asked for if the program does, and the kernel carries
-/// what it sends.
+/// The events that the kernel reports of a member of ours. `EPOLLOUT` wakes a sleeper whose doorbell another thread has taken in between.
+/// In a set that is itself watched it would make that set seem ready. There it is only asked for if the program asks for it and the kernel
+/// carries what the program sends.
 fn ours<S: Subject>(set: &S::Set, s: &S, member: &Member) -> u32 {
     let writes = member.events.load(Ordering::Relaxed) & (EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0;
     let plainly = writes && s.tx() != phase::RING;
-    if set.roll().watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
+    if set.registry().watched.load(Ordering::Relaxed) != 0 && !plainly { OURS } else { OURS_OUT }
 }
 
-/// The kernel has told, with this data, of an end. If it is of a socket whose peer went otherwise than the kernel says, the registration is
-/// ours from now on.
+/// The kernel has reported an end with this data. If the socket's peer went otherwise than the kernel reports, the registration is ours from
+/// now on.
 pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
     if !set.is_sole() {
         return None;
     }
     let (s, m) = gone_with(set, data)?;
     let adopted = {
-        let _registering = s.hold_members();
+        let _registering = s.lock_members();
         lent::learn_changes(&*s);
         let member = &s.members()[m];
         let plain = member.is_in(set.index()) && !member.has(bit::OURS | bit::ABSENT);
         // First, for the kernel may report the new entry at once.
-        member.set_bit(bit::TOLD, plain);
+        member.set_bit(bit::REPORTED, plain);
         let adopted = plain && adopt_one(&*s, m, member);
         if !adopted {
-            member.set_bit(bit::TOLD, false);
+            member.set_bit(bit::REPORTED, false);
         }
         adopted
     };
@@ -144,7 +143,7 @@ pub(crate) fn adopt_gone<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, us
     adopted.then_some((s, m))
 }
 
-/// The member that is registered with this data, which the kernel told, of a socket whose peer has gone.
+/// The member that is registered with the data of a kernel event, of a socket whose peer has gone.
 pub(crate) fn gone_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
     plain_with(set, data, |s, _| {
         s.learn_end();
@@ -152,8 +151,9 @@ pub(crate) fn gone_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usi
     })
 }
 
-/// The same of a socket whose stream's end was told by an edge before a fork: the kernel was asked for the rest only ([`lending::lend`]).
-pub(crate) fn told_end_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
+/// The same of a socket whose stream's end an edge reported before a fork. The kernel was asked for the other events only
+/// ([`lending::lend`]).
+pub(crate) fn reported_end_with<E: EventSet>(set: &E, data: u64) -> Option<(E::Held, usize)> {
     plain_with(set, data, |_, member| member.knows_end())
 }
 
@@ -172,15 +172,15 @@ fn plain_with<E: EventSet>(
     })
 }
 
-/// One descriptor of the socket closes while others stay open: the kernel keeps what was registered by it, and nobody can change that
-/// any more. Just before the close, when no registration is ours but of a socket whose peer has gone (the session has been left).
+/// One descriptor of the socket closes while others stay open. The kernel keeps what was registered by it, and nobody can change that any
+/// more. Called just before the close: the session has been left, so a registration is ours only if its socket's peer has gone.
 pub(crate) fn orphan<S: Subject>(s: &S, fd: c_int) {
-    let _registering = s.hold_members();
-    // What is told of a socket that this process has no more is not ours to put right.
+    let _registering = s.lock_members();
+    // This process does not correct events of a socket that it has no more.
     let stays = s.has_copies() && s.is_gone();
     for (m, member) in used(s).filter(|(_, member)| member.fd.load(Ordering::Relaxed) == fd) {
         if stays && member.is_live() && member.knows_all() {
-            // The kernel would tell anew of an entry that is modified. Of this one it tells when it wakes somebody.
+            // The kernel would report a modified entry again. It reports this one when it wakes a waiter.
         } else if stays && member.has(bit::OURS) {
             lend_one(s, m, member);
         } else if !stays && member.has(bit::OURS | bit::LENT) {
@@ -195,15 +195,15 @@ pub(crate) fn is_registered_by<S: Subject>(s: &S, fd: c_int) -> bool {
     used(s).any(|(_, member)| member.fd.load(Ordering::Relaxed) == fd && !member.has(bit::ORPHAN))
 }
 
-/// This process's last descriptor of the socket is closing, and another process has it: the kernel goes on telling of what is registered. Of
-/// a peer that has ended, and reset the kernel's connection, it tells a hang-up.
+/// This process's last descriptor of the socket is closing, and another process has the socket. The kernel goes on reporting what is
+/// registered. It reports a hang-up if the peer has ended and has reset the kernel's connection.
 pub(crate) fn leave_behind<S: Subject>(s: &S) {
     if !s.is_gone() || s.end_events() & libc::EPOLLHUP as u32 != 0 {
         return;
     }
     for (_, member) in used(s).filter(|(_, member)| !member.has(bit::ABSENT)) {
         if let Some(set) = s.set_of(member) {
-            set.roll().leave(member.data.load(Ordering::Relaxed));
+            set.registry().leave(member.data.load(Ordering::Relaxed));
         }
     }
 }
@@ -213,30 +213,31 @@ pub(crate) fn drop_members<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (_, member) in used(s) {
         let Some(set) = s.set_of(member) else { continue };
         let ours = member.has(bit::OURS);
         forget(&*set, s, member);
         // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself before it arms.
-        if ours && set.roll().sleepers.load(Ordering::SeqCst) > 0 {
+        if ours && set.registry().sleepers.load(Ordering::SeqCst) > 0 {
             wake_sleeper(&*set);
         }
     }
 }
 
-/// The kernel has an event of a member whose registration is ours: it is looked at.
+/// The kernel has an event of a member whose registration is ours: the next scan checks the member.
 pub(crate) fn notified<S: Subject>(set: &S::Set, s: &S, m: usize) {
     let member = &s.members()[m];
     // SYNC: SeqCst with `Member::ask_once`.
-    member.set_bit(bit::QUIET_IN | bit::QUIET_OUT | bit::WOKEN, false);
-    // Under the set's lock: a member that has left the set meanwhile is not to stay on its list, for it may begin anew elsewhere.
+    member.set_bit(bit::IDLE_IN | bit::IDLE_OUT | bit::WOKEN, false);
+    // Under the set's lock: a member that has left the set meanwhile must not stay on its list, for it may begin again elsewhere.
     set.activate_with(s.id(m), member, || member.is_in(set.index()) && member.is_live());
 }
 
-/// Another thread has taken what was meant for all, such as a doorbell of a socket that is closing: a sleeper is made to look again.
+/// Another thread has taken an event that was meant for all, such as a doorbell of a socket that is closing. Wakes a sleeper, which scans
+/// again.
 pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
-    let _lock = set.roll().lock.lock();
+    let _lock = set.registry().lock.lock();
     let mut changeable = set.active().filter(|(_, _, member)| !member.has(bit::ORPHAN));
     if let (Some((id, s, member)), Some(epfd)) = (changeable.next(), set.descriptor()) {
         // A modified entry that is writable, as this one is or will be, is reported at once.
@@ -247,47 +248,47 @@ pub(crate) fn wake_sleeper<E: EventSet>(set: &E) {
 /// A set's last descriptor is closed, and with it every registration in it.
 pub(crate) fn set_closed<E: EventSet>(set: &E) {
     for s in set.subjects() {
-        let _registering = s.hold_members();
+        let _registering = s.lock_members();
         for (_, member) in used(&*s).filter(|(_, member)| member.is_in(set.index())) {
             forget(set, &*s, member);
         }
     }
 }
 
-/// The socket's sending side is in the ring: in watched sets the kernel need not tell that its own is writable.
-pub(crate) fn quieten<S: Subject>(s: &S) {
+/// The socket's sending side is in the ring: in watched sets the kernel need not report that its own is writable.
+pub(crate) fn stop_write_events<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
         let Some(set) = s.set_of(member) else { continue };
-        let _lock = set.roll().lock.lock();
-        let told = ours(&*set, s, member);
-        if told == OURS
+        let _lock = set.registry().lock.lock();
+        let events = ours(&*set, s, member);
+        if events == OURS
             && let Some(epfd) = set.descriptor()
         {
-            let _ = put(&*set, epfd, member, told, s.key(m));
+            let _ = put(&*set, epfd, member, events, s.key(m));
         }
     }
 }
 
 /// Bytes that are there are an edge once more.
-pub(crate) fn tell_bytes_anew<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+pub(crate) fn report_bytes_again<S: Subject>(s: &S) {
+    let _registering = s.lock_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
         let Some(set) = s.set_of(member) else { continue };
         set.activate_with(s.id(m), member, || {
             member.seen_in.store(u64::MAX, Ordering::Relaxed);
             true
         });
-        stir_sleepers(&*set, s, m, member);
+        wake_sleepers(&*set, s, m, member);
     }
 }
 
-/// The kernel is about to wake whoever waits for a socket whose peer has gone: an edge, of which it will tell.
+/// The kernel is about to wake the waiters of a socket whose peer has gone: an edge, which it will report.
 pub(crate) fn note_wake<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (_, member) in used(s).filter(|(_, member)| member.is_live() && member.knows_all()) {
         member.set_bit(bit::WOKEN, true);
     }
@@ -295,33 +296,33 @@ pub(crate) fn note_wake<S: Subject>(s: &S) {
 
 /// The same for a reason of ours: no edge, unless another wake is on its way.
 pub(crate) fn note_own_wake<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (_, member) in used(s).filter(|(_, member)| member.is_live() && member.knows_all() && !member.has(bit::WOKEN)) {
-        member.set_bit(bit::TOLD, true);
+        member.set_bit(bit::REPORTED, true);
     }
 }
 
-/// It has done so: entries that had nothing more to tell, and were taken out, tell of that, too.
-pub(crate) fn tell_wake<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+/// It has done so: entries that had nothing more to report, and were taken out, report this, too.
+pub(crate) fn report_wake<S: Subject>(s: &S) {
+    let _registering = s.lock_members();
     let waits = |member: &Member| member.has(bit::ABSENT) && !member.has(bit::ORPHAN | bit::SPENT | bit::DETACHED);
     for (m, member) in used(s).filter(|(_, member)| waits(member) && member.knows_all()) {
         lent::put_back(s, m, member);
     }
 }
 
-/// Threads asleep on sets with this socket are made to look at it again.
-pub(crate) fn stir<S: Subject>(s: &S) {
+/// Wakes threads asleep on sets with this socket: they scan it again.
+pub(crate) fn wake_sets<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::OURS)) {
         let Some(set) = s.set_of(member) else { continue };
         set.activate(s.id(m), member);
-        stir_sleepers(&*set, s, m, member);
+        wake_sleepers(&*set, s, m, member);
     }
-    // One that tells once may have done so.
+    // One that reports once may have done so.
     let again = |member: &Member| s.is_gone() && member.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 == 0;
     for (m, member) in used(s).filter(|(_, member)| member.has(bit::LENT) && again(member)) {
         if let Some(set) = s.set_of(member) {
@@ -330,10 +331,10 @@ pub(crate) fn stir<S: Subject>(s: &S) {
     }
 }
 
-/// Makes threads asleep on the set look at its active members again. While the socket's registrations are held still.
-fn stir_sleepers<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) {
-    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
-    if set.roll().sleepers.load(Ordering::SeqCst) > 0
+/// Wakes threads asleep on the set: they scan its active members again. With the socket's members locked.
+fn wake_sleepers<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) {
+    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then scans the list.
+    if set.registry().sleepers.load(Ordering::SeqCst) > 0
         && let Some(epfd) = set.descriptor()
     {
         // A modified entry that is writable, as this one always is, is reported at once.
@@ -341,16 +342,16 @@ fn stir_sleepers<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) {
     }
 }
 
-/// The set's own descriptor is being watched: from now on our registrations in it, as long as there are any, tell of doorbells only.
+/// The set's own descriptor is being watched: from now on our registrations in it, as long as there are any, report doorbells only.
 /// True: it was not before.
 pub(crate) fn watch<E: EventSet>(set: &E) -> bool {
-    // SYNC: SeqCst, before the look at the members: with `epoll::control`.
-    let first = set.roll().watched.swap(1, Ordering::SeqCst) == 0;
+    // SYNC: SeqCst, before the members are read: with `epoll::control`.
+    let first = set.registry().watched.swap(1, Ordering::SeqCst) == 0;
     if first {
         for s in set.subjects() {
             // What the program has taken out would make the set look ready.
             forget_detached(&*s);
-            quieten(&*s);
+            stop_write_events(&*s);
         }
     }
     first
@@ -358,10 +359,10 @@ pub(crate) fn watch<E: EventSet>(set: &E) -> bool {
 
 /// What the program has taken out of its sets goes from the kernel's, too: a child has those of the kernel, and a list of its own.
 pub(crate) fn forget_detached<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::DETACHED)) {
         let Some(set) = s.set_of(member) else { continue };
-        let _lock = set.roll().lock.lock();
+        let _lock = set.registry().lock.lock();
         if member.has(bit::DETACHED) {
             take_out(&*set, s, member);
         }

@@ -12,14 +12,14 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use madrigal_progress::wait::Waiter;
 use madrigal_sys::process;
 
-use super::hold::Hold;
 use super::holders::Holders;
 use super::member::Member;
-use super::roll::Roll;
+use super::registry::Registry;
 use super::slab::{Object, Slab};
 use super::sock::{self, MEMBERS, Ref, SOCKS, Sock};
 use super::table::{self, Kind, Word};
-use super::{gate, key, still};
+use super::use_count::UseCount;
+use super::{fork_locks, gate, key};
 pub(crate) use nested::Nested;
 
 /// All event sets of this process.
@@ -33,13 +33,13 @@ pub(crate) struct Set {
     next_free: AtomicU32,
     generation: AtomicU32,
     /// Hooks at work on it; threads asleep in it are parked. Never reset.
-    hold: Hold,
+    uses: UseCount,
     refs: AtomicU32,
     holders: Holders,
     /// A descriptor of it, if it still is one.
     epfd: AtomicI32,
     /// Its members.
-    pub(crate) roll: Roll,
+    pub(crate) registry: Registry,
     /// Numbers the waits.
     pub(crate) rounds: AtomicU32,
     /// 1: the last wait had no room for what the kernel may have to tell.
@@ -75,7 +75,7 @@ impl Deref for SetRef {
 impl Drop for SetRef {
     #[inline]
     fn drop(&mut self) {
-        if self.0.hold.leave() {
+        if self.0.uses.leave() {
             self.0.free_if_unused();
         }
     }
@@ -89,7 +89,7 @@ impl SetRef {
     /// The thread is about to sleep.
     pub(crate) fn park(self) -> ParkedSet {
         let (parked, set) = (ParkedSet(self.index()), self.0);
-        let due = set.hold.park();
+        let due = set.uses.park();
         core::mem::forget(self);
         if due {
             set.free_if_unused();
@@ -102,9 +102,9 @@ impl ParkedSet {
     /// The thread is back. A thread that is cancelled in between never is: the object is lost, nothing else.
     pub(crate) fn unpark(self) -> Option<SetRef> {
         let set = SETS.get(self.0)?;
-        set.hold.unpark();
+        set.uses.unpark();
         if set.is_closed() {
-            set.hold.set_due();
+            set.uses.set_due();
         }
         Some(SetRef(set))
     }
@@ -117,7 +117,7 @@ pub(crate) fn track(fd: c_int) {
     }
     let Some((index, set)) = SETS.take() else { return };
     set.holders.begin();
-    set.roll.begin();
+    set.registry.begin();
     for field in [&set.answers, &set.mixed, &set.crowded] {
         field.store(0, Ordering::Relaxed);
     }
@@ -139,7 +139,7 @@ pub(crate) fn enter(epfd: c_int) -> Option<SetRef> {
     loop {
         let word = table::get(epfd).filter(|word| word.kind() == Kind::EventSet)?;
         let set = SETS.get(word.index())?;
-        set.hold.enter();
+        set.uses.enter();
         let held = SetRef(set);
         // SYNC: behind the count: as `sock::enter`.
         if table::peek(epfd) == Some(word) {
@@ -151,7 +151,7 @@ pub(crate) fn enter(epfd: c_int) -> Option<SetRef> {
 /// The set with this index, which a member or a nested set names.
 pub(crate) fn by_index(index: u32) -> Option<SetRef> {
     let set = SETS.get(index)?;
-    set.hold.enter();
+    set.uses.enter();
     Some(SetRef(set))
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn drop_descriptor(index: u32) {
         set.holders.let_go();
         super::registration::set_closed(&*set);
         open_sets().for_each(|(_, outer)| outer.forget_nested(index));
-        set.hold.set_due();
+        set.uses.set_due();
     }
 }
 
@@ -206,24 +206,24 @@ fn open_sets() -> impl Iterator<Item = (u32, &'static Set)> {
 }
 
 /// Before a fork: nobody changes a list of members, or begins or ends a set, until the fork is over.
-pub(crate) fn hold_still() {
-    SETS.all().for_each(|(_, set)| still::hold(&set.roll.lock));
-    still::hold(SETS.lock());
+pub(crate) fn quiesce() {
+    SETS.all().for_each(|(_, set)| fork_locks::acquire(&set.registry.lock));
+    fork_locks::acquire(SETS.lock());
 }
 
-/// In the parent, when the fork is over: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    still::let_go(SETS.lock());
-    SETS.all().for_each(|(_, set)| still::let_go(&set.roll.lock));
+/// In the parent, when the fork is over: undoes [`quiesce`].
+pub(crate) fn resume() {
+    fork_locks::release(SETS.lock());
+    SETS.all().for_each(|(_, set)| fork_locks::release(&set.registry.lock));
 }
 
 /// The child after fork(2).
 pub(crate) fn after_fork() {
-    still::reset(SETS.lock());
+    fork_locks::reset(SETS.lock());
     for (_, set) in SETS.all() {
-        still::reset(&set.roll.lock);
-        set.hold.after_fork();
-        set.roll.sleepers.store(0, Ordering::Relaxed);
+        fork_locks::reset(&set.registry.lock);
+        set.uses.after_fork();
+        set.registry.sleepers.store(0, Ordering::Relaxed);
     }
 }
 
@@ -243,7 +243,7 @@ impl Set {
 
     /// Whether the kernel's set tells everything.
     pub(crate) fn is_plain(&self) -> bool {
-        self.roll.ours.load(Ordering::Acquire) == 0
+        self.registry.ours.load(Ordering::Acquire) == 0
     }
 
     /// Whether no other process has it.
@@ -274,14 +274,14 @@ impl Set {
 
     fn free_if_unused(&self) {
         let Some(_pass) = gate::pass() else { return };
-        if !self.hold.exclusive(0) {
+        if !self.uses.exclusive(0) {
             return;
         }
-        if self.is_closed() && !self.hold.has_parked() {
+        if self.is_closed() && !self.uses.has_parked() {
             self.generation.fetch_add(1, Ordering::Relaxed);
             SETS.put(self.index());
         }
-        self.hold.share();
+        self.uses.share();
     }
 }
 
@@ -300,16 +300,16 @@ impl Set {
         nested.seen.store(u32::MAX, Ordering::Relaxed);
         nested.round.store(0, Ordering::Relaxed);
         if nested.set.swap(inner + 1, Ordering::Release) == 0 {
-            self.roll.tcp.fetch_add(1, Ordering::AcqRel);
-            self.roll.ours.fetch_add(1, Ordering::AcqRel);
+            self.registry.tcp.fetch_add(1, Ordering::AcqRel);
+            self.registry.ours.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     fn forget_nested(&self, inner: u32) {
         for nested in &self.nested {
             if nested.set.compare_exchange(inner + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.roll.tcp.fetch_sub(1, Ordering::AcqRel);
-                self.roll.ours.fetch_sub(1, Ordering::AcqRel);
+                self.registry.tcp.fetch_sub(1, Ordering::AcqRel);
+                self.registry.ours.fetch_sub(1, Ordering::AcqRel);
             }
         }
     }

@@ -3,11 +3,11 @@
 //! A socket is found by descriptor ([`enter`]) and lives from socket(2) or accept(2) to its last close in this process:
 //!
 //! ```text
-//!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(nobody at work, nobody parked: settle)--> free
+//!   free --track--> descriptors > 0 --(dup +1, close -1)--> no descriptor --(nobody at work, nobody parked: finish)--> free
 //!                     |         ^
-//!                     the last closes while calls sleep on it: one of our own takes its place until they are over ([`super::guests`])
+//!                     the last closes while calls sleep on it: one of our own takes its place until they are over ([`super::callers`])
 //! ```
-//! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::settle`]. All fields
+//! Descriptors are counted by whoever opens and closes them (`lifecycle::close`); the object is freed by [`super::teardown`]. All fields
 //! are atomics: hooks run in any thread and in signal handlers. What belongs to a ring session is in [`super::session`].
 
 mod held;
@@ -23,17 +23,17 @@ use madrigal_report::{Path, Reason};
 use madrigal_sys::fd::Fd;
 
 use super::defer::Deferred;
-use super::hold::Hold;
 use super::holders::{Holders, Rest};
-use super::kept::Kept;
 use super::lock::Lock;
 use super::member::Member;
-use super::owed::Owed;
+use super::pending_release::PendingRelease;
+use super::retained::Retained;
 use super::routed::Routed;
 use super::session::Session;
 use super::slab::{Object, Slab};
 use super::table::{self, Kind, Word};
-use super::{process, still};
+use super::use_count::UseCount;
+use super::{fork_locks, process};
 pub(crate) use held::{Parked, Ref, by_index, enter};
 
 /// All sockets of this process.
@@ -69,7 +69,7 @@ pub(crate) mod flag {
     /// `O_NONBLOCK`.
     pub(crate) const NONBLOCK: u32 = 1;
     /// It was connected anew, under names that may be others (`lifecycle::anew`): to the program it has those it had.
-    pub(crate) const ANEW: u32 = 2;
+    pub(crate) const RECONNECTED: u32 = 2;
     /// `SO_LINGER` with time 0: close resets.
     pub(crate) const LINGER0: u32 = 4;
     /// A receive time-out is set.
@@ -101,13 +101,13 @@ pub(crate) struct Sock {
     index: AtomicU32,
     generation: AtomicU32,
     next_free: AtomicU32,
-    /// Hooks at work on it right now. Never reset: who comes late may still be counted.
-    pub(crate) hold: Hold,
+    /// Hooks at work on it right now. Never reset: a late hook may still be counted.
+    pub(crate) uses: UseCount,
     /// Descriptors of it in this process, and one of them.
     pub(crate) refs: AtomicU32,
     fd: AtomicI32,
-    /// The descriptor by which it lives on behind its last close.
-    pub(crate) kept: Kept,
+    /// The descriptor that retains it after its last close.
+    pub(crate) retained: Retained,
     role: AtomicU32,
     pub(crate) mode: AtomicU32,
     flags: AtomicU32,
@@ -115,8 +115,8 @@ pub(crate) struct Sock {
     never: AtomicU32,
     /// While this process tries to become another program: one more than a descriptor of it, whose own numbers stand for a reset socket.
     pub(crate) displaced: AtomicU32,
-    /// The slot of a session that is over, where others of the family are not done with it.
-    pub(crate) owed: Owed,
+    /// The slot of a session that is over, until the others of the family are done with it.
+    pub(crate) pending_release: PendingRelease,
     /// Sends so far, and how many make the next try worth it.
     sends: AtomicU32,
     next_try: AtomicU32,
@@ -131,11 +131,11 @@ pub(crate) struct Sock {
     pub(crate) kernel_room: AtomicU32,
     /// Bytes that the kernel had received for it when that was last so.
     pub(crate) kernel_bytes: AtomicU64,
-    /// The offer this end has out: its place plus one, turn, when, and how often it was looked for an answer.
+    /// The offer this end has out: its place plus one, its generation, when it was made, and how often its answer was checked.
     pub(crate) offer: AtomicU32,
-    pub(crate) offer_turn: AtomicU64,
+    pub(crate) offer_generation: AtomicU64,
     pub(crate) offered_at: AtomicU64,
-    pub(crate) offer_looks: AtomicU32,
+    pub(crate) offer_checks: AtomicU32,
     /// The lease its session's slot is in, plus one; and the slot.
     pub(crate) lease: AtomicU32,
     pub(crate) slot_index: AtomicU32,
@@ -153,8 +153,8 @@ pub(crate) struct Sock {
     pub(crate) session: Session,
     pub(crate) deferred: Deferred,
     pub(crate) routed: Routed,
-    /// How often sends and receives have taken turns so far; the lowest bit says that a send was last.
-    pub(crate) turns: AtomicU32,
+    /// How often sends and receives have alternated so far; the lowest bit is set if a send was last.
+    pub(crate) alternations: AtomicU32,
 }
 
 // SAFETY: atomics and structs of atomics only; all-zero is a fresh socket.
@@ -183,10 +183,10 @@ impl Sock {
         let more = [
             &self.kernel_room,
             &self.offer,
-            &self.offer_looks,
+            &self.offer_checks,
             &self.lease,
             &self.record_of,
-            &self.turns,
+            &self.alternations,
             &self.displaced,
         ];
         self.holders.begin();
@@ -222,13 +222,13 @@ impl Sock {
     }
 
     /// Its word for a descriptor that is ours.
-    pub(crate) fn kept_word(&self) -> Word {
-        Word::new(Kind::Kept, self.generation.load(Ordering::Relaxed), self.index())
+    pub(crate) fn retained_word(&self) -> Word {
+        Word::new(Kind::Retained, self.generation.load(Ordering::Relaxed), self.index())
     }
 
     /// Whether this is a descriptor of it.
     pub(crate) fn has_fd(&self, fd: c_int) -> bool {
-        table::peek(fd).is_some_and(|word| word == self.word(self.index()) || word == self.kept_word())
+        table::peek(fd).is_some_and(|word| word == self.word(self.index()) || word == self.retained_word())
     }
 
     /// Its index among all sockets.
@@ -366,7 +366,7 @@ impl Sock {
     pub(crate) fn set_never(&self, reason: Reason) {
         let _ = self.never.compare_exchange(0, reason as u32, Ordering::Relaxed, Ordering::Relaxed);
         self.session.stays.store(1, madrigal_base::sync::Ordering::Relaxed);
-        self.tell(Path::Tcp, self.never());
+        self.record_path(Path::Tcp, self.never());
     }
 
     /// Takes over what the kernel lets an accepted connection have from its listener (socket(7), tcp(7)).
@@ -383,7 +383,7 @@ impl Sock {
     /// end is the daemon's.
     pub(crate) fn set_way(&self, reason: Reason) {
         self.never.store(if reason == Reason::Daemon { 0 } else { reason as u32 }, Ordering::Relaxed);
-        self.tell(Path::Tcp, Some(reason));
+        self.record_path(Path::Tcp, Some(reason));
     }
 
     /// Its locks, in the order in which they are taken.
@@ -393,8 +393,8 @@ impl Sock {
 
     /// In the child after fork(2): no other thread exists, and the record is in the parent's report.
     pub(crate) fn after_fork(&self) {
-        self.hold.after_fork();
-        self.locks().into_iter().for_each(still::reset);
+        self.uses.after_fork();
+        self.locks().into_iter().for_each(fork_locks::reset);
         self.session.after_fork();
         self.record_of.store(0, Ordering::Relaxed);
     }

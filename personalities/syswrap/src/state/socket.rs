@@ -15,7 +15,7 @@ use super::session::{Health, Room, View, Wire};
 use super::sock::Sock;
 
 /// How long calls on a closed connection may take to return.
-const TOLD_NS: u64 = 1_000_000_000;
+const NOTICE_NS: u64 = 1_000_000_000;
 
 /// A socket, by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ impl Socket<'_> {
     /// Whether the connection, which is closed, ended without the peer's FIN.
     fn was_cut(self) -> bool {
         // One of these may just be told. All return: nothing waits on a closed connection.
-        let end = time::now_ns() + TOLD_NS;
+        let end = time::now_ns() + NOTICE_NS;
         if view(self.s, self.fd).is_some_and(|v| v.was_reset_at_once()) {
             return true;
         }
@@ -245,7 +245,7 @@ impl Wire for Socket<'_> {
     }
 
     fn switched(self) {
-        registration::quieten(self.s);
+        registration::stop_write_events(self.s);
         if let Some(record) = self.s.record() {
             record.moves.store(record.moves.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             record.set(Path::Shm, None);

@@ -28,8 +28,8 @@ pub(crate) enum Kind {
     Foreign,
     /// A descriptor of ours, which the program did not open: it neither sees nor closes it.
     Hidden,
-    /// The same of a TCP socket whose descriptors the program has closed, while calls of its threads go on ([`super::guests`]).
-    Kept,
+    /// The same of a TCP socket whose descriptors the program has closed, while calls of its threads go on ([`super::callers`]).
+    Retained,
 }
 
 /// A non-zero table word.
@@ -43,7 +43,7 @@ impl Word {
             Kind::EventSet => 2,
             Kind::Foreign => 3,
             Kind::Hidden => 4,
-            Kind::Kept => 5,
+            Kind::Retained => 5,
         };
         let generation = generation & ((1 << GENERATION_BITS) - 1);
         Self(kind << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index)
@@ -55,7 +55,7 @@ impl Word {
             1 => Kind::Socket,
             2 => Kind::EventSet,
             4 => Kind::Hidden,
-            5 => Kind::Kept,
+            5 => Kind::Retained,
             _ => Kind::Foreign,
         }
     }
@@ -63,13 +63,13 @@ impl Word {
     /// Whether it is one of a TCP socket.
     #[inline]
     pub(crate) fn is_socket(self) -> bool {
-        matches!(self.kind(), Kind::Socket | Kind::Kept)
+        matches!(self.kind(), Kind::Socket | Kind::Retained)
     }
 
     /// Whether it is ours and none of the program's.
     #[inline]
     pub(crate) fn is_hidden(self) -> bool {
-        matches!(self.kind(), Kind::Hidden | Kind::Kept)
+        matches!(self.kind(), Kind::Hidden | Kind::Retained)
     }
 
     #[inline]
@@ -230,18 +230,18 @@ fn behind_close(fd: c_int) -> Option<Word> {
 // --- forks ------------------------------------------------------------------------------------------------------------------------
 
 /// Before a fork: the table is not being made.
-pub(crate) fn hold_still() {
-    super::still::hold(&LOCK);
+pub(crate) fn quiesce() {
+    super::fork_locks::acquire(&LOCK);
 }
 
-/// In the parent: undoes [`hold_still`].
-pub(crate) fn go_on() {
-    super::still::let_go(&LOCK);
+/// In the parent: undoes [`quiesce`].
+pub(crate) fn resume() {
+    super::fork_locks::release(&LOCK);
 }
 
 /// The child after fork(2).
 pub(crate) fn after_fork() {
-    super::still::reset(&LOCK);
+    super::fork_locks::reset(&LOCK);
     // No thread is there that would close them.
     (0..top(u32::MAX)).filter_map(|fd| cell(fd as c_int)).for_each(Number::abandon);
 }

@@ -1,4 +1,4 @@
-//! Looking at the members of a set that may have something to tell ([`crate::state::registration::look`]).
+//! Looking at the members of a set that may have something to tell ([`crate::state::registration::scan`]).
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use madrigal_shm_ring::layout::state;
 use super::{WRITABLE, ready};
 use crate::lifecycle::leave::relieve;
 use crate::state::member::{Member, bit};
-use crate::state::registration::{EventSet as _, Found, Look, Looked, look};
+use crate::state::registration::{EventSet as _, Found, Scan, Scanned, scan};
 use crate::state::session::{View, phase};
 use crate::state::sets::Set;
 use crate::state::sock::{self, MEMBERS, Sock};
@@ -17,10 +17,10 @@ use crate::state::socket::{Socket, view};
 
 /// Looks at every active member once and reports what is ready and was not reported in this `round` yet.
 pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> Found {
-    if set.roll.length.load(Ordering::SeqCst) == 0 {
+    if set.registry.length.load(Ordering::SeqCst) == 0 {
         return Found::default();
     }
-    let found = look(set, out, Look::new(round));
+    let found = scan(set, out, Scan::new(round));
     if let Some(id) = found.stalled
         && let Some(s) = sock::by_index(id / MEMBERS as u32)
     {
@@ -32,7 +32,7 @@ pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> Found {
 
 /// Where the peer of a member that may have something to tell soon was last seen.
 pub(super) fn peer(set: &Set) -> Peer {
-    let guard = set.roll.lock.lock();
+    let guard = set.registry.lock.lock();
     if guard.nested() {
         return Peer::Unknown;
     }
@@ -40,10 +40,10 @@ pub(super) fn peer(set: &Set) -> Peer {
     first.and_then(|(_, s, _)| view(s, s.fd())).map_or(Peer::Unknown, |v| v.writer_is())
 }
 
-impl Looked for Sock {
+impl Scanned for Sock {
     #[inline]
-    fn is_quiet(&self, member: &Member) -> bool {
-        view(self, member.fd.load(Ordering::Relaxed)).is_some_and(|v| v.has_no_news())
+    fn is_idle(&self, member: &Member) -> bool {
+        view(self, member.fd.load(Ordering::Relaxed)).is_some_and(|v| v.is_idle())
     }
 
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
@@ -64,14 +64,14 @@ fn may_rest(s: &Sock, member: &Member) -> bool {
     if v.was_full() {
         return false;
     }
-    let told_out = s.session.tx() == phase::RING
-        || member.has(bit::QUIET_OUT)
+    let writes_reported = s.session.tx() == phase::RING
+        || member.has(bit::IDLE_OUT)
         || member.events.load(Ordering::Relaxed) & WRITABLE == 0;
     let switched = || v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL;
     match s.session.rx() {
-        phase::RING => told_out && !View::<Socket<'_>>::CONSUMER.arm(v.inn) && v.held_for().is_none(),
+        phase::RING => writes_reported && !View::<Socket<'_>>::CONSUMER.arm(v.inn) && v.held_for().is_none(),
         // A writer that switches finds the direction armed and rings.
-        phase::READY => told_out && member.has(bit::QUIET_IN) && !switched(),
-        _ => told_out && member.has(bit::QUIET_IN),
+        phase::READY => writes_reported && member.has(bit::IDLE_IN) && !switched(),
+        _ => writes_reported && member.has(bit::IDLE_IN),
     }
 }

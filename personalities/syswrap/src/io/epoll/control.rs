@@ -22,11 +22,11 @@ pub(crate) fn control(
 ) -> Result<(), Errno> {
     let set = sets::enter(epfd);
     if let (Some(set), Some(event), true) = (&set, event, op != EPOLL_CTL_DEL) {
-        set.roll.is_used_again(event.u64);
+        set.registry.is_used_again(event.u64);
     }
     if let Some(s) = sock::enter(fd) {
         let watched =
-            || op == EPOLL_CTL_ADD && set.as_ref().is_some_and(|set| set.roll.watched.load(Ordering::SeqCst) != 0);
+            || op == EPOLL_CTL_ADD && set.as_ref().is_some_and(|set| set.registry.watched.load(Ordering::SeqCst) != 0);
         // First, for a doorbell would make the set look ready.
         if watched() {
             plain_in_watched(&s, fd);

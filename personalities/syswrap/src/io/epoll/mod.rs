@@ -1,7 +1,7 @@
 //! Event sets: what epoll(7) would tell of sockets whose bytes travel in rings.
 //!
 //! The kernel's registration of a socket is ours while a session can receive doorbells ([`crate::state::registration`]). Whatever it
-//! reports only puts the member on the set's *active list* ([`crate::state::roll`]); what the program is told is computed from ring and
+//! reports only puts the member on the set's *active list* ([`crate::state::registry`]); what the program is told is computed from ring and
 //! kernel state, by the rules of level, edge and one-shot triggering ([`ready`]). A member leaves a long active list once its writer will
 //! ring and it has had nothing to tell for a while; before a thread sleeps on the set it arms the whole list ([`sleep`]).
 //!

@@ -20,9 +20,9 @@ use crate::state::member::{Member, bit};
 use crate::state::registration::{self, EventSet as _};
 use crate::state::session::Me;
 use crate::state::sets::{self, Nested, Set, SetRef};
-use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::view;
+use crate::state::teardown;
 
 /// The set's own descriptor is being watched, by another set or by poll(2).
 pub(super) fn watch(set: &Set) {
@@ -49,7 +49,7 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> 
         if n == out.len() || told || wanted & READABLE == 0 || !any_ready(&inner) {
             continue;
         }
-        let count = inner.roll.activations.load(Ordering::Relaxed);
+        let count = inner.registry.activations.load(Ordering::Relaxed);
         let new = nested.seen.swap(count, Ordering::Relaxed) != count;
         if wanted & EPOLLET as u32 != 0 && !new {
             continue;
@@ -74,7 +74,7 @@ pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
     if meant {
         nested.round.store(round, Ordering::Relaxed);
         // That was the edge, too.
-        nested.seen.store(inner.roll.activations.load(Ordering::Relaxed), Ordering::Relaxed);
+        nested.seen.store(inner.registry.activations.load(Ordering::Relaxed), Ordering::Relaxed);
         nested.spend();
     } else if nested.is_one_shot() {
         // The kernel has told of it for once, and the program has not heard of it.
@@ -103,7 +103,7 @@ fn is_ready(set: &Set) -> bool {
         {
             v.finish_receiving();
         }
-        settle::unhook(s);
+        teardown::unhook(s);
     });
     if any_ready(set) {
         return true;
@@ -115,7 +115,7 @@ fn is_ready(set: &Set) -> bool {
         {
             v.swallow(Me::Awake);
         }
-        member.set_bit(bit::QUIET_IN | bit::QUIET_OUT, false);
+        member.set_bit(bit::IDLE_IN | bit::IDLE_OUT, false);
         set.activate(sets::id(s, m), member);
     });
     if kernel_readiness(fd, READABLE) == 0 {

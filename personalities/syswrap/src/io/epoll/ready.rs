@@ -18,7 +18,7 @@ use crate::state::socket::{Socket, view};
 /// What the program is told of a member now, by its trigger mode.
 pub(super) fn report_of(s: &Sock, member: &Member) -> Option<epoll_event> {
     let fd = if member.has(bit::ORPHAN) { s.fd() } else { member.fd.load(Ordering::Relaxed) };
-    let look = |wanted| member.look_whole(wanted, || look(s, Some(member), fd, wanted));
+    let look = |wanted| member.check_whole(wanted, || look(s, Some(member), fd, wanted));
     member.report(|| stamps(s, fd), look)
 }
 
@@ -79,14 +79,14 @@ pub(crate) fn readiness(s: &Sock, fd: c_int, wanted: u32) -> u32 {
 /// [`readiness`]; with a member whose registration is ours, the kernel is not asked again before it has told something new.
 fn look(s: &Sock, told: Option<&Member>, fd: c_int, wanted: u32) -> u32 {
     let Some(v) = view(s, fd) else {
-        let owed = if s.session.owes_error() { EPOLLERR as u32 } else { 0 };
-        return kernel_readiness(fd, wanted) | owed;
+        let error = if s.session.has_pending_error() { EPOLLERR as u32 } else { 0 };
+        return kernel_readiness(fd, wanted) | error;
     };
     let asked = READABLE | EPOLLRDHUP as u32 | wanted & URGENT;
     let mut ready = match s.session.rx() {
         phase::RING => ring_readiness(&v, told, asked),
         phase::READY if v.inn.w.state.load(Ordering::SeqCst) != state::KERNEL => switched_readiness(&v, told, asked),
-        _ => ask_once(told, bit::QUIET_IN, fd, asked),
+        _ => ask_once(told, bit::IDLE_IN, fd, asked),
     };
     v.learn_end();
     if wanted & WRITABLE != 0 {
@@ -125,7 +125,7 @@ fn sealed_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32)
         None => true,
     };
     match v.s.rx() {
-        phase::DONE => ask_once(told, bit::QUIET_IN, v.wire.fd, asked),
+        phase::DONE => ask_once(told, bit::IDLE_IN, v.wire.fd, asked),
         // What that leaves the kernel may just have told by an edge, and it tells that once.
         _ if is_read_by_another && v.inbound() > 0 => READABLE,
         // The last doorbell is on its way.
@@ -137,7 +137,7 @@ fn sealed_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32)
 fn switched_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u32) -> u32 {
     match v.try_reading().map(|_lock| v.reach_ring()) {
         Some(true) => ring_readiness(v, told, asked),
-        Some(false) => ask_once(told, bit::QUIET_IN, v.wire.fd, asked),
+        Some(false) => ask_once(told, bit::IDLE_IN, v.wire.fd, asked),
         None if v.inbound() > 0 => READABLE,
         None => 0,
     }
@@ -145,7 +145,7 @@ fn switched_readiness(v: &View<'_, Socket<'_>>, told: Option<&Member>, asked: u3
 
 fn writable(v: &View<'_, Socket<'_>>, told: Option<&Member>) -> u32 {
     if v.s.tx() != phase::RING {
-        return ask_once(told, bit::QUIET_OUT, v.wire.fd, WRITABLE);
+        return ask_once(told, bit::IDLE_OUT, v.wire.fd, WRITABLE);
     }
     // The second look leaves word: the reader rings once there is space.
     if v.s.producer.is_sealed(v.out) || v.ended() || v.has_some_room() || v.want() {

@@ -59,7 +59,7 @@ impl Sleepers {
             return self.limit_to(SHORT_NS);
         };
         // SYNC: SeqCst, before anything is armed; pairs with the looks at `sleepers` in `wait::note` and `state::registration`.
-        let others = set.roll.sleepers.fetch_add(1, Ordering::SeqCst);
+        let others = set.registry.sleepers.fetch_add(1, Ordering::SeqCst);
         *place = Some(held);
         self.n += 1;
         arm_all(set, others == 0 && outermost).into_iter().for_each(|ns| self.limit_to(ns));
@@ -77,7 +77,7 @@ impl Sleepers {
 impl Drop for Sleepers {
     fn drop(&mut self) {
         for set in self.counted.iter().flatten() {
-            set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
+            set.registry.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
@@ -85,9 +85,9 @@ impl Drop for Sleepers {
 /// Arms every active member of a set; tells how long to sleep at most if senders among them wait for space. A thread that is the only one
 /// asleep there, and looks at everything when it wakes, needs one doorbell from each process it hears of.
 fn arm_all(set: &Set, alone: bool) -> Option<u64> {
-    let _lock = set.roll.lock.lock();
+    let _lock = set.registry.lock.lock();
     let mut limit = None;
-    let one_bell = alone && (set.index() as usize) < SLEEP_WORDS && set.roll.watched.load(Ordering::Relaxed) == 0;
+    let one_bell = alone && (set.index() as usize) < SLEEP_WORDS && set.registry.watched.load(Ordering::Relaxed) == 0;
     for (_, s, member) in set.active().filter(|(_, _, member)| member.has(bit::OURS)) {
         let Some(v) = view(s, member.fd.load(Ordering::Relaxed)) else { continue };
         if s.session.rx() == phase::RING {
@@ -115,7 +115,7 @@ fn sleeper(s: &Sock, index: u32) -> Sleeper {
 /// Whether epoll_wait(2) on this set would return something, without consuming it: for a set polled or nested in another.
 pub(super) fn any_ready(set: &Set) -> bool {
     let here = {
-        let _lock = set.roll.lock.lock();
+        let _lock = set.registry.lock.lock();
         set.active()
             .any(|(_, s, member)| member.is_in(set.index()) && member.is_live() && ready::would_report(s, member))
     };
@@ -126,7 +126,7 @@ pub(super) fn any_ready(set: &Set) -> bool {
 fn shows(nested: &Nested, inner: &Set) -> bool {
     let wanted = nested.events.load(Ordering::Relaxed);
     let told = wanted & EPOLLET as u32 != 0
-        && nested.seen.load(Ordering::Relaxed) == inner.roll.activations.load(Ordering::Relaxed);
+        && nested.seen.load(Ordering::Relaxed) == inner.registry.activations.load(Ordering::Relaxed);
     wanted & READABLE != 0 && !told && any_ready(inner)
 }
 

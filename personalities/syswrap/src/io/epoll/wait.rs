@@ -55,7 +55,7 @@ pub(crate) struct Asleep {
 /// epoll_wait(2) and its kin.
 pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Limits<'_>) -> Waited {
     let Some(set) = sets::enter(epfd).filter(|_| max > 0) else { return Waited::Pass };
-    if set.is_plain() && (limits.at_once() || set.roll.tcp.load(Ordering::Relaxed) == 0) {
+    if set.is_plain() && (limits.at_once() || set.registry.tcp.load(Ordering::Relaxed) == 0) {
         return begin_sleep(set, 0, !limits.at_once()).unwrap_or(Waited::Again);
     }
     let mut told = [epoll_event { events: 0, u64: 0 }; MOST];
@@ -80,9 +80,9 @@ fn tell(told: &[epoll_event], events: *mut epoll_event) -> Result<usize, Errno> 
 fn begin_sleep(set: SetRef, since: u64, counted: bool) -> Option<Waited> {
     if counted {
         // SYNC: SeqCst with `state::registration`: who makes a registration ours wakes those that are counted.
-        set.roll.sleepers.fetch_add(1, Ordering::SeqCst);
+        set.registry.sleepers.fetch_add(1, Ordering::SeqCst);
         if !set.is_plain() {
-            set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
+            set.registry.sleepers.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
     }
@@ -103,19 +103,19 @@ pub(crate) fn left(asleep: &Asleep) {
     if let Some(set) = asleep.set.unpark()
         && asleep.counted
     {
-        set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.registry.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 fn woken(asleep: Asleep, events: *mut epoll_event, got: c_int) -> Option<c_int> {
     let Some(set) = asleep.set.unpark() else { return Some(got) };
     if asleep.counted {
-        set.roll.sleepers.fetch_sub(1, Ordering::SeqCst);
+        set.registry.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
     if asleep.since != 0 {
         POLICY.slept(&set.waiter, asleep.since);
     }
-    if got <= 0 || !sets::has_keys() && set.roll.tells_gone.load(Ordering::Relaxed) == 0 {
+    if got <= 0 || !sets::has_keys() && set.registry.may_report_gone.load(Ordering::Relaxed) == 0 {
         return Some(got);
     }
     // SAFETY: the kernel just filled `got` events there.
@@ -175,7 +175,7 @@ impl<'a> Waiting<'a> {
         let crowded = &self.set.crowded;
         let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
         // A peer that was killed may have been others', too.
-        let died = self.set.roll.deaths.load(Ordering::Relaxed) != deaths();
+        let died = self.set.registry.deaths.load(Ordering::Relaxed) != deaths();
         let at_once = self.limits.at_once();
         if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || at_once || self.kernel_due(0)) {
             // There was no room for what it has to tell, or rings do not know of it.
@@ -219,9 +219,9 @@ impl<'a> Waiting<'a> {
     /// the room, it is asked for what stands behind them. The first `found` of `out` have been found in this wait; how many there are then.
     fn ask_kernel(&self, found: usize, out: &mut [epoll_event], timeout: Option<u64>) -> Result<usize, Errno> {
         self.set.answers.store(0, Ordering::Relaxed);
-        self.set.roll.deaths.store(deaths(), Ordering::Relaxed);
+        self.set.registry.deaths.store(deaths(), Ordering::Relaxed);
         let (mut n, mut noted) = (found, 0);
-        for turn in 0..=self.set.roll.ours.load(Ordering::Relaxed) {
+        for turn in 0..=self.set.registry.ours.load(Ordering::Relaxed) {
             let timeout = if turn == 0 { timeout } else { Some(0) };
             let (kept, full, ours) = match self.ask_behind((found, n), out, timeout) {
                 // What was found is found.
@@ -251,7 +251,7 @@ impl<'a> Waiting<'a> {
     /// Threads asleep on the set, this one among them.
     fn sleepers(&self) -> u32 {
         // SYNC: SeqCst, behind the activation of a member: a sleeper counts itself and then looks at the list.
-        self.set.roll.sleepers.load(Ordering::SeqCst)
+        self.set.registry.sleepers.load(Ordering::SeqCst)
     }
 
     /// Asks once; the answer comes behind the first `n` events of `out`, the first `found` of which are not the kernel's. How many there are
@@ -311,8 +311,8 @@ impl<'a> Waiting<'a> {
             return;
         }
         // What made it ours the kernel tells once more.
-        let edges = if member.has(bit::TOLD) { 0 } else { events };
-        member.set_bit(bit::TOLD, false);
+        let edges = if member.has(bit::REPORTED) { 0 } else { events };
+        member.set_bit(bit::REPORTED, false);
         let fd = member.fd.load(Ordering::Relaxed);
         let came = bytes_came(s, fd);
         if edges & (EPOLLIN | EPOLLPRI) as u32 != 0 || edges != 0 && came {
@@ -327,7 +327,7 @@ impl<'a> Waiting<'a> {
         registration::notified(&*self.set, &**s, m);
         let in_ring = s.mode() == mode::SESSION && matches!(s.session.rx(), phase::READY | phase::RING);
         let Some(v) = view(s, fd).filter(|_| in_ring) else { return };
-        let shared = self.set.roll.sleepers.load(Ordering::SeqCst) > 0
+        let shared = self.set.registry.sleepers.load(Ordering::SeqCst) > 0
             || s.session.has_sleepers()
             || s.members.iter().filter(|m| m.is_used()).count() > 1;
         if shared {
@@ -347,7 +347,7 @@ impl<'a> Waiting<'a> {
         if member.round.load(Ordering::Relaxed) != self.round {
             return;
         }
-        let guard = self.set.roll.lock.lock();
+        let guard = self.set.registry.lock.lock();
         // Of one that was armed meanwhile a later wait tells.
         let armed = member.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0 && !member.has(bit::SPENT);
         if guard.nested() || armed || member.has(bit::DETACHED) || !member.is_in(self.set.index()) {

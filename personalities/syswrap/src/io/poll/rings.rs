@@ -36,7 +36,7 @@ pub(super) fn asks_set(p: &pollfd) -> bool {
 
 pub(super) fn is_in_ring(s: &Sock) -> bool {
     // To its very end: a peer that has not taken the last doorbell out yet may leave a reset that nobody meant.
-    s.mode() == mode::SESSION || s.session.owes_error()
+    s.mode() == mode::SESSION || s.session.has_pending_error()
 }
 
 impl Session {

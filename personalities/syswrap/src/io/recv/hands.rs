@@ -108,6 +108,6 @@ pub(crate) fn keep_error(fd: c_int, e: Errno) {
     let Some(s) = sock::enter(fd) else { return };
     match view(&s, fd).filter(|_| s.mode() == mode::SESSION && e == Errno::CONNRESET) {
         Some(v) => v.saw_error(e),
-        None => s.session.owe(e),
+        None => s.session.set_pending_error(e),
     }
 }

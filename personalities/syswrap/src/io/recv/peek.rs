@@ -16,12 +16,12 @@ use crate::state::session::{Health, Took, View, Wire as _, phase};
 use crate::state::slab::zeroed_pages;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
-use crate::state::{registration, settle};
+use crate::state::{registration, teardown};
 
 /// Looks at what there is, and leaves it. Under the receive lock.
 pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
     let skip = |done, hidden, limit| look_behind(op, done, hidden, limit);
-    v.look(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
+    v.peek(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
 }
 
 /// Looks at up to `limit` kernel bytes behind the first `hidden` ones, for what comes behind `done` bytes of the buffers.
@@ -74,7 +74,7 @@ pub(super) fn look_on(s: &Ref, op: &Receive) -> Outcome {
             let _lock = v.reading();
             look(&v, op)
         });
-        settle::note(s);
+        teardown::mark_due(s);
         let n = match looked {
             Took::Bytes(n) => Some(n),
             Took::Plain => {

@@ -169,7 +169,7 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
             let Some(v) = view(&s, op.fd()) else {
                 // The session is over. What the sleep was told of the connection the kernel tells nobody else.
                 if let Err(e) = result {
-                    s.session.owe_if_broken(e);
+                    s.session.set_pending_if_broken(e);
                 }
                 return None;
             };

@@ -10,9 +10,9 @@ use super::call::Send;
 use super::space::PATIENCE_NS;
 use crate::outcome::{CSleep, Outcome};
 use crate::state::session::{Health, Passage, View, Wire as _, phase};
-use crate::state::settle;
 use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, sleep_ns, view};
+use crate::state::teardown;
 
 /// What goes through the gate at once, behind a session: so long the peer may have to wait.
 const THROUGH_GATE: usize = 256 << 10;
@@ -76,7 +76,7 @@ fn take_last_bell(s: &Sock, fd: c_int) {
         && let Some(_lock) = v.try_reading()
     {
         v.finish_receiving();
-        settle::note(s);
+        teardown::mark_due(s);
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
     take_last_bell(&s, op.fd());
     loop {
         if !is_bound(&s, op.fd()) {
-            settle::note(&s);
+            teardown::mark_due(&s);
             return Behind::Over(s);
         }
         if op.done() > 0 && is_over(&s, op.fd()) {
@@ -135,7 +135,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             Err(e) => {
                 if op.done() > 0 && e != Errno::FAULT {
                     // What was sent is the result of this call, and the kernel tells an error once.
-                    s.session.owe(e);
+                    s.session.set_pending_error(e);
                 }
                 Some(op.end(e))
             }

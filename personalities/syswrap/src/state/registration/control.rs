@@ -7,7 +7,7 @@ use madrigal_base::sync::Ordering;
 use madrigal_sys::Errno;
 
 use super::entry::{forget, note_plain, put, take_out, used};
-use super::{EventSet, OURS_OUT, Subject, adopt_all, adopt_one, lent, ours, stir_sleepers};
+use super::{EventSet, OURS_OUT, Subject, adopt_all, adopt_one, lent, ours, wake_sleepers};
 use crate::state::member::{Member, bit};
 use crate::state::session::phase;
 
@@ -23,7 +23,7 @@ pub(crate) fn control<S: Subject>(
     if let Some(result) = change_quickly(set, (s, fd), op, event) {
         return Some(result);
     }
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     let by_this = |(_, member): &(usize, &Member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd;
     let known = used(s).find(by_this);
     Some(match (op, known, event) {
@@ -50,12 +50,12 @@ fn change_quickly<S: Subject>(
     op: c_int,
     event: Option<epoll_event>,
 ) -> Option<Result<(), Errno>> {
-    let guard = set.roll().lock.lock();
+    let guard = set.registry().lock.lock();
     let (m, member) = used(s)
         .find(|(_, member)| member.is_in(set.index()) && member.fd.load(Ordering::Relaxed) == fd)
         .filter(|(_, member)| !guard.nested() && member.has(bit::OURS) && !member.is_exclusive())?;
-    let simple = set.roll().watched.load(Ordering::SeqCst) == 0
-        && set.roll().sleepers.load(Ordering::SeqCst) == 0
+    let simple = set.registry().watched.load(Ordering::SeqCst) == 0
+        && set.registry().sleepers.load(Ordering::SeqCst) == 0
         && set.is_sole();
     match (op, event) {
         (EPOLL_CTL_DEL, _) if simple && !member.has(bit::DETACHED) => {
@@ -71,20 +71,20 @@ fn change_quickly<S: Subject>(
         _ => return None,
     }
     drop(guard);
-    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then looks at the list.
-    if set.roll().sleepers.load(Ordering::SeqCst) > 0 {
-        stir_one(set, s, m);
+    // SYNC: SeqCst with `epoll::sleep`: a sleeper counts itself and then scans the list.
+    if set.registry().sleepers.load(Ordering::SeqCst) > 0 {
+        wake_late_sleeper(set, s, m);
     }
     Some(Ok(()))
 }
 
 /// A sleeper came meanwhile.
 #[cold]
-fn stir_one<S: Subject>(set: &S::Set, s: &S, m: usize) {
-    let _registering = s.hold_members();
+fn wake_late_sleeper<S: Subject>(set: &S::Set, s: &S, m: usize) {
+    let _registering = s.lock_members();
     let member = &s.members()[m];
     if member.is_in(set.index()) && member.has(bit::OURS) {
-        stir_sleepers(set, s, m, member);
+        wake_sleepers(set, s, m, member);
     }
 }
 
@@ -97,7 +97,7 @@ fn add<S: Subject>(
 ) -> Result<(), Errno> {
     let becomes_ours = s.is_hooked() && set.is_sole();
     if becomes_ours && !is_exclusive(event) {
-        // It tells nothing by the program's word: who sleeps on the set would be told of a doorbell.
+        // It does not report with the program's data: a sleeper on the set would get an event for a doorbell.
         set.ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLET as u32, s.key(m))?;
     } else {
         // The kernel judges what the program asks for.
@@ -106,8 +106,8 @@ fn add<S: Subject>(
     member.begin(set.index(), fd, event, 0);
     // SYNC: SeqCst with `View::others_may_sleep`: who takes a doorbell from now on arms again.
     s.watchers().fetch_add(1, Ordering::SeqCst);
-    set.roll().tcp.fetch_add(1, Ordering::SeqCst);
-    // SYNC: SeqCst with `set_closed`, which looks for members behind the last descriptor.
+    set.registry().tcp.fetch_add(1, Ordering::SeqCst);
+    // SYNC: SeqCst with `set_closed`, which searches members behind the last descriptor.
     if set.is_closed() {
         forget(set, s, member);
         return Ok(());
@@ -121,7 +121,7 @@ fn add<S: Subject>(
             return if set.is_closed() { Ok(()) } else { Err(Errno::NOMEM) };
         }
         // The first report may have woken a thread before it could know the member.
-        stir_sleepers(set, s, m, member);
+        wake_sleepers(set, s, m, member);
     } else if !set.is_sole() && s.holds_unread() && !s.is_gone() {
         lent::begin(set, member);
         // Another process may have taken it out again: the program's call has succeeded all the same.
@@ -233,9 +233,9 @@ fn change_ours<S: Subject>(
     call: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     // What is changed quickly is changed under this.
-    let _lock = set.roll().lock.lock();
+    let _lock = set.registry().lock.lock();
     let detached = member.has(bit::DETACHED);
-    let told = ours(set, s, member);
+    let events = ours(set, s, member);
     match (op, event) {
         (EPOLL_CTL_ADD, Some(event)) if detached => ask(set, (s, m), member, event),
         (EPOLL_CTL_MOD | EPOLL_CTL_DEL, _) if detached => return Err(Errno::NOENT),
@@ -244,7 +244,7 @@ fn change_ours<S: Subject>(
         (EPOLL_CTL_MOD, Some(event)) => ask(set, (s, m), member, event),
         (EPOLL_CTL_DEL, _) => {
             member.set_bit(bit::DETACHED, true);
-            if set.roll().watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
+            if set.registry().watched.load(Ordering::Relaxed) != 0 || !set.is_sole() {
                 take_out(set, s, member);
             }
             return Ok(());
@@ -252,12 +252,12 @@ fn change_ours<S: Subject>(
         // Added twice, or nonsense: the kernel says what.
         _ => return call(),
     }
-    if ours(set, s, member) & !told != 0
+    if ours(set, s, member) & !events != 0
         && let Some(epfd) = set.descriptor()
     {
         let _ = put(set, epfd, member, OURS_OUT, s.key(m));
     }
-    stir_sleepers(set, s, m, member);
+    wake_sleepers(set, s, m, member);
     Ok(())
 }
 
@@ -265,7 +265,7 @@ fn is_exclusive(event: epoll_event) -> bool {
     event.events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// A registration that is ours is (again) what the program wishes, and is looked at. Under the set's lock.
+/// A registration that is ours is (again) what the program asks for, and is scanned next. Under the set's lock.
 #[inline]
 fn ask<S: Subject>(set: &S::Set, (s, m): (&S, usize), member: &Member, event: epoll_event) {
     member.ask(event);

@@ -32,7 +32,7 @@ pub(super) fn put<E: EventSet>(set: &E, epfd: c_int, member: &Member, events: u3
     set.ctl(epfd, EPOLL_CTL_MOD, fd, events, data)
 }
 
-/// The kernel's entry of a member that has nothing to tell goes, until the program asks for something.
+/// Removes the kernel's entry of a member that has nothing to report, until the program asks for something.
 pub(super) fn be_absent<E: EventSet>(set: &E, epfd: c_int, member: &Member) {
     member.set_bit(bit::ABSENT, true);
     let _ = set.ctl(epfd, EPOLL_CTL_DEL, member.fd.load(Ordering::Relaxed), 0, 0);
@@ -40,24 +40,24 @@ pub(super) fn be_absent<E: EventSet>(set: &E, epfd: c_int, member: &Member) {
 
 /// A member is ours no longer; `None`: it is none any more.
 pub(super) fn withdraw<'a, S: Subject>(set: &'a S::Set, s: &S, member: &Member) -> Option<Guard<'a>> {
-    // No thread is in the middle of a look at the session once this lock was ours, nor of a quick change of the member.
-    let lock = set.roll().lock.lock();
+    // Once this lock was ours, no thread is in the middle of a scan of the session, nor of a quick change of the member.
+    let lock = set.registry().lock.lock();
     if member.has(bit::DETACHED) {
         take_out(set, s, member);
         return None;
     }
     if member.has(bit::OURS) {
         set.deactivate(member);
-        member.set_bit(bit::OURS | bit::TOLD, false);
-        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
+        member.set_bit(bit::OURS | bit::REPORTED, false);
+        set.registry().ours.fetch_sub(1, Ordering::AcqRel);
     }
     Some(lock)
 }
 
-/// A registration of the socket is the program's: what the kernel may tell of it.
+/// A registration of the socket is the program's: notes what the kernel may report of it.
 pub(super) fn note_plain<S: Subject>(set: &S::Set, s: &S) {
-    let may_tell = if s.is_gone() { 2 } else { u32::from(s.is_in_session()) };
-    set.roll().tells_gone.fetch_max(may_tell, Ordering::Relaxed);
+    let may_report = if s.is_gone() { 2 } else { u32::from(s.is_in_session()) };
+    set.registry().may_report_gone.fetch_max(may_report, Ordering::Relaxed);
 }
 
 /// A member of ours leaves the kernel's set. Under the set's lock.
@@ -68,17 +68,17 @@ pub(super) fn take_out<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     forget_locked(set, s, member);
 }
 
-/// The member leaves its set. While the socket's registrations are held still.
+/// The member leaves its set. With the socket's members locked.
 pub(super) fn forget<S: Subject>(set: &S::Set, s: &S, member: &Member) {
-    let _lock = set.roll().lock.lock();
+    let _lock = set.registry().lock.lock();
     forget_locked(set, s, member);
 }
 
 fn forget_locked<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     s.watchers().fetch_sub(1, Ordering::SeqCst);
-    set.roll().tcp.fetch_sub(1, Ordering::AcqRel);
+    set.registry().tcp.fetch_sub(1, Ordering::AcqRel);
     if member.has(bit::OURS) {
-        set.roll().ours.fetch_sub(1, Ordering::AcqRel);
+        set.registry().ours.fetch_sub(1, Ordering::AcqRel);
     }
     end_lending(set, member);
     set.deactivate(member);
@@ -89,6 +89,6 @@ fn forget_locked<S: Subject>(set: &S::Set, s: &S, member: &Member) {
 pub(super) fn end_lending<E: EventSet>(set: &E, member: &Member) {
     if member.has(bit::LENT) {
         member.set_bit(bit::LENT, false);
-        set.roll().lent.fetch_sub(1, Ordering::Relaxed);
+        set.registry().lent.fetch_sub(1, Ordering::Relaxed);
     }
 }

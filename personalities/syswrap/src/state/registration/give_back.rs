@@ -8,13 +8,13 @@ use crate::state::member::{Member, bit};
 
 /// Gives every registration back to the program.
 pub(crate) fn restore<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     restore_all(s);
 }
 
-/// The same but for those that know of the stream's end by an edge: the kernel would tell of it anew. False: some are kept.
+/// The same, except those that know of the stream's end by an edge: the kernel would report it again. False: some stay ours.
 pub(crate) fn restore_unless_ended<S: Subject>(s: &S) -> bool {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     let knows_end = |member: &Member| member.has(bit::OURS) && !member.has(bit::DETACHED) && member.knows_end();
     if !used(s).any(|(_, member)| knows_end(member)) {
         restore_all(s);
@@ -35,7 +35,7 @@ pub(super) fn restore_all<S: Subject>(s: &S) {
 
 pub(super) fn restore_one<S: Subject>(s: &S, member: &Member) {
     if member.has(bit::ORPHAN) && member.has(bit::LENT | bit::OURS) && s.is_gone() {
-        // Nobody can change the kernel's entry, which goes on saying when there is something to tell.
+        // Nobody can change the kernel's entry, which goes on reporting when there is an event.
         return;
     }
     let Some(set) = s.set_of(member) else { return };
@@ -48,17 +48,18 @@ pub(super) fn restore_one<S: Subject>(s: &S, member: &Member) {
     }
     end_lending(&*set, member);
     if member.has(bit::SPENT) {
-        // An entry of the kernel's that was not spent there would tell of errors and hang-ups.
+        // An entry that was not spent in the kernel would report errors and hang-ups.
         return be_absent(&*set, epfd, member);
     }
     note_plain(&*set, s);
-    // The kernel looks at the socket anew, and reports what is there.
+    // The kernel checks the socket again, and reports what is there.
     let _ = put(&*set, epfd, member, member.events.load(Ordering::Relaxed), member.data.load(Ordering::Relaxed));
 }
 
-/// One-shot registrations of ours that are spent leave the kernel, which would tell whoever looks at their sets of the end of the socket.
+/// One-shot registrations of ours that are spent leave the kernel. It would report the end of the socket to each thread that waits on their
+/// sets.
 pub(crate) fn take_out_spent<S: Subject>(s: &S) {
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     let spent = |member: &Member| member.has(bit::OURS) && member.has(bit::SPENT) && !member.has(bit::ORPHAN);
     for (_, member) in used(s).filter(|(_, member)| spent(member)) {
         restore_one(s, member);

@@ -14,7 +14,7 @@ pub(crate) fn lend<S: Subject>(s: &S) {
     if used(s).next().is_none() {
         return;
     }
-    let _registering = s.hold_members();
+    let _registering = s.lock_members();
     for (m, member) in used(s) {
         if member.has(bit::OURS) {
             lend_one(s, m, member);
@@ -26,7 +26,7 @@ pub(crate) fn lend<S: Subject>(s: &S) {
 pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
     if !s.is_gone() && s.rx() == phase::DONE && !member.knows_end() {
-        // The kernel tells everything.
+        // The kernel reports everything.
         return restore_one(s, member);
     }
     if member.has(bit::ORPHAN) {
@@ -35,24 +35,24 @@ pub(super) fn lend_one<S: Subject>(s: &S, m: usize, member: &Member) {
     }
     let Some(_lock) = withdraw(&*set, s, member) else { return };
     if member.has(bit::WOKEN) {
-        // That is still to be told.
+        // That is yet to be reported.
         member.set_bit(bit::WOKEN, false);
         member.forget_edges();
     }
     if member.knows_end() && (!s.is_gone() || member.knows_all()) {
-        return keep_told(&*set, s, member);
+        return keep_reported(&*set, s, member);
     }
     lent::begin(&*set, member);
     if s.is_gone() {
         // Another process may make it the program's.
-        set.roll().tells_gone.store(2, Ordering::Relaxed);
+        set.registry().may_report_gone.store(2, Ordering::Relaxed);
     }
     let _ = lent::put(&*set, s, m, member);
 }
 
-/// What was told by an edge, that the stream has ended, is not told once more, as the kernel would of an entry that is modified: it is
-/// asked for what may still come, or for nothing.
-fn keep_told<S: Subject>(set: &S::Set, s: &S, member: &Member) {
+/// An edge has reported that the stream has ended. The kernel would report it again of a modified entry, so the entry asks for what may
+/// still come, or for nothing.
+fn keep_reported<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     let Some(epfd) = set.descriptor() else { return };
     if member.knows_all() {
         return be_absent(set, epfd, member);

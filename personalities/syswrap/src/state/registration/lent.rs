@@ -1,10 +1,12 @@
-//! Registrations of a family: after a fork parent and child share the kernel's entries, and each of them may change what both are told. So the
-//! kernel's entry is what the program asks for, with its data and in its trigger mode: what one of them changes, arms or takes out the
-//! other sees, and what is to be told once is told to one of them. Of a socket that is LENT the kernel does not know what there is to tell:
+//! Registrations of a family. After a fork, parent and child share the kernel's entries, and each of them may change what both are sent. So
+//! the kernel's entry is what the program asks for, with its data and in its trigger mode. What one process changes, arms or takes out, the
+//! other sees. An event that is reported once goes to one of them.
 //!
-//! * its peer has gone otherwise than the kernel says: the kernel tells of an end, and we know of which;
-//! * bytes are unread in the ring, and could not be handed back: an entry that asks for bytes asks for [`MARK`], too, which a socket that
-//!   sends by the kernel shows nearly always. It is told as what is in the ring. Who reads the last of it takes the mark off.
+//! The kernel does not know the events of a LENT socket:
+//!
+//! * Its peer has gone otherwise than the kernel reports. The kernel reports an end, and we know which.
+//! * Bytes are unread in the ring, and could not be handed back. An entry that asks for bytes asks for [`MARK`], too, which a socket that
+//!   sends by the kernel has nearly always. It is reported as what is in the ring. The reader of the last byte takes the mark off.
 
 use core::ffi::c_int;
 
@@ -19,12 +21,12 @@ use super::entry::{self, end_lending, note_plain, used};
 use super::{EventSet, Subject};
 use crate::state::member::{Member, bit};
 
-/// Hardly a program asks for it: it says the same as `EPOLLOUT`.
+/// Hardly a program asks for it: it means the same as `EPOLLOUT`.
 const MARK: u32 = EPOLLWRNORM as u32;
 const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const ENDS: u32 = (EPOLLERR | EPOLLHUP) as u32;
 
-/// Others had these sets, and are gone: what they changed the kernel knows. Before anything is built on what the program asks for.
+/// Other processes had these sets, and are gone. The kernel knows what they changed. Called before the program's wanted events are used.
 pub(super) fn learn_changes<S: Subject>(s: &S) {
     for (_, member) in used(s).filter(|(_, member)| member.has(bit::SHARED)) {
         let Some(set) = s.set_of(member).filter(|set| set.is_sole()) else { continue };
@@ -43,14 +45,14 @@ fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
         Err(_) => {}
         Ok(None) if member.has(bit::ABSENT) => {}
         Ok(None) => entry::forget(set, s, member),
-        // It is spent, and tells nothing before it is modified.
+        // It is spent, and reports nothing before it is modified.
         Ok(Some(entry)) if entry.events & ENDS == 0 => {
             member.events.store(asked | EPOLLONESHOT as u32, Ordering::Relaxed)
         }
         Ok(Some(entry)) => {
             let events = entry.events & !ENDS;
-            let still = if member.knows_end() { behind_end(asked) } else { asked };
-            if (events, entry.data) != (still, data) {
+            let expected = if member.knows_end() { behind_end(asked) } else { asked };
+            if (events, entry.data) != (expected, data) {
                 member.ask(epoll_event { events: events & !(MARK & !asked), u64: entry.data });
                 member.set_bit(bit::ABSENT, false);
             }
@@ -58,7 +60,7 @@ fn learn_change<S: Subject>(set: &S::Set, s: &S, member: &Member) {
     }
 }
 
-/// An entry that had nothing more to tell is to tell once more.
+/// An entry that had nothing more to report is to report once more.
 pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
     let Some(set) = s.set_of(member) else { return };
     member.forget_edges();
@@ -69,29 +71,29 @@ pub(super) fn put_back<S: Subject>(s: &S, m: usize, member: &Member) {
     }
 }
 
-/// What is left of what is asked for.
+/// The wanted events that may still come behind the end of the stream.
 pub(super) fn behind_end(asked: u32) -> u32 {
     asked & !(READS | EPOLLPRI as u32 | EPOLLRDHUP as u32)
 }
 
 pub(super) fn begin<E: EventSet>(set: &E, member: &Member) {
     member.set_bit(bit::LENT, true);
-    set.roll().lent.fetch_add(1, Ordering::Relaxed);
+    set.registry().lent.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Makes the kernel's entry one that tells when the program is to be told, in the program's trigger mode. What the kernel would tell all
-/// the time, and the program never, it tells once. Our key would say nothing to another process that has closed the socket.
+/// Makes the kernel's entry report when the program is to get an event, in the program's trigger mode. An event that the kernel would report
+/// all the time, and the program never gets, is reported once. Our key would mean nothing to another process that has closed the socket.
 pub(super) fn put<S: Subject>(set: &S::Set, s: &S, m: usize, member: &Member) -> Result<(), Errno> {
     let wanted = member.events.load(Ordering::Relaxed);
     let shown = s.end_events() | READS | (EPOLLOUT | EPOLLWRNORM) as u32;
-    let tells = !member.has(bit::SPENT) && (!s.is_gone() || shown & (wanted | ENDS) != 0);
+    let reports = !member.has(bit::SPENT) && (!s.is_gone() || shown & (wanted | ENDS) != 0);
     let mark = if wanted & READS != 0 && s.holds_unread() && !s.is_gone() { MARK } else { 0 };
     let epfd = set.descriptor().ok_or(Errno::BADF)?;
     let data = if set.is_sole() && s.is_gone() { s.key(m) } else { member.data.load(Ordering::Relaxed) };
-    entry::put(set, epfd, member, if tells { wanted | mark } else { EPOLLET as u32 }, data)
+    entry::put(set, epfd, member, if reports { wanted | mark } else { EPOLLET as u32 }, data)
 }
 
-/// The ring is read: the kernel's entry is the program's without the mark. What the program asks for by now the kernel knows, for another
+/// The ring is read: the kernel's entry is the program's without the mark. The kernel knows what the program asks for by now, for another
 /// process may have changed it.
 pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: c_int) {
     let known = set.entry(epfd, member.fd.load(Ordering::Relaxed));
@@ -104,7 +106,7 @@ pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: 
     };
     let Some(entry) = entry else { return entry::forget(set, s, member) };
     if member.has(bit::SPENT) && entry.events & !ENDS == EPOLLET as u32 {
-        // Spent before the fork, and not armed since. What others hold they may arm.
+        // Spent before the fork, and not armed since. Another process that has the set may arm it.
         if set.is_sole() {
             end_lending(set, member);
             member.set_bit(bit::ABSENT, true);
@@ -119,14 +121,14 @@ pub(super) fn take_back<S: Subject>(set: &S::Set, s: &S, member: &Member, epfd: 
     member.data.store(entry.data, Ordering::Relaxed);
     member.set_bit(bit::SPENT, false);
     if entry.events & MARK != 0 {
-        // The kernel looks at the socket anew, and reports what is there.
+        // The kernel checks the socket again, and reports what is there.
         let _ = entry::put(set, epfd, member, events, entry.data);
     }
 }
 
-/// The member that is lent, whose peer has not gone, and of which the kernel has told this.
-pub(crate) fn lent_with<E: EventSet>(set: &E, told: epoll_event) -> Option<(E::Held, usize)> {
-    if set.roll().lent.load(Ordering::Relaxed) == 0 {
+/// The lent member of which the kernel has `reported` this, and whose peer has not gone.
+pub(crate) fn lent_with<E: EventSet>(set: &E, reported: epoll_event) -> Option<(E::Held, usize)> {
+    if set.registry().lent.load(Ordering::Relaxed) == 0 {
         return None;
     }
     let find = |is_it: &dyn Fn(&Member) -> bool| {
@@ -136,28 +138,28 @@ pub(crate) fn lent_with<E: EventSet>(set: &E, told: epoll_event) -> Option<(E::H
             Some((s, m))
         })
     };
-    let known = find(&|member| member.data.load(Ordering::Relaxed) == told.u64);
-    if known.is_some() || told.events & MARK == 0 {
+    let known = find(&|member| member.data.load(Ordering::Relaxed) == reported.u64);
+    if known.is_some() || reported.events & MARK == 0 {
         return known;
     }
-    // Another process has said so.
+    // Another process has set the mark.
     let epfd = set.descriptor()?;
     find(&|member| {
         let entry = set.entry(epfd, member.fd.load(Ordering::Relaxed));
-        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.data == told.u64))
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.data == reported.u64))
     })
 }
 
-/// What of a lent member is to be told, where the kernel has `told` this; `ready` says what of something there is. 0: nothing.
-pub(crate) fn shown(member: &Member, told: u32, ready: impl FnOnce(u32) -> u32) -> u32 {
-    if told & !ENDS == 0 && member.has(bit::SPENT) {
+/// The events of a lent member to report, where the kernel has `reported` these. `ready` returns what is ready of some events. 0: none.
+pub(crate) fn shown(member: &Member, reported: u32, ready: impl FnOnce(u32) -> u32) -> u32 {
+    if reported & !ENDS == 0 && member.has(bit::SPENT) {
         return 0;
     }
-    let marked = told & MARK != 0;
-    let asked = if marked { told & !MARK | EPOLLIN as u32 } else { told };
+    let marked = reported & MARK != 0;
+    let asked = if marked { reported & !MARK | EPOLLIN as u32 } else { reported };
     match ready(asked) & (asked | ENDS) {
         // Another descriptor may have the same data, and its event must not be lost.
-        0 if !marked => told,
+        0 if !marked => reported,
         shown => shown,
     }
 }

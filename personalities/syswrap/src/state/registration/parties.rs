@@ -10,16 +10,16 @@ use madrigal_sys::epoll::Entry;
 
 use crate::state::lock::{Blocked, Guard, Lock};
 use crate::state::member::Member;
-use crate::state::roll::Roll;
+use crate::state::registry::Registry;
 
 /// A socket, as its registrations know it.
 pub(crate) trait Subject: Sized {
     type Set: EventSet<Subject = Self>;
-    /// A set that is kept while it is looked at.
+    /// A reference to a set, which is not freed meanwhile.
     type SetRef: Deref<Target = Self::Set>;
 
     fn members(&self) -> &[Member];
-    /// The lock of its registrations; see [`Subject::hold_members`].
+    /// The lock of its registrations; see [`Subject::lock_members`].
     fn registering(&self) -> &Lock;
     /// The number of a member among all.
     fn id(&self, m: usize) -> u32;
@@ -35,7 +35,7 @@ pub(crate) trait Subject: Sized {
     /// The session's phases.
     fn rx(&self) -> u32;
     fn tx(&self) -> u32;
-    /// Whether its peer has gone otherwise than the kernel says; and what the program is told of that.
+    /// Whether its peer has gone otherwise than the kernel reports; and the events that the program gets for that.
     fn is_gone(&self) -> bool;
     fn end_events(&self) -> u32;
     /// Learns whether it has, if that is not known yet.
@@ -50,7 +50,7 @@ pub(crate) trait Subject: Sized {
     fn has_copies(&self) -> bool;
 
     /// Begins a part in which no signal handler of this thread gets at its registrations, nor another thread.
-    fn hold_members(&self) -> Registering<'_> {
+    fn lock_members(&self) -> Registering<'_> {
         let _blocked = Blocked::handlers();
         Registering { _lock: self.registering().lock(), _blocked }
     }
@@ -72,11 +72,11 @@ pub(crate) trait EventSet: Sized {
     type Subject: Subject<Set = Self>;
     /// A member's socket, as long as the set's lock is held and the member is ours in that set.
     type At: Copy + Deref<Target = Self::Subject>;
-    /// A socket that is kept while it is looked at.
+    /// A reference to a socket, which is not freed meanwhile.
     type Held: Deref<Target = Self::Subject>;
 
     fn index(&self) -> u32;
-    fn roll(&self) -> &Roll;
+    fn registry(&self) -> &Registry;
     /// The member with this id. Its socket's session stays as long as the set's lock is held and the member is ours in that set: it is
     /// taken off the list, under the lock, before a session is released.
     fn member(&self, id: u32) -> Option<(Self::At, &Member)>;
@@ -98,24 +98,24 @@ pub(crate) trait EventSet: Sized {
         self.activate_with(id, member, || true);
     }
 
-    /// The same behind a change of the member that no look may come between. The change says false: not this one.
+    /// The same behind a change of the member, with no scan in between. If the change returns false, the member is not put there.
     #[inline]
     fn activate_with(&self, id: u32, member: &Member, change: impl FnOnce() -> bool) {
-        self.roll().activate((id, member), |id| self.member(id), change);
+        self.registry().activate((id, member), |id| self.member(id), change);
     }
 
     /// The same under the lock.
     fn activate_locked(&self, id: u32, member: &Member) {
-        self.roll().activate_locked((id, member), |id| self.member(id));
+        self.registry().activate_locked((id, member), |id| self.member(id));
     }
 
     /// Takes a member off the active list, if it is on it. Under the lock.
     fn deactivate(&self, member: &Member) {
-        self.roll().deactivate(member, |id| self.member(id));
+        self.registry().deactivate(member, |id| self.member(id));
     }
 
     /// The active members, first to last. Under the lock; the current one may be taken off meanwhile.
     fn active(&self) -> impl Iterator<Item = (u32, Self::At, &Member)> {
-        self.roll().active(|id| self.member(id))
+        self.registry().active(|id| self.member(id))
     }
 }

@@ -10,7 +10,7 @@ use super::entry::used;
 use super::{EventSet, Subject};
 use crate::state::lock::Lock;
 use crate::state::member::Member;
-use crate::state::roll::Roll;
+use crate::state::registry::Registry;
 use crate::state::session::phase;
 use crate::state::sets::{self, Set, SetRef};
 use crate::state::sock::{self, Ref, SOCKS, Sock, flag, mode};
@@ -104,8 +104,8 @@ impl EventSet for Set {
     }
 
     #[inline]
-    fn roll(&self) -> &Roll {
-        &self.roll
+    fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     #[inline]

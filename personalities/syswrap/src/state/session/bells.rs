@@ -411,7 +411,7 @@ impl<W: Wire> View<'_, W> {
     /// peer that it knows to be dead must not go into a ring, where it would look like bytes that the peer left unread. (Each send cannot
     /// ask: that would cost what it saves.)
     #[inline]
-    pub(super) fn look_alive(&self) {
+    pub(super) fn check_peer_alive(&self) {
         if self.ended() || self.s.knows_deaths() && self.was_alive_lately() {
             return;
         }
@@ -431,10 +431,9 @@ impl<W: Wire> View<'_, W> {
                 || !self.s.producer.behind(self.out))
     }
 
-    /// Whether there is nothing to be told of a session that only its ring and its peer's word can give news of: no byte, no end, no seal,
-    /// and no sender that waits.
+    /// Whether a session has no event that only its ring and its peer's line can show: no byte, no end, no seal, and no waiting sender.
     #[inline]
-    pub(crate) fn has_no_news(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.s.rx() == phase::RING
             && !Self::CONSUMER.stirred(self.inn)
             && self.inn.w.fate.load(Ordering::Acquire) == fate::OPEN
@@ -443,8 +442,8 @@ impl<W: Wire> View<'_, W> {
             && !self.s.is_gone()
     }
 
-    /// Looks whether the kernel's queue is at its end, or broken; true if so.
-    pub(super) fn look_for_end(&self) -> bool {
+    /// Finds out whether the kernel's queue is at its end, or broken; true if so.
+    pub(super) fn find_end(&self) -> bool {
         match self.wire.peek() {
             Ok(false) => self.saw_end(),
             Ok(true) | Err(Errno::AGAIN | Errno::INTR) => return false,

@@ -148,7 +148,7 @@ fn the_peer_takes_back_what_we_may_not() {
 #[test]
 fn what_was_sent_before_a_close_is_read() {
     explore(1_500, 700, || {
-        let world = connect([Plan { closes: true, ..Plan::talk(900, 400) }, Plan::hears(900)], &living());
+        let world = connect([Plan { closes: true, ..Plan::talk(900, 400) }, Plan::receive_all(900)], &living());
         world.assert_whole();
     });
 }

@@ -107,13 +107,13 @@ impl Session {
         self.gone_now() != OPEN
     }
 
-    /// What a send of `n` bytes is told: how many are taken. `None`: the kernel knows. Of a send that has sent a part (`began`) no
-    /// error is told, nor is it forgotten.
-    pub(crate) fn tells_send(&self, n: usize, began: bool) -> Option<Result<usize, Errno>> {
+    /// The result of a send of `n` bytes: how many are taken. `None`: the kernel knows. A send that has sent a part (`began`) gets no
+    /// error, and the error stays pending.
+    pub(crate) fn send_result(&self, n: usize, began: bool) -> Option<Result<usize, Errno>> {
         loop {
             let now = self.gone_now();
             let (next, told) = match now {
-                OPEN => return self.tells_owed(began),
+                OPEN => return self.pending_for_send(began),
                 ENDED if n == 0 => return Some(Ok(0)),
                 ENDED => (LOST, Ok(n)),
                 _ if began => return Some(Ok(0)),
@@ -144,59 +144,60 @@ impl Session {
         }
     }
 
-    fn tells_owed(&self, began: bool) -> Option<Result<usize, Errno>> {
-        if began { None } else { self.take_owed().map(Err) }
+    fn pending_for_send(&self, began: bool) -> Option<Result<usize, Errno>> {
+        if began { None } else { self.take_stored_error().map(Err) }
     }
 
-    /// An error that a receive is told, behind what is unread. Told once, as the kernel does.
-    pub(crate) fn owed_error(&self) -> Option<Errno> {
+    /// An error that a receive reports, behind what is unread. Reported once, as by the kernel.
+    pub(crate) fn take_pending_error(&self) -> Option<Errno> {
         let now = self.gone_now();
         if now & 0xff != BROKEN {
-            return self.take_owed();
+            return self.take_stored_error();
         }
         self.step(now, OVER).then(|| error_in(now))
     }
 
     /// Whether there is one.
-    pub(crate) fn owes_error(&self) -> bool {
+    pub(crate) fn has_pending_error(&self) -> bool {
         self.gone_now() & 0xff == BROKEN || self.error.load(Ordering::Relaxed) != 0
     }
 
     /// The same for `SO_ERROR`, which takes a send's error, too.
-    pub(crate) fn pending_error(&self) -> Option<Errno> {
-        if self.step(LOST, OVER) { Some(Errno::PIPE) } else { self.owed_error() }
+    pub(crate) fn take_so_error(&self) -> Option<Errno> {
+        if self.step(LOST, OVER) { Some(Errno::PIPE) } else { self.take_pending_error() }
     }
 
-    /// An error that a call of ours has taken from the kernel is the program's. `EPIPE` is none where the program has shut the direction.
-    pub(crate) fn owe(&self, e: Errno) {
+    /// An error that a call of ours has taken from the kernel is pending for the program. `EPIPE` is none where the program has shut the
+    /// direction.
+    pub(crate) fn set_pending_error(&self, e: Errno) {
         if e == Errno::PIPE && self.slot().is_none_or(|slot| slot.dir[self.side()].w.shut.load(Ordering::SeqCst) != 0) {
             return;
         }
-        let kept = if e == Errno::PIPE {
+        let stored = if e == Errno::PIPE {
             self.step(ENDED, LOST) || self.step(OPEN, LOST)
         } else {
             self.step(OPEN, broken_by(e))
         };
-        if !kept && !self.is_gone() {
+        if !stored && !self.is_gone() {
             self.error.store(e.raw_os_error() as u32, Ordering::Relaxed);
         }
     }
 
-    /// An error that has been told is to be told once more (recvmmsg(2)).
-    pub(crate) fn owe_again(&self, e: Errno) {
+    /// An error that has been reported is pending again (recvmmsg(2)).
+    pub(crate) fn restore_pending_error(&self, e: Errno) {
         if !self.step(OVER, broken_by(e)) {
-            self.owe(e);
+            self.set_pending_error(e);
         }
     }
 
-    fn take_owed(&self) -> Option<Errno> {
+    fn take_stored_error(&self) -> Option<Errno> {
         let code = self.error.load(Ordering::Relaxed);
         let taken = code != 0 && self.error.compare_exchange(code, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         taken.then(|| madrigal_sys::errno_from(code as i32))
     }
 
     /// What a shutdown(2) finds; `sending`: of the sending direction (too).
-    pub(crate) fn tells_shutdown(&self, sending: bool) -> Shut {
+    pub(crate) fn shutdown_result(&self, sending: bool) -> Shut {
         match self.gone_now() {
             OPEN => Shut::ByKernel,
             ENDED if !sending || self.step(ENDED, OVER) => Shut::Half,
@@ -271,8 +272,8 @@ impl<W: Wire> View<'_, W> {
     /// An event set, or poll(2), has told of an end, or the peer has said that it closes: of which, and has it?
     pub(crate) fn learn_end(&self) {
         let told = self.s.kernel_events.load(Ordering::Relaxed);
-        let says_so = || told & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
-        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) || says_so() {
+        let peer_closed = || told & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
+        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) || peer_closed() {
             self.learn();
         }
     }
@@ -324,12 +325,12 @@ impl<W: Wire> View<'_, W> {
         let lost = self.leaves_ring_unread();
         match self.inn.w.fate.load(Ordering::Acquire) {
             fate::OPEN if self.inn.w.shut.load(Ordering::SeqCst) != 0 => {}
-            fate::OPEN | fate::CLOSED if !lost && self.held_still() > 0 => self.ended_before_held(),
+            fate::OPEN | fate::CLOSED if !lost && self.held_back() > 0 => self.ended_before_held(),
             _ if !lost => {}
             // Without a word, for it was killed: TCP would have reset the connection.
-            fate::OPEN => self.s.owe(Errno::CONNRESET),
+            fate::OPEN => self.s.set_pending_error(Errno::CONNRESET),
             // Sent while the peer closed: TCP would have answered that with a reset.
-            fate::CLOSED => self.s.owe(Errno::PIPE),
+            fate::CLOSED => self.s.set_pending_error(Errno::PIPE),
             _ => {}
         }
     }
@@ -358,15 +359,15 @@ impl<W: Wire> View<'_, W> {
                     self.ended_before_held();
                 }
             }
-            () => self.s.owe(e),
+            () => self.s.set_pending_error(e),
         }
         self.note_end(KERNEL_ENDED);
     }
 
-    /// The kernel's socket is about to be connected anew: what it would tell by itself is to be told all the same.
-    pub(crate) fn keep_kernels_end(&self) {
+    /// The kernel's socket is about to be reconnected. What it would report by itself is saved, to be reported all the same.
+    pub(crate) fn save_kernel_end(&self) {
         match self.wire.take_error() {
-            Some(e) => self.s.owe(e),
+            Some(e) => self.s.set_pending_error(e),
             None if self.wire.health() == Health::Closed && !self.is_mute() => _ = self.s.step(OPEN, OVER),
             None => {}
         }
@@ -375,7 +376,7 @@ impl<W: Wire> View<'_, W> {
     /// How an end in the peer's place is to end, so that the kernel tells what is to be told. It speaks for itself from now on.
     pub(crate) fn ending_for_kernel(&self) -> Ending {
         let ending = match self.s.gone_now() {
-            OPEN if self.s.take_owed().is_none() => Ending::Fin,
+            OPEN if self.s.take_stored_error().is_none() => Ending::Fin,
             ENDED => Ending::Fin,
             LOST => Ending::Pipe,
             OVER => Ending::Over,
@@ -412,29 +413,29 @@ impl<W: Wire> View<'_, W> {
     /// The peer has ended, and what is held back of the ring the kernel would not have sent by now.
     fn ended_before_held(&self) {
         if self.s.step(OPEN, ENDED) {
-            let held = self.held_still();
+            let held = self.held_back();
             self.s.unsent.store(u32::try_from(held).unwrap_or(u32::MAX), Ordering::Relaxed);
             self.s.unsent_since.store(if held > 0 { self.wire.now() } else { 0 }, Ordering::Relaxed);
         }
     }
 
     /// Bytes of the ring that the kernel would not have sent yet.
-    fn held_still(&self) -> u64 {
+    fn held_back(&self) -> u64 {
         if self.s.producer.is_due(self.out) { 0 } else { self.held() }
     }
 
     /// Whether the peer has left bytes of the ring unread, but for those that are held back.
     fn leaves_ring_unread(&self) -> bool {
-        self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n as u64 > self.held_still())
+        self.s.producer.unread(self.out, &self.mem).is_ok_and(|n| n as u64 > self.held_back())
     }
 
     /// Whether TCP would have shown that reset, too: not if it only came from doorbells, unread by a peer that closed or was killed.
     fn is_reset_meant(&self) -> bool {
-        let (said, out) = (self.inn.w.fate.load(Ordering::Acquire), self.out);
+        let (peer_fate, out) = (self.inn.w.fate.load(Ordering::Acquire), self.out);
         let rung_out = out.r.drained.load(Ordering::SeqCst) != 0
             || out.r.swallowed.load(Ordering::SeqCst) >= out.w.bells.load(Ordering::SeqCst);
         let lost = self.s.lost.load(Ordering::Relaxed) != 0 || self.leaves_ring_unread();
-        match said {
+        match peer_fate {
             fate::RESET => true,
             // Nothing but the program's bytes can have been unread.
             _ if rung_out || lost || self.sent_behind() => true,
@@ -464,7 +465,7 @@ impl<W: Wire> View<'_, W> {
                 Err(e) => self.saw_error(e),
             }
         }
-        self.s.owed_error().map_or(Ok(0), Err)
+        self.s.take_pending_error().map_or(Ok(0), Err)
     }
 
     /// An error that the kernel kept is to be told now.

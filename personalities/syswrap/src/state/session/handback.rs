@@ -152,7 +152,7 @@ impl<W: Wire> View<'_, W> {
     /// Whether all there is has room, and no sender has to be waited for, who may stand still. Behind the gate.
     fn is_done_at_once(&self, peer: &impl PeerEnd) -> Result<(), Errno> {
         let end = self.wire.now() + MOMENT_NS;
-        while !self.is_quiet() {
+        while !self.senders_idle() {
             if self.wire.now() > end {
                 return Err(Errno::AGAIN);
             }
@@ -165,7 +165,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// Whether nobody sends or rings any more. Behind seal and gate.
-    fn is_quiet(&self) -> bool {
+    fn senders_idle(&self) -> bool {
         self.inn.wake.gate.load(Ordering::SeqCst) & gate::SENDERS == 0 && self.has_rung_last()
     }
 
@@ -197,8 +197,8 @@ impl<W: Wire> View<'_, W> {
                 Ok(_) | Err(Trouble::Sealed) => return Ok(()),
                 Err(_) => return Err(Errno::CONNRESET),
             };
-            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), nor leaves it for a
-            // larger one (`View::grow`), so the bytes stay where they are.
+            // Ours first: a child of ours may read them, too. No writer finds space in a sealed ring (`Producer::space`), nor leaves it for
+            // a larger one (`View::grow`), so the bytes stay where they are.
             match Self::CONSUMER.advance(self.inn, &span, span.len()) {
                 Ok(()) => {}
                 Err(Trouble::Raced) => continue,
@@ -254,9 +254,9 @@ impl<W: Wire> View<'_, W> {
         let (begin, end) = (self.wire.taken()?, self.wire.now() + ASKED_NS);
         loop {
             // Read before what was sent: that includes what these have sent.
-            let quiet = self.is_quiet();
+            let idle = self.senders_idle();
             // Our copy of its socket keeps the connection open when the peer dies.
-            let quiet = quiet || !self.wire.peer_lives();
+            let idle = idle || !self.wire.peer_lives();
             let given = peer.given()?;
             match by.take(aside) {
                 // The peer died before all of it was sent.
@@ -265,7 +265,7 @@ impl<W: Wire> View<'_, W> {
                 Err(Errno::AGAIN) => {}
                 Err(e) => return Err(e),
             }
-            if quiet && self.wire.taken()? == given {
+            if idle && self.wire.taken()? == given {
                 break;
             }
             if self.wire.now() > end {
@@ -326,7 +326,7 @@ impl<W: Wire> View<'_, W> {
         };
         while Self::CONSUMER.waiting(self.inn) > 0 && !self.ended() && may_answer() && self.wire.now() < end {
             self.wire.pause();
-            let _ = self.look_for_end();
+            let _ = self.find_end();
         }
         self.inn.wake.gate.fetch_and(!gate::WANTED, Ordering::SeqCst);
         if Self::CONSUMER.waiting(self.inn) > 0 {

@@ -246,8 +246,8 @@ impl<'a, W: Wire> View<'a, W> {
     // --- close --------------------------------------------------------------------------------------------------------------------
 
     /// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread, or if the
-    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed, under the send lock;
-    /// `alone`: no frame below this one is in the middle of a send.
+    /// program wants one (`resets`). True: the kernel's socket is to be reset. Just before the last descriptor is closed, under the send
+    /// lock; `alone`: no frame below this one is in the middle of a send.
     pub(crate) fn close(&self, resets: bool, alone: bool) -> bool {
         if resets || self.leaves_unread() {
             self.out.w.fate.store(fate::RESET, Ordering::SeqCst);
@@ -307,7 +307,7 @@ impl<'a, W: Wire> View<'a, W> {
             if due > 0 {
                 self.discard(due);
             } else {
-                let _ = self.look_for_end();
+                let _ = self.find_end();
             }
             if self.ended() {
                 return;

@@ -23,7 +23,7 @@
 //! | [`sums`] | checksums of what travels in rings |
 //! | [`held`] | bytes that the program wants held back |
 //! | [`bells`] | doorbells: rung, taken out, counted; whether the kernel socket has ended |
-//! | [`gone`] | what the program is told of a peer that went |
+//! | [`gone`] | what is reported to the program of a peer that has gone |
 //! | [`leave`] | seals; the end of both directions |
 //! | [`reading`] | the right to take bytes, among threads and forked processes |
 //! | [`urgent`] | urgent bytes behind doorbells |
@@ -158,7 +158,7 @@ pub(crate) struct Session {
     pub(crate) in_send: AtomicU32,
     /// `EPOLLRDHUP`, `EPOLLHUP`, `EPOLLERR` once the kernel has said so.
     pub(crate) kernel_events: AtomicU32,
-    /// An error taken from the kernel and owed to the program, outside of a session (else see [`gone`]).
+    /// An error taken from the kernel and pending for the program, outside of a session (else see [`gone`]).
     error: AtomicU32,
     /// Bytes taken back from the peer's reach did not reach it: it died with bytes unread.
     lost: AtomicU32,
@@ -266,7 +266,7 @@ impl Session {
     pub(crate) fn slot(&self) -> Option<&Slot> {
         let slot = core::ptr::with_exposed_provenance::<Slot>(self.slot.load(Ordering::Acquire) as usize);
         // SAFETY: set by `begin` from a slot that stays mapped until `clear`, which happens when nobody is at work on the socket
-        // (see `hold`); the caller is.
+        // (see `use_count`); the caller is.
         unsafe { slot.as_ref() }
     }
 
@@ -300,7 +300,8 @@ impl Session {
         self.rx_sleepers.load(Ordering::SeqCst) > 0 || self.tx_sleepers.load(Ordering::SeqCst) > 0
     }
 
-    /// A call of the program's was told this by the kernel, which says once that a connection broke. Before the call is counted as over.
+    /// A call of the program's got this error from the kernel, which reports once that a connection broke. Before the call is counted as
+    /// over.
     #[cold]
     pub(crate) fn note_error(&self, e: Errno) {
         if BROKEN.contains(&e) {
@@ -308,12 +309,12 @@ impl Session {
         }
     }
 
-    /// The same for a call of ours: what it was told is the program's.
+    /// The same for a call of ours: its error is pending for the program.
     #[cold]
-    pub(crate) fn owe_if_broken(&self, e: Errno) {
+    pub(crate) fn set_pending_if_broken(&self, e: Errno) {
         if BROKEN.contains(&e) {
             self.note_error(e);
-            self.owe(e);
+            self.set_pending_error(e);
         }
     }
 

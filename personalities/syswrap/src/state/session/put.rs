@@ -67,7 +67,7 @@ impl<W: Wire> View<'_, W> {
             // The reader has closed (or half closed): the kernel knows what a send gives now.
             return Put::Over;
         }
-        self.look_alive();
+        self.check_peer_alive();
         if self.ended() {
             return Put::Over;
         }
@@ -86,8 +86,8 @@ impl<W: Wire> View<'_, W> {
                     break;
                 }
             };
-            self.say_sum(&span, n);
-            self.say_progress();
+            self.publish_sum(&span, n);
+            self.publish_progress();
             match if more { self.hold(&span, n) } else { self.publish(&span, n) } {
                 Ok(sleeper) => bell = bell.or(sleeper),
                 Err(Trouble::Corrupt) => return Put::Broken,
@@ -123,24 +123,24 @@ impl<W: Wire> View<'_, W> {
         if self.s.corked.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        self.look_alive();
+        self.check_peer_alive();
         if self.ended() {
             return None;
         }
         let least = if self.s.fulls.load(Ordering::Relaxed) >= FULLS_TO_GROW { LARGEST } else { UNIT };
         let span = self.s.producer.roomy(self.out, &self.mem, left, least)?;
         let n = Some(copy(&span)).filter(|&n| n > 0)?;
-        self.say_sum(&span, n);
-        self.say_progress();
+        self.publish_sum(&span, n);
+        self.publish_progress();
         let sleeper = self.publish(&span, n).ok()?;
         self.s.full_since.store(0, Ordering::Relaxed);
         self.s.refused.store(0, Ordering::Relaxed);
         Some((n, sleeper))
     }
 
-    /// Says where this side is. Before the publication: behind it the peer may have the line already.
+    /// Publishes where this side is. Before the bytes are published: then the peer may have the line already.
     #[inline]
-    pub(super) fn say_progress(&self) {
+    pub(super) fn publish_progress(&self) {
         let progress = Progress { cpu: self.wire.cpu(), read: self.inn.r.head.load(Ordering::Relaxed) };
         self.out.w.progress.store(progress.pack(), Ordering::Relaxed);
     }
@@ -159,7 +159,7 @@ impl<W: Wire> View<'_, W> {
         let span = self.s.producer.space(self.out, &self.mem, if whole { left } else { 1 })?;
         if span.is_empty() {
             self.s.fulls.fetch_add(1, Ordering::Relaxed);
-            self.look_alive();
+            self.check_peer_alive();
         }
         Ok(span)
     }

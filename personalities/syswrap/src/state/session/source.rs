@@ -42,7 +42,7 @@ pub(crate) enum Took {
 }
 
 /// How often bytes are counted that others are just moving.
-const LOOKS: u32 = 8;
+const ATTEMPTS: u32 = 8;
 /// How often a copy may be overtaken, by signal handlers and forked children.
 const RACES: u32 = 1000;
 
@@ -218,7 +218,7 @@ impl<W: Wire> View<'_, W> {
             }
         };
         if self.inn.w.state.load(Ordering::SeqCst) == state::KERNEL {
-            return if waiting > 0 { Source::Kernel(waiting) } else { self.quiet(ended) };
+            return if waiting > 0 { Source::Kernel(waiting) } else { self.idle_source(ended) };
         }
         match self.left_in_kernel() {
             Some(0) => {
@@ -234,7 +234,7 @@ impl<W: Wire> View<'_, W> {
     }
 
     /// No byte, and the writer has not switched: the end, a peer that left again, or nothing. `ended`: it had before that was found.
-    fn quiet(&self, ended: bool) -> Source {
+    fn idle_source(&self, ended: bool) -> Source {
         if self.is_sealed_in() {
             // SYNC: SeqCst, behind the look at the seal: it may have switched, and sealed, since it was asked above.
             if self.inn.w.state.load(Ordering::SeqCst) != state::KERNEL {
@@ -245,7 +245,7 @@ impl<W: Wire> View<'_, W> {
             self.follow();
             return Source::Plain;
         }
-        if ended || self.look_for_end() { Source::End } else { Source::Empty }
+        if ended || self.find_end() { Source::End } else { Source::Empty }
     }
 
     /// `asks`: whether the kernel is asked for the end.
@@ -347,7 +347,7 @@ impl<W: Wire> View<'_, W> {
             phase::RING if !self.is_sealed_in() => ring(),
             phase::RING | phase::READY => {
                 let mut seen = 0;
-                for _ in 0..LOOKS {
+                for _ in 0..ATTEMPTS {
                     // What a writer takes out of the ring is in neither for a moment, or counted in both.
                     self.await_taken();
                     let before = ring();
@@ -380,24 +380,24 @@ impl<W: Wire> View<'_, W> {
     }
 }
 
-// --- looking without taking ---------------------------------------------------------------------------------------------------
+// --- peeking ------------------------------------------------------------------------------------------------------------------
 
 impl<W: Wire> View<'_, W> {
-    /// Looks at up to `left` bytes and leaves them (`MSG_PEEK`). `skip(done, hidden, limit)` looks at up to `limit` kernel bytes behind the
+    /// Copies up to `left` bytes and leaves them (`MSG_PEEK`). `skip(done, hidden, limit)` peeks at up to `limit` kernel bytes behind the
     /// first `hidden` ones. Under the receive lock.
-    pub(crate) fn look(
+    pub(crate) fn peek(
         &self,
         left: usize,
         taker: &impl Taker,
         skip: impl Fn(usize, u64, u64) -> Result<usize, Errno>,
         adopt: impl Fn() -> bool,
     ) -> Took {
-        let look = || self.look_once(left, taker, skip, adopt);
+        let peek = || self.peek_once(left, taker, skip, adopt);
         // SYNC: as `take`.
-        if self.s.rx() == phase::RING && !self.is_sealed_in() { look() } else { self.wire.undisturbed(look) }
+        if self.s.rx() == phase::RING && !self.is_sealed_in() { peek() } else { self.wire.undisturbed(peek) }
     }
 
-    fn look_once(
+    fn peek_once(
         &self,
         left: usize,
         taker: &impl Taker,
@@ -447,7 +447,7 @@ impl<W: Wire> View<'_, W> {
         if done == 0 { Took::Empty } else { Took::Bytes(done) }
     }
 
-    /// What a look finds where the kernel refuses it. What ended the connection the kernel tells only once.
+    /// The result of a peek that the kernel refuses. The kernel reports only once what ended the connection.
     #[cold]
     fn refused(&self, e: Errno) -> Took {
         match e {

@@ -1,5 +1,5 @@
-//! Checksums of what travels in rings, where they are asked for (`MADRIGAL_CHECK`): the writer says what the sum is behind each of its pieces,
-//! and the reader compares where its own sum comes to that place.
+//! Checksums of what travels in rings, where they are asked for (`MADRIGAL_CHECK`): the writer says what the sum is behind each of its
+//! pieces, and the reader compares where its own sum comes to that place.
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::SUMS;
@@ -69,9 +69,9 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Says what the sum is behind the `n` bytes just copied into `span`; before they are published. Under the send lock.
+    /// Publishes the sum behind the `n` bytes just copied into `span`, before they are published. Under the send lock.
     #[inline]
-    pub(super) fn say_sum(&self, span: &Span, n: usize) {
+    pub(super) fn publish_sum(&self, span: &Span, n: usize) {
         if self.s.checks.load(Ordering::Relaxed) != 0 {
             self.add_sum(span, n);
         }

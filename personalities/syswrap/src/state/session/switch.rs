@@ -46,9 +46,9 @@ impl<W: Wire> View<'_, W> {
     fn may_switch(&self) -> bool {
         let s = self.s;
         let understood = self.out.r.ready.load(Ordering::Acquire) == self.number();
-        let in_turn = s.side() == 0 || s.rx() == phase::RING;
+        let may_lead = s.side() == 0 || s.rx() == phase::RING;
         let held = s.corked.load(Ordering::Relaxed) != 0 || s.more.load(Ordering::Relaxed) != 0;
-        understood && in_turn && !held && !s.producer.is_sealed(self.out)
+        understood && may_lead && !held && !s.producer.is_sealed(self.out)
     }
 
     /// Moves the sending side into the ring if nothing stands in the way; true if it did. Under the send lock.
@@ -67,7 +67,7 @@ impl<W: Wire> View<'_, W> {
         };
         self.wire.hurry();
         self.out.w.n_kernel.store(position, Ordering::Relaxed);
-        self.say_progress();
+        self.publish_progress();
         self.out.w.state.store(state::RING, Ordering::SeqCst);
         if s.producer.is_sealed(self.out) {
             // Sealed in the same moment: nothing was published and no doorbell sent, so the kernel simply goes on.

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::ops::Deref;
 
 use super::{SOCKS, Sock};
-use crate::state::{settle, table};
+use crate::state::{table, teardown};
 
 /// A hook at work on a socket.
 pub(crate) struct Ref(&'static Sock);
@@ -21,8 +21,8 @@ impl Deref for Ref {
 impl Drop for Ref {
     #[inline]
     fn drop(&mut self) {
-        if self.0.hold.leave() {
-            settle::settle(self.0, 0);
+        if self.0.uses.leave() {
+            teardown::finish(self.0, 0);
         }
     }
 }
@@ -34,27 +34,27 @@ pub(crate) struct Parked(u32);
 impl Ref {
     /// Makes a call that sleeps: as parked.
     pub(crate) fn doze(&self) {
-        if self.0.hold.park() {
-            settle::settle(self.0, 0);
+        if self.0.uses.park() {
+            teardown::finish(self.0, 0);
         }
     }
 
     /// Undoes [`Ref::doze`].
     pub(crate) fn wake(&self) {
-        self.0.hold.unpark();
+        self.0.uses.unpark();
         if self.0.is_closed() {
-            self.0.hold.set_due();
+            self.0.uses.set_due();
         }
     }
 
     /// The thread is about to sleep.
     pub(crate) fn park(self) -> Parked {
         let parked = Parked(self.index());
-        let due = self.0.hold.park();
+        let due = self.0.uses.park();
         let sock = self.0;
         core::mem::forget(self);
         if due {
-            settle::settle(sock, 0);
+            teardown::finish(sock, 0);
         }
         parked
     }
@@ -64,9 +64,9 @@ impl Parked {
     /// The thread is back. A thread that is cancelled in between never is: the object is lost, nothing else.
     pub(crate) fn unpark(self) -> Option<Ref> {
         let sock = SOCKS.get(self.0)?;
-        sock.hold.unpark();
+        sock.uses.unpark();
         if sock.is_closed() {
-            sock.hold.set_due();
+            sock.uses.set_due();
         }
         Some(Ref(sock))
     }
@@ -81,7 +81,7 @@ pub(crate) fn enter(fd: c_int) -> Option<Ref> {
             return None;
         }
         let sock = SOCKS.get(word.index())?;
-        sock.hold.enter();
+        sock.uses.enter();
         let held = Ref(sock);
         // SYNC: behind the count, which is SeqCst: a close in between is seen here, or sees us.
         if table::peek(fd) == Some(word) {
@@ -93,6 +93,6 @@ pub(crate) fn enter(fd: c_int) -> Option<Ref> {
 /// The socket with this index, whatever its descriptors.
 pub(crate) fn by_index(index: u32) -> Option<Ref> {
     let sock = SOCKS.get(index)?;
-    sock.hold.enter();
+    sock.uses.enter();
     Some(Ref(sock))
 }

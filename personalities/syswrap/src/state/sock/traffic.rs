@@ -53,12 +53,13 @@ impl Sock {
         }
     }
 
-    /// Counts turns of sending and receiving.
+    /// Counts alternations of sending and receiving.
     #[inline]
-    pub(crate) fn take_turn(&self, sending: bool) {
-        let turns = self.turns.load(Ordering::Relaxed);
-        let in_turn = (turns & 1 == 0) == sending;
-        self.turns.store(if in_turn { turns.wrapping_add(1) } else { u32::from(sending) }, Ordering::Relaxed);
+    pub(crate) fn alternate(&self, sending: bool) {
+        let alternations = self.alternations.load(Ordering::Relaxed);
+        let alternates = (alternations & 1 == 0) == sending;
+        self.alternations
+            .store(if alternates { alternations.wrapping_add(1) } else { u32::from(sending) }, Ordering::Relaxed);
     }
 }
 

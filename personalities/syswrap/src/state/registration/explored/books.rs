@@ -24,7 +24,7 @@ struct Asked {
     refused: bool,
     /// From when on nothing is to be told of it any more.
     retired: Option<u64>,
-    told: u64,
+    reported: u64,
 }
 
 #[derive(Default)]
@@ -81,8 +81,8 @@ impl Books {
         self.with(|books| {
             let since = books.tick();
             let data = FIRST + books.asked.len() as u64;
-            let (returned, refused, retired, told) = (None, false, None, 0);
-            books.asked.push(Asked { sock, set, events, edges, returned, refused, retired, told });
+            let (returned, refused, retired, reported) = (None, false, None, 0);
+            books.asked.push(Asked { sock, set, events, edges, returned, refused, retired, reported });
             Change { data, since }
         })
     }
@@ -108,7 +108,7 @@ impl Books {
     }
 
     /// A wait that began at `since` tells of it: socket, set and events that were asked for. `edges`: of the sockets, by now.
-    pub(super) fn tell(&self, data: u64, since: u64, edges: [u64; SOCKS]) -> (usize, usize, u32) {
+    pub(super) fn note_report(&self, data: u64, since: u64, edges: [u64; SOCKS]) -> (usize, usize, u32) {
         self.with(|books| {
             let place = data.checked_sub(FIRST).map(|at| at as usize);
             let Some(asked) = place.and_then(|at| books.asked.get_mut(at)) else {
@@ -116,12 +116,12 @@ impl Books {
             };
             assert!(!asked.refused, "told of what was refused: {asked:?}");
             assert!(asked.retired.is_none_or(|at| at > since), "told at {since} of the past: {asked:?}");
-            asked.told += 1;
+            asked.reported += 1;
             if asked.events & EPOLLONESHOT as u32 != 0 {
-                assert_eq!(asked.told, 1, "told of once armed: {asked:?}");
+                assert_eq!(asked.reported, 1, "told of once armed: {asked:?}");
             } else if asked.events & EPOLLET as u32 != 0 {
                 let edges = 1 + LATE + edges[asked.sock] - asked.edges;
-                assert!(asked.told <= edges, "told without any edge: {asked:?}, {edges}");
+                assert!(asked.reported <= edges, "told without any edge: {asked:?}, {edges}");
             }
             (asked.sock, asked.set, asked.events)
         })

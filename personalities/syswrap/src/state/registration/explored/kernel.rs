@@ -74,11 +74,11 @@ impl State {
     fn queue(&mut self, set: usize, fd: c_int, what: u32) -> bool {
         let wanted = self.entry(set, fd).map_or(0, |entry| entry.events & !MODE);
         let ready = &mut self.sets[set].ready;
-        let tells = wanted & what != 0;
-        if tells && !ready.contains(&fd) {
+        let reports = wanted & what != 0;
+        if reports && !ready.contains(&fd) {
             ready.push_back(fd);
         }
-        tells
+        reports
     }
 }
 
@@ -160,7 +160,7 @@ impl Kernel {
     }
 
     /// Something else happened that may be told of as an edge.
-    pub(super) fn note_news(&self, fd: c_int) {
+    pub(super) fn note_event(&self, fd: c_int) {
         self.with(|state| state.file(fd).edges += 1);
     }
 
@@ -226,12 +226,12 @@ impl Kernel {
     pub(super) fn wait(&self, set: usize, most: usize, sleeps: bool) -> Vec<(u32, u64)> {
         let mut state = self.state.lock().unwrap();
         loop {
-            let told = take_ready(&mut state, set, most);
-            if !told.is_empty() && !state.sets[set].ready.is_empty() {
+            let reported = take_ready(&mut state, set, most);
+            if !reported.is_empty() && !state.sets[set].ready.is_empty() {
                 self.woken[set].notify_one();
             }
-            if !told.is_empty() || !sleeps {
-                return told;
+            if !reported.is_empty() || !sleeps {
+                return reported;
             }
             state = self.woken[set].wait(state).unwrap();
         }
@@ -239,9 +239,9 @@ impl Kernel {
 }
 
 fn take_ready(state: &mut State, set: usize, most: usize) -> Vec<(u32, u64)> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..state.sets[set].ready.len() {
-        if told.len() == most {
+        if reported.len() == most {
             break;
         }
         let Some(fd) = state.sets[set].ready.pop_front() else { break };
@@ -251,12 +251,12 @@ fn take_ready(state: &mut State, set: usize, most: usize) -> Vec<(u32, u64)> {
         if events == 0 {
             continue;
         }
-        told.push((events, entry.data));
+        reported.push((events, entry.data));
         if entry.events & EPOLLONESHOT as u32 != 0 {
             entry.events &= MODE;
         } else if entry.events & EPOLLET as u32 == 0 {
             state.sets[set].ready.push_back(fd);
         }
     }
-    told
+    reported
 }

@@ -13,7 +13,7 @@ use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
-use super::super::{EventSet, Look, Looked, Subject, control, look, used, wake_sleeper};
+use super::super::{EventSet, Scan, Scanned, Subject, control, scan, used, wake_sleeper};
 use super::kernel::OVER_DATA;
 use super::world::{SetOf, SockOf, World};
 use crate::state::member::{Member, bit};
@@ -51,16 +51,16 @@ impl<'a> Wait<'a> {
     }
 
     fn is_plain(&self) -> bool {
-        self.set.roll().ours.load(Ordering::Acquire) == 0
+        self.set.registry().ours.load(Ordering::Acquire) == 0
     }
 
     fn sleepers(&self) -> u32 {
-        self.set.roll().sleepers.load(Ordering::SeqCst)
+        self.set.registry().sleepers.load(Ordering::SeqCst)
     }
 
     /// One round of a wait; nothing: wait again.
     fn run(&self, out: &mut [epoll_event]) -> usize {
-        let n = self.look_and_sleep(out);
+        let n = self.scan_and_sleep(out);
         self.done();
         n
     }
@@ -80,9 +80,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn look_and_sleep(&self, out: &mut [epoll_event]) -> usize {
+    fn scan_and_sleep(&self, out: &mut [epoll_event]) -> usize {
         if !self.is_plain() {
-            let n = self.first_look(out);
+            let n = self.first_scan(out);
             if n > 0 {
                 return n;
             }
@@ -93,7 +93,7 @@ impl<'a> Wait<'a> {
         if self.is_plain() { self.sleep_plainly(out) } else { self.sleep(out) }
     }
 
-    fn first_look(&self, out: &mut [epoll_event]) -> usize {
+    fn first_scan(&self, out: &mut [epoll_event]) -> usize {
         if chance(0.5) {
             let n = self.ask_kernel(0, out, false);
             return n + self.collect(&mut out[n..]);
@@ -103,8 +103,8 @@ impl<'a> Wait<'a> {
     }
 
     fn spin(&self, out: &mut [epoll_event]) -> Option<usize> {
-        let looks = thread_rng().gen_range(0..2);
-        (0..looks)
+        let scans = thread_rng().gen_range(0..2);
+        (0..scans)
             .map(|_| match self.collect(out) {
                 0 if chance(0.5) => self.ask_kernel(0, out, false),
                 n => n,
@@ -115,13 +115,13 @@ impl<'a> Wait<'a> {
     /// As `wait::begin_sleep` and `wait::after_sleep`.
     fn sleep_plainly(&self, out: &mut [epoll_event]) -> usize {
         // SYNC: SeqCst with `adopt_one`: who makes a registration ours wakes those that are counted.
-        self.set.roll().sleepers.fetch_add(1, Ordering::SeqCst);
+        self.set.registry().sleepers.fetch_add(1, Ordering::SeqCst);
         if !self.is_plain() {
-            self.set.roll().sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.set.registry().sleepers.fetch_sub(1, Ordering::SeqCst);
             return 0;
         }
         let got = self.kernel_wait(out, true);
-        self.set.roll().sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.set.registry().sleepers.fetch_sub(1, Ordering::SeqCst);
         let waiting = Self::new(self.set);
         let (n, ours) = waiting.translate((0, 0), out, got);
         let n = n + if ours { waiting.collect(&mut out[n..]) } else { 0 };
@@ -131,19 +131,19 @@ impl<'a> Wait<'a> {
 
     /// As `Waiting::sleep` with `Sleepers::on`.
     fn sleep(&self, out: &mut [epoll_event]) -> usize {
-        self.set.roll().sleepers.fetch_add(1, Ordering::SeqCst);
+        self.set.registry().sleepers.fetch_add(1, Ordering::SeqCst);
         self.arm_all();
         let n = match self.collect(out) {
             0 => self.ask_kernel(0, out, true),
             n => n,
         };
-        self.set.roll().sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.set.registry().sleepers.fetch_sub(1, Ordering::SeqCst);
         n
     }
 
     /// As `sleep::arm_all`.
     fn arm_all(&self) {
-        let _lock = self.set.roll().lock.lock();
+        let _lock = self.set.registry().lock.lock();
         for (_, s, _) in self.set.active().filter(|(_, _, member)| member.has(bit::OURS)) {
             if s.rx() == phase::RING {
                 let _ = s.arm();
@@ -153,10 +153,10 @@ impl<'a> Wait<'a> {
 
     /// As `collect::collect`.
     fn collect(&self, out: &mut [epoll_event]) -> usize {
-        if self.set.roll().length.load(Ordering::SeqCst) == 0 {
+        if self.set.registry().length.load(Ordering::SeqCst) == 0 {
             return 0;
         }
-        let found = look(&self.set, out, Look { round: self.round, long: self.long, quiet: 0 });
+        let found = scan(&self.set, out, Scan { round: self.round, long: self.long, idle: 0 });
         if found.stays {
             self.stays.set(true);
         }
@@ -164,21 +164,21 @@ impl<'a> Wait<'a> {
     }
 
     fn kernel_wait(&self, out: &mut [epoll_event], sleeps: bool) -> usize {
-        let told = self.set.world.kernel.wait(self.set.index, out.len(), sleeps);
-        for (place, &(events, data)) in out.iter_mut().zip(&told) {
+        let reported = self.set.world.kernel.wait(self.set.index, out.len(), sleeps);
+        for (place, &(events, data)) in out.iter_mut().zip(&reported) {
             *place = epoll_event { events, u64: data };
         }
-        told.len()
+        reported.len()
     }
 
     /// As `Waiting::ask_kernel`.
     fn ask_kernel(&self, found: usize, out: &mut [epoll_event], sleeps: bool) -> usize {
         let (mut n, mut noted) = (found, 0);
-        for turn in 0..=self.set.roll().ours.load(Ordering::Relaxed) {
-            let got = self.kernel_wait(&mut out[n..], sleeps && turn == 0);
+        for attempt in 0..=self.set.registry().ours.load(Ordering::Relaxed) {
+            let got = self.kernel_wait(&mut out[n..], sleeps && attempt == 0);
             let full = n + got == out.len();
-            let (kept, ours) = self.translate((found, n), out, got);
-            n = kept;
+            let (filled, ours) = self.translate((found, n), out, got);
+            n = filled;
             noted += u32::from(ours);
             if full && ours && self.sleepers() > 0 {
                 n += self.collect(&mut out[n..]);
@@ -198,7 +198,7 @@ impl<'a> Wait<'a> {
 
     /// As `Waiting::translate`, of sockets whose peers live.
     fn translate(&self, (found, n): (usize, usize), out: &mut [epoll_event], got: usize) -> (usize, bool) {
-        let (mut kept, mut ours) = (n, false);
+        let (mut filled, mut ours) = (n, false);
         for i in n..n + got {
             let event = out[i];
             let data = event.u64;
@@ -208,8 +208,8 @@ impl<'a> Wait<'a> {
                     if let Some(other) = same {
                         other.events |= event.events;
                     } else {
-                        out[kept] = event;
-                        kept += 1;
+                        out[filled] = event;
+                        filled += 1;
                     }
                 }
                 Some(named) => {
@@ -221,7 +221,7 @@ impl<'a> Wait<'a> {
                 }
             }
         }
-        (kept, ours)
+        (filled, ours)
     }
 
     /// As `Waiting::amend`.
@@ -230,7 +230,7 @@ impl<'a> Wait<'a> {
         if member.round.load(Ordering::Relaxed) != self.round {
             return;
         }
-        let _lock = self.set.roll().lock.lock();
+        let _lock = self.set.registry().lock.lock();
         let armed = member.events.load(Ordering::Relaxed) & ONESHOT != 0 && !member.has(bit::SPENT);
         if armed || member.has(bit::DETACHED) || !member.is_in(self.set.index()) {
             return;
@@ -247,8 +247,8 @@ impl<'a> Wait<'a> {
 /// A thread that waits until all is over, or for some events only: those it hears of it sees through.
 pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
     let most = thread_rng().gen_range(1..=3);
-    let mut told = 0;
-    while waits.is_none_or(|waits| told < waits) {
+    let mut reported = 0;
+    while waits.is_none_or(|waits| reported < waits) {
         let mut out = [NO_EVENT; 3];
         let wait = Wait::new(world.set(0));
         let n = wait.run(&mut out[..most]);
@@ -258,16 +258,16 @@ pub(super) fn wait_for_all(world: &World, waits: Option<usize>) {
             if event.u64 == OVER_DATA {
                 return;
             }
-            hear(world, event, wait.since);
-            told += 1;
+            receive_event(world, event, wait.since);
+            reported += 1;
         }
     }
 }
 
 /// The program is told of something, and does what is to be done.
-fn hear(world: &World, event: &epoll_event, since: u64) {
+fn receive_event(world: &World, event: &epoll_event, since: u64) {
     let edges = [0, 1].map(|sock| world.kernel.edges(world.sock(sock).fd()));
-    let (index, set, events) = world.books.tell(event.u64, since, edges);
+    let (index, set, events) = world.books.note_report(event.u64, since, edges);
     if event.events & EPOLLIN as u32 != 0 {
         // Who is told once reads until there is nothing; anybody else some, or nothing.
         let once = events & (ET | ONESHOT) != 0;
@@ -277,13 +277,13 @@ fn hear(world: &World, event: &epoll_event, since: u64) {
             && once
         {}
     }
-    settle_books(world);
+    finish_if_even(world);
     if events & ONESHOT != 0 {
         change(world, index, set, EPOLL_CTL_MOD, events);
     }
 }
 
-pub(super) fn settle_books(world: &World) {
+pub(super) fn finish_if_even(world: &World) {
     if world.books.are_even() {
         world.kernel.finish();
     }
@@ -353,7 +353,7 @@ fn reopen(world: &World, index: usize) {
     let since = world.books.now();
     world.sock(index).close();
     world.books.took_out(index, None, since);
-    settle_books(world);
+    finish_if_even(world);
     while world.sock(index).is_closed() {
         thread::yield_now();
     }
@@ -370,7 +370,7 @@ pub(super) fn check_entries(s: &SockOf<'_>) {
         let set = member.set().unwrap() as usize;
         let Some(set) = Some(s.world.set(set)).filter(|set| !set.is_closed()) else { continue };
         // `wake_sleeper` takes an exclusive entry out, and puts it in again.
-        let _lock = set.roll().lock.lock();
+        let _lock = set.registry().lock.lock();
         check_entry(s, m, member, s.world.kernel.entry(set.index, s.fd()));
     }
 }

@@ -23,39 +23,41 @@ pub(super) fn check(world: &World) {
             assert!(world.books.may_stand(data), "of the past: {data}\n{}", world.books.describe());
         }
     }
-    (0..LATE).for_each(|_| _ = look(world));
-    assert_eq!(look(world), [], "told without an edge");
-    (0..SOCKS).for_each(|index| check_tells(world, index));
+    (0..LATE).for_each(|_| _ = scan(world));
+    assert_eq!(scan(world), [], "told without an edge");
+    (0..SOCKS).for_each(|index| check_reports(world, index));
 }
 
 /// A byte comes: who asks for what stays is told each time, who asks for edges at its coming, who asks once only then.
-fn check_tells(world: &World, index: usize) {
+fn check_reports(world: &World, index: usize) {
     let s = world.sock(index);
     let in_first = used(&s).find(|(_, member)| member.is_in(0) && !member.has(bit::DETACHED));
     let Some((_, member)) = in_first else { return };
     let (events, data) = (member.events.load(Ordering::SeqCst), member.data.load(Ordering::SeqCst));
     assert!(s.put(true));
-    let told: Vec<usize> = (0..LATE).map(|_| look(world).iter().filter(|&&told| told == data).count()).collect();
-    let why = || format!("{events:x}: {told:?}\n{}", world.books.describe());
-    assert_eq!(told[0], 1, "a byte has come, {}", why());
+    let reports: Vec<usize> =
+        (0..LATE).map(|_| scan(world).iter().filter(|&&reported| reported == data).count()).collect();
+    let why = || format!("{events:x}: {reports:?}\n{}", world.books.describe());
+    assert_eq!(reports[0], 1, "a byte has come, {}", why());
     match () {
-        () if events & EPOLLONESHOT as u32 != 0 => assert_eq!(told.iter().sum::<usize>(), 1, "once, {}", why()),
-        () if events & EPOLLET as u32 != 0 => assert_eq!(told[LATE - 1], 0, "an edge, {}", why()),
-        () => assert_eq!(told, [1; LATE], "what stays, {}", why()),
+        () if events & EPOLLONESHOT as u32 != 0 => assert_eq!(reports.iter().sum::<usize>(), 1, "once, {}", why()),
+        () if events & EPOLLET as u32 != 0 => assert_eq!(reports[LATE - 1], 0, "an edge, {}", why()),
+        () => assert_eq!(reports, [1; LATE], "what stays, {}", why()),
     }
     // What is asked for anew is told of anew.
     if change(world, index, 0, EPOLL_CTL_MOD, events) {
-        assert_eq!(look(world).len(), 1, "armed while it is ready, {}", why());
+        assert_eq!(scan(world).len(), 1, "armed while it is ready, {}", why());
     }
     assert_eq!(s.receive(2, true), 1);
-    (0..LATE).for_each(|_| _ = look(world));
-    assert_eq!(look(world), [], "told of what is read");
+    (0..LATE).for_each(|_| _ = scan(world));
+    assert_eq!(scan(world), [], "told of what is read");
 }
 
 /// Data of what a wait tells that does not last.
-fn look(world: &World) -> Vec<u64> {
-    let told = Wait::new(world.set(0)).run_at_once();
-    told.into_iter()
+fn scan(world: &World) -> Vec<u64> {
+    let reported = Wait::new(world.set(0)).run_at_once();
+    reported
+        .into_iter()
         .filter(|&(_, data)| data != OVER_DATA)
         .filter(|&(events, _)| events & EPOLLIN as u32 != 0)
         .map(|(_, data)| data)
@@ -72,10 +74,10 @@ pub(super) fn close_all(world: &World) {
     close_sets();
     for index in 0..SETS {
         let set = world.set(index);
-        let counts =
-            [&set.roll().tcp, &set.roll().ours, &set.roll().sleepers].map(|count| count.load(Ordering::SeqCst));
+        let counts = [&set.registry().tcp, &set.registry().ours, &set.registry().sleepers]
+            .map(|count| count.load(Ordering::SeqCst));
         assert_eq!(counts, [0; 3], "sockets, registrations of ours, and sleepers of a closed set");
-        assert_eq!(set.roll().check(|id| set.member(id)), [], "members of a closed set");
+        assert_eq!(set.registry().check(|id| set.member(id)), [], "members of a closed set");
     }
     for index in 0..SOCKS {
         let s = world.sock(index);

@@ -10,15 +10,15 @@ use core::ops::Deref;
 use libc::{EPOLLIN, epoll_event};
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
-use super::super::{EventSet, Looked, Subject, adopt, restore, restore_all, set_closed, stir, used};
+use super::super::{EventSet, Scanned, Subject, adopt, restore, restore_all, set_closed, used, wake_sets};
 use super::books::Books;
 use super::kernel::{Kernel, fd_of};
-use crate::state::hold::Hold;
 use crate::state::key;
 use crate::state::lock::{Guard, Lock};
 use crate::state::member::{Member, READABLE, Stamps, WRITABLE, bit};
-use crate::state::roll::Roll;
+use crate::state::registry::Registry;
 use crate::state::session::phase;
+use crate::state::use_count::UseCount;
 
 pub(super) const SOCKS: usize = 2;
 pub(super) const SETS: usize = 2;
@@ -35,7 +35,7 @@ pub(super) struct SockState {
     /// The session's locks.
     sending: Lock,
     reading: Lock,
-    hold: Hold,
+    uses: UseCount,
     closed: AtomicU32,
     generation: AtomicU32,
     hooked: AtomicU32,
@@ -54,7 +54,7 @@ pub(super) struct SockState {
 /// What is there of one set.
 #[derive(Default)]
 pub(super) struct SetState {
-    pub(super) roll: Roll,
+    pub(super) registry: Registry,
     pub(super) rounds: AtomicU32,
     closed: AtomicU32,
 }
@@ -83,9 +83,9 @@ pub(super) struct Held<'a>(SockOf<'a>);
 
 /// What the program's slabs give by reference.
 #[derive(Clone, Copy)]
-pub(super) struct Kept<T>(T);
+pub(super) struct Pinned<T>(T);
 
-impl<T> Deref for Kept<T> {
+impl<T> Deref for Pinned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -103,8 +103,8 @@ impl<'a> Deref for Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.0.state().hold.leave() {
-            self.0.settle();
+        if self.0.state().uses.leave() {
+            self.0.finish();
         }
     }
 }
@@ -149,7 +149,7 @@ impl<'a> SockOf<'a> {
     }
 
     pub(super) fn held(&self) -> Held<'a> {
-        self.state().hold.enter();
+        self.state().uses.enter();
         Held(*self)
     }
 
@@ -159,7 +159,7 @@ impl<'a> SockOf<'a> {
 
     fn phase(&self, rx: u32) {
         self.state().rx.store(rx, Ordering::SeqCst);
-        self.world.kernel.note_news(self.fd());
+        self.world.kernel.note_event(self.fd());
     }
 
     fn waiting(&self) -> u64 {
@@ -192,14 +192,14 @@ impl<'a> SockOf<'a> {
         self.world.books.sent();
         if switches && self.rx() == phase::READY && !self.writes_ring() {
             state.by_ring.store(1, Ordering::SeqCst);
-            self.world.kernel.note_news(self.fd());
+            self.world.kernel.note_event(self.fd());
         }
         if !self.writes_ring() {
             self.world.kernel.send(self.fd(), 1);
             return true;
         }
         state.tail.fetch_add(1, Ordering::SeqCst);
-        self.world.kernel.note_news(self.fd());
+        self.world.kernel.note_event(self.fd());
         // SYNC: SeqCst store then SeqCst look, as `Producer::publish`.
         if state.armed.swap(0, Ordering::SeqCst) != 0 {
             self.world.kernel.bell(self.fd());
@@ -301,22 +301,22 @@ impl<'a> SockOf<'a> {
             }
         }
         if restores {
-            stir(self);
+            wake_sets(self);
         }
-        state.hold.set_due();
+        state.uses.set_due();
     }
 
-    /// As `settle::unhook`.
+    /// As `teardown::unhook`.
     fn unhook(&self) {
         if self.is_hooked() && self.is_in_session() && self.rx() == phase::DONE {
             restore(self);
         }
     }
 
-    /// As `settle::settle`.
-    fn settle(&self) {
+    /// As `teardown::finish`.
+    fn finish(&self) {
         let state = self.state();
-        if !state.hold.exclusive(0) {
+        if !state.uses.exclusive(0) {
             return;
         }
         if self.is_closed() {
@@ -326,7 +326,7 @@ impl<'a> SockOf<'a> {
             state.session.store(0, Ordering::SeqCst);
             self.phase(phase::KERNEL);
         }
-        state.hold.share();
+        state.uses.share();
     }
 
     /// The last close, and then another socket with the same number and, once nobody is at work on this one, in the same object.
@@ -348,7 +348,7 @@ impl<'a> SockOf<'a> {
             left + self.world.kernel.close(self.fd())
         };
         self.world.books.lost(lost);
-        state.hold.set_due();
+        state.uses.set_due();
         drop(held);
     }
 
@@ -365,11 +365,11 @@ impl<'a> SockOf<'a> {
 
     /// Nobody is at work any more: whatever is due is done.
     pub(super) fn come_to_rest(&self) {
-        self.state().hold.set_due();
-        self.settle();
+        self.state().uses.set_due();
+        self.finish();
         // As whoever leaves no session: a registration that became ours for one that never began.
         if self.is_hooked() && !self.is_in_session() {
-            let _registering = self.hold_members();
+            let _registering = self.lock_members();
             restore_all(self);
         }
     }
@@ -391,9 +391,9 @@ impl SockOf<'_> {
     }
 
     /// As `ready::look`.
-    fn look(&self, member: &Member, wanted: u32) -> u32 {
+    fn check(&self, member: &Member, wanted: u32) -> u32 {
         let in_ring = || if self.waiting() > 0 { READABLE } else { 0 };
-        let ask = || member.ask_once(bit::QUIET_IN, || self.world.kernel.poll(self.fd()) & READABLE);
+        let ask = || member.ask_once(bit::IDLE_IN, || self.world.kernel.poll(self.fd()) & READABLE);
         let mut ready = match self.rx() {
             phase::RING => in_ring(),
             phase::READY if self.writes_ring() => {
@@ -408,7 +408,7 @@ impl SockOf<'_> {
             _ => ask(),
         };
         if wanted & WRITABLE != 0 {
-            ready |= member.ask_once(bit::QUIET_OUT, || self.world.kernel.poll(self.fd()) & WRITABLE);
+            ready |= member.ask_once(bit::IDLE_OUT, || self.world.kernel.poll(self.fd()) & WRITABLE);
         }
         ready
     }
@@ -429,7 +429,7 @@ impl SockOf<'_> {
         if !self.in_ring() {
             return;
         }
-        if set.roll().sleepers.load(Ordering::SeqCst) > 0 || used(self).count() > 1 {
+        if set.registry().sleepers.load(Ordering::SeqCst) > 0 || used(self).count() > 1 {
             let _ = self.arm();
         }
         self.swallow_many();
@@ -441,15 +441,15 @@ fn notified<'a>(set: SetOf<'a>, s: SockOf<'a>, m: usize) {
     super::super::notified(&set, &s, m);
 }
 
-impl Looked for SockOf<'_> {
+impl Scanned for SockOf<'_> {
     /// As the wrapped socket's.
-    fn is_quiet(&self, _: &Member) -> bool {
+    fn is_idle(&self, _: &Member) -> bool {
         self.rx() == phase::RING && self.waiting() == 0
     }
 
     fn report_of(&self, member: &Member) -> Option<epoll_event> {
-        let look = |wanted| member.look_whole(wanted, || self.look(member, wanted));
-        member.report(|| self.stamps(), look)
+        let check = |wanted| member.check_whole(wanted, || self.check(member, wanted));
+        member.report(|| self.stamps(), check)
     }
 
     fn is_stalled(&self) -> bool {
@@ -457,11 +457,11 @@ impl Looked for SockOf<'_> {
     }
 
     fn may_rest(&self, member: &Member) -> bool {
-        let told_out = member.has(bit::QUIET_OUT) || member.events.load(Ordering::Relaxed) & WRITABLE == 0;
+        let writes_reported = member.has(bit::IDLE_OUT) || member.events.load(Ordering::Relaxed) & WRITABLE == 0;
         match self.rx() {
-            phase::RING => told_out && !self.arm(),
-            phase::READY => told_out && member.has(bit::QUIET_IN) && !self.writes_ring(),
-            _ => told_out && member.has(bit::QUIET_IN),
+            phase::RING => writes_reported && !self.arm(),
+            phase::READY => writes_reported && member.has(bit::IDLE_IN) && !self.writes_ring(),
+            _ => writes_reported && member.has(bit::IDLE_IN),
         }
     }
 }

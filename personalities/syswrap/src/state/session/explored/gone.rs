@@ -10,7 +10,7 @@ use madrigal_shm_ring::ring::Span;
 use madrigal_sys::Errno;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;
-use shuttle::sync::atomic::{AtomicU32, Ordering as Turn};
+use shuttle::sync::atomic::AtomicU32;
 use shuttle::thread;
 
 use super::super::{Piece, Put, Took, View, Wire};
@@ -49,13 +49,13 @@ impl Tcp {
     }
 
     fn send(&mut self) -> Result<usize, Errno> {
-        let (next, told) = match *self {
+        let (next, result) = match *self {
             Tcp::Ended => (Tcp::Lost, Ok(1)),
             Tcp::Reset => (Tcp::Over, Err(Errno::CONNRESET)),
             Tcp::Lost | Tcp::Over => (Tcp::Over, Err(Errno::PIPE)),
         };
         *self = next;
-        told
+        result
     }
 
     /// Behind the last byte.
@@ -81,15 +81,15 @@ fn a_peer_that_went_is_told_of_as_by_tcp() {
     explore(1_500, 700, || {
         let world = Arc::new(World::new());
         let how = [How::Close, How::Reset, How::Kill][thread_rng().gen_range(0..3usize)];
-        let turn = Arc::new(AtomicU32::new(0));
+        let stage = Arc::new(AtomicU32::new(0));
         let peer = {
-            let (world, turn) = (Arc::clone(&world), Arc::clone(&turn));
-            thread::spawn(move || be_peer(&world, &turn, how))
+            let (world, stage) = (Arc::clone(&world), Arc::clone(&stage));
+            thread::spawn(move || be_peer(&world, &stage, how))
         };
         talk(&world, SURVIVOR);
-        turn.store(1, Turn::SeqCst);
+        stage.store(1, Order::SeqCst);
         // Looks and receives go on while the peer goes.
-        while turn.load(Turn::SeqCst) < 2 {
+        while stage.load(Order::SeqCst) < 2 {
             receive_some(&world, SURVIVOR);
             let _ = events(&world);
             thread::yield_now();
@@ -112,8 +112,8 @@ fn talk(world: &World, side: usize) {
 }
 
 /// The peer's life, and what TCP would have made of its end.
-fn be_peer(world: &World, turn: &AtomicU32, how: How) -> Tcp {
-    while turn.load(Turn::SeqCst) == 0 {
+fn be_peer(world: &World, stage: &AtomicU32, how: How) -> Tcp {
+    while stage.load(Order::SeqCst) == 0 {
         talk(world, PEER);
     }
     if how == How::Kill {
@@ -131,7 +131,7 @@ fn be_peer(world: &World, turn: &AtomicU32, how: How) -> Tcp {
         }
     }
     world.kernel.close(PEER, how == How::Kill);
-    turn.store(2, Turn::SeqCst);
+    stage.store(2, Order::SeqCst);
     was
 }
 
@@ -152,8 +152,8 @@ fn survive(world: &World, was: Tcp, how: How) {
             0 => assert_eq!(send(world, SURVIVOR), tcp.send(), "send, {how:?}, {was:?}, {before:?}\n{}", world.dump()),
             1 => {
                 while receive_some(world, SURVIVOR) {}
-                let told = receive_end(world);
-                assert_eq!(told, tcp.receive(), "receive, {how:?}, {was:?}, {before:?}\n{}", world.dump());
+                let result = receive_end(world);
+                assert_eq!(result, tcp.receive(), "receive, {how:?}, {was:?}, {before:?}\n{}", world.dump());
             }
             _ => assert_eq!(events(world), tcp.events(), "poll, {how:?}, {was:?}, {before:?}\n{}", world.dump()),
         }
@@ -179,7 +179,7 @@ fn send(world: &World, side: usize) -> Result<usize, Errno> {
         }
         put
     };
-    let told = match put {
+    let result = match put {
         Put::Bytes(n, sleeper) => {
             world.sent[side].fetch_add(n as u64, Order::SeqCst);
             v.wake(sleeper);
@@ -188,22 +188,22 @@ fn send(world: &World, side: usize) -> Result<usize, Errno> {
         Put::Full => return Err(Errno::AGAIN),
         _ => send_plain(world, &v, side),
     };
-    if told.is_ok() {
+    if result.is_ok() {
         world.sent[side].fetch_add(1, Order::SeqCst);
     }
-    told
+    result
 }
 
 fn send_plain(world: &World, v: &View<'_, End<'_>>, side: usize) -> Result<usize, Errno> {
-    if let Some(told) = v.s.tells_send(1, false) {
-        return told;
+    if let Some(result) = v.s.send_result(1, false) {
+        return result;
     }
     match world.kernel.send(side, &[byte(side, world.sent[side].load(Order::SeqCst))]) {
         Err(Errno::CONNRESET) => {
             v.saw_error(Errno::CONNRESET);
-            v.s.tells_send(1, false).unwrap_or(Err(Errno::CONNRESET))
+            v.s.send_result(1, false).unwrap_or(Err(Errno::CONNRESET))
         }
-        told => told,
+        result => result,
     }
 }
 
@@ -240,7 +240,7 @@ fn receive_end(world: &World) -> Result<usize, Errno> {
         };
         match took {
             Took::End => return v.ending(),
-            Took::Plain if v.s.owes_error() => return v.ending(),
+            Took::Plain if v.s.has_pending_error() => return v.ending(),
             Took::Plain => match world.kernel.receive(SURVIVOR, 1, |_| unreachable!("no byte is left")) {
                 Err(Errno::CONNRESET) => {
                     v.saw_error(Errno::CONNRESET);
@@ -250,7 +250,7 @@ fn receive_end(world: &World) -> Result<usize, Errno> {
                     v.saw_end();
                     return v.ending();
                 }
-                told => panic!("{told:?}\n{}", world.dump()),
+                result => panic!("{result:?}\n{}", world.dump()),
             },
             Took::Empty => world.idle(SURVIVOR, "the end"),
             took => panic!("{took:?}\n{}", world.dump()),
@@ -263,13 +263,13 @@ fn receive_end(world: &World) -> Result<usize, Errno> {
 fn events(world: &World) -> u32 {
     use super::super::Health;
     let v = world.view(SURVIVOR);
-    let told = match v.wire.health() {
+    let result = match v.wire.health() {
         Health::Open => 0,
         Health::Ended => RDHUP,
         Health::Closed => RDHUP | HUP,
         Health::Broken => RDHUP | HUP | ERR,
     };
-    v.s.kernel_events.fetch_or(told, Ordering::Relaxed);
+    v.s.kernel_events.fetch_or(result, Ordering::Relaxed);
     v.learn_end();
     v.s.end_events()
 }

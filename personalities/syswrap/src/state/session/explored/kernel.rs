@@ -70,7 +70,7 @@ impl Kernel {
     }
 
     /// What a send is told before it looks for room. `Ok(true)`: nobody is there; it is taken, and lost.
-    fn told(&self, side: usize) -> Result<bool, Errno> {
+    fn try_send(&self, side: usize) -> Result<bool, Errno> {
         self.with(side, |own| match own.error.take() {
             Some(e) => Err(e),
             None if own.closed => Err(Errno::PIPE),
@@ -92,7 +92,7 @@ impl Kernel {
 
     /// Sends without waiting.
     pub(super) fn send(&self, side: usize, bytes: &[u8]) -> Result<usize, Errno> {
-        if self.told(side)? {
+        if self.try_send(side)? {
             // The kernel counts what it sent to nobody, too.
             self.with(1 - side, |queue| queue.given += bytes.len() as u64);
             return Ok(bytes.len());
@@ -292,7 +292,7 @@ impl<'a> Wire for End<'a> {
     }
 
     fn bell(self) -> Result<(), Errno> {
-        if self.kernel.told(self.side)? {
+        if self.kernel.try_send(self.side)? {
             self.kernel.with(1 - self.side, |queue| queue.given += 1);
             return Ok(());
         }

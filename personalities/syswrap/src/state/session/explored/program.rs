@@ -62,7 +62,7 @@ impl Plan {
         Self { sends, step, reads: u64::MAX, ..Self::default() }
     }
 
-    pub(super) fn hears(_: u64) -> Self {
+    pub(super) fn receive_all(_: u64) -> Self {
         Self { step: 1, reads: u64::MAX, ..Self::default() }
     }
 }
@@ -200,9 +200,9 @@ pub(super) fn advance(v: &View<'_, End<'_>>) {
 
 fn sleep_for_space(world: &World, v: &View<'_, End<'_>>, side: usize) {
     v.s.tx_sleepers.fetch_add(1, Ordering::SeqCst);
-    let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
+    let wakeable = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
     if !v.want() && !v.s.producer.is_sealed(v.out) && !v.ended() {
-        if heard {
+        if wakeable {
             world.kernel.await_readable(side);
             let _lock = v.reading();
             if v.s.rx() == phase::RING {

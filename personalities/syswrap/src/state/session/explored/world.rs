@@ -26,7 +26,7 @@ pub(super) struct World {
     pub(super) total: [Word; 2],
     pub(super) read: [Word; 2],
     idle: Word,
-    turns: Word,
+    attempts: Word,
     unwoken: Word,
 }
 
@@ -47,7 +47,7 @@ impl World {
             total: Default::default(),
             read: Default::default(),
             idle: Word::new(0),
-            turns: Word::new(0),
+            attempts: Word::new(0),
             unwoken: Word::new(0),
         };
         world.slot.dir.iter().for_each(madrigal_shm_ring::layout::Direction::reset);
@@ -121,7 +121,7 @@ impl World {
 
     /// A try; too many of them are a loop that never ends.
     pub(super) fn count(&self, what: &str) {
-        let n = self.turns.fetch_add(1, Order::SeqCst);
+        let n = self.attempts.fetch_add(1, Order::SeqCst);
         assert!(n < 5_000, "{what} for ever\n{}", self.dump());
     }
 

@@ -7,16 +7,16 @@ use madrigal_sys::Errno;
 use madrigal_sys::epoll::Entry;
 
 use super::super::super::{EventSet, Subject, used};
-use super::{Held, Kept, MEMBERS, SECRET, SOCKS, SetOf, SockOf};
+use super::{Held, MEMBERS, Pinned, SECRET, SOCKS, SetOf, SockOf};
 use crate::state::key;
 use crate::state::lock::Lock;
 use crate::state::member::{Member, READABLE};
-use crate::state::roll::Roll;
+use crate::state::registry::Registry;
 use crate::state::session::phase;
 
 impl<'a> Subject for SockOf<'a> {
     type Set = SetOf<'a>;
-    type SetRef = Kept<SetOf<'a>>;
+    type SetRef = Pinned<SetOf<'a>>;
 
     fn members(&self) -> &[Member] {
         &self.state().members
@@ -34,8 +34,8 @@ impl<'a> Subject for SockOf<'a> {
         key::make(SECRET, self.state().generation.load(Ordering::SeqCst), self.id(m))
     }
 
-    fn set(&self, index: u32) -> Option<Kept<SetOf<'a>>> {
-        Some(Kept(self.world.set(index as usize)))
+    fn set(&self, index: u32) -> Option<Pinned<SetOf<'a>>> {
+        Some(Pinned(self.world.set(index as usize)))
     }
 
     fn is_hooked(&self) -> bool {
@@ -87,20 +87,20 @@ impl<'a> Subject for SockOf<'a> {
 
 impl<'a> EventSet for SetOf<'a> {
     type Subject = SockOf<'a>;
-    type At = Kept<SockOf<'a>>;
+    type At = Pinned<SockOf<'a>>;
     type Held = Held<'a>;
 
     fn index(&self) -> u32 {
         self.index as u32
     }
 
-    fn roll(&self) -> &Roll {
-        &self.world.sets[self.index].roll
+    fn registry(&self) -> &Registry {
+        &self.world.sets[self.index].registry
     }
 
-    fn member(&self, id: u32) -> Option<(Kept<SockOf<'a>>, &Member)> {
+    fn member(&self, id: u32) -> Option<(Pinned<SockOf<'a>>, &Member)> {
         let (sock, m) = (id as usize / MEMBERS, id as usize % MEMBERS);
-        Some((Kept(self.world.sock(sock)), &self.world.socks.get(sock)?.members[m]))
+        Some((Pinned(self.world.sock(sock)), &self.world.socks.get(sock)?.members[m]))
     }
 
     fn subjects(&self) -> impl Iterator<Item = Held<'a>> {

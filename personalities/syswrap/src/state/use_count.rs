@@ -3,13 +3,14 @@
 //! ```text
 //!   hooks at work:  0 <--enter / leave--> 1 <--enter / leave--> 2 ...
 //!                   |                     |
-//!                   +---- exclusive ------+     nobody else is at work: what they might look at can be taken away
+//!                   +---- exclusive ------+     nobody else is at work: what they might use can be taken away
 //! ```
-//! Whoever enters meanwhile waits until the exclusive part is over, which is a few system calls long; signals are blocked in it, so
-//! nobody waits for a frame below its own. Something that has to be done by the last one is marked as *due*: either whoever marks it
-//! gets the exclusive part, or the last one to leave is told of it.
+//! A hook that enters meanwhile waits until the exclusive part is over, which is a few system calls long. Signals are blocked in it, so no
+//! thread waits for a frame below its own. Work for the last hook is marked as *due*: either the marking hook gets the exclusive part, or
+//! [`UseCount::leave`] tells the last one.
 //!
-//! A thread that is about to sleep is not at work: it *parks* its hold, which keeps the object from being freed and nothing else.
+//! A thread that is about to sleep is not at work: it *parks* its use. A parked use keeps the object from being freed, and does nothing
+//! else.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 
@@ -19,17 +20,16 @@ const COUNT: u32 = DUE - 1;
 
 /// The count. Zeroed memory: nobody.
 #[derive(Default)]
-pub(crate) struct Hold {
+pub(crate) struct UseCount {
     word: AtomicU32,
     parked: AtomicU32,
 }
 
-impl Hold {
+impl UseCount {
     /// One more hook is at work.
     #[inline]
     pub(crate) fn enter(&self) {
-        // SYNC: SeqCst, so that who closes a descriptor and then looks at the count sees us, or we see it closed. Acquire pairs with
-        // `share`.
+        // SYNC: SeqCst: a thread that closes a descriptor and then reads the count sees us, or we see it closed. Acquire pairs with `share`.
         if self.word.fetch_add(1, Ordering::SeqCst) & EXCLUSIVE != 0 {
             self.await_share();
         }
@@ -49,13 +49,13 @@ impl Hold {
         // SYNC: AcqRel, so that the last one sees all others' work.
         let seen = self.word.fetch_sub(1, Ordering::AcqRel);
         if seen & COUNT == 0 {
-            // The hold of a part below a signal handler that forked, in the child: it was forgotten.
+            // In the child of a signal handler that forked: the use of the code below the handler was forgotten.
             self.word.fetch_add(1, Ordering::AcqRel);
         }
         seen & (COUNT | DUE) == DUE | 1
     }
 
-    /// The caller's hold goes on while it sleeps; as [`Hold::leave`].
+    /// The caller's use goes on while it sleeps; as [`UseCount::leave`].
     #[must_use]
     pub(crate) fn park(&self) -> bool {
         self.parked.fetch_add(1, Ordering::SeqCst);
@@ -70,7 +70,7 @@ impl Hold {
 
     /// Hooks at work.
     pub(crate) fn at_work(&self) -> u32 {
-        // SYNC: SeqCst: behind what the caller has taken away, who enters from now on sees that.
+        // SYNC: SeqCst: a hook that enters from now on sees what the caller has taken away before.
         self.word.load(Ordering::SeqCst) & COUNT
     }
 
@@ -90,8 +90,8 @@ impl Hold {
         self.word.load(Ordering::Relaxed) & DUE != 0
     }
 
-    /// Takes the exclusive part if something is due, which nobody else has done meanwhile, and nobody but the caller's `own` holds are at
-    /// work. With signals blocked; ended by [`Hold::share`].
+    /// Takes the exclusive part if something is still due and no uses but the caller's `own` are counted. Called with signals blocked;
+    /// [`UseCount::share`] ends it.
     #[must_use]
     pub(crate) fn exclusive(&self, own: u32) -> bool {
         let mut seen = self.word.load(Ordering::SeqCst);
@@ -125,54 +125,54 @@ mod explored {
 
     use super::*;
 
-    /// Three threads look at something that one of them has taken away when nobody looks: it happens once, and nobody looks then.
+    /// Three threads use an object. One of them has it taken away when no thread uses it: this happens once, and no thread uses it then.
     #[test]
     fn what_is_due_is_done_once_and_alone() {
         struct Thing {
-            hold: Hold,
-            looking: Word,
+            uses: UseCount,
+            inside: Word,
             taken: Word,
         }
         impl Thing {
-            fn settle(&self, own: u32) {
-                if self.hold.exclusive(own) {
-                    assert_eq!(self.looking.load(Order::SeqCst), 0);
+            fn finish(&self, own: u32) {
+                if self.uses.exclusive(own) {
+                    assert_eq!(self.inside.load(Order::SeqCst), 0);
                     self.taken.fetch_add(1, Order::SeqCst);
                     thread::yield_now();
-                    assert_eq!(self.looking.load(Order::SeqCst), 0);
-                    self.hold.share();
+                    assert_eq!(self.inside.load(Order::SeqCst), 0);
+                    self.uses.share();
                 }
             }
-            fn look(&self, end: bool, sleep: bool) {
-                self.hold.enter();
-                self.looking.fetch_add(1, Order::SeqCst);
+            fn visit(&self, end: bool, sleep: bool) {
+                self.uses.enter();
+                self.inside.fetch_add(1, Order::SeqCst);
                 thread::yield_now();
-                self.looking.fetch_sub(1, Order::SeqCst);
+                self.inside.fetch_sub(1, Order::SeqCst);
                 if end {
-                    self.hold.set_due();
-                    self.settle(1);
+                    self.uses.set_due();
+                    self.finish(1);
                 }
                 if sleep {
-                    if self.hold.park() {
-                        self.settle(0);
+                    if self.uses.park() {
+                        self.finish(0);
                     }
                     thread::yield_now();
-                    self.hold.unpark();
+                    self.uses.unpark();
                 }
-                if self.hold.leave() {
-                    self.settle(0);
+                if self.uses.leave() {
+                    self.finish(0);
                 }
             }
         }
         let run = || {
-            let thing = Arc::new(Thing { hold: Hold::default(), looking: Word::new(0), taken: Word::new(0) });
+            let thing = Arc::new(Thing { uses: UseCount::default(), inside: Word::new(0), taken: Word::new(0) });
             let threads = [(false, true), (true, false), (false, false)].map(|(end, sleep)| {
                 let thing = Arc::clone(&thing);
-                thread::spawn(move || thing.look(end, sleep))
+                thread::spawn(move || thing.visit(end, sleep))
             });
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             assert_eq!(thing.taken.load(Order::SeqCst), 1);
-            assert!(!thing.hold.has_parked());
+            assert!(!thing.uses.has_parked());
         };
         shuttle::check_random(run, 20_000);
         shuttle::check_pct(run, 5_000, 4);

@@ -1,19 +1,19 @@
-//! The members of an event set: how many there are, and which of them may have something to tell: the *active list*.
+//! The registry of an event set: the number of its members, and the *active list* of those that may have something to report.
 //!
-//! The list is doubly linked through the members, under the set's lock, and changed where no signal handler gets in between. Members are
-//! named by numbers; whoever calls says which member a number names, and of what socket.
+//! The list is doubly linked through the members, under the set's lock. It is changed with signal handlers blocked. Numbers name members;
+//! the caller maps a number to its member and socket.
 
 use madrigal_base::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::lock::{Blocked, Lock};
 use super::member::{Member, bit};
 
-/// Registrations that are left behind, of which is known what they tell.
+/// How many registrations that are left behind are remembered, with what they report.
 const LEFT: usize = 4;
 
 /// What an event set counts and lists. All-zero: no members.
 #[derive(Default)]
-pub(crate) struct Roll {
+pub(crate) struct Registry {
     /// TCP sockets and nested sets in it.
     pub(crate) tcp: AtomicU32,
     /// Members whose registration is ours, and nested sets.
@@ -24,34 +24,35 @@ pub(crate) struct Roll {
     first: AtomicU32,
     last: AtomicU32,
     pub(crate) length: AtomicU32,
-    /// The last turn that a member got; under `lock`.
-    turns: AtomicU64,
+    /// The last place in the order of readiness that a member got; under `lock`.
+    last_order: AtomicU64,
     /// How often a member became active: the edges of a set nested in another.
     pub(crate) activations: AtomicU32,
     /// How many peers had been found killed when the kernel was last asked.
     pub(crate) deaths: AtomicU32,
     /// Set once the descriptor was polled or nested: reports of our registrations must not linger in it.
     pub(crate) watched: AtomicU32,
-    /// Of what the kernel may tell by the program's word: 1: of an end, behind a session whose peer may leave doorbells unread; 2: another
+    /// What the kernel may report with the program's data. 1: an end, behind a session whose peer may leave doorbells unread. 2: another
     /// process has the set, too, and peers have gone.
-    pub(crate) tells_gone: AtomicU32,
+    pub(crate) may_report_gone: AtomicU32,
     /// Members that are lent.
     pub(crate) lent: AtomicU32,
-    /// The data of registrations that are left behind, and how many: this process has closed the socket, and another one has it.
+    /// The data of registrations that are left behind, and their number. This process has closed their sockets, and another one has them.
     left: [AtomicU64; LEFT],
     left_count: AtomicU32,
     pub(crate) lock: Lock,
 }
 
-impl Roll {
+impl Registry {
     /// It is a new set's.
     pub(crate) fn begin(&self) {
         let counts = [&self.tcp, &self.ours, &self.sleepers, &self.first, &self.last, &self.length];
-        let more = [&self.activations, &self.deaths, &self.watched, &self.tells_gone, &self.lent, &self.left_count];
+        let more =
+            [&self.activations, &self.deaths, &self.watched, &self.may_report_gone, &self.lent, &self.left_count];
         counts.into_iter().chain(more).for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// A registration is left behind whose socket's peer has ended, which the kernel takes for a reset.
+    /// A registration is left behind. Its socket's peer has ended, which the kernel takes for a reset.
     pub(crate) fn leave(&self, data: u64) {
         let _lock = self.lock.lock();
         let count = self.left_count.load(Ordering::Relaxed);
@@ -81,7 +82,7 @@ impl Roll {
         }
     }
 
-    /// Puts a member on the active list, behind a change of it that no look may come between. The change says false: not this one.
+    /// Changes a member and puts it on the active list, with no scan in between. If the change returns false, the member is not put there.
     #[inline]
     pub(crate) fn activate<'m, A>(
         &self,
@@ -103,7 +104,7 @@ impl Roll {
         of: impl Fn(u32) -> Option<(A, &'m Member)>,
     ) {
         self.activations.fetch_add(1, Ordering::Relaxed);
-        member.quiet.store(0, Ordering::Relaxed);
+        member.idle.store(0, Ordering::Relaxed);
         if !member.has(bit::ACTIVE) {
             self.push(id, member, of);
         }
@@ -166,11 +167,11 @@ impl Roll {
         })
     }
 
-    /// The next turn to be told of. Under the lock.
-    pub(crate) fn next_turn(&self) -> u64 {
-        let turn = self.turns.load(Ordering::Relaxed) + 1;
-        self.turns.store(turn, Ordering::Relaxed);
-        turn
+    /// The next place in the order of readiness. Under the lock.
+    pub(crate) fn next_order(&self) -> u64 {
+        let order = self.last_order.load(Ordering::Relaxed) + 1;
+        self.last_order.store(order, Ordering::Relaxed);
+        order
     }
 
     /// Makes the member behind `last` (an id plus one) the first of the list. Under the lock.
@@ -192,7 +193,7 @@ impl Roll {
         }
     }
 
-    /// Whether list, length and bits say the same: for models.
+    /// Checks that list, length and bits agree: for models.
     #[cfg(all(test, feature = "shuttle"))]
     pub(crate) fn check<'m, A>(&self, of: impl Fn(u32) -> Option<(A, &'m Member)>) -> Vec<u32> {
         let _lock = self.lock.lock();

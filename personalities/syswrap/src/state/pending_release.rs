@@ -1,11 +1,11 @@
-//! A slot that this process is done with while another one of its family may still look into it, since a fork. The last of them says that
-//! the family's side has left it; who drops it earlier leaves nobody who would.
+//! A slot whose release is pending: this process is done with it, but another one of its family may still read it, since a fork. The last
+//! of them releases it for the family's side. A process that forgot it earlier would leave it unreleased.
 //!
 //! ```text
-//!   NONE --owe: the session is over, and others hold the socket--> OWED --take: alone by now, or the socket's end--> NONE
+//!   NONE --set: the session is over, and others hold the socket--> PENDING --take: alone by now, or the socket's end--> NONE
 //! ```
-//! Every process of the family has the session, or its own copy of this, so each can be the last. One at a time: a socket that others
-//! hold earns no session, and one that earns takes this first.
+//! Every process of the family has the session, or its own copy of this, so each can be the last. There is one at a time: a socket that
+//! others hold earns no session, and a socket that earns one takes this first.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,9 +22,9 @@ pub(crate) struct Place {
     pub(crate) lent: Lent,
 }
 
-/// What is owed. All-zero: nothing.
+/// The slot to be released. All-zero: none.
 #[derive(Default)]
-pub(crate) struct Owed {
+pub(crate) struct PendingRelease {
     /// The lease plus one; written last, and taken first.
     lease: AtomicU32,
     slot: AtomicU32,
@@ -33,9 +33,9 @@ pub(crate) struct Owed {
     session: AtomicU64,
 }
 
-impl Owed {
-    /// The session there is over. By a thread that is alone at work on the socket, and only while nothing is owed.
-    pub(crate) fn owe(&self, place: Place) {
+impl PendingRelease {
+    /// The session there is over. Only for a thread that is alone at work on the socket, while no release is pending.
+    pub(crate) fn set(&self, place: Place) {
         self.slot.store(place.slot, Ordering::Relaxed);
         self.side.store(place.side as u32, Ordering::Relaxed);
         self.generation.store(place.lent.generation, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Owed {
         self.lease.store(place.lease + 1, Ordering::Release);
     }
 
-    /// Takes what is owed. Whoever gets it leaves it.
+    /// Takes the pending release. The thread that gets it releases the slot.
     pub(crate) fn take(&self) -> Option<Place> {
         if self.lease.load(Ordering::Relaxed) == 0 {
             return None;

@@ -1,19 +1,20 @@
-//! The descriptor of our own by which a socket lives on behind its last close, while calls sleep on it (`guests.rs`).
+//! A descriptor of our own that retains a socket after its last close, while calls sleep on it (`callers.rs`).
 //!
 //! ```text
-//!   none --keep, by who closes: then it looks for guests again--> kept --release, by whoever leaves or closes and finds no guest--> none
+//!   none --retain--> retained --release--> none
 //! ```
+//! The closing thread retains, and then checks for callers again. A thread that leaves or closes releases if it finds no caller.
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 
-/// The descriptor of our own by which a socket lives on, plus one. Zeroed memory: none.
+/// The descriptor of our own that retains a socket, plus one. Zeroed memory: none.
 #[derive(Default)]
-pub(crate) struct Kept(AtomicU32);
+pub(crate) struct Retained(AtomicU32);
 
-impl Kept {
-    /// By this one; [`Kept::release`] follows.
-    pub(crate) fn keep(&self, fd: u32) {
-        // SYNC: SeqCst: whoever leaves from now on sees it, and of who has left before `release` knows.
+impl Retained {
+    /// This descriptor retains the socket; [`Retained::release`] follows.
+    pub(crate) fn retain(&self, fd: u32) {
+        // SYNC: SeqCst. A call that leaves from now on sees it; `release` sees each call that has left before.
         self.0.store(fd + 1, Ordering::SeqCst);
     }
 
@@ -21,10 +22,10 @@ impl Kept {
         self.0.load(Ordering::SeqCst).checked_sub(1)
     }
 
-    /// The descriptor, if nobody is in a call any more: to be closed by the caller, and nobody else. `has_guests`: behind the caller's own
-    /// leave.
-    pub(crate) fn release(&self, has_guests: impl FnOnce() -> bool) -> Option<u32> {
-        if self.fd().is_none() || has_guests() {
+    /// The descriptor, if no thread is in a call any more. Only the thread that gets it closes it. `has_callers` is read after this thread's
+    /// own call has left.
+    pub(crate) fn release(&self, has_callers: impl FnOnce() -> bool) -> Option<u32> {
+        if self.fd().is_none() || has_callers() {
             return None;
         }
         self.0.swap(0, Ordering::SeqCst).checked_sub(1)
@@ -43,30 +44,30 @@ mod explored {
     fn what_is_kept_is_closed_once_and_by_the_last() {
         #[derive(Default)]
         struct Thing {
-            guests: AtomicU32,
-            kept: Kept,
+            callers: AtomicU32,
+            retained: Retained,
             closed: AtomicU32,
         }
         impl Thing {
             fn release(&self) {
-                let has_guests = || self.guests.load(Ordering::SeqCst) > 0;
-                if self.kept.release(has_guests).is_some() {
-                    assert_eq!(self.guests.load(Ordering::SeqCst), 0);
+                let has_callers = || self.callers.load(Ordering::SeqCst) > 0;
+                if self.retained.release(has_callers).is_some() {
+                    assert_eq!(self.callers.load(Ordering::SeqCst), 0);
                     self.closed.fetch_add(1, Ordering::SeqCst);
                 }
             }
         }
         let run = || {
             let thing = Arc::new(Thing::default());
-            thing.guests.store(2, Ordering::SeqCst);
+            thing.callers.store(2, Ordering::SeqCst);
             let calls = [(), ()].map(|()| {
                 let thing = Arc::clone(&thing);
                 thread::spawn(move || {
-                    thing.guests.fetch_sub(1, Ordering::SeqCst);
+                    thing.callers.fetch_sub(1, Ordering::SeqCst);
                     thing.release();
                 })
             });
-            thing.kept.keep(7);
+            thing.retained.retain(7);
             thing.release();
             calls.into_iter().for_each(|call| call.join().unwrap());
             assert_eq!(thing.closed.load(Ordering::SeqCst), 1);

@@ -1,8 +1,7 @@
-//! Locks that are held from before a fork until behind it, in the parent and in the child, so that the child finds what they guard at
-//! rest.
+//! Locks that are held across a fork, in the parent and in the child. So the child finds what they guard in a consistent state.
 //!
-//! A lock that the forking thread holds already (it forks in a signal handler, on top of the part that took it) stays that part's, in
-//! both processes.
+//! The forking thread may hold a lock already, if it forks in a signal handler on top of the code that took the lock. Then the lock stays
+//! with that code, in both processes.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +11,7 @@ use super::lock::Lock;
 static OWN: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 /// Takes a lock for the time of a fork.
-pub(crate) fn hold(lock: &Lock) {
+pub(crate) fn acquire(lock: &Lock) {
     let guard = lock.lock();
     if guard.nested() {
         let free = OWN.iter().find(|cell| cell.load(Ordering::Relaxed) == 0);
@@ -21,14 +20,14 @@ pub(crate) fn hold(lock: &Lock) {
     core::mem::forget(guard);
 }
 
-/// In the parent: gives it back.
-pub(crate) fn let_go(lock: &Lock) {
+/// In the parent: releases it.
+pub(crate) fn release(lock: &Lock) {
     if !take_own(lock) {
         lock.release();
     }
 }
 
-/// In the child: it is nobody's, or goes on being that of the part below.
+/// In the child: the lock is free, or stays with the code below the handler.
 pub(crate) fn reset(lock: &Lock) {
     if take_own(lock) {
         lock.inherit();

@@ -1,4 +1,4 @@
-//! Tools that watch this process, as far as they change what we may do in it.
+//! Tools that trace this process, as far as they limit what this library may do in it.
 //!
 //! A race detector knows what orders two threads by the calls on sockets that it sees; of bytes that go by a ring it sees none, and would
 //! report what one thread wrote before it sent, and another read after it received. So under one the process runs plain: every call is
@@ -16,14 +16,14 @@ const THREAD_SANITIZER: &CStr = c"__tsan_init";
 const VALGRIND: &str = "/vgpreload_core";
 const RACE_DETECTORS: [&str; 2] = ["/vgpreload_helgrind", "/vgpreload_drd"];
 
-/// Looks for such tools; called once, before any hook of this library runs.
-pub(crate) fn look() {
+/// Detects such tools; called once, before any hook of this library runs.
+pub(crate) fn detect() {
     let preloaded = process::env(c"LD_PRELOAD").unwrap_or("");
     if preloaded.contains(VALGRIND) {
         madrigal_sys::recent::shun();
     }
     if is_defined(THREAD_SANITIZER) || RACE_DETECTORS.iter().any(|tool| preloaded.contains(tool)) {
-        process::turn_off(Reason::RaceDetector);
+        process::disable(Reason::RaceDetector);
         process::go_plain();
     }
 }
