@@ -378,8 +378,8 @@ MUTANTS = [
     ),
     Mutant(
         "peek-consumes", SYSWRAP + "io/recv.rs",
-        "                () if op.is_peek() => peek::look(&v, op),\n",
-        "                () if op.is_peek() && v.s.rx() != phase::RING => peek::look(&v, op),\n",
+        "                () if op.is_peek() => peek::peek(&v, op),\n",
+        "                () if op.is_peek() && v.s.rx() != phase::RING => peek::peek(&v, op),\n",
         "MSG_PEEK takes the bytes it looks at",
         ("semantics receive::peek_leaves_bytes default",),
     ),
@@ -421,8 +421,8 @@ MUTANTS = [
     # --- what waits -----------------------------------------------------------------------------------------------------------
     Mutant(
         "poll-sleeps-through-a-kill", SYSWRAP + "io/poll/mod.rs",
-        "    let killed = if is_end_news { POLLRDHUP } else { 0 };",
-        "    let killed = if is_end_news { 0 } else { 0 };",
+        "    let killed = if end_is_new { POLLRDHUP } else { 0 };",
+        "    let killed = if end_is_new { 0 } else { 0 };",
         "whoever polls for nothing is not woken by the end of a killed peer",
         ("semantics killed::wakes_who_polls_for_nothing default",),
     ),

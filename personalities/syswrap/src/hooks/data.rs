@@ -56,7 +56,7 @@ pub(super) fn sleep(fd: c_int, asleep: CSleep) -> Result<usize, Errno> {
         return sleep_in_poll((fd, events), asleep);
     };
     let result = closing(set, || sleep_in_poll((set, libc::POLLIN), asleep));
-    let result = result.map(|n| if n > 0 { file_wait::told_by(set, events) } else { 0 });
+    let result = result.map(|n| if n > 0 { file_wait::reported_by(set, events) } else { 0 });
     handlers::close_own(set);
     result
 }

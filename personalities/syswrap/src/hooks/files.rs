@@ -85,7 +85,7 @@ unsafe fn send_file_to(
         }
         if n - done > PART {
             // Between two parts another thread may close the number.
-            guarded_or((), || _ = to.enter().inspect(|s| to.hold(s)));
+            guarded_or((), || _ = to.enter().inspect(|s| to.pin(s)));
         }
         // `None`: the connection has just moved.
         let Some((sent, asked)) = in_order(to, n - done, &real) else { continue };
@@ -245,7 +245,7 @@ pub unsafe extern "C-unwind" fn splice(
         unsafe { real::ppoll()(&raw mut poll, 1, ptr::null(), ptr::null()) };
     }
     let there = || file::pipe_holds(from).map(|there| there.min(n));
-    let told = guarded_or(None, || send::told_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
+    let told = guarded_or(None, || send::result_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
     match told {
         Some(outcome) => finish(to, outcome, || real(to, n)),
         // It left for good above: it cannot have moved.

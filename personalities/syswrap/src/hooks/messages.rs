@@ -103,7 +103,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         return unsafe { real::recvmmsg()(fd, msgs, n, flags, timeout) };
     };
     if flags & libc::MSG_ERRQUEUE == 0
-        && let Some(e) = guarded_or(None, || recv::told_first(fd))
+        && let Some(e) = guarded_or(None, || recv::error_first(fd))
     {
         return fail(e);
     }

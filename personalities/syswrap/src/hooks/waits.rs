@@ -99,7 +99,7 @@ unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, end: Option<u64>, mask: *cons
     let mut copy = unsafe { Fds::copy(fds, n) }?;
     let result = lasting((end, mask), |limits| run(&mut copy, limits));
     // SAFETY: as above.
-    let told = !matches!(result, Some(Ok(_))) || unsafe { copy.tell(fds) };
+    let told = !matches!(result, Some(Ok(_))) || unsafe { copy.write_answers(fds) };
     copy.free();
     result.map(|result| answer(if told { result } else { Err(Errno::FAULT) }))
 }
@@ -173,7 +173,7 @@ unsafe fn select_within(n: c_int, sets: Sets, end: Option<u64>, mask: *const sig
     let result = lasting((end, mask), |limits| select_from(&mut copy, limits));
     select::unmute(copy.of());
     // SAFETY: as above.
-    let result = result.map(|polled| polled.and_then(|_| unsafe { sets.tell(n, copy.of()) }));
+    let result = result.map(|polled| polled.and_then(|_| unsafe { sets.write_answers(n, copy.of()) }));
     copy.free();
     result
 }
@@ -185,7 +185,7 @@ fn select_from(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>
         let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
         let polled = run(fds, Limits { end, ..limits });
         let heard = matches!(polled, Some(Ok(n)) if n > 0);
-        if heard && !select::tells(fds.of()) && limits.left() != Some(0) {
+        if heard && !select::reports_any(fds.of()) && limits.left() != Some(0) {
             // What poll(2) tells in any case, and select(2) only who asked.
             select::mute(fds.of());
             muted = true;
@@ -195,7 +195,7 @@ fn select_from(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>
             // What was looked away from is told with the others, and where the time is over.
             if heard || limits.left() == Some(0) {
                 let all = run(fds, Limits { end: Some(0), ..limits });
-                if select::tells(fds.of()) || limits.left() == Some(0) {
+                if select::reports_any(fds.of()) || limits.left() == Some(0) {
                     return all;
                 }
             }

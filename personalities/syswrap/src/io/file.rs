@@ -28,7 +28,7 @@ pub(crate) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// It begins anew behind a signal handler.
+    /// It restarts behind a signal handler.
     fn begin_again(&self, s: &Sock) {
         self.progress.begin_again(s);
         self.to.begin_again();
@@ -48,7 +48,7 @@ pub(crate) fn transfer(op: &Transfer<'_>) -> Outcome {
     match outcome {
         Some(outcome) => outcome,
         None if op.progress.done() > 0 => Outcome::Pass,
-        None => send::told_elsewhere(&s, fd, || rest(op), Ok).unwrap_or(Outcome::Pass),
+        None => send::result_elsewhere(&s, fd, || rest(op), Ok).unwrap_or(Outcome::Pass),
     }
 }
 
@@ -93,9 +93,9 @@ fn in_session(s: &Ref, op: &Transfer<'_>) -> Option<Outcome> {
                 }
             }
             Put::Full => {
-                op.to.hold(s);
+                op.to.pin(s);
                 match send::await_space(&v, &op.progress) {
-                    Ok(send::Waited::Looked) => {}
+                    Ok(send::Waited::Ready) => {}
                     Ok(send::Waited::Slept) => return Some(Outcome::Again),
                     Ok(send::Waited::Restarts) => {
                         op.begin_again(s);

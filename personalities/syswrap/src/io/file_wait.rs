@@ -27,10 +27,10 @@ pub(crate) fn set_of(fd: c_int, events: i16) -> Option<c_int> {
     Some(set)
 }
 
-/// What the file of such a set has to tell, which has woken a sleep for `events`.
-pub(crate) fn told_by(set: c_int, events: i16) -> usize {
-    let mut told = epoll_event { events: 0, u64: 0 };
+/// The events of the file of such a set, which has woken a sleep for `events`.
+pub(crate) fn reported_by(set: c_int, events: i16) -> usize {
+    let mut reported = epoll_event { events: 0, u64: 0 };
     // SAFETY: room for one event, and no mask.
-    let count = unsafe { raw::epoll_pwait(set, &raw mut told, 1, 0, core::ptr::null()) };
-    if count == Ok(1) { told.events as usize } else { usize::from(events as u16) }
+    let count = unsafe { raw::epoll_pwait(set, &raw mut reported, 1, 0, core::ptr::null()) };
+    if count == Ok(1) { reported.events as usize } else { usize::from(events as u16) }
 }

@@ -1,8 +1,8 @@
 //! What a signal handler that interrupts a sleep of ours means for the program's call: begun again, or ended (`SA_RESTART`).
 //!
-//! The kernel says so of its own receives and sends. poll(2), in which some of ours sleep, ends with either; which handler ran nobody
-//! can say afterwards. Where a program has both kinds, the signals whose handlers end a call are held back during the sleep and looked
-//! at by signalfd(2): they end it, too, and their handlers run behind it.
+//! The kernel decides this for its own receives and sends. poll(2), in which some of ours sleep, ends with either kind of handler. Which one
+//! ran is not known afterwards. Where a program has both kinds, the signals whose handlers end a call are blocked during the sleep, and
+//! signalfd(2) reports them: they end the sleep, too, and their handlers run behind it.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -17,13 +17,17 @@ use crate::state::table;
 
 /// Counts what the program sets by the C library.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
-/// What the program had installed at the last look, of which kind: written under no lock, each by itself, and believed for a short time.
-static LOOK: Look =
-    Look { at: AtomicU64::new(0), changes: AtomicU32::new(0), ends: AtomicU64::new(0), restarts: AtomicU64::new(0) };
-/// So long a look is believed. The program may also set a handler by a system call of its own.
-const LOOK_NS: u64 = 10_000_000;
+/// What the program had installed when it was last read, of which kind: written under no lock, each by itself, and used for a short time.
+static SNAPSHOT: Snapshot = Snapshot {
+    at: AtomicU64::new(0),
+    changes: AtomicU32::new(0),
+    ends: AtomicU64::new(0),
+    restarts: AtomicU64::new(0),
+};
+/// So long a snapshot is used. The program may also set a handler by a system call of its own.
+const FRESH_NS: u64 = 10_000_000;
 
-struct Look {
+struct Snapshot {
     at: AtomicU64,
     changes: AtomicU32,
     ends: AtomicU64,
@@ -59,18 +63,19 @@ fn installed() -> (u64, u64) {
     })
 }
 
-/// [`installed`], looked at some time ago at most: a look costs a system call for each signal.
+/// [`installed`], from a snapshot if it is recent: to read it costs a system call for each signal.
 fn lately_installed() -> (u64, u64) {
     let (changes, now) = (CHANGES.load(Ordering::Acquire), time::now_ns());
-    let fresh = LOOK.changes.load(Ordering::Acquire) == changes && now < LOOK.at.load(Ordering::Acquire) + LOOK_NS;
+    let fresh =
+        SNAPSHOT.changes.load(Ordering::Acquire) == changes && now < SNAPSHOT.at.load(Ordering::Acquire) + FRESH_NS;
     if fresh {
-        return (LOOK.ends.load(Ordering::Relaxed), LOOK.restarts.load(Ordering::Relaxed));
+        return (SNAPSHOT.ends.load(Ordering::Relaxed), SNAPSHOT.restarts.load(Ordering::Relaxed));
     }
     let (ends, restarts) = installed();
-    LOOK.ends.store(ends, Ordering::Relaxed);
-    LOOK.restarts.store(restarts, Ordering::Relaxed);
-    LOOK.changes.store(changes, Ordering::Release);
-    LOOK.at.store(now, Ordering::Release);
+    SNAPSHOT.ends.store(ends, Ordering::Relaxed);
+    SNAPSHOT.restarts.store(restarts, Ordering::Relaxed);
+    SNAPSHOT.changes.store(changes, Ordering::Release);
+    SNAPSHOT.at.store(now, Ordering::Release);
     (ends, restarts)
 }
 
@@ -99,7 +104,7 @@ pub(crate) fn close_own(fd: c_int) {
 }
 
 /// A sleep in poll(2) by `ppoll`, of a call that the kernel would begin again behind a handler with `SA_RESTART`: that is `ERESTART`.
-/// Else what the descriptor tells, nothing when the time is over. `held`: what the program has blocked, where the call holds back all
+/// Else the events of the descriptor, none when the time is over. `held`: what the program has blocked, where the call holds back all
 /// signals. The second entry, if it is a descriptor, is to be closed by `ppoll` where a thread is cancelled in it.
 #[cold]
 pub(crate) fn sleep(
@@ -112,15 +117,15 @@ pub(crate) fn sleep(
     let mixed = ends != 0;
     // What the program itself has blocked ends nothing.
     let blocked = held.or_else(|| raw::block_signals(0).ok().filter(|_| mixed));
-    let told = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
-    let told = told.map(|fd| fd::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
-    let mask = blocked.map(|now| as_set(if told.is_some() { now | ends } else { now }));
-    let mut poll = [fd, told.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let signals = blocked.filter(|_| mixed).and_then(|now| raw::signal_fd(ends & !now).ok());
+    let signals = signals.map(|fd| fd::move_high(fd).into_raw_fd()).inspect(|&fd| table::hide(fd));
+    let mask = blocked.map(|now| as_set(if signals.is_some() { now | ends } else { now }));
+    let mut poll = [fd, signals.unwrap_or(-1)].map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     poll[0].events = events;
     let result = ppoll(&mut poll, left, mask.as_ref().map_or(ptr::null(), ptr::from_ref));
-    told.into_iter().for_each(close_own);
+    signals.into_iter().for_each(close_own);
     match result {
-        Err(Errno::INTR) if told.is_some() || handlers_restart() => Err(Errno::RESTART),
+        Err(Errno::INTR) if signals.is_some() || handlers_restart() => Err(Errno::RESTART),
         Ok(1..) if poll[0].revents == 0 => Err(Errno::INTR),
         result => result.map(|_| poll[0].revents as u16 as usize),
     }

@@ -62,7 +62,7 @@ impl Signals {
         self.mask()
     }
 
-    /// The wait goes on behind a sleep, or a look.
+    /// The wait goes on behind a sleep, or a poll.
     pub(crate) fn go_on(&self) {
         self.hold();
     }

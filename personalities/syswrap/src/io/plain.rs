@@ -16,8 +16,8 @@ use crate::state::table;
 pub(crate) enum Wait {
     /// Not at all.
     No,
-    /// It may look again before it sleeps.
-    Looking,
+    /// It may poll before it sleeps.
+    Polling,
     /// In one piece: it must not be cut into parts (`MSG_WAITALL`, `SO_RCVLOWAT`).
     Whole,
 }
@@ -30,7 +30,7 @@ pub(crate) fn receive(
     wait: Wait,
     call: impl Fn(c_int) -> Result<usize, Errno>,
 ) -> Result<Outcome, Ref> {
-    // SYNC: SeqCst with `View::ready`: count first, then look.
+    // SYNC: SeqCst with `View::ready`: count first, then check.
     s.session.in_recv.fetch_add(1, Ordering::SeqCst);
     if s.session.receives() {
         s.session.in_recv.fetch_sub(1, Ordering::SeqCst);
@@ -38,7 +38,7 @@ pub(crate) fn receive(
     }
     let result = match wait {
         Wait::No => call(0),
-        Wait::Looking => match spinning(&s, fd, &call) {
+        Wait::Polling => match spinning(&s, fd, &call) {
             Ok(result) => result,
             Err(since) => return Ok(sleep(s, true, since)),
         },
@@ -49,7 +49,7 @@ pub(crate) fn receive(
     Ok(finish(&s, fd, result, false))
 }
 
-/// Looks again and again until the policy says to sleep (`Err`: since when).
+/// Polls until the policy says to sleep (`Err`: since when).
 fn spinning(s: &Sock, fd: c_int, call: &impl Fn(c_int) -> Result<usize, Errno>) -> Result<Result<usize, Errno>, u64> {
     let mut wait = POLICY.begin(&s.rx_wait, false);
     loop {
@@ -82,7 +82,7 @@ pub(crate) fn send(
     nonblocking: bool,
     call: impl Fn() -> Result<usize, Errno>,
 ) -> Result<Outcome, Ref> {
-    // SYNC: SeqCst with `View::switch`: count first, then look.
+    // SYNC: SeqCst with `View::switch`: count first, then check.
     s.session.in_send.fetch_add(1, Ordering::SeqCst);
     if s.session.sends() {
         s.session.in_send.fetch_sub(1, Ordering::SeqCst);

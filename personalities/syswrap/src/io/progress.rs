@@ -61,7 +61,7 @@ impl Progress {
         s.has(flag::NONBLOCK) || limited_late || self.waited.get()
     }
 
-    /// The call begins anew, behind a signal handler with `SA_RESTART`: on a socket that another thread, or process, may have made
+    /// The call restarts, behind a signal handler with `SA_RESTART`: on a socket that another thread, or process, may have made
     /// non-blocking.
     pub(crate) fn begin_again(&self, s: &Sock) {
         s.learn_nonblocking();

@@ -30,7 +30,7 @@ pub(crate) unsafe fn receive(fd: c_int, to: *mut u8, n: usize, flags: c_int) -> 
         if guard.nested() || v.s.is_shared() {
             return None;
         }
-        v.take_at_once(n, &Hands { s: &s, to, n })?
+        v.take_at_once(n, &Copier { s: &s, to, n })?
     };
     match took {
         Took::Bytes(n) => {
@@ -79,13 +79,13 @@ fn in_session(fd: c_int, buffer: *const u8, n: usize, flags: c_int) -> Option<Re
     sock::enter(fd).filter(|s| s.mode() == mode::SESSION)
 }
 
-struct Hands<'a> {
+struct Copier<'a> {
     s: &'a Sock,
     to: *mut u8,
     n: usize,
 }
 
-impl Taker for Hands<'_> {
+impl Taker for Copier<'_> {
     /// Never asked for.
     fn kernel(&self, _: usize, _: u64) -> Result<usize, Errno> {
         Err(Errno::AGAIN)

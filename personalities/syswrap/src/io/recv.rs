@@ -16,13 +16,13 @@ use crate::state::socket::{Socket, view};
 use crate::state::{process, registration, teardown};
 
 mod call;
-mod hands;
+mod copier;
 mod peek;
 mod sleep;
 
 pub(crate) use call::Receive;
-pub(crate) use hands::keep_error;
-use hands::{Hands, before_mark};
+pub(crate) use copier::keep_error;
+use copier::{Copier, before_mark};
 pub(crate) use peek::readable;
 use sleep::Step;
 pub(crate) use sleep::{left, woken};
@@ -43,7 +43,7 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
     }
     loop {
         if op.seen.get() > 0 {
-            return peek::look_on(&s, op);
+            return peek::continue_peek(&s, op);
         }
         if s.mode() == mode::SESSION
             && let Some(outcome) = in_session(&s, op)
@@ -76,14 +76,14 @@ pub(crate) fn receive(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize,
         if !nonblocking && (waits_on || op.progress.is_to_wait_on(&s)) {
             match wait_on(s, op) {
                 Waited::Ends(outcome) => return outcome,
-                Waited::Looks(back) => s = back,
+                Waited::Retries(back) => s = back,
             }
             continue;
         }
         let wait = match () {
             () if nonblocking => Wait::No,
             () if op.is_whole() || s.has(flag::LOW_WATER) => Wait::Whole,
-            () => Wait::Looking,
+            () => Wait::Polling,
         };
         match plain::receive(s, op.fd(), wait, call) {
             Ok(outcome) => return judged(op.fd(), outcome),
@@ -102,7 +102,7 @@ fn has_come(s: &Sock, fd: c_int) -> bool {
 /// How a receive goes on by the kernel that has got a part, or holds signals back, or whose socket was made non-blocking meanwhile.
 enum Waited {
     Ends(Outcome),
-    Looks(Ref),
+    Retries(Ref),
 }
 
 /// Such a receive waits on, as it began.
@@ -120,14 +120,14 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     };
     let outcome = match plain::receive(s, op.fd(), Wait::No, rest) {
         Ok(outcome) => outcome,
-        Err(back) => return Waited::Looks(back),
+        Err(back) => return Waited::Retries(back),
     };
     let Some(s) = op.at.enter() else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
         Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
-        Outcome::Done(n) if op.is_peek() => judged(op.fd(), op.looks_on(n, &s)),
+        Outcome::Done(n) if op.is_peek() => judged(op.fd(), op.peeked(n, &s)),
         Outcome::Done(n) if op.add(n) => judged(op.fd(), op.end(Ok(0))),
-        Outcome::Done(_) => return Waited::Looks(s),
+        Outcome::Done(_) => return Waited::Retries(s),
         Outcome::Fail(e) if op.done() > 0 => {
             keep_error(op.fd(), e);
             op.end(Ok(0))
@@ -136,7 +136,7 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     })
 }
 
-/// A reset, or an end, that the kernel told a receive of a session may be another than the peer meant.
+/// A reset, or an end, that the kernel reported to a receive of a session may be another than the peer meant.
 pub(crate) fn judged(fd: c_int, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET) | Outcome::Done(0)) {
         return outcome;
@@ -190,14 +190,14 @@ fn in_session(s: &Ref, op: &Receive) -> Option<Step> {
             let _lock = v.reading();
             match () {
                 () if total == 0 => is_there(&v),
-                () if op.is_peek() => peek::look(&v, op),
-                () => v.take(total - op.done(), &Hands { v, op }, || registration::adopt(&**s)),
+                () if op.is_peek() => peek::peek(&v, op),
+                () => v.take(total - op.done(), &Copier { v, op }, || registration::adopt(&**s)),
             }
         };
         teardown::mark_due(s);
         match took {
             Took::Plain | Took::Empty if op.done() > 0 && is_at_mark(&v) => return Some(Step::Ends(op.end(Ok(0)))),
-            Took::Bytes(n) if op.is_peek() => return Some(Step::Ends(op.looks_on(n, s))),
+            Took::Bytes(n) if op.is_peek() => return Some(Step::Ends(op.peeked(n, s))),
             Took::Bytes(n) => {
                 v.pay_space();
                 s.alternate(false);
@@ -238,8 +238,8 @@ fn is_there(v: &View<'_, Socket<'_>>) -> Took {
     }
 }
 
-/// What recvmmsg(2) tells before it looks for bytes: an error of the socket's.
-pub(crate) fn told_first(fd: c_int) -> Option<Errno> {
+/// What recvmmsg(2) reports before it receives: an error of the socket's.
+pub(crate) fn error_first(fd: c_int) -> Option<Errno> {
     let s = sock::enter(fd)?;
     if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
         v.learn();

@@ -41,10 +41,10 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
         leave_for_good(&s, op.fd(), reason, Back::Lazily);
     }
     if op.buffers.total() == 0 {
-        // Nothing to carry; it may be told of an error.
+        // Nothing to carry; it may report an error.
         learn(&s, op.fd());
         let by_kernel = || at_kernel(&s, call).map_or_else(|e| judged(op, Outcome::Fail(e)), Outcome::Done);
-        return told(&s, op).unwrap_or_else(by_kernel);
+        return gone_result(&s, op).unwrap_or_else(by_kernel);
     }
     earn::step(&s, op.fd());
     recv::leave_at_random(&s, op.fd());
@@ -56,7 +56,7 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
             flush_deferred(&s, op.fd());
             return outcome;
         }
-        if let Some(outcome) = told(&s, op) {
+        if let Some(outcome) = gone_result(&s, op) {
             return outcome;
         }
         let nonblocking = op.nonblocking(&s);
@@ -71,7 +71,7 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
         if op.done() > 0 || (op.at.has_moved() || op.progress.has_waited()) && !nonblocking {
             match send_rest(s, op) {
                 Rest::Ends(outcome) => return outcome,
-                Rest::Looks(back) => s = back,
+                Rest::Retries(back) => s = back,
             }
             continue;
         }
@@ -82,7 +82,7 @@ pub(crate) fn send(op: &Send, call: impl Fn(c_int) -> Result<usize, Errno>) -> O
     }
 }
 
-/// A reset that the kernel told a send of a session may be one that nobody meant.
+/// A reset that the kernel reported to a send of a session may be one that nobody meant.
 fn judged(op: &Send, outcome: Outcome) -> Outcome {
     if !matches!(outcome, Outcome::Fail(Errno::CONNRESET)) {
         return outcome;
@@ -90,11 +90,11 @@ fn judged(op: &Send, outcome: Outcome) -> Outcome {
     let Some(s) = op.at.enter().filter(|s| s.mode() == mode::SESSION) else { return outcome };
     let Some(v) = view(&s, op.fd()) else { return outcome };
     v.saw_error(Errno::CONNRESET);
-    told(&s, op).unwrap_or(outcome)
+    gone_result(&s, op).unwrap_or(outcome)
 }
 
-/// What a send is told once the peer has gone. `None`: the kernel knows.
-fn told(s: &Sock, op: &Send) -> Option<Outcome> {
+/// The result of a send once the peer has gone. `None`: the kernel knows.
+fn gone_result(s: &Sock, op: &Send) -> Option<Outcome> {
     let mut left = op.left();
     if s.session.seems_connected() {
         // What cannot be read is not taken.
@@ -114,15 +114,15 @@ fn told(s: &Sock, op: &Send) -> Option<Outcome> {
         Err(e) => return Some(Outcome::Fail(e)),
     };
     if taken > 0 {
-        // That it was lost is news to whoever waits for the end.
+        // That it was lost is an event for the waiters for the end.
         registration::wake_sets(s);
     }
     op.progress.add(taken);
     Some(Outcome::Done(op.done()))
 }
 
-/// What a call is told that would send `n` bytes from elsewhere, where there are any ([`told`]); if they are taken, by `take`.
-pub(crate) fn told_elsewhere(
+/// The result of a call that would send `n` bytes from elsewhere, if there are any ([`gone_result`]). `take` takes them, if they are taken.
+pub(crate) fn result_elsewhere(
     s: &Sock,
     fd: c_int,
     n: impl FnOnce() -> Option<usize>,
@@ -130,13 +130,13 @@ pub(crate) fn told_elsewhere(
 ) -> Option<Outcome> {
     learn(s, fd);
     let n = s.session.is_gone().then(n).flatten().filter(|&n| n > 0)?;
-    let told = match s.session.send_result(n, false)? {
+    let result = match s.session.send_result(n, false)? {
         Ok(_) => take(n),
         Err(Errno::PIPE) => return Some(broken(0)),
         Err(e) => Err(e),
     };
     registration::wake_sets(s);
-    Some(told.into())
+    Some(result.into())
 }
 
 /// What has become of the peer, where only the kernel can say.
@@ -151,11 +151,11 @@ fn learn(s: &Sock, fd: c_int) {
 /// How a send goes on of which a part is sent.
 enum Rest {
     Ends(Outcome),
-    Looks(Ref),
+    Retries(Ref),
 }
 
-/// The session ended behind a part of a request, or the program has closed the descriptor: the kernel takes what it can. It would tell this
-/// call of an error that it keeps for the next one.
+/// The session ended behind a part of a request, or the program has closed the descriptor: the kernel takes what it can. The kernel would
+/// report to this call an error that is the next call's.
 fn send_rest(s: Ref, op: &Send) -> Rest {
     if op.done() > 0 && is_over(&s, op.fd()) {
         return Rest::Ends(Outcome::Done(op.done()));
@@ -167,15 +167,15 @@ fn send_rest(s: Ref, op: &Send) -> Rest {
     let call = || unsafe { raw::sendmsg(op.fd(), &msg, flags | libc::MSG_DONTWAIT) };
     let outcome = match plain::send(s, op.fd(), true, call) {
         Ok(outcome) => outcome,
-        Err(back) => return Rest::Looks(back),
+        Err(back) => return Rest::Retries(back),
     };
     let Some(s) = op.at.enter() else { return Rest::Ends(Outcome::Done(op.done())) };
     match outcome {
-        Outcome::Done(n) if !op.add(n) && n > 0 => return Rest::Looks(s),
+        Outcome::Done(n) if !op.add(n) && n > 0 => return Rest::Retries(s),
         Outcome::Fail(Errno::AGAIN) if !op.nonblocking(&s) => return Rest::Ends(await_kernel(s, op)),
         Outcome::Fail(e) if op.done() == 0 => return Rest::Ends(judged(op, Outcome::Fail(e))),
         Outcome::Fail(Errno::AGAIN | Errno::INTR | Errno::FAULT) => {}
-        // It came in this very moment, and the kernel tells it once.
+        // It came in this very moment, and the kernel reports it once.
         Outcome::Fail(e) => s.session.set_pending_error(e),
         _ => {}
     }
@@ -230,9 +230,9 @@ fn in_session(s: &Ref, op: &Send) -> Option<Outcome> {
             }
             Put::Full => {
                 op.progress.note_wait();
-                op.at.hold(s);
+                op.at.pin(s);
                 match await_space(&v, &op.progress) {
-                    Ok(Waited::Looked) => {}
+                    Ok(Waited::Ready) => {}
                     Ok(Waited::Slept) => return Some(Outcome::Again),
                     Ok(Waited::Restarts) => {
                         op.begin_again(s);
@@ -343,7 +343,7 @@ fn flush_some(s: &Sock, fd: c_int, (ptr, n): (*mut u8, usize)) -> bool {
             unsafe { raw::send(fd, ptr.cast(), n, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
         }) {
             Err(Errno::AGAIN | Errno::INTR | Errno::BUSY) => return false,
-            // On an error the connection is gone, and the program hears of it from its own calls.
+            // On an error the connection is gone, and the program's own calls report it.
             sent => s.deferred.sent(sent.unwrap_or(n)),
         },
         Put::Full => return false,

@@ -1,7 +1,7 @@
-//! What a receive or a send goes by: the program's descriptor, as long as it has not slept; from then on the socket.
+//! The target of a receive or a send: the program's descriptor until the call sleeps, and the socket from then on.
 //!
-//! Another thread may close that number while the call sleeps, and the number may soon be another file's: the call goes on by whatever
-//! descriptor the socket has ([`callers`]). One that begins anew behind a signal handler goes by its number again, as in the kernel.
+//! Another thread may close that number while the call sleeps, and the number may soon be another file's. So the call goes on by any
+//! descriptor of the socket ([`callers`]). A call that restarts behind a signal handler uses its number again, as in the kernel.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -14,13 +14,13 @@ use crate::state::sock::{self, Ref, Sock};
 pub(crate) struct Target {
     number: c_int,
     fd: Cell<c_int>,
-    /// Index and generation of the socket, once the call holds it.
-    held: Cell<Option<(u32, u32)>>,
+    /// Index and generation of the socket, once the call pins it.
+    pinned: Cell<Option<(u32, u32)>>,
 }
 
 impl Target {
     pub(crate) fn new(number: c_int) -> Self {
-        Self { number, fd: Cell::new(number), held: Cell::new(None) }
+        Self { number, fd: Cell::new(number), pinned: Cell::new(None) }
     }
 
     /// A descriptor of it, by which the call goes on.
@@ -37,9 +37,9 @@ impl Target {
     /// The socket, if it is one we know.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Ref> {
-        match self.held.get() {
+        match self.pinned.get() {
             None => sock::enter(self.number),
-            Some(held) => self.come_back(held),
+            Some(pinned) => self.come_back(pinned),
         }
     }
 
@@ -58,18 +58,18 @@ impl Target {
     /// The thread is back: the number may be another file's by now.
     pub(crate) fn find(&self, s: &Sock) {
         let own = s.has_fd(self.fd()).then(|| self.fd());
-        let kept = s.retained.fd().map(|fd| fd as c_int);
-        self.fd.set(kept.or(own).unwrap_or_else(|| s.fd()));
+        let retained = s.retained.fd().map(|fd| fd as c_int);
+        self.fd.set(retained.or(own).unwrap_or_else(|| s.fd()));
     }
 
-    /// The call is about to sleep.
+    /// The call is about to sleep: it pins the socket.
     #[cold]
-    pub(crate) fn hold(&self, s: &Sock) {
-        self.held.set(Some((s.index(), s.generation())));
-        callers::enter(s.index()).into_iter().for_each(release);
+    pub(crate) fn pin(&self, s: &Sock) {
+        self.pinned.set(Some((s.index(), s.generation())));
+        callers::enter(s.index()).into_iter().for_each(unpin);
     }
 
-    /// It begins anew, by its number.
+    /// It restarts, by its number.
     pub(crate) fn begin_again(&self) {
         self.leave();
         self.fd.set(self.number);
@@ -77,15 +77,15 @@ impl Target {
 
     /// It is over, or its thread is.
     pub(crate) fn leave(&self) {
-        if self.held.take().is_some() {
-            callers::leave().into_iter().for_each(release);
+        if self.pinned.take().is_some() {
+            callers::leave().into_iter().for_each(unpin);
         }
     }
 }
 
 /// A call has left this socket.
 #[cold]
-fn release(index: u32) {
+fn unpin(index: u32) {
     if let Some(s) = sock::by_index(index) {
         close::release(&s);
     }

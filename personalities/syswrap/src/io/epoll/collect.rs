@@ -1,4 +1,4 @@
-//! Looking at the members of a set that may have something to tell ([`crate::state::registration::scan`]).
+//! The scan of a set's members that may have something to report ([`crate::state::registration::scan`]).
 
 use core::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::state::sets::Set;
 use crate::state::sock::{self, MEMBERS, Sock};
 use crate::state::socket::{Socket, view};
 
-/// Looks at every active member once and reports what is ready and was not reported in this `round` yet.
+/// Scans every active member once and reports what is ready and was not reported in this `round` yet.
 pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> Found {
     if set.registry.length.load(Ordering::SeqCst) == 0 {
         return Found::default();
@@ -30,7 +30,7 @@ pub(super) fn collect(set: &Set, out: &mut [epoll_event], round: u32) -> Found {
     found
 }
 
-/// Where the peer of a member that may have something to tell soon was last seen.
+/// Where the peer of a member that may have an event soon was last seen.
 pub(super) fn peer(set: &Set) -> Peer {
     let guard = set.registry.lock.lock();
     if guard.nested() {

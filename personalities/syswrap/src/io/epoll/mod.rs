@@ -1,14 +1,15 @@
-//! Event sets: what epoll(7) would tell of sockets whose bytes travel in rings.
+//! Event sets: what epoll(7) would report of sockets whose bytes travel in rings.
 //!
-//! The kernel's registration of a socket is ours while a session can receive doorbells ([`crate::state::registration`]). Whatever it
-//! reports only puts the member on the set's *active list* ([`crate::state::registry`]); what the program is told is computed from ring and
-//! kernel state, by the rules of level, edge and one-shot triggering ([`ready`]). A member leaves a long active list once its writer will
-//! ring and it has had nothing to tell for a while; before a thread sleeps on the set it arms the whole list ([`sleep`]).
+//! The kernel's registration of a socket is ours while a session can receive doorbells ([`crate::state::registration`]). Its events only
+//! put the member on the set's *active list* ([`crate::state::registry`]). What is reported to the program is computed from ring and kernel
+//! state, by the rules of level, edge and one-shot triggering ([`ready`]). A member leaves a long active list once its writer will ring and
+//! it has been idle for a while. Before a thread sleeps on the set it arms the whole list ([`sleep`]).
 //!
 //! ```text
-//!   control  epoll_ctl(2)         wait    epoll_wait(2): look, spin, sleep
+//!   control  epoll_ctl(2)         wait    epoll_wait(2): collect, spin, sleep
 //!                                   |
-//!                                 collect -> ready   who may have something to tell; what
+//!                                 collect -> ready   which members may have an event; which events
+//!                                 translate          the kernel's events
 //!                                 sleep, nested      arming; sets inside sets and in poll(2)
 //! ```
 
@@ -17,7 +18,7 @@ mod control;
 mod nested;
 mod ready;
 mod sleep;
-mod told;
+mod translate;
 mod wait;
 
 use crate::state::member::{ENDED, READABLE, URGENT, WRITABLE};

@@ -1,9 +1,9 @@
 //! Sets inside sets, and sets inside a poll(2).
 //!
-//! What the kernel says of such a set is what it holds on its list, and only epoll_wait(2) takes anything off it: an entry of ours that has
-//! to tell of a doorbell, or of something the program did not ask for, would make the set look ready. So the sockets of a set that is
-//! watched go by TCP ([`watch`]), and the kernel's answer is the program's. What follows is for those that are on their way out: a session
-//! that ends while the peer sleeps, or while bytes are left in its ring, lasts until both have gone on.
+//! The kernel reports such a set as ready by its ready list, and only epoll_wait(2) takes anything off that. An entry of ours that reports a
+//! doorbell, or something the program did not ask for, would make the set seem ready. So the sockets of a set that is watched go by TCP
+//! ([`watch`]), and the kernel's answer is the program's. What follows is for sessions that are about to end: a session that ends while the
+//! peer sleeps, or while bytes are left in its ring, lasts until both have gone on.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -45,8 +45,8 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> 
     let mut n = 0;
     for (nested, inner) in set.inner() {
         let wanted = nested.events.load(Ordering::Relaxed);
-        let told = nested.round.load(Ordering::Relaxed) == round;
-        if n == out.len() || told || wanted & READABLE == 0 || !any_ready(&inner) {
+        let reported = nested.round.load(Ordering::Relaxed) == round;
+        if n == out.len() || reported || wanted & READABLE == 0 || !any_ready(&inner) {
             continue;
         }
         let count = inner.registry.activations.load(Ordering::Relaxed);
@@ -57,14 +57,14 @@ pub(super) fn collect_nested(set: &Set, out: &mut [epoll_event], round: u32) -> 
         out[n] = epoll_event { events: READABLE & wanted, u64: nested.data.load(Ordering::Relaxed) };
         n += 1;
         if nested.spend() {
-            // The kernel, which has told nothing, is not to tell of it any more, either.
+            // The kernel, which has reported nothing, is not to report it any more, either.
             put(set, nested, &inner);
         }
     }
     n
 }
 
-/// Whether the kernel's report of a nested set, with this data, is about something the program would find there: then it is told in this
+/// Whether the kernel's report of a nested set, with this data, is about something the program would find there. Then it is reported in this
 /// `round`.
 pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
     let Some((nested, inner)) = outer.inner().find(|(nested, _)| nested.data.load(Ordering::Relaxed) == data) else {
@@ -77,7 +77,7 @@ pub(super) fn is_meant(outer: &Set, data: u64, round: u32) -> bool {
         nested.seen.store(inner.registry.activations.load(Ordering::Relaxed), Ordering::Relaxed);
         nested.spend();
     } else if nested.is_one_shot() {
-        // The kernel has told of it for once, and the program has not heard of it.
+        // The kernel has reported it for once, and the program has not got the event.
         put(outer, nested, &inner);
     }
     meant
@@ -148,7 +148,7 @@ pub(crate) struct Polled {
     asleep: Option<Sleepers>,
 }
 
-/// The epoll descriptor `fd`, if its rings must be looked at.
+/// The epoll descriptor `fd`, if its rings must be checked.
 pub(crate) fn polled(fd: c_int) -> Option<Polled> {
     let set = sets::enter(fd)?;
     // Also an empty one: a socket may be put into it meanwhile.

@@ -21,7 +21,7 @@ use crate::state::sets::{self, Nested, Set, SetRef};
 use crate::state::sock::Sock;
 use crate::state::socket::{Socket, view};
 
-/// A sleep is cut after this long, and the rings looked at: the net below the token rule.
+/// A sleep is cut after this long, and the rings checked: the safety net of the token rule.
 pub(super) const CUT_NS: u64 = 1_000_000_000;
 /// Sets nested in one that a sleep follows; with more, it is short.
 const DEEP: usize = 16;
@@ -58,7 +58,7 @@ impl Sleepers {
         let (Some(place), Some(held)) = (self.counted.get_mut(self.n), sets::by_index(set.index())) else {
             return self.limit_to(SHORT_NS);
         };
-        // SYNC: SeqCst, before anything is armed; pairs with the looks at `sleepers` in `wait::note` and `state::registration`.
+        // SYNC: SeqCst, before anything is armed; pairs with the loads of `sleepers` in `wait::note` and `state::registration`.
         let others = set.registry.sleepers.fetch_add(1, Ordering::SeqCst);
         *place = Some(held);
         self.n += 1;
@@ -82,8 +82,8 @@ impl Drop for Sleepers {
     }
 }
 
-/// Arms every active member of a set; tells how long to sleep at most if senders among them wait for space. A thread that is the only one
-/// asleep there, and looks at everything when it wakes, needs one doorbell from each process it hears of.
+/// Arms every active member of a set. Returns how long to sleep at most, if senders among them wait for space. A thread that is the only one
+/// asleep there scans everything when it wakes. So it needs only one doorbell from each peer process.
 fn arm_all(set: &Set, alone: bool) -> Option<u64> {
     let _lock = set.registry.lock.lock();
     let mut limit = None;
@@ -125,9 +125,9 @@ pub(super) fn any_ready(set: &Set) -> bool {
 /// Whether a set shows that the one in it has something: what it was not asked for it never does (`ep_item_poll`), and by an edge once.
 fn shows(nested: &Nested, inner: &Set) -> bool {
     let wanted = nested.events.load(Ordering::Relaxed);
-    let told = wanted & EPOLLET as u32 != 0
+    let reported = wanted & EPOLLET as u32 != 0
         && nested.seen.load(Ordering::Relaxed) == inner.registry.activations.load(Ordering::Relaxed);
-    wanted & READABLE != 0 && !told && any_ready(inner)
+    wanted & READABLE != 0 && !reported && any_ready(inner)
 }
 
 /// A sleep ended by the safety cut with something to read: a wake-up was lost.

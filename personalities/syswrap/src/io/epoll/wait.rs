@@ -1,4 +1,4 @@
-//! epoll_wait(2): look at rings and kernel, spin as the wait policy allows, sleep in the kernel.
+//! epoll_wait(2): check rings and kernel, spin as the wait policy allows, sleep in the kernel.
 
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -11,7 +11,7 @@ use super::collect::{collect, peer};
 use super::nested::{collect_nested, is_meant};
 use super::ready::{bytes_came, kernel_readiness, report_of};
 use super::sleep::{CUT_NS, Sleepers, kernel_wait, note_missed};
-use super::told::{is_told, put_right};
+use super::translate::{is_reported, translate_event};
 use super::{ENDED, READABLE};
 use crate::io::limits::{Limits, Signals};
 use crate::state::member::bit;
@@ -30,17 +30,17 @@ const KERNEL_IDLE_NS: u64 = 10_000;
 /// Doorbells that may lie unread in a socket. Nobody acknowledges small segments at once unless they are read, and a sender with ten
 /// of them on their way (its first congestion window; four while BBR probes) waits for the acknowledgement timer: 40 ms.
 const BELLS: u64 = 3;
-/// Events told at once, at the most.
+/// Events reported at once, at the most.
 const MOST: usize = 128;
 
 /// How far [`wait`] got.
 pub(crate) enum Waited {
-    /// No set of ours, or nothing to be told into: the call is the C library's.
+    /// No set of ours, or no room for events: the call is the C library's.
     Pass,
     Done(Result<usize, Errno>),
     /// A point where a thread can be cancelled; then wait again.
     Again,
-    /// The kernel's set tells everything: the C library waits; then [`after_sleep`].
+    /// The kernel's set reports everything: the C library waits; then [`after_sleep`].
     Sleep(Asleep),
 }
 
@@ -58,25 +58,25 @@ pub(crate) fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, limits: Li
     if set.is_plain() && (limits.at_once() || set.registry.tcp.load(Ordering::Relaxed) == 0) {
         return begin_sleep(set, 0, !limits.at_once()).unwrap_or(Waited::Again);
     }
-    let mut told = [epoll_event { events: 0, u64: 0 }; MOST];
+    let mut reported = [epoll_event { events: 0, u64: 0 }; MOST];
     let room = MOST.min(max as usize);
-    match Waiting::new(epfd, set, limits).run(&mut told[..room]) {
-        Waited::Done(Ok(n)) => Waited::Done(tell(&told[..n], events)),
+    match Waiting::new(epfd, set, limits).run(&mut reported[..room]) {
+        Waited::Done(Ok(n)) => Waited::Done(write_events(&reported[..n], events)),
         other => other,
     }
 }
 
 /// Writes events where the program wants them.
-fn tell(told: &[epoll_event], events: *mut epoll_event) -> Result<usize, Errno> {
+fn write_events(reported: &[epoll_event], events: *mut epoll_event) -> Result<usize, Errno> {
     // SAFETY: what is mapped there is the program's, which vouches for it as for epoll_wait(2); the source is our own.
-    let n = unsafe { fault::copy(events.cast(), told.as_ptr().cast(), size_of_val(told)) };
+    let n = unsafe { fault::copy(events.cast(), reported.as_ptr().cast(), size_of_val(reported)) };
     match n / size_of::<epoll_event>() {
-        0 if !told.is_empty() => Err(Errno::FAULT),
+        0 if !reported.is_empty() => Err(Errno::FAULT),
         n => Ok(n),
     }
 }
 
-/// Hands the wait to the C library, while the kernel's set tells everything. `None`: it does no more.
+/// Hands the wait to the C library, while the kernel's set reports everything. `None`: it does no more.
 fn begin_sleep(set: SetRef, since: u64, counted: bool) -> Option<Waited> {
     if counted {
         // SYNC: SeqCst with `state::registration`: who makes a registration ours wakes those that are counted.
@@ -133,7 +133,7 @@ struct Waiting<'a> {
     set: SetRef,
     limits: Limits<'a>,
     round: u32,
-    /// Whether it tells of something that stays ready.
+    /// Whether it reports something that stays ready.
     stays: Cell<bool>,
 }
 
@@ -145,7 +145,7 @@ impl<'a> Waiting<'a> {
 
     fn run(self, out: &mut [epoll_event]) -> Waited {
         if !self.set.is_plain() {
-            let n = self.first_look(out);
+            let n = self.collect_first(out);
             if n != Ok(0) || self.limits.at_once() {
                 return self.done(n);
             }
@@ -161,24 +161,24 @@ impl<'a> Waiting<'a> {
         found.n
     }
 
-    /// Behind a wait. What stays ready the kernel tells to the next sleeper at once, whatever comes of the one it told first.
-    fn done(&self, told: Result<usize, Errno>) -> Waited {
+    /// Behind a wait. The kernel reports what stays ready to the next sleeper at once, whatever the first one does.
+    fn done(&self, reported: Result<usize, Errno>) -> Waited {
         if self.stays.get() && self.sleepers() > 0 {
             registration::wake_sleeper(&*self.set);
         }
-        Waited::Done(told)
+        Waited::Done(reported)
     }
 
-    /// The rings, and the kernel if it is its turn: always for a wait that may not last, and where it told of other descriptors
-    /// the last time; otherwise spinning comes first.
-    fn first_look(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
+    /// Collects from the rings, and asks the kernel if that is due. It is due for a wait that may not last, and where the kernel reported
+    /// other descriptors the last time. Otherwise spinning comes first.
+    fn collect_first(&self, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let crowded = &self.set.crowded;
         let mixed = self.set.mixed.load(Ordering::Relaxed) != 0;
         // A peer that was killed may have been others', too.
         let died = self.set.registry.deaths.load(Ordering::Relaxed) != deaths();
         let at_once = self.limits.at_once();
         if died || crowded.load(Ordering::Relaxed) != 0 && (mixed || at_once || self.kernel_due(0)) {
-            // There was no room for what it has to tell, or rings do not know of it.
+            // There was no room for what it has to report, or rings do not know of it.
             crowded.store(0, Ordering::Relaxed);
             let n = self.ask_both(0, out)?;
             return Ok(n + self.collect(&mut out[n..]));
@@ -187,8 +187,8 @@ impl<'a> Waiting<'a> {
         if n == out.len() {
             crowded.store(1, Ordering::Relaxed);
         }
-        let turn = mixed || at_once || n > 0 && self.kernel_due(n);
-        if !turn || n == out.len() {
+        let asks = mixed || at_once || n > 0 && self.kernel_due(n);
+        if !asks || n == out.len() {
             return Ok(n);
         }
         match self.ask_both(n, out) {
@@ -198,7 +198,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The kernel's answer now, and that of nested sets, of whose rings it does not know, behind what the first `found` of `out` tell; how
+    /// Adds the kernel's answer now, and that of nested sets, whose rings it does not know, behind the first `found` of `out`. Returns how
     /// many there are then.
     fn ask_both(&self, found: usize, out: &mut [epoll_event]) -> Result<usize, Errno> {
         let n = self.ask_kernel(found, out, Some(0))?;
@@ -221,24 +221,24 @@ impl<'a> Waiting<'a> {
         self.set.answers.store(0, Ordering::Relaxed);
         self.set.registry.deaths.store(deaths(), Ordering::Relaxed);
         let (mut n, mut noted) = (found, 0);
-        for turn in 0..=self.set.registry.ours.load(Ordering::Relaxed) {
-            let timeout = if turn == 0 { timeout } else { Some(0) };
-            let (kept, full, ours) = match self.ask_behind((found, n), out, timeout) {
+        for attempt in 0..=self.set.registry.ours.load(Ordering::Relaxed) {
+            let timeout = if attempt == 0 { timeout } else { Some(0) };
+            let (filled, full, ours) = match self.ask_behind((found, n), out, timeout) {
                 // What was found is found.
                 Err(_) if noted > 0 => break,
                 answer => answer?,
             };
-            n = kept;
+            n = filled;
             noted += u32::from(ours);
             if full && ours && self.sleepers() > 0 {
-                // Nobody else is woken for what was noted here; and somebody is for what others have to tell.
+                // No other sleeper is woken for what was noted here, but one is for what other descriptors have to report.
                 n += self.collect(&mut out[n..]);
             }
             if !(full && ours) || n == out.len() {
                 break;
             }
         }
-        // Behind what others have to tell: a ring that can always be written to would take their room.
+        // Behind what other descriptors have to report: a ring that can always be written to would take their room.
         if noted > 0 && n < out.len() {
             n += self.collect(&mut out[n..]);
         }
@@ -250,7 +250,7 @@ impl<'a> Waiting<'a> {
 
     /// Threads asleep on the set, this one among them.
     fn sleepers(&self) -> u32 {
-        // SYNC: SeqCst, behind the activation of a member: a sleeper counts itself and then looks at the list.
+        // SYNC: SeqCst, behind the activation of a member: a sleeper counts itself and then scans the list.
         self.set.registry.sleepers.load(Ordering::SeqCst)
     }
 
@@ -276,15 +276,15 @@ impl<'a> Waiting<'a> {
     /// Of the `got` events behind the first `n`, keeps those of other descriptors, and turns those of our registrations into activity of
     /// their members. How many there are then, and whether some were ours.
     fn translate(&self, (found, n): (usize, usize), out: &mut [epoll_event], got: usize) -> (usize, bool) {
-        let (mut kept, mut others, mut ours) = (n, false, false);
+        let (mut filled, mut others, mut ours) = (n, false, false);
         for i in n..n + got {
-            let (event, named) = put_right(&self.set, out[i]);
+            let (event, named) = translate_event(&self.set, out[i]);
             match named {
                 None if is_meant(&self.set, event.u64, self.round) => {
                     others = true;
-                    if !is_told(&mut out[found..n], event) {
-                        out[kept] = event;
-                        kept += 1;
+                    if !is_reported(&mut out[found..n], event) {
+                        out[filled] = event;
+                        filled += 1;
                     }
                 }
                 None => {}
@@ -301,7 +301,7 @@ impl<'a> Waiting<'a> {
         if others || got > 0 && n == found {
             self.set.mixed.store(u32::from(others), Ordering::Relaxed);
         }
-        (kept, ours)
+        (filled, ours)
     }
 
     /// The kernel reported something of a member whose registration is ours.
@@ -310,7 +310,7 @@ impl<'a> Waiting<'a> {
         if !member.is_in(self.set.index()) {
             return;
         }
-        // What made it ours the kernel tells once more.
+        // The kernel reports once more what made it ours.
         let edges = if member.has(bit::REPORTED) { 0 } else { events };
         member.set_bit(bit::REPORTED, false);
         let fd = member.fd.load(Ordering::Relaxed);
@@ -340,15 +340,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The kernel has told something of a member that this wait tells of already: it is told with the rest. One that tells once would
-    /// never tell it.
+    /// The kernel has reported something of a member that this wait reports already: the event is added. A member that reports once would
+    /// never report it.
     fn amend(&self, found: &mut [epoll_event], s: &Sock, m: usize) {
         let member = &s.members[m];
         if member.round.load(Ordering::Relaxed) != self.round {
             return;
         }
         let guard = self.set.registry.lock.lock();
-        // Of one that was armed meanwhile a later wait tells.
+        // A later wait reports one that was armed meanwhile.
         let armed = member.events.load(Ordering::Relaxed) & EPOLLONESHOT as u32 != 0 && !member.has(bit::SPENT);
         if guard.nested() || armed || member.has(bit::DETACHED) || !member.is_in(self.set.index()) {
             return;
@@ -377,17 +377,17 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Looks again and again until the policy says to sleep (`Err`: since when). Rings are looked at every time, the kernel as
-    /// often as a system call is worth.
+    /// Polls until the policy says to sleep (`Err`: since when). Rings are scanned every time, the kernel is asked as often as a system
+    /// call is worth.
     fn spin(&self, out: &mut [epoll_event]) -> Result<Result<usize, Errno>, u64> {
         let rings = !self.set.is_plain();
         let mut wait = POLICY.begin(&self.set.waiter, rings);
         let mut asked = 0;
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while wait.again(|| peer(&self.set)) {
-            looks += 1;
+            polls += 1;
             let mut kernel = !rings;
-            if rings && looks.is_multiple_of(8) {
+            if rings && polls.is_multiple_of(8) {
                 let now = time::now_ns();
                 kernel = asked != 0 && now > asked + KERNEL_IDLE_NS;
                 asked = if kernel || asked == 0 { now } else { asked };

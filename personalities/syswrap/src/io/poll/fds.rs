@@ -54,7 +54,7 @@ impl Fds {
     ///
     /// # Safety
     /// What is mapped of as many entries at `fds` is the program's.
-    pub(crate) unsafe fn tell(&mut self, fds: *mut pollfd) -> bool {
+    pub(crate) unsafe fn write_answers(&mut self, fds: *mut pollfd) -> bool {
         self.of().iter().enumerate().all(|(i, p)| {
             let revents = fds.wrapping_add(i).wrapping_byte_add(core::mem::offset_of!(pollfd, revents)).cast();
             // SAFETY: the caller's contract.

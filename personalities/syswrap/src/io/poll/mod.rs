@@ -2,7 +2,7 @@
 //!
 //! For a ring socket the kernel is asked for doorbells and the end only; what the program is told comes from [`epoll::readiness`].
 //! All other descriptors are the kernel's business, in the same call. Where no ring is among them the C library waits, where a thread can
-//! be cancelled; the sockets count it among their sleepers, and what the kernel told is computed anew if one of them moved meanwhile.
+//! be cancelled; the sockets count it among their sleepers, and what the kernel reported is computed again if one of them moved meanwhile.
 
 mod asleep;
 mod fds;
@@ -40,7 +40,7 @@ use rings::{READABLE, WRITABLE, asks_set, has_ring, is_in_ring};
 const CUT_NS: u64 = 1_000_000_000;
 /// The kernel is asked this often while spinning on rings.
 const KERNEL_NS: u64 = 10_000;
-/// Between looks where no doorbell can tell.
+/// Between polls where no doorbell can come.
 const SLEEP_NS: u64 = 100_000;
 /// The same where only our own sends can make anything new.
 const GONE_NS: u64 = 10_000_000;
@@ -113,33 +113,33 @@ impl Poll<'_> {
         critical::outside(|| unsafe { raw::ppoll(&mut [], Some(time::timespec(0)), mask) })
     }
 
-    /// Looks until something is ready or the policy says to sleep; also says since when it looked.
+    /// Polls until something is ready or the policy says to sleep; also returns since when it polled.
     fn spin(&mut self, places: &[Option<Place>]) -> Result<(usize, u64), Errno> {
         let n = self.ask_rings(places);
         let rings_alone = places.iter().all(|place| moves_in_ring(place.as_ref()));
         if n > 0 && rings_alone && !self.memory.kernel_due() {
             return Ok((n, 0));
         }
-        // The kernel has nothing to say at once of a wait for rings alone; it is asked while spinning.
+        // The kernel need not be asked at once in a wait for rings alone; it is asked while spinning.
         if n > 0 || self.limits.at_once() || !rings_alone {
-            let n = self.look(places, Some(0))?;
+            let n = self.poll_once(places, Some(0))?;
             if n > 0 || self.limits.at_once() {
                 return Ok((n, 0));
             }
         }
         let mut wait = POLICY.begin(&self.memory.waiter, true);
-        let (mut asked, mut looks) = (0, 0u32);
+        let (mut asked, mut polls) = (0, 0u32);
         while wait.again(|| peer(places)) {
-            looks += 1;
+            polls += 1;
             let mut n = self.ask_rings(places);
-            if n == 0 && looks.is_multiple_of(8) {
+            if n == 0 && polls.is_multiple_of(8) {
                 let now = time::now_ns();
                 if asked != 0 && now > asked + KERNEL_NS {
-                    n = self.look(places, Some(0))?;
+                    n = self.poll_once(places, Some(0))?;
                 }
                 asked = if asked == 0 || now > asked + KERNEL_NS { now } else { asked };
             }
-            if n > 0 || looks.is_multiple_of(64) && self.limits.left() == Some(0) {
+            if n > 0 || polls.is_multiple_of(64) && self.limits.left() == Some(0) {
                 wait.paid();
                 return Ok((n, 0));
             }
@@ -163,7 +163,7 @@ impl Poll<'_> {
     }
 
     /// One answer: the kernel's (asked for up to `timeout`) joined with the rings'.
-    fn look(&mut self, places: &[Option<Place>], timeout: Option<u64>) -> Result<usize, Errno> {
+    fn poll_once(&mut self, places: &[Option<Place>], timeout: Option<u64>) -> Result<usize, Errno> {
         for (p, place) in self.fds.iter().zip(places) {
             if let Some(Place::Sock(s)) = place {
                 relieve(s, p.fd);
@@ -216,7 +216,7 @@ impl Poll<'_> {
         let stop = begin_sleep(self.fds, places);
         let cut = self.limits.left().unwrap_or(u64::MAX).min(longest_sleep(places).unwrap_or(CUT_NS));
         let before = time::now_ns();
-        let result = self.look(places, Some(if stop { 0 } else { cut }));
+        let result = self.poll_once(places, Some(if stop { 0 } else { cut }));
         end_sleep(self.fds, places);
         if cut == CUT_NS && !stop && time::now_ns() >= before + CUT_NS && self.rings_ready(places) {
             epoll::note_missed();
@@ -224,7 +224,7 @@ impl Poll<'_> {
         result
     }
 
-    /// Whether a ring is among what the last look found.
+    /// Whether a ring is among what the last poll found.
     fn rings_ready(&self, places: &[Option<Place>]) -> bool {
         let ring = |s: &Ref| s.session.tx() == phase::RING || s.session.rx() == phase::RING;
         self.fds.iter().zip(places).any(|(p, place)| p.revents != 0 && matches!(place, Some(Place::Sock(s)) if ring(s)))
@@ -258,13 +258,13 @@ fn kernel_events(s: &Ref, wanted: i16) -> i16 {
         return wanted;
     }
     let out = if s.session.tx() == phase::RING { 0 } else { wanted & WRITABLE };
-    let told = if wanted & (READABLE | WRITABLE) != 0 { POLLIN | POLLRDHUP } else { 0 };
-    // Of a peer that is killed with bytes unread in its ring the kernel tells an end; TCP tells an error, which nobody need ask for.
-    let is_end_news = session(s, s.fd()).is_some_and(|v| !v.ended());
-    let killed = if is_end_news { POLLRDHUP } else { 0 };
+    let bells = if wanted & (READABLE | WRITABLE) != 0 { POLLIN | POLLRDHUP } else { 0 };
+    // Of a peer that is killed with bytes unread in its ring the kernel reports an end. TCP reports an error, which nobody need ask for.
+    let end_is_new = session(s, s.fd()).is_some_and(|v| !v.ended());
+    let killed = if end_is_new { POLLRDHUP } else { 0 };
     match s.session.rx() {
         // Doorbells come for space too.
-        phase::RING => told | killed | out | wanted & (POLLRDHUP | POLLPRI),
+        phase::RING => bells | killed | out | wanted & (POLLRDHUP | POLLPRI),
         // Kernel bytes not read yet would wake a caller that did not ask for them. An end wakes who asks for bytes; by its own name, for the
         // reader may be found to have come to its ring meanwhile, where bytes of the kernel's are doorbells.
         _ => {
@@ -323,13 +323,13 @@ fn begin_sleep(fds: &[pollfd], places: &mut [Option<Place>]) -> bool {
     stop
 }
 
-/// Takes old doorbells out of one ring and arms it; true if the thread has to look again.
+/// Takes old doorbells out of one ring and arms it; true if the thread has to poll again.
 fn arm(v: &View<'_, Socket<'_>>, events: i16) -> bool {
     let me = match (events & READABLE != 0, events & WRITABLE != 0) {
         (true, true) => Me::Both,
         (true, false) => Me::Reader,
         (false, true) => Me::Writer,
-        // Only the end of the connection counts, which the kernel tells.
+        // Only the end of the connection counts, which the kernel reports.
         (false, false) => return false,
     };
     if let Some(_lock) = v.try_reading()
@@ -339,10 +339,10 @@ fn arm(v: &View<'_, Socket<'_>>, events: i16) -> bool {
         sleep_ns(SLEEP_NS);
         return true;
     }
-    let stirred = View::<Socket<'_>>::CONSUMER.arm(v.inn) && View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0;
+    let arrived = View::<Socket<'_>>::CONSUMER.arm(v.inn) && View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0;
     // Asked for again: the answer may have been among the doorbells just taken out.
     let writable = || epoll::readiness(v.wire.s, v.wire.fd, WRITABLE as u32) & WRITABLE as u32 != 0;
-    let stop = events & READABLE != 0 && stirred || events & WRITABLE != 0 && writable();
+    let stop = events & READABLE != 0 && arrived || events & WRITABLE != 0 && writable();
     v.pay_space();
     stop
 }

@@ -34,7 +34,7 @@ pub(super) fn wait(fds: &mut [pollfd], limits: Limits<'_>, waiter: &Waiter) -> P
     Polled::Sleep(asleep)
 }
 
-/// Looks again by system call, as the policy allows; `Err`: since when, and the C library may sleep.
+/// Polls by system call, as the policy allows; `Err`: since when, and the C library may sleep.
 fn spin(fds: &mut [pollfd], limits: Limits<'_>, waiter: &Waiter) -> Result<Result<usize, Errno>, u64> {
     if limits.at_once() || !limits.signals.mask().is_null() {
         return Err(0);
@@ -59,7 +59,7 @@ fn first_sender(fds: &[pollfd]) -> Peer {
     tcp.map_or(Peer::Unknown, |p| plain::sender_of(p.fd))
 }
 
-/// The C library's poll(2) is over. True: a socket has moved meanwhile, and what it told may not be so; poll again.
+/// The C library's poll(2) is over. True: a socket has moved meanwhile, and the answer may be wrong; poll again.
 pub(crate) fn after_sleep(asleep: Asleep, fds: &[pollfd]) -> bool {
     let saved = crate::outcome::errno();
     if asleep.since != 0 {

@@ -20,7 +20,7 @@ pub(super) fn is_ours(fd: c_int) -> bool {
     table::get(fd).is_some_and(|w| matches!(w.kind(), Kind::Socket | Kind::EventSet))
 }
 
-/// Whether what the kernel tells of one of them may not be what the program is told.
+/// Whether what the kernel reports of one of them may differ from what the program gets.
 pub(super) fn has_ring(fds: &[pollfd]) -> bool {
     fds.iter().any(|p| match table::get(p.fd).map(|w| w.kind()) {
         Some(Kind::Socket) => sock::enter(p.fd).is_some_and(|s| is_in_ring(&s)),
@@ -29,7 +29,7 @@ pub(super) fn has_ring(fds: &[pollfd]) -> bool {
     })
 }
 
-/// Whether what an event set has to tell is asked for: it is readable then, and never anything else.
+/// Whether the events of an event set are asked for: it is readable then, and never anything else.
 pub(super) fn asks_set(p: &pollfd) -> bool {
     p.events & READABLE != 0
 }

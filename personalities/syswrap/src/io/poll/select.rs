@@ -48,7 +48,7 @@ const READ: (i16, i16) = (POLLIN, POLLIN | POLLHUP | POLLERR);
 const WRITE: (i16, i16) = (POLLOUT, POLLOUT | POLLERR);
 const EXCEPT: (i16, i16) = (POLLPRI, POLLPRI);
 
-fn is_told(p: &pollfd) -> bool {
+fn is_reported(p: &pollfd) -> bool {
     p.revents & POLLNVAL != 0 || [READ, WRITE, EXCEPT].into_iter().any(|set| has_bit(p, set))
 }
 
@@ -57,12 +57,12 @@ fn has_bit(p: &pollfd, (asked, means): (i16, i16)) -> bool {
     p.events & asked != 0 && p.revents & (means | POLLNVAL) != 0
 }
 
-/// Whether select(2) would tell anything of what poll(2) found.
-pub(crate) fn tells(fds: &[pollfd]) -> bool {
-    fds.iter().any(is_told)
+/// Whether select(2) would report anything of what poll(2) found.
+pub(crate) fn reports_any(fds: &[pollfd]) -> bool {
+    fds.iter().any(is_reported)
 }
 
-/// Takes out what poll(2) tells and select(2) does not.
+/// Takes out what poll(2) reports and select(2) does not.
 pub(crate) fn mute(fds: &mut [pollfd]) {
     for p in fds.iter_mut().filter(|p| p.fd >= 0 && p.revents != 0) {
         (p.fd, p.revents) = (!p.fd, 0);
@@ -129,7 +129,7 @@ impl Sets {
     ///
     /// # Safety
     /// As for [`Sets::fds`].
-    pub(crate) unsafe fn tell(self, n: c_int, fds: &[pollfd]) -> Result<usize, Errno> {
+    pub(crate) unsafe fn write_answers(self, n: c_int, fds: &[pollfd]) -> Result<usize, Errno> {
         if fds.iter().any(|p| p.revents & POLLNVAL != 0 && p.events & OPEN == 0) {
             return Err(Errno::BADF);
         }

@@ -20,11 +20,11 @@ pub(crate) struct Receive {
     pub(super) buffers: Buffers,
     pub(super) flags: c_int,
     pub(super) progress: Progress,
-    /// Bytes that a look has seen which waits for more; 0 before.
+    /// Bytes that a peek has seen which waits for more; 0 before.
     pub(super) seen: Cell<usize>,
 }
 
-/// Pieces that one look at the kernel takes.
+/// Pieces that one call of the kernel's takes.
 pub(super) const PIECES: usize = 64;
 
 impl Receive {
@@ -51,12 +51,12 @@ impl Receive {
         self.progress.end(otherwise)
     }
 
-    /// Its descriptor is not ours, or no longer: closed while it waited for more to look at.
+    /// Its descriptor is not ours, or no longer: closed while it waited for more to peek at.
     pub(super) fn passed(&self) -> Outcome {
         if self.seen.get() > 0 { Outcome::Done(self.seen.get()) } else { Outcome::Pass }
     }
 
-    /// Whether a look that has seen something has seen enough.
+    /// Whether a peek that has seen something has seen enough.
     pub(super) fn wants_no_more(&self) -> bool {
         !self.is_whole() || self.seen.get() >= self.buffers.total()
     }
@@ -89,7 +89,7 @@ impl Receive {
         self.progress.nonblocking(s, self.flags)
     }
 
-    /// It begins anew behind a signal handler.
+    /// It restarts behind a signal handler.
     pub(super) fn begin_again(&self, s: &Sock) {
         self.progress.begin_again(s);
         self.at.begin_again();

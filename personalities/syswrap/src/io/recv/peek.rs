@@ -1,5 +1,5 @@
-//! A look at bytes that stay (`MSG_PEEK`): kernel bytes, the ring behind them, kernel bytes again behind doorbells that nobody is to see;
-//! and, for `MSG_WAITALL`, a wait for the rest.
+//! `MSG_PEEK`: kernel bytes, the ring behind them, and kernel bytes again behind doorbells that no program sees. For `MSG_WAITALL` the peek
+//! waits for the rest.
 
 use core::ffi::c_int;
 
@@ -7,7 +7,7 @@ use libc::iovec;
 use madrigal_sys::{Errno, raw, tcp, time};
 
 use super::call::{PIECES, Receive};
-use super::hands::{Hands, filled, keep_error, piecewise};
+use super::copier::{Copier, filled, keep_error, piecewise};
 use super::sleep::PEEK_SLEEP_NS;
 use crate::io::buffers::{NOWHERE, message};
 use crate::io::epoll::kernel_readiness;
@@ -18,14 +18,14 @@ use crate::state::sock::{Ref, Sock, mode};
 use crate::state::socket::{Socket, view};
 use crate::state::{registration, teardown};
 
-/// Looks at what there is, and leaves it. Under the receive lock.
-pub(super) fn look(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
-    let skip = |done, hidden, limit| look_behind(op, done, hidden, limit);
-    v.peek(op.buffers.total(), &Hands { v: *v, op }, skip, || registration::adopt(v.wire.s))
+/// Peeks at what there is. Under the receive lock.
+pub(super) fn peek(v: &View<'_, Socket<'_>>, op: &Receive) -> Took {
+    let skip = |done, hidden, limit| peek_behind(op, done, hidden, limit);
+    v.peek(op.buffers.total(), &Copier { v: *v, op }, skip, || registration::adopt(v.wire.s))
 }
 
-/// Looks at up to `limit` kernel bytes behind the first `hidden` ones, for what comes behind `done` bytes of the buffers.
-fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usize, Errno> {
+/// Peeks at up to `limit` kernel bytes behind the first `hidden` ones, for what comes behind `done` bytes of the buffers.
+fn peek_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usize, Errno> {
     // What has got something ends at the urgent mark. Of what is hidden the kernel knows.
     if done > 0 && hidden == 0 && tcp::at_mark(op.fd()) {
         return Err(Errno::AGAIN);
@@ -47,38 +47,38 @@ fn look_behind(op: &Receive, done: usize, hidden: u64, limit: u64) -> Result<usi
 }
 
 impl Receive {
-    /// A look has seen `n` bytes.
-    pub(super) fn looks_on(&self, n: usize, s: &Ref) -> Outcome {
+    /// A peek has seen `n` bytes.
+    pub(super) fn peeked(&self, n: usize, s: &Ref) -> Outcome {
         self.seen.set(n);
         let enough = n == 0 || self.wants_no_more() || self.nonblocking(s);
-        if enough { Outcome::Done(n) } else { look_on(s, self) }
+        if enough { Outcome::Done(n) } else { continue_peek(s, self) }
     }
 }
 
 /// Goes on from the bytes that were seen to all that the call asked for, or to what is there when a signal handler runs or no more can
 /// come; from sleep to sleep (`Again`).
-pub(super) fn look_on(s: &Ref, op: &Receive) -> Outcome {
+pub(super) fn continue_peek(s: &Ref, op: &Receive) -> Outcome {
     op.progress.note_wait();
     op.progress.signals.hold();
     loop {
         let more = await_more(s, op, unread(s, op.fd()));
         if more == More::Later {
-            op.at.hold(s);
+            op.at.pin(s);
             return Outcome::Again;
         }
         if more == More::Never && unread(s, op.fd()).is_some_and(|there| there < op.seen.get()) {
-            // A handler has taken what was seen, which is behind this look.
+            // A handler has taken what was seen, which is behind this peek.
             return Outcome::Done(op.seen.get());
         }
-        let looked = view(s, op.fd()).map_or(Took::Plain, |v| {
+        let result = view(s, op.fd()).map_or(Took::Plain, |v| {
             let _lock = v.reading();
-            look(&v, op)
+            peek(&v, op)
         });
         teardown::mark_due(s);
-        let n = match looked {
+        let n = match result {
             Took::Bytes(n) => Some(n),
             Took::Plain => {
-                look_behind(op, 0, 0, op.buffers.total() as u64).inspect_err(|e| keep_error(op.fd(), *e)).ok()
+                peek_behind(op, 0, 0, op.buffers.total() as u64).inspect_err(|e| keep_error(op.fd(), *e)).ok()
             }
             _ => None,
         };
@@ -98,12 +98,12 @@ pub(crate) fn readable(s: &Sock, fd: c_int) -> Option<usize> {
     usize::try_from(view(s, fd)?.inbound()).ok()
 }
 
-/// How much there is, by the ring's word or the kernel's.
+/// How much there is, by the ring's count or the kernel's.
 fn unread(s: &Ref, fd: c_int) -> Option<usize> {
     readable(s, fd).or_else(|| Socket { s, fd }.queued().ok().map(|n| n as usize))
 }
 
-/// Whether there is more to look at.
+/// Whether there is more to peek at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum More {
     Here,
@@ -141,7 +141,7 @@ fn has_ended(s: &Ref, fd: c_int) -> bool {
     v.ended()
 }
 
-/// Whether an urgent byte lies behind something to look at: there the look ends, as every receive that has got something.
+/// Whether an urgent byte lies behind something to peek at: the peek ends there, as every receive that has got something.
 fn reaches_mark(s: &Ref, fd: c_int) -> bool {
     let urgent = kernel_readiness(fd, libc::EPOLLPRI as u32) & libc::EPOLLPRI as u32 != 0;
     let in_ring = || view(s, fd).is_some_and(|v| View::<Socket<'_>>::CONSUMER.waiting(v.inn) > 0);

@@ -1,19 +1,19 @@
-//! The wait of a receive that found nothing: looking on as the policy allows, arming the ring, and what a wake-up says.
+//! The wait of a receive that found nothing: polls as the policy allows, arming the ring, and what a wake-up means.
 
 use madrigal_base::sync::Ordering;
 use madrigal_shm_ring::layout::state;
 use madrigal_sys::{Errno, tcp, time};
 
 use super::call::Receive;
+use crate::io::affinity;
 use crate::io::epoll::kernel_readiness;
-use crate::io::near;
 use crate::outcome::{CSleep, Outcome};
 use crate::state::process::POLICY;
 use crate::state::session::{Me, View, Wire as _, phase};
 use crate::state::sock::{Ref, flag};
 use crate::state::socket::{Socket, sleep_ns, view};
 
-/// Between looks where no doorbell can tell.
+/// Between polls where no doorbell can come.
 pub(super) const PEEK_SLEEP_NS: u64 = 100_000;
 
 /// How a receive in session mode goes on.
@@ -35,19 +35,19 @@ pub(super) struct Sleep {
 impl Sleep {
     /// The thread sleeps on this socket.
     pub(super) fn of(self, s: Ref, op: &Receive) -> Outcome {
-        op.at.hold(&s);
+        op.at.pin(&s);
         let Self { since, left, cut, restarts, mask, poll } = self;
         Outcome::Await(CSleep { sock: s.park(), since, left, cut, restarts, mask, poll })
     }
 }
 
-/// Waits until a look is worth it (`None`), or says how the call sleeps or ends.
+/// Waits until a receive is worth a try (`None`), or returns how the call sleeps or ends.
 pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step> {
     let s = v.wire.s;
     let mut wait = POLICY.begin(&s.rx_wait, v.s.rx() == phase::RING);
-    for look in 0..=u32::MAX {
+    for attempt in 0..=u32::MAX {
         v.pay_space();
-        if stirred(v) {
+        if has_arrived(v) {
             wait.paid();
             return None;
         }
@@ -55,7 +55,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
             return Some(Step::Ends(op.end(Err(Errno::INTR))));
         }
         // A signal that waits ends the call now. To ask is a system call.
-        if look.is_multiple_of(16) && op.progress.signals.has_some() || !wait.again(|| v.writer_is()) {
+        if attempt.is_multiple_of(16) && op.progress.signals.has_some() || !wait.again(|| v.writer_is()) {
             break;
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn await_data(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<Step>
     if left == Some(0) {
         return Some(Step::Ends(op.end(Err(Errno::AGAIN))));
     }
-    near::join(v);
+    affinity::join(v);
     v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     // Behind the arming: a seal that comes later rings.
     let urgent = if prepare_sleep(v) { None } else { urgent_to_come(v, op) };
@@ -167,7 +167,7 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
         (Err(Errno::AGAIN), None) => {}
         (result, polled) => {
             let Some(v) = view(&s, op.fd()) else {
-                // The session is over. What the sleep was told of the connection the kernel tells nobody else.
+                // The session is over. The kernel reports the error that ended the sleep to nobody else.
                 if let Err(e) = result {
                     s.session.set_pending_if_broken(e);
                 }
@@ -192,7 +192,7 @@ pub(crate) fn woken(op: &Receive, asleep: CSleep, result: Result<usize, Errno>) 
 }
 
 /// Whether there may be something to take.
-fn stirred(v: &View<'_, Socket<'_>>) -> bool {
+fn has_arrived(v: &View<'_, Socket<'_>>) -> bool {
     match v.s.rx() {
         phase::RING => View::<Socket<'_>>::CONSUMER.stirred(v.inn) && !waits_for_last_bell(v),
         phase::READY => v.inn.w.state.load(Ordering::Acquire) != state::KERNEL || has_come(v),
@@ -200,7 +200,7 @@ fn stirred(v: &View<'_, Socket<'_>>) -> bool {
     }
 }
 
-/// Whether the kernel has a byte, the end, or an error, which it tells once.
+/// Whether the kernel has a byte, the end, or an error, which it reports once.
 fn has_come(v: &View<'_, Socket<'_>>) -> bool {
     match v.wire.peek() {
         Err(Errno::AGAIN) => return false,
@@ -210,12 +210,12 @@ fn has_come(v: &View<'_, Socket<'_>>) -> bool {
     true
 }
 
-/// Sealed and drained, but the writer is just about to ring once more: only the kernel can tell when.
+/// Sealed and drained, but the writer is just about to ring once more: only the kernel can report when.
 fn waits_for_last_bell(v: &View<'_, Socket<'_>>) -> bool {
     View::<Socket<'_>>::CONSUMER.waiting(v.inn) == 0 && (!v.has_rung_last() || v.bells_due() > 0)
 }
 
-/// Takes old doorbells out and puts the token back; true if there is something to look at instead of sleeping.
+/// Takes old doorbells out and puts the token back; true if there is something to receive instead of sleeping.
 fn prepare_sleep(v: &View<'_, Socket<'_>>) -> bool {
     if v.s.rx() != phase::RING {
         return v.s.rx() != phase::READY;

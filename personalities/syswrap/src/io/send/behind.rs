@@ -49,7 +49,7 @@ pub(crate) fn at_kernel(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>) -
 /// The same for a call that sends bytes. `None`: the session took over in the same moment, and nothing was sent; ask again there.
 pub(crate) fn unless_moved(s: &Sock, call: impl FnOnce() -> Result<usize, Errno>) -> Option<Result<usize, Errno>> {
     let mut moved = false;
-    // SYNC: SeqCst with `View::switch`: counted first (`at_kernel`), then looked. A byte behind the switch would be taken for a doorbell.
+    // SYNC: SeqCst with `View::switch`: counted first (`at_kernel`), then checked. A byte behind the switch would be taken for a doorbell.
     let result = at_kernel(s, || {
         moved = s.session.sends();
         if moved { Ok(0) } else { call() }
@@ -125,7 +125,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
                 }
                 Some(Outcome::Done(op.done()))
             }
-            // What the peer does takes some microseconds; a program that is told to wait would not hear of its end.
+            // What the peer does takes some microseconds. A program that got `EAGAIN` would get no event of its end.
             Err(Errno::BUSY) => {
                 sleep_ns(PATIENCE_NS / 5);
                 if time::now_ns() < since + GATE_NS { continue } else { Some(op.end(Errno::AGAIN)) }
@@ -134,7 +134,7 @@ pub(super) fn behind_session(s: Ref, op: &Send) -> Behind {
             Err(Errno::AGAIN) => None,
             Err(e) => {
                 if op.done() > 0 && e != Errno::FAULT {
-                    // What was sent is the result of this call, and the kernel tells an error once.
+                    // What was sent is the result of this call, and the kernel reports an error once.
                     s.session.set_pending_error(e);
                 }
                 Some(op.end(e))
@@ -158,7 +158,7 @@ pub(super) fn await_kernel(s: Ref, op: &Send) -> Outcome {
     let restarts = left.is_none() && op.done() == 0;
     // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
     op.progress.signals.hold();
-    op.at.hold(&s);
+    op.at.pin(&s);
     Outcome::Await(CSleep {
         sock: s.park(),
         since: now,

@@ -53,7 +53,7 @@ impl Send {
         &self.progress.signals
     }
 
-    /// It begins anew behind a signal handler.
+    /// It restarts behind a signal handler.
     pub(super) fn begin_again(&self, s: &Sock) {
         self.progress.begin_again(s);
         self.at.begin_again();

@@ -12,9 +12,9 @@ use crate::state::session::{Me, STALL_NS, View, phase};
 use crate::state::sock::{Sock, mode};
 use crate::state::socket::{Socket, view};
 
-/// How long a full ring is left alone between looks when no doorbell can come.
+/// How long a full ring is left alone between polls when no doorbell can come.
 pub(super) const PATIENCE_NS: u64 = 100_000;
-/// The same for sleeps that cost a look at every member of an event set.
+/// The same for sleeps that cost a scan of every member of an event set.
 const SLEEP_NS: u64 = 1_000_000;
 
 /// How long a sleep may last on behalf of a sender that found the ring full; `None` for any other. While the peer's kernel bytes are
@@ -27,9 +27,9 @@ pub(crate) fn longest_sleep(s: &Sock) -> Option<u64> {
 /// How a wait for space went.
 #[derive(PartialEq, Eq)]
 pub(in crate::io) enum Waited {
-    Looked,
+    Ready,
     Slept,
-    /// A signal handler ran behind which the call begins anew.
+    /// A signal handler ran behind which the call restarts.
     Restarts,
 }
 
@@ -39,16 +39,16 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
     let s = v.wire.s;
     let mut wait = POLICY.begin(&s.tx_wait, true);
     let ready = || v.has_room() || v.s.producer.is_sealed(v.out) || v.ended();
-    for look in 0..=u32::MAX {
+    for attempt in 0..=u32::MAX {
         if ready() {
             wait.paid();
-            return Ok(Waited::Looked);
+            return Ok(Waited::Ready);
         }
         if s.is_closed() {
             return Err(Errno::BADF);
         }
         // A signal that waits ends the call now. To ask is a system call.
-        if look.is_multiple_of(16) && progress.signals.has_some() || !wait.again(|| v.reader_is()) {
+        if attempt.is_multiple_of(16) && progress.signals.has_some() || !wait.again(|| v.reader_is()) {
             break;
         }
     }
@@ -72,7 +72,7 @@ pub(in crate::io) fn await_space(v: &View<'_, Socket<'_>>, progress: &Progress) 
 
 fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> Result<(), Errno> {
     // Old doorbells go first: one that comes after the request below must be found by the sleep.
-    let heard = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
+    let wakeable = v.s.rx() == phase::RING && v.try_reading().is_some_and(|_lock| v.swallow(Me::Writer));
     if v.want() || v.s.producer.is_sealed(v.out) {
         return Ok(());
     }
@@ -86,10 +86,10 @@ fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> R
         return Ok(());
     }
     // Kernel bytes not read yet, or a doorbell left for another thread, would make POLLIN true for ever.
-    let events = if heard { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
-    let patience = if heard { STALL_NS } else { PATIENCE_NS };
+    let events = if wakeable { libc::POLLIN | libc::POLLRDHUP } else { libc::POLLRDHUP };
+    let patience = if wakeable { STALL_NS } else { PATIENCE_NS };
     let (left, mask) = (Some(time::timespec(patience.min(end - now))), progress.signals.mask());
-    let told = if progress.done() == 0 && end == u64::MAX {
+    let reported = if progress.done() == 0 && end == u64::MAX {
         // SAFETY: a mask of `sleep`'s own.
         let sleep = |poll: &mut [libc::pollfd; 2], left, mask| unsafe { raw::ppoll(poll, left, mask) };
         critical::outside(|| handlers::sleep((v.wire.fd, events), left, mask, sleep))?
@@ -101,7 +101,7 @@ fn sleep_for_space(v: &View<'_, Socket<'_>>, end: u64, progress: &Progress) -> R
         critical::outside(|| unsafe { raw::ppoll(&mut poll, left, mask) })?;
         poll[0].revents as u16 as usize
     };
-    if told & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as usize != 0 {
+    if reported & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as usize != 0 {
         v.learn();
     }
     Ok(())

@@ -1,9 +1,9 @@
-//! Two that take turns where every processor is taken: they are better off on one.
+//! Processor affinity of two processes that alternate on a connection, where every processor is busy: one processor serves them better.
 //!
-//! Waking a sleeper on another processor that somebody computes on takes 20 us, and now and then the rest of that one's time slice; on
-//! the waker's own processor 2 to 3 us. The scheduler leaves such a pair where it began. So the connecting side of a connection that
-//! strictly takes turns joins its peer's processor, by asking for that one and at once for all it had again: its affinity stays what
-//! it was, and the scheduler is free to part them later.
+//! Waking a sleeper on another busy processor takes 20 us, and now and then the rest of a time slice. On the waker's own processor it takes
+//! 2 to 3 us. The scheduler leaves such a pair where it began. So the connecting side of a connection that strictly alternates joins its
+//! peer's processor. It asks for that one, and at once for all it had again: its affinity stays what it was, and the scheduler may separate
+//! the pair later.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,8 +14,8 @@ use crate::state::session::View;
 use crate::state::sock::role;
 use crate::state::socket::Socket;
 
-/// Turns in a row that make a pair.
-const TURNS: u32 = 64;
+/// Alternations in a row that make a pair.
+const ALTERNATIONS: u32 = 64;
 /// How often a process joins a peer at most.
 const REST_NS: u64 = 20_000_000;
 
@@ -28,7 +28,7 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn join(v: &View<'_, Socket<'_>>) {
     if POLICY.was_contended()
         && v.wire.s.role() == role::CLIENT
-        && v.wire.s.alternations.load(Ordering::Relaxed) >= TURNS
+        && v.wire.s.alternations.load(Ordering::Relaxed) >= ALTERNATIONS
     {
         join_now(v);
     }

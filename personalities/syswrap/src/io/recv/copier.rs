@@ -13,12 +13,12 @@ use crate::state::sock::{self, mode};
 use crate::state::socket::{Socket, view};
 
 /// How a receive copies.
-pub(super) struct Hands<'a> {
+pub(super) struct Copier<'a> {
     pub(super) v: View<'a, Socket<'a>>,
     pub(super) op: &'a Receive,
 }
 
-impl Taker for Hands<'_> {
+impl Taker for Copier<'_> {
     fn kernel(&self, done: usize, limit: u64) -> Result<usize, Errno> {
         let has_part = self.op.done() + done > 0;
         let limit = if has_part { limit.min(before_mark(self.op.fd())? as u64) } else { limit };
@@ -99,7 +99,7 @@ pub(super) fn before_mark(fd: c_int) -> Result<usize, Errno> {
     }
 }
 
-/// The kernel tells an error once, and the call that was told it has bytes to tell of. A reset may be another than the peer meant.
+/// The kernel reports an error once, and the call that got it has bytes to return. A reset may be another than the peer meant.
 #[cold]
 pub(crate) fn keep_error(fd: c_int, e: Errno) {
     if matches!(e, Errno::AGAIN | Errno::INTR | Errno::FAULT | Errno::NOMEM) {
