@@ -252,7 +252,7 @@ fn after(change: &Change) {
         libc::SO_SNDTIMEO => s.set_flag(flag::SNDTIMEO, seconds || micros),
         libc::SO_LINGER => {
             s.set_flag(flag::LINGER0, change.first != 0 && change.second == 0);
-            earn::tell_linger(&s);
+            earn::publish_linger(&s);
         }
         libc::SO_RCVLOWAT => {
             s.set_flag(flag::LOW_WATER, is_low_water(change.first));

@@ -42,7 +42,7 @@ fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
     // The hold comes first: a thread that still works on the socket must not free it under us.
     let held = sock::enter(fd);
     if let Some(s) = &held {
-        keep(s, fd);
+        retain(s, fd);
         before_close(s, fd);
     }
     // In one piece: a thread that makes a child may be leaving the session by this descriptor, whose number will soon be another socket's;
@@ -55,7 +55,7 @@ fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
     };
     drop(sending);
     if let Some(s) = &held {
-        // The calls it was kept for may just have ended.
+        // The calls it was retained for may just have ended.
         release(s);
     }
     match (held, word) {
@@ -71,15 +71,15 @@ fn give_up(fd: c_int, take: impl FnOnce(c_int) -> Option<Word>) {
 
 /// How long a close waits for hooks that are at work on the socket: none of them is so long, but one below the signal handler that closes.
 const AT_WORK_NS: u64 = 100_000_000;
-/// Between looks at them.
+/// Between checks of them.
 const PAUSE_NS: u64 = 20_000;
 
 /// Just before the last descriptor closes: a socket on which other threads' calls sleep lives on by one of our own, until they are over.
-fn keep(s: &Ref, fd: c_int) {
+fn retain(s: &Ref, fd: c_int) {
     let is_last = s.refs.load(Ordering::Relaxed) == 1 && !table::is_hidden(fd);
     let is_shared = || s.uses.at_work() > 1 || s.uses.has_parked();
     if is_last && is_shared() && has_callers(s) {
-        keep_by_copy(s, fd);
+        retain_by_copy(s, fd);
         // One that woke up just now may still go by the old number.
         let _ = has_callers(s);
     }
@@ -102,7 +102,7 @@ fn has_callers(s: &Sock) -> bool {
 }
 
 #[cold]
-fn keep_by_copy(s: &Ref, fd: c_int) {
+fn retain_by_copy(s: &Ref, fd: c_int) {
     let _sending = s.session.wlock.lock();
     let Ok(copy) = fd::copy_high(fd) else { return };
     let copy = copy.into_number();
@@ -118,9 +118,9 @@ fn keep_by_copy(s: &Ref, fd: c_int) {
 
 /// Closes the descriptor by which the socket lived on, if nobody needs it any more.
 pub(crate) fn release(s: &Ref) {
-    if let Some(kept) = s.retained.release(|| callers::of(s.index()) != Callers::Nobody) {
-        forget(kept as c_int);
-        raw::close(kept as c_int);
+    if let Some(retained) = s.retained.release(|| callers::of(s.index()) != Callers::Nobody) {
+        forget(retained as c_int);
+        raw::close(retained as c_int);
     }
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn release(s: &Ref) {
 pub(crate) fn yield_retained(wanted: c_int) {
     let is_retained = table::peek(wanted).is_some_and(|word| word.kind() == Kind::Retained);
     let Some(s) = sock::enter(wanted).filter(|_| is_retained) else { return };
-    keep_by_copy(&s, wanted);
+    retain_by_copy(&s, wanted);
     table::take(wanted);
     s.refs.fetch_sub(1, Ordering::AcqRel);
 }
@@ -185,12 +185,12 @@ fn gives_up(s: &Sock) -> bool {
     if s.is_sole() {
         return true;
     }
-    // Another one may have given it up since that look.
+    // Another one may have given it up since that check.
     s.let_go()
 }
 
-/// Tells the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread. Under the send
-/// lock.
+/// Publishes to the peer how we leave, so that it sees what TCP would show: end of stream, or a reset if we leave bytes unread. Under the
+/// send lock.
 fn end_session(s: &Sock, fd: c_int, sending: &Guard<'_>) {
     let Some(v) = view(s, fd) else { return };
     if v.close(s.has(flag::LINGER0), !sending.nested()) {
@@ -235,7 +235,7 @@ pub(crate) fn is_standard(fd: c_int) -> bool {
     (0..3).contains(&fd)
 }
 
-/// This process ends without closing: every connection is closed by the kernel in a moment, so its peer is told how.
+/// This process ends without closing: the kernel closes every connection in a moment, so its peer learns how.
 pub(crate) fn end_all() {
     for (fd, word) in table::range(0, u32::MAX) {
         if !word.is_socket() {

@@ -36,7 +36,7 @@ pub(crate) fn step(s: &Sock, fd: c_int) {
         mode::OFFERED => await_answer(s, fd),
         _ => match s.role() {
             role::CLIENT if s.has_earned() => try_offer(s, fd),
-            role::SERVER if s.seen_offers.load(Ordering::Relaxed) != offers::posts() => look(s, fd),
+            role::SERVER if s.seen_offers.load(Ordering::Relaxed) != offers::posts() => find_offer(s, fd),
             _ => {}
         },
     }
@@ -105,13 +105,13 @@ fn offer(s: &Sock, fd: c_int, bound: Option<u64>) -> Result<(), Reason> {
     let Some(place) =
         offers::mapped().and_then(|table| table.post(&s.tuple, |offer| describe(offer, lease, index, lent)))
     else {
-        // Nobody was told of it.
+        // No peer has seen it.
         call_off(s);
         return Err(Reason::TableFull);
     };
-    let (place, turn) = place.to_parts();
+    let (place, generation) = place.to_parts();
     s.offer.store(place + 1, Ordering::Relaxed);
-    s.offer_generation.store(turn, Ordering::Relaxed);
+    s.offer_generation.store(generation, Ordering::Relaxed);
     s.offer_checks.store(0, Ordering::Relaxed);
     s.offered_at.store(time::now_ns(), Ordering::Relaxed);
     s.mode.store(mode::OFFERED, Ordering::Release);
@@ -138,7 +138,7 @@ fn introduce(line: &SideLine, s: &Sock, fd: c_int) -> Option<()> {
     line.cookie.store(tcp::cookie(fd).ok()?, Ordering::Relaxed);
     line.pid.store(proc::own_pid(), Ordering::Relaxed);
     line.child.store(0, Ordering::Relaxed);
-    // Not the one that was called by: of another's close nobody would tell the peer.
+    // Not the number of this call: the peer would not learn of its close.
     line.fd.store(s.fd() as u32, Ordering::Relaxed);
     line.checks.store(u32::from(process::checks()), Ordering::Relaxed);
     for (cell, word) in line.tuple.iter().zip(s.tuple.words()) {
@@ -177,11 +177,11 @@ fn await_answer(s: &Sock, fd: c_int) {
     let (Some((_, slot, lent)), Some(place), Some(table)) = (offered(s), own_place(s), offers::mapped()) else {
         return;
     };
-    let looks = s.offer_checks.fetch_add(1, Ordering::Relaxed);
+    let checks = s.offer_checks.fetch_add(1, Ordering::Relaxed);
     let attached = slot.life.is_attached(lent);
     let standing = table.standing(place);
-    let late = looks > OFFER_CHECKS
-        || looks.is_multiple_of(8) && time::now_ns() > s.offered_at.load(Ordering::Relaxed) + OFFER_NS;
+    let late = checks > OFFER_CHECKS
+        || checks.is_multiple_of(8) && time::now_ns() > s.offered_at.load(Ordering::Relaxed) + OFFER_NS;
     if !attached && standing == Standing::Waiting && !late {
         return;
     }
@@ -256,12 +256,12 @@ fn start(s: &Sock, fd: c_int, slot: &Slot) {
     let nonblock = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
     s.set_flag(flag::NONBLOCK, nonblock);
     s.session.begin(slot);
-    tell_linger(s);
+    publish_linger(s);
     s.mode.store(mode::SESSION, Ordering::SeqCst);
 }
 
-/// The peer is to know what it means if this process dies.
-pub(crate) fn tell_linger(s: &Sock) {
+/// Publishes to the peer what it means if this process dies.
+pub(crate) fn publish_linger(s: &Sock) {
     if let Some(slot) = s.session.slot() {
         let resets = u32::from(s.has(flag::LINGER0));
         slot.dir[s.session.side()].w.resets.store(resets, Ordering::Release);
@@ -271,10 +271,10 @@ pub(crate) fn tell_linger(s: &Sock) {
 // --- the accepting end --------------------------------------------------------------------------------------------------------
 
 #[cold]
-fn look(s: &Sock, fd: c_int) {
+fn find_offer(s: &Sock, fd: c_int) {
     let posts = offers::posts();
     if s.never().is_some() || process::off().is_some() || !s.is_sole() {
-        // Looked at again when the next offer is posted: a fork's copies may be gone by then.
+        // Checked again when the next offer is posted: a fork's copies may be gone by then.
         return s.seen_offers.store(posts, Ordering::Relaxed);
     }
     let Some(_pass) = gate::pass() else { return };

@@ -1,9 +1,9 @@
 //! New processes: what fork, exec, spawn and exit mean for the sockets of this one.
 //!
-//! Before a fork the gate is closed, every session is left, and every lock that guards what the child inherits is taken: the child
-//! finds everything at rest. Every connected socket is counted for one more holder. What is unread in a ring is handed back, if that is done
-//! at once: of what the kernel has it alone knows, who is everybody's. Else it stays where it is, and parent and child both read on. A child
-//! that execs gives its close-on-exec sockets up; a socket that survives exec cannot be counted any more.
+//! Before a fork the gate is closed, every session is left, and every lock that guards what the child inherits is taken. So the child finds
+//! everything in a consistent state. Every connected socket is counted for one more holder. What is unread in a ring is handed back, if that
+//! is done at once: parent and child share the kernel's queue. Else it stays where it is, and parent and child both read on. A child that
+//! execs gives its close-on-exec sockets up. A socket that survives exec cannot be counted any more.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -228,7 +228,7 @@ fn give_sets_away() {
     }
 }
 
-/// Another process will see what the kernel tells of this set: nothing of ours may be in it.
+/// Another process will get what the kernel reports of this set: nothing of ours may be in it.
 fn give_away_set(set: &sets::Set) {
     // First, for other threads may put sockets into it, and rings.
     set.pass_on();
@@ -245,8 +245,8 @@ fn closes_on_exec(fd: c_int) -> bool {
     raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Before this process becomes another program. `told`: [`exec_failed`] follows if it does not.
-pub(crate) fn before_exec(told: bool) {
+/// Before this process becomes another program. `reports_failure`: [`exec_failed`] follows if it does not.
+pub(crate) fn before_exec(reports_failure: bool) {
     if process::is_plain() {
         return;
     }
@@ -261,7 +261,7 @@ pub(crate) fn before_exec(told: bool) {
             continue;
         }
         leave(&s, fd, Reason::SharedUnknown, Back::IfPossible);
-        if told {
+        if reports_failure {
             s.leave_for_exec();
         } else {
             // It may go on, and hold the socket, uncounted.

@@ -12,7 +12,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process as proc, raw, tcp};
 
 use super::queue::{Queue, take_queued};
-use super::{anew, earn};
+use super::{earn, reconnect};
 use crate::state::session::{HandBack, PeerEnd, Session, Unmix, View, Wire};
 use crate::state::sock::{SOCKS, Sock, mode};
 use crate::state::socket::{Socket, view};
@@ -29,8 +29,8 @@ pub(crate) enum Back {
     /// In the kernel's queue, for others besides our hooks may read; but if the peer sends no more, or nobody can be found who holds its
     /// end, they stay where they are: this process is more likely to read them.
     Beside,
-    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is made anew where the peer is gone,
-    /// or reset, for bytes would be lost.
+    /// In the kernel's queue: the next reader knows nothing of rings. If they cannot be, the connection is reconnected where the peer is
+    /// gone, or reset, for bytes would be lost.
     IntoKernel,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
         let _sending = s.session.wlock.lock();
         let Some(v) = s.open_fd(fd).and_then(|fd| view(s, fd)) else { return };
         let _receiving = v.reading();
-        // Of a peer that went nobody else will know what is to be told.
+        // If the peer is gone, no other process will know what is to be reported.
         v.learn();
         // Bytes that come again would be answered with a reset.
         let back = if back == Back::IfPossible && v.refuses_bytes() { Back::Lazily } else { back };
@@ -89,15 +89,15 @@ pub(crate) fn leave(s: &Sock, fd: c_int, reason: Reason, back: Back) {
 
 /// Puts what is unread into the kernel's queue, as far as that can be. Behind the seal, under both locks.
 fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
-    let done = v.hand_back(&Hands { socket: v.wire, asks: back != Back::IfPossible });
+    let done = v.hand_back(&ByCopy { socket: v.wire, asks: back != Back::IfPossible });
     let is_left = done.is_err() && done != Err(Errno::IO);
-    // An error that is owed the kernel has told us.
+    // The kernel has reported a pending error to us.
     let differs = is_left || done.is_ok() && (v.s.is_gone() && !v.s.is_over() || v.s.has_pending_error());
-    if matches!(back, Back::IntoKernel | Back::Beside) && differs && anew::connect(v) {
+    if matches!(back, Back::IntoKernel | Back::Beside) && differs && reconnect::connect(v) {
         return;
     }
     if v.s.is_over() {
-        // What everybody who holds it is told by now. It wakes whoever waits, which is no news.
+        // By now the same is reported to every holder. It wakes the waiters, which is no new event.
         registration::note_own_wake(v.wire.s);
         madrigal_sys::anew::mark_end_reported(v.wire.fd);
     }
@@ -105,17 +105,17 @@ fn bring_back(v: &View<'_, Socket<'_>>, back: Back) {
     match back {
         Back::Beside if e != Errno::IO || v.is_left() => v.clear_queue(),
         Back::IfPossible if e != Errno::IO => {}
-        _ => anew::give_up(v),
+        _ => reconnect::give_up(v),
     }
 }
 
 /// Just before the end of the stream: see [`View::unmix`]. Under the send lock.
 pub(crate) fn unmix(v: &View<'_, Socket<'_>>) {
-    v.unmix(&Hands { socket: v.wire, asks: false });
+    v.unmix(&ByCopy { socket: v.wire, asks: false });
 }
 
 /// A child of the process that began the session may be the one that reads, and the one that lives longer, or not. The descriptor is the
-/// one whose close the peer is told of.
+/// one whose close the peer learns of.
 fn introduce(v: &View<'_, Socket<'_>>) {
     let own = &v.slot.side[v.s.side()];
     let (pid, fd) = (proc::own_pid(), v.wire.s.fd() as u32);
@@ -143,7 +143,7 @@ pub(crate) fn relieve(s: &Sock, fd: c_int) {
 }
 
 /// How bytes get back into the kernel's queue: by a copy of the peer's descriptor.
-struct Hands<'a> {
+struct ByCopy<'a> {
     socket: Socket<'a>,
     /// Where there is no copy to be had, the peer may be asked, and waited for.
     asks: bool,
@@ -152,29 +152,29 @@ struct Hands<'a> {
 /// The copy.
 struct Copy(Fd);
 
-impl HandBack for Hands<'_> {
+impl HandBack for ByCopy<'_> {
     type Peer = Copy;
     type Aside = Queue;
 
     fn peer(&self) -> Result<Copy, Errno> {
         let session = &self.socket.s.session;
         let peer = &session.slot().ok_or(Errno::NOTCONN)?.side[1 - session.side()];
-        // It may move its socket to another descriptor between two looks.
-        let mut told = Errno::STALE;
+        // It may move its socket to another descriptor between two checks.
+        let mut error = Errno::STALE;
         for _ in 0..8 {
             let holders = [&peer.pid, &peer.child].map(|holder| holder.load(Ordering::Relaxed));
             for pid in holders.into_iter().filter(|pid| *pid != 0) {
                 match held_by(pid, peer) {
-                    Err(e) => told = e,
+                    Err(e) => error = e,
                     copy => return copy,
                 }
             }
-            if told != Errno::BADF {
+            if error != Errno::BADF {
                 break;
             }
         }
         let cookie = peer.cookie.load(Ordering::Relaxed);
-        own_end(session, cookie).or_else(|| end_of_own(cookie)).ok_or(told)
+        own_end(session, cookie).or_else(|| end_of_own(cookie)).ok_or(error)
     }
 
     fn may_ask(&self) -> bool {
@@ -190,7 +190,7 @@ impl HandBack for Hands<'_> {
     }
 }
 
-impl Unmix for Hands<'_> {
+impl Unmix for ByCopy<'_> {
     fn take_from(&self, peer: &Copy, aside: &mut Queue) -> Result<usize, Errno> {
         take_queued(Socket { fd: peer.0.as_raw_fd(), ..self.socket }, aside)
     }
@@ -206,7 +206,7 @@ fn copy_of(pid: u32, fd: c_int, cookie: u64) -> Result<Copy, Errno> {
     if tcp::cookie(copy.as_raw_fd()) == Ok(cookie) { Ok(Copy(copy)) } else { Err(Errno::BADF) }
 }
 
-/// A copy of the socket that a side has told of, from a process that may have it.
+/// A copy of the socket that a side has published, from a process that may have it.
 fn held_by(pid: u32, line: &SideLine) -> Result<Copy, Errno> {
     copy_of(pid, line.fd.load(Ordering::Relaxed) as c_int, line.cookie.load(Ordering::Relaxed))
 }

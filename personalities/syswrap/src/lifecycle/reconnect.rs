@@ -1,6 +1,7 @@
-//! A connection whose peer is gone, while the kernel's socket does not show what TCP's would: unread bytes lie in the ring, doorbells have
-//! made a reset, an error is owed. Nobody has the peer's end any more, so who knows nothing of rings could not be told. But if this
-//! process is the socket's only holder it may be connected anew, to an end of ours that sends what is unread and ends as the peer did.
+//! Reconnects a socket whose peer is gone, while the kernel's socket does not show what TCP's would: unread bytes lie in the ring,
+//! doorbells have made a reset, an error is pending. No process has the peer's end any more, so a reader that knows nothing of rings would
+//! not get this. But if this process is the socket's only holder, the socket may be connected again, to an end of ours. That end sends what
+//! is unread and ends as the peer did.
 
 use core::cell::OnceCell;
 use std::os::fd::{AsRawFd, RawFd};
