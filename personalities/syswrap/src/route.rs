@@ -3,7 +3,7 @@
 //! The program's socket is connected by the kernel, and may move to shared memory as any other then. Its connect(2) goes to a port of the
 //! loopback address where the daemon lets sockets wait, and a copy of the descriptor goes to the daemon, which completes the connection, or
 //! makes it fail, when it knows (`daemon/src/local/park.rs`). So blocking or not, by poll, epoll or signals, the program sees its own
-//! connect end. Only names are ours to put right: what it asked for is what getpeername(2) tells, and an error is the one of the far end.
+//! connect end. Only names are corrected here: getpeername(2) returns what the program asked for, and an error is the one of the far end.
 //!
 //! `madrigal exec` says where the daemon is; without it, nothing here costs more than one branch in connect(2).
 
@@ -30,7 +30,7 @@ pub(crate) use hosts::{after_fork, configure, is_on, quiesce, resume};
 
 /// `TCP_CLOSE` of `tcpi_state` (linux/tcp.h): it is no connection any more.
 const CLOSED: u8 = 7;
-/// The daemon's ports that refuse, as it told them last, of IPv4 and of IPv6.
+/// The daemon's ports that refuse, as it reported them last, of IPv4 and of IPv6.
 static REFUSING: AtomicU64 = AtomicU64::new(0);
 
 impl Routed {
@@ -144,7 +144,7 @@ pub(crate) unsafe fn port_of(addr: *const sockaddr, len: socklen_t) -> Option<u1
     unsafe { Target::read(addr, len) }.map(|target| target.at.port())
 }
 
-/// What connect(2) does instead of what the program says.
+/// What connect(2) does instead of what the program asks for.
 pub(crate) enum Redirect {
     /// It goes there; then [`after`].
     To(Name),
@@ -152,7 +152,7 @@ pub(crate) enum Redirect {
     Fail(Errno),
 }
 
-/// Whether connect(2) of a socket does something else. `None`: what the program says.
+/// Whether connect(2) of a socket does something else. `None`: what the program asks for.
 ///
 /// # Safety
 /// `addr` is readable for `len` bytes, as for connect(2).
@@ -175,7 +175,7 @@ pub(crate) unsafe fn redirect(fd: c_int, addr: *const sockaddr, len: socklen_t) 
             let _ = failed(&s, fd, libc::ECONNREFUSED);
             return Some(Redirect::Fail(verdict));
         }
-        // The kernel tells what became of the first connect, whatever it is asked for now; and if that was told already, no.
+        // The kernel reports what became of the first connect, whatever it is asked for now. If that was reported already, it refuses.
         let refusing = REFUSING.load(Ordering::Relaxed);
         return Some(Redirect::To(loopback(to.family, is_four(&s), refusing as u16, (refusing >> 16) as u16)));
     }
@@ -245,8 +245,8 @@ fn loopback(family: c_int, four: bool, port_four: u16, port_six: u16) -> Name {
 /// After a connect(2) that went elsewhere returned `result`; puts the error right.
 pub(crate) fn after(fd: c_int, result: c_int) -> c_int {
     let Some(s) = sock::enter(fd) else { return result };
-    let told = errno();
-    match (result, told) {
+    let reported = errno();
+    match (result, reported) {
         (-1, libc::EISCONN) => s.routed.set_done(),
         (-1, libc::EALREADY) => {}
         (0, _) | (-1, libc::EINPROGRESS | libc::EINTR) => {
@@ -258,29 +258,29 @@ pub(crate) fn after(fd: c_int, result: c_int) -> c_int {
             }
         }
         _ => {
-            let code = failed(&s, fd, told);
+            let code = failed(&s, fd, reported);
             set_errno(code);
             return -1;
         }
     }
-    crate::outcome::restore_errno(told);
+    crate::outcome::restore_errno(reported);
     result
 }
 
-/// The connect of a socket failed, and the program is told now: with what?
-fn failed(s: &Sock, fd: c_int, told: c_int) -> Errno {
+/// The connect of a socket failed. Returns the error to report now.
+fn failed(s: &Sock, fd: c_int, reported: c_int) -> Errno {
     s.routed.clear();
     if s.role() == role::CLIENT {
         s.set_role(role::FRESH);
     }
-    // What a blocking connect was woken by; the program hears of it once.
+    // What a blocking connect was woken by; the program gets it once.
     let _ = raw::sockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    let ended = matches!(told, libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ECONNREFUSED);
-    let plain = if ended { Errno::CONNREFUSED } else { madrigal_sys::errno_from(told) };
+    let ended = matches!(reported, libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED | libc::ECONNREFUSED);
+    let plain = if ended { Errno::CONNREFUSED } else { madrigal_sys::errno_from(reported) };
     if ended && !process::is_plain() { ask::verdict(fd, blocks(s)).unwrap_or(plain) } else { plain }
 }
 
-/// What `SO_ERROR` tells where the kernel has an error.
+/// The value of `SO_ERROR` where the kernel has an error.
 #[cold]
 pub(crate) fn error(fd: c_int) -> Option<c_int> {
     let s = sock::enter(fd).filter(|s| s.routed.stage() == stage::PENDING && !process::is_plain())?;
@@ -290,7 +290,7 @@ pub(crate) fn error(fd: c_int) -> Option<c_int> {
     Some(verdict.raw_os_error())
 }
 
-/// Puts right what getpeername(2) (`peer`) or getsockname(2) has told.
+/// Corrects what getpeername(2) (`peer`) or getsockname(2) has returned.
 ///
 /// # Safety
 /// `addr` and `len` are as the kernel has just filled them, and `room` is what `*len` was before.
@@ -320,7 +320,7 @@ pub(crate) unsafe fn rename(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mu
     unsafe { name.write(addr, len) };
 }
 
-/// Whether a descriptor's names are ours to tell.
+/// Whether this library returns a descriptor's names.
 #[inline]
 pub(crate) fn is_routed(fd: c_int) -> bool {
     is_on() && table::get(fd).is_some()

@@ -25,7 +25,7 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 const BRIEF_NS: u64 = 500_000_000;
 const CONNECT_NS: u64 = 50_000_000;
 const VERDICT_NS: u64 = 200_000_000;
-/// Who was kept waiting so long is not kept again for this time.
+/// After so long a wait the process does not wait again for this time.
 const WARY_NS: u64 = 2_000_000_000;
 /// Until when the daemon is thought to hang.
 static HANGS_UNTIL: AtomicU64 = AtomicU64::new(0);
@@ -53,10 +53,10 @@ pub(super) struct Manner {
     pub(super) must: bool,
 }
 
-/// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. An error: there
-/// is no daemon, or it does not want to; `TIMEDOUT`: it hangs, and will not do it when it wakes. A program whose socket does not block is not
-/// kept: a daemon that is slow to answer finds question and socket when it wakes, and until then that connects, as with a host that does not
-/// answer.
+/// Has the daemon connect the program's socket `fd` to a port of `host`, which was asked for as `asked`; where it is to wait. An error:
+/// there is no daemon, or it does not want to; `TIMEDOUT`: it hangs, and will not do it when it wakes. A program whose socket does not
+/// block is not kept: a daemon that is slow to answer finds question and socket when it wakes, and until then that connects, as with a host
+/// that does not answer.
 pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr, manner: Manner) -> Result<Ports, Errno> {
     let Manner { blocks, must } = manner;
     let mut body = StackPath::empty();
@@ -91,12 +91,12 @@ pub(super) fn route(fd: c_int, host: &str, asked: SocketAddr, manner: Manner) ->
     ports.and_then(Ports::of).ok_or(Errno::PROTO)
 }
 
-/// Whether the daemon kept somebody waiting lately.
+/// Whether a call of this process waited in vain for the daemon lately.
 fn is_wary() -> bool {
     time::now_ns() < HANGS_UNTIL.load(Ordering::Relaxed)
 }
 
-/// Why the daemon made the connect of `fd` fail, if it did, and tells at once where the program does not wait.
+/// Why the daemon made the connect of `fd` fail, if it did, and answers at once where the program does not wait.
 pub(super) fn verdict(fd: c_int, blocks: bool) -> Option<Errno> {
     let mut body = StackPath::empty();
     write!(body, "{}", tcp::cookie(fd).ok()?).ok()?;
@@ -141,7 +141,7 @@ impl Answer {
         let socket = Fd::from(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
         let until = time::now_ns() + patience;
         call(&socket, until)?;
-        say(&socket, question.kind, question.body, question.passed)?;
+        send_frame(&socket, question.kind, question.body, question.passed)?;
         while !self.is_whole()? {
             let now = time::now_ns();
             let late = now >= until;
@@ -164,18 +164,18 @@ impl Answer {
                 Err(errno) => return Err(errno),
             }
         }
-        match frame::front(self.heard(), LONGEST) {
+        match frame::front(self.received(), LONGEST) {
             Ok(Front::Whole { head: &[DONE], body }) => Ok(body),
             _ => Err(Errno::PROTO),
         }
     }
 
-    fn heard(&self) -> &[u8] {
+    fn received(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
     fn is_whole(&self) -> Result<bool, Errno> {
-        match frame::front(self.heard(), LONGEST) {
+        match frame::front(self.received(), LONGEST) {
             // A long refusal: that it is one is enough.
             Ok(Front::More(_)) if self.len == LONGEST => Err(Errno::MSGSIZE),
             Ok(Front::More(_)) => Ok(false),
@@ -200,7 +200,7 @@ fn call(socket: &Fd, until: u64) -> Result<(), Errno> {
 }
 
 /// Sends a frame: small enough to go at once or not at all.
-fn say(socket: &Fd, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+fn send_frame(socket: &Fd, kind: u8, body: &[u8], passed: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     let prefix = frame::prefix(1, body.len() as u64).ok_or(Errno::MSGSIZE)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,5 +1,5 @@
 //! What the daemon wrote down about the hosts of the grid ([`madrigal_proto::hosts`]): read when first asked for, and again when it
-//! changed, which is looked at once a second at most.
+//! changed, which is checked once a second at most.
 
 use core::fmt::Write as _;
 use core::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ static DIRECTORY: AtomicUsize = AtomicUsize::new(0);
 const TEXT_AT: usize = 4096;
 /// Bytes of that.
 static TEXT: AtomicUsize = AtomicUsize::new(0);
-static LOOK_AT: AtomicU64 = AtomicU64::new(0);
+static CHECK_AT: AtomicU64 = AtomicU64::new(0);
 /// Which file it was: number, length, and time.
 static SEEN: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Held while the text is read or replaced.
@@ -140,7 +140,7 @@ pub(super) fn own(four: bool) -> Option<IpAddr> {
     })
 }
 
-fn with<T>(look: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+fn with<T>(read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     let pages = PAGES.load(Ordering::Acquire);
     let guard = LOCK.lock();
     // A signal handler on top of one who reads: as if there were no grid.
@@ -150,17 +150,17 @@ fn with<T>(look: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     refresh(pages);
     // SAFETY: within the pages, which are never unmapped; whoever writes there holds the lock, which we do.
     let text = unsafe { core::slice::from_raw_parts(pages.add(TEXT_AT), TEXT.load(Ordering::Relaxed).min(LONGEST)) };
-    look(core::str::from_utf8(text).unwrap_or_default())
+    read(core::str::from_utf8(text).unwrap_or_default())
 }
 
 /// Reads the file again if it is another one. Under the lock. Where there is none any more, what was there still holds: the daemon may be
 /// back soon, and what its aliases mean must not change.
 fn refresh(pages: *mut u8) {
     let now = time::now_ns();
-    if now < LOOK_AT.load(Ordering::Relaxed) {
+    if now < CHECK_AT.load(Ordering::Relaxed) {
         return;
     }
-    LOOK_AT.store(now + BELIEVED_NS, Ordering::Relaxed);
+    CHECK_AT.store(now + BELIEVED_NS, Ordering::Relaxed);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let Ok(file) = rustix::fs::open(path("daemon.hosts").as_c_str(), flags, Mode::empty()).map(Fd::from) else {
         return;
