@@ -9,8 +9,8 @@ use madrigal_sys::signals::as_set;
 use madrigal_sys::{Errno, fault, raw, time};
 
 use super::{
-    cancellable, cancellation_point, closing, fail, finish, finish_whole, forgetting, guarded, guarded_or, is_known,
-    is_socket, kernel_only, leaving, told,
+    cancellable, cancellation_point, checked, closing, fail, finish, finish_whole, forgetting, guarded, guarded_or,
+    is_known, is_socket, kernel_only, leaving,
 };
 use crate::io::buffers::{Buffers, message};
 use crate::io::recv::{self, Receive};
@@ -45,12 +45,12 @@ fn received_held(op: &Receive, call: impl Fn(c_int, c_int) -> Result<usize, Errn
     }
 }
 
-/// Sleeps in the C library until `fd` has something to tell.
+/// Sleeps in the C library until `fd` has an event.
 pub(super) fn sleep(fd: c_int, asleep: CSleep) -> Result<usize, Errno> {
     let Some(events) = asleep.poll else {
         let mut byte = 0u8;
         // SAFETY: one byte of our own.
-        return told(unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) });
+        return checked(unsafe { real::recv()(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) });
     };
     let Some(set) = guarded_or(None, || file_wait::set_of(fd, events)) else {
         return sleep_in_poll((fd, events), asleep);
@@ -68,7 +68,7 @@ fn sleep_in_poll((fd, events): (c_int, i16), asleep: CSleep) -> Result<usize, Er
             let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
             closing(poll[1].fd, || {
                 // SAFETY: entries, a time and a mask of our own.
-                told(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
+                checked(unsafe { real::ppoll()(poll.as_mut_ptr(), 2, left, mask) as ssize_t })
             })
         });
     }
@@ -77,7 +77,7 @@ fn sleep_in_poll((fd, events): (c_int, i16), asleep: CSleep) -> Result<usize, Er
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: one entry, a time and a mask of our own.
-    told(unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t })
+    checked(unsafe { real::ppoll()(&raw mut poll, 1, left, mask) as ssize_t })
 }
 
 /// A send; between its sleeps a thread can be cancelled.
@@ -212,11 +212,11 @@ pub unsafe extern "C-unwind" fn recvfrom(
     let outcome = unsafe { receive(fd, buf, n, flags) };
     // TCP names no sender: the kernel writes length 0.
     // SAFETY: the program's own length, if anything.
-    let tell_sender = || addr.is_null() || unsafe { fault::write(len, 0) };
-    if matches!(outcome, Outcome::Done(_)) && !tell_sender() {
+    let write_sender = || addr.is_null() || unsafe { fault::write(len, 0) };
+    if matches!(outcome, Outcome::Done(_)) && !write_sender() {
         return fail(Errno::FAULT) as ssize_t;
     }
-    finish_whole(fd, outcome, real, tell_sender)
+    finish_whole(fd, outcome, real, write_sender)
 }
 
 /// `recvfrom` with a checked buffer size.

@@ -8,8 +8,8 @@ use madrigal_report::Reason;
 use madrigal_sys::{Errno, fault, file, raw};
 
 use super::{
-    cancellable, cancellation_point, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket, leaves_rest,
-    sends_by_kernel, told,
+    cancellable, cancellation_point, checked, data, fail, finish, get, guarded, guarded_or, has_bytes, is_socket,
+    leaves_rest, sends_by_kernel,
 };
 use crate::io::file::{Transfer, transfer};
 use crate::io::progress::Progress;
@@ -80,7 +80,7 @@ unsafe fn send_file_to(
             outcome => return finish(to.fd(), outcome, || real(to.fd(), n)),
         }
         if done > 0 && guarded_or(true, || to.enter().is_none_or(|s| send::is_over(&s, to.fd()))) {
-            // The kernel would tell this call of an error that is the next one's.
+            // The kernel would report to this call an error that is the next call's.
             return done as ssize_t;
         }
         if n - done > PART {
@@ -107,7 +107,7 @@ fn in_order(to: &Target, n: usize, real: impl Fn(c_int, usize) -> ssize_t) -> Op
     guarded_or((), || {
         if let Some(s) = to.enter() {
             asked = if send::is_bound(&s, to.fd()) { n.min(PART) } else { n };
-            let call = || send::unless_moved(&s, || told(real(to.fd(), asked)));
+            let call = || send::unless_moved(&s, || checked(real(to.fd(), asked)));
             result = Some(send::in_order(&s, to.fd(), call));
         }
     });
@@ -120,7 +120,7 @@ fn in_order(to: &Target, n: usize, real: impl Fn(c_int, usize) -> ssize_t) -> Op
     Some((sent, asked))
 }
 
-/// What the kernel has told a call that has something else to tell.
+/// Saves the kernel's error of a call that has something else to return.
 #[cold]
 fn keep_error(fd: c_int) {
     let e = madrigal_sys::errno_from(errno());
@@ -245,8 +245,8 @@ pub unsafe extern "C-unwind" fn splice(
         unsafe { real::ppoll()(&raw mut poll, 1, ptr::null(), ptr::null()) };
     }
     let there = || file::pipe_holds(from).map(|there| there.min(n));
-    let told = guarded_or(None, || send::result_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
-    match told {
+    let result = guarded_or(None, || send::result_elsewhere(&*sock::enter(to)?, to, there, |n| file::drain(from, n)));
+    match result {
         Some(outcome) => finish(to, outcome, || real(to, n)),
         // It left for good above: it cannot have moved.
         None => in_order(&Target::new(to), n, real).map_or_else(|| fail(Errno::AGAIN) as ssize_t, |(sent, _)| sent),

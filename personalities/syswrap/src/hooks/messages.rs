@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, errno};
 use crate::real;
 use crate::state::{process, sock};
 
-/// `msg_flags` value that no kernel writes: tells a receive from a ring, which leaves it, from one that asked the kernel.
+/// `msg_flags` value that no kernel writes. A receive from a ring leaves it, a receive that asked the kernel does not.
 const UNTOUCHED: c_int = c_int::MIN;
 /// More messages than the kernel takes in one call.
 const MOST: c_uint = libc::UIO_MAXIOV as c_uint;
@@ -38,11 +38,11 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     // SAFETY: see above.
     let Some(outcome) = (unsafe { receive(fd, msg, flags) }) else { return real() };
     // SAFETY: as above.
-    let tell_end = || unsafe { get(msg).is_some_and(|header| fault::write(msg, from_nobody(header, flags))) };
-    finish_whole(fd, outcome, real, tell_end)
+    let write_end = || unsafe { get(msg).is_some_and(|header| fault::write(msg, from_nobody(header, flags))) };
+    finish_whole(fd, outcome, real, write_end)
 }
 
-/// What the kernel makes of a message's header where it tells nothing but bytes, or the end.
+/// What the kernel makes of a message's header where it returns nothing but bytes, or the end.
 fn from_nobody(mut header: msghdr, flags: c_int) -> msghdr {
     (header.msg_flags, header.msg_controllen) = (flags & libc::MSG_CMSG_CLOEXEC, 0);
     if !header.msg_name.is_null() {
@@ -67,12 +67,12 @@ unsafe fn receive(fd: c_int, msg: *mut msghdr, flags: c_int) -> Option<Outcome> 
         unsafe { raw::recvmsg(fd, own.as_ptr(), flags | extra) }
     });
     if matches!(outcome, Outcome::Done(_)) {
-        let mut told = own.get();
-        if told.msg_flags == UNTOUCHED {
-            told = from_nobody(told, flags);
+        let mut header = own.get();
+        if header.msg_flags == UNTOUCHED {
+            header = from_nobody(header, flags);
         }
         // SAFETY: as above.
-        if !unsafe { fault::write(msg, told) } {
+        if !unsafe { fault::write(msg, header) } {
             return Some(Outcome::Fail(Errno::FAULT));
         }
     }
@@ -146,7 +146,7 @@ fn identity(fd: c_int) -> Option<(u32, u32)> {
     guarded_or(None, || sock::enter(fd).map(|s| (s.index(), s.generation())))
 }
 
-/// The time-out of recvmmsg(2), which is looked at behind each message.
+/// The time-out of recvmmsg(2), which is checked behind each message.
 struct Limit(Option<u64>);
 
 impl Limit {

@@ -98,31 +98,31 @@ fn finish(fd: c_int, outcome: Outcome, real: impl FnOnce() -> ssize_t) -> ssize_
     }
 }
 
-/// The same for a receive that tells more than how many bytes there are: `tell_end`, where the kernel has told an error that is the end of
-/// the stream, and nothing else. False: its address is bad.
+/// The same for a receive that returns more than a number of bytes. `write_end` writes the rest where the kernel has reported an error that
+/// is the end of the stream, and nothing else. False: its address is bad.
 fn finish_whole(
     fd: c_int,
     outcome: Outcome,
     real: impl FnOnce() -> ssize_t,
-    tell_end: impl FnOnce() -> bool,
+    write_end: impl FnOnce() -> bool,
 ) -> ssize_t {
     let refused = core::cell::Cell::new(false);
-    let told = finish(fd, outcome, || {
-        let told = real();
-        refused.set(told < 0);
-        told
+    let result = finish(fd, outcome, || {
+        let result = real();
+        refused.set(result < 0);
+        result
     });
-    if told == 0 && refused.get() && !tell_end() { fail(Errno::FAULT) as ssize_t } else { told }
+    if result == 0 && refused.get() && !write_end() { fail(Errno::FAULT) as ssize_t } else { result }
 }
 
-/// A receive was told of a reset, or of the end: is it what the peer meant?
+/// The kernel reported a reset, or the end, to a receive: is it what the peer meant?
 #[cold]
-fn judged(fd: c_int, told: ssize_t) -> ssize_t {
-    let outcome = if told == 0 { Outcome::Done(0) } else { Outcome::Fail(Errno::CONNRESET) };
+fn judged(fd: c_int, result: ssize_t) -> ssize_t {
+    let outcome = if result == 0 { Outcome::Done(0) } else { Outcome::Fail(Errno::CONNRESET) };
     match guarded(|| recv::judged(fd, outcome)) {
         Outcome::Done(n) => n as ssize_t,
         Outcome::Fail(e) => fail(e) as ssize_t,
-        _ => told,
+        _ => result,
     }
 }
 
@@ -228,12 +228,12 @@ fn fail(e: Errno) -> c_int {
     -1
 }
 
-/// What a call of the C library's says.
-fn told(result: ssize_t) -> Result<usize, Errno> {
+/// The result of a call of the C library's.
+fn checked(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| madrigal_sys::errno_from(errno()))
 }
 
-/// Reads one of the program's values. `None`: its address is bad, which the kernel will say.
+/// Reads one of the program's values. `None`: its address is bad, which the kernel will report.
 ///
 /// # Safety
 /// If it is mapped, the program vouches for it.
@@ -268,15 +268,15 @@ fn leaves_rest(fd: c_int, reason: Reason) -> bool {
 
 /// Whether bytes are left in the ring, or only we know of the end or the error behind them.
 fn has_rest(fd: c_int) -> bool {
-    let look = || {
+    let check = || {
         let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
         let in_ring = || view(&s, fd).is_some_and(|v| v.inbound() > 0 || v.ended());
         Some(s.session.is_gone() || s.session.has_pending_error() || s.session.receives() && in_ring())
     };
-    is_known(fd) && guarded_or(false, || look().unwrap_or(false))
+    is_known(fd) && guarded_or(false, || check().unwrap_or(false))
 }
 
-/// Whether the peer has gone, and only we know what a send is told.
+/// Whether the peer has gone, and only we know the result of a send.
 fn is_gone(fd: c_int) -> bool {
     is_known(fd)
         && guarded_or(false, || sock::enter(fd).is_some_and(|s| s.mode() == mode::SESSION && s.session.is_gone()))

@@ -44,7 +44,7 @@ unsafe fn name(fd: c_int, peer: bool, addr: *mut sockaddr, len: *mut socklen_t, 
     result
 }
 
-/// What the kernel tells, but for a socket that has other names than the program knows, or none any more.
+/// What the kernel returns, except for a socket that has other names than the program knows, or none any more.
 ///
 /// # Safety
 /// As for [`name`].
@@ -68,14 +68,14 @@ unsafe fn ours_or(
         return result;
     };
     // SAFETY: the caller's contract.
-    if unsafe { tell(&name, addr, len, room) } { 0 } else { result }
+    if unsafe { write_name(&name, addr, len, room) } { 0 } else { result }
 }
 
 /// Writes a name where there is room for so many bytes.
 ///
 /// # Safety
 /// As for getpeername(2), but for addresses that are bad.
-unsafe fn tell(name: &libc::sockaddr_storage, addr: *mut sockaddr, len: *mut socklen_t, room: socklen_t) -> bool {
+unsafe fn write_name(name: &libc::sockaddr_storage, addr: *mut sockaddr, len: *mut socklen_t, room: socklen_t) -> bool {
     let size = if c_int::from(name.ss_family) == libc::AF_INET {
         size_of::<libc::sockaddr_in>()
     } else {
@@ -97,15 +97,15 @@ fn is_reset(fd: c_int) -> bool {
     })
 }
 
-/// A name that the kernel does not tell: of a socket that was connected anew, or, where it tells none (`told` is false), of a peer that has
+/// A name that the kernel does not return: of a reconnected socket, or, where it returns none (`reported` is false), of a peer that has
 /// ended while only the kernel's own socket is broken.
-fn known_name(fd: c_int, peer: bool, told: bool) -> Option<libc::sockaddr_storage> {
+fn known_name(fd: c_int, peer: bool, reported: bool) -> Option<libc::sockaddr_storage> {
     let s = sock::enter(fd)?;
     let ours = || {
         view(&s, fd).filter(|_| s.mode() == mode::SESSION)?.learn();
         Some(s.session.seems_connected())
     };
-    let known = if told { s.has(flag::RECONNECTED) } else { ours()? };
+    let known = if reported { s.has(flag::RECONNECTED) } else { ours()? };
     if !known || !s.tuple.is_known() {
         return None;
     }
@@ -177,8 +177,8 @@ unsafe fn by_name<T>(name: *const c_char, failed: impl Fn(&T) -> bool, real: imp
     match unsafe { known(name) } {
         None => real(name),
         Some(known) if known.own => {
-            let told = real(name);
-            if failed(&told) { real(known.four.as_c_str().as_ptr()) } else { told }
+            let answer = real(name);
+            if failed(&answer) { real(known.four.as_c_str().as_ptr()) } else { answer }
         }
         Some(known) => real(known.four.as_c_str().as_ptr()),
     }
@@ -188,7 +188,7 @@ unsafe fn by_name<T>(name: *const c_char, failed: impl Fn(&T) -> bool, real: imp
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gethostbyname(name: *const c_char) -> *mut hostent {
     // SAFETY: see `getpeername`.
-    unsafe { by_name(name, |told: &*mut hostent| told.is_null(), |name| real::gethostbyname()(name)) }
+    unsafe { by_name(name, |answer: &*mut hostent| answer.is_null(), |name| real::gethostbyname()(name)) }
 }
 
 /// gethostbyname2(3)
@@ -199,7 +199,7 @@ pub unsafe extern "C-unwind" fn gethostbyname2(name: *const c_char, family: c_in
         return unsafe { real::gethostbyname2()(name, family) };
     }
     // SAFETY: see `getpeername`.
-    unsafe { by_name(name, |told: &*mut hostent| told.is_null(), |name| real::gethostbyname2()(name, family)) }
+    unsafe { by_name(name, |answer: &*mut hostent| answer.is_null(), |name| real::gethostbyname2()(name, family)) }
 }
 
 /// gethostbyname_r(3)
@@ -212,9 +212,9 @@ pub unsafe extern "C-unwind" fn gethostbyname_r(
     found: *mut *mut hostent,
     error: *mut c_int,
 ) -> c_int {
-    // ERANGE: the buffer is too short, which the program is to hear of.
+    // ERANGE: the buffer is too short, which is answer to the program.
     // SAFETY: the program's own result.
-    let failed = |told: &c_int| *told != libc::ERANGE && unsafe { found.is_null() || (*found).is_null() };
+    let failed = |answer: &c_int| *answer != libc::ERANGE && unsafe { found.is_null() || (*found).is_null() };
     // SAFETY: see `getpeername`.
     unsafe { by_name(name, failed, |name| real::gethostbyname_r()(name, into, buf, len, found, error)) }
 }

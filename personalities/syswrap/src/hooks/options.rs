@@ -71,20 +71,20 @@ pub unsafe extern "C-unwind" fn getsockopt(
     let result = unsafe { real::getsockopt()(fd, level, name, value, len) };
     if result == 0 && is_socket(fd) {
         // SAFETY: the kernel has just written the value.
-        if let Some(told) = guarded_or(None, || unsafe { instead(fd, (level, name), value) }) {
+        if let Some(reported) = guarded_or(None, || unsafe { instead(fd, (level, name), value) }) {
             // SAFETY: as above: so many bytes of it.
-            unsafe { tell(&told.to_ne_bytes(), value, len) };
+            unsafe { write_value(&reported.to_ne_bytes(), value, len) };
         } else if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
             && let Some(state) = guarded_or(None, || state(fd))
         {
             // SAFETY: as above: `struct tcp_info` begins with it.
-            unsafe { tell(&[state], value, len) };
+            unsafe { write_value(&[state], value, len) };
         }
     }
     result
 }
 
-/// What the program is told instead of what the kernel said.
+/// What the program gets instead of what the kernel returned.
 ///
 /// # Safety
 /// As for getsockopt(2), but for addresses that are bad.
@@ -92,8 +92,8 @@ unsafe fn instead(fd: c_int, option: (c_int, c_int), value: *const c_void) -> Op
     match option {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             // SAFETY: the caller's contract.
-            let told = unsafe { get(value.cast::<c_int>()) }?;
-            owed_error(fd, told)
+            let reported = unsafe { get(value.cast::<c_int>()) }?;
+            so_error(fd, reported)
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION)?;
@@ -107,19 +107,19 @@ unsafe fn instead(fd: c_int, option: (c_int, c_int), value: *const c_void) -> Op
     }
 }
 
-/// `SO_ERROR` of an error that a look of ours has taken from the kernel, or of one that the daemon knows better.
-fn owed_error(fd: c_int, told: c_int) -> Option<c_int> {
-    let Some(s) = sock::enter(fd) else { return if told != 0 && route::is_on() { route::error(fd) } else { None } };
+/// `SO_ERROR` of an error that a call of ours has taken from the kernel, or of one that the daemon knows better.
+fn so_error(fd: c_int, reported: c_int) -> Option<c_int> {
+    let Some(s) = sock::enter(fd) else { return if reported != 0 && route::is_on() { route::error(fd) } else { None } };
     if let Some(v) = view(&s, fd).filter(|_| s.mode() == mode::SESSION) {
-        // What the kernel told is the program's if the peer meant it.
-        match told {
+        // What the kernel reported is the program's if the peer meant it.
+        match reported {
             0 => v.learn(),
-            _ => v.saw_error(madrigal_sys::errno_from(told)),
+            _ => v.saw_error(madrigal_sys::errno_from(reported)),
         }
         return Some(s.session.take_so_error().map_or(0, Errno::raw_os_error));
     }
-    if told != 0 {
-        s.session.note_error(madrigal_sys::errno_from(told));
+    if reported != 0 {
+        s.session.note_error(madrigal_sys::errno_from(reported));
         return if route::is_on() { route::error(fd) } else { None };
     }
     s.session.take_so_error().map(Errno::raw_os_error)
@@ -137,7 +137,7 @@ fn state(fd: c_int) -> Option<u8> {
 ///
 /// # Safety
 /// As for getsockopt(2), but for addresses that are bad.
-unsafe fn tell(bytes: &[u8], value: *mut c_void, len: *const socklen_t) {
+unsafe fn write_value(bytes: &[u8], value: *mut c_void, len: *const socklen_t) {
     // SAFETY: the caller's contract.
     let room = unsafe { get(len) }.unwrap_or(0) as usize;
     // SAFETY: as above; the source is our own.
@@ -176,7 +176,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
     result
 }
 
-/// What a setsockopt(2) says: the option and the first words of its value.
+/// What a setsockopt(2) sets: the option and the first words of its value.
 struct Change {
     fd: c_int,
     level: c_int,
@@ -186,7 +186,7 @@ struct Change {
     third: c_int,
 }
 
-/// Before the kernel hears of it. True: it must not, for now; the value is kept.
+/// Before the kernel gets it. True: it must not, for now; the value is stored.
 fn before(change: &Change) -> bool {
     let Some(s) = sock::enter(change.fd) else { return false };
     let reason = match (change.level, change.name) {
@@ -256,7 +256,7 @@ fn after(change: &Change) {
         }
         libc::SO_RCVLOWAT => {
             s.set_flag(flag::LOW_WATER, is_low_water(change.first));
-            // Linux tells of what is there anew (tcp_set_rcvlowat); of what is in a ring it does not know.
+            // Linux reports what is there again (tcp_set_rcvlowat). It does not know what is in a ring.
             if view(&s, change.fd).is_some_and(|v| v.reads_ring_bytes()) {
                 registration::report_bytes_again(&*s);
             }

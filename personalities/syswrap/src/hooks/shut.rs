@@ -37,14 +37,14 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         leave_for_good(&s, fd, Reason::HalfClosed, Back::Lazily);
         match s.session.shutdown_result(how != libc::SHUT_RD) {
             Shut::ByKernel => {}
-            told => {
+            found => {
                 // The kernel's wakes whoever waits for the socket, even where it finds nothing to shut: to edge-triggered registrations that
-                // is news. This direction of it is over, so it sends nothing.
+                // is an event. This direction of it is over, so it sends nothing.
                 registration::note_wake(&*s);
                 // SAFETY: see `socket`.
                 let _ = unsafe { real::shutdown()(fd, libc::SHUT_RD) };
                 registration::report_wake(&*s);
-                return result.set(Some(if told == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
+                return result.set(Some(if found == Shut::Half { 0 } else { fail(Errno::NOTCONN) }));
             }
         }
         let mut mute = false;

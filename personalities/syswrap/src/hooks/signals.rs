@@ -55,9 +55,9 @@ impl Setting {
     /// The program's setting: `now` is what the kernel has.
     fn action(&self, mut now: Action) -> Action {
         if is_ours(now.sa_sigaction) {
-            const KEPT: c_int = SA_SIGINFO | SA_RESETHAND;
+            const PROGRAMS: c_int = SA_SIGINFO | SA_RESETHAND;
             now.sa_sigaction = self.handler.load(Ordering::Relaxed);
-            now.sa_flags = now.sa_flags & !KEPT | self.flags.load(Ordering::Relaxed) & KEPT;
+            now.sa_flags = now.sa_flags & !PROGRAMS | self.flags.load(Ordering::Relaxed) & PROGRAMS;
         }
         now
     }

@@ -141,16 +141,16 @@ fn before_printf(fd: c_int) {
     await_gate(fd);
 }
 
-/// Whether its peer is gone, only we know what is to be told of that, and no other process holds it: it can be connected anew.
+/// Whether its peer is gone, only we know what is to be reported of that, and no other process holds it: it can be reconnected.
 fn ends_otherwise(fd: c_int) -> bool {
-    let look = || {
+    let check = || {
         let s = sock::enter(fd).filter(|s| s.mode() == mode::SESSION && s.is_sole())?;
         Some(s.session.is_gone() || s.session.has_pending_error())
     };
-    is_known(fd) && guarded_or(false, || look().unwrap_or(false))
+    is_known(fd) && guarded_or(false, || check().unwrap_or(false))
 }
 
-macro_rules! go_on {
+macro_rules! resume {
     ($($(#[doc = $doc:literal])* $name:ident: $before:ident($($arg:ident: $ty:ty),*) $body:block)*) => {
         $(
             extern "C" fn $before($($arg: $ty),*) -> *const c_void {
@@ -183,7 +183,7 @@ macro_rules! go_on {
     };
 }
 
-go_on! {
+resume! {
     /// dprintf(3)
     dprintf: before_dprintf(fd: c_int) { before_printf(fd) }
     /// vdprintf(3)

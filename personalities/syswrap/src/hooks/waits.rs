@@ -7,7 +7,7 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, ssize_t, times
 use madrigal_sys::{Errno, fault, time};
 
 use super::signals::is_awake;
-use super::{cancellation_point, fail, get, guarded_or, is_known, leaving, releasing, told};
+use super::{cancellation_point, checked, fail, get, guarded_or, is_known, leaving, releasing};
 use crate::io::epoll::{self, Waited};
 use crate::io::limits::{Limits, Signals};
 use crate::io::poll::{self, Fds, Polled, Sets, select};
@@ -80,7 +80,7 @@ fn run(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>> {
                 }
             }
         }
-        limits.signals.go_on();
+        limits.signals.resume();
     }
 }
 
@@ -89,7 +89,7 @@ fn sleep(fds: &mut [pollfd], limits: Limits<'_>) -> Result<usize, Errno> {
     let left = limits.left().map(time::timespec);
     let left = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: descriptors and a time of our own; the mask is the program's.
-    told(unsafe { real::ppoll()(fds.as_mut_ptr(), fds.len() as nfds_t, left, limits.signals.mask()) } as ssize_t)
+    checked(unsafe { real::ppoll()(fds.as_mut_ptr(), fds.len() as nfds_t, left, limits.signals.mask()) } as ssize_t)
 }
 
 /// # Safety
@@ -99,9 +99,9 @@ unsafe fn poll_within(fds: *mut pollfd, n: nfds_t, end: Option<u64>, mask: *cons
     let mut copy = unsafe { Fds::copy(fds, n) }?;
     let result = lasting((end, mask), |limits| run(&mut copy, limits));
     // SAFETY: as above.
-    let told = !matches!(result, Some(Ok(_))) || unsafe { copy.write_answers(fds) };
+    let written = !matches!(result, Some(Ok(_))) || unsafe { copy.write_answers(fds) };
     copy.free();
-    result.map(|result| answer(if told { result } else { Err(Errno::FAULT) }))
+    result.map(|result| answer(if written { result } else { Err(Errno::FAULT) }))
 }
 
 /// poll(2)
@@ -178,22 +178,22 @@ unsafe fn select_within(n: c_int, sets: Sets, end: Option<u64>, mask: *const sig
     result
 }
 
-/// Polls until there is something that select(2) tells.
+/// Polls until there is something that select(2) reports.
 fn select_from(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>> {
     let mut muted = false;
     loop {
         let end = if muted { Some(limits.end.unwrap_or(u64::MAX).min(time::now_ns() + MUTED_NS)) } else { limits.end };
         let polled = run(fds, Limits { end, ..limits });
-        let heard = matches!(polled, Some(Ok(n)) if n > 0);
-        if heard && !select::reports_any(fds.of()) && limits.left() != Some(0) {
-            // What poll(2) tells in any case, and select(2) only who asked.
+        let woken = matches!(polled, Some(Ok(n)) if n > 0);
+        if woken && !select::reports_any(fds.of()) && limits.left() != Some(0) {
+            // What poll(2) reports in any case, and select(2) only if it is asked for.
             select::mute(fds.of());
             muted = true;
         } else if muted && matches!(polled, Some(Ok(_))) {
             select::unmute(fds.of());
             muted = false;
-            // What was looked away from is told with the others, and where the time is over.
-            if heard || limits.left() == Some(0) {
+            // What was muted is reported with the others, and where the time is over.
+            if woken || limits.left() == Some(0) {
                 let all = run(fds, Limits { end: Some(0), ..limits });
                 if select::reports_any(fds.of()) || limits.left() == Some(0) {
                     return all;
@@ -202,11 +202,11 @@ fn select_from(fds: &mut Fds, limits: Limits<'_>) -> Option<Result<usize, Errno>
         } else {
             return polled;
         }
-        limits.signals.go_on();
+        limits.signals.resume();
     }
 }
 
-/// How long a select(2) looks away from descriptors with an error or a hang-up that it does not tell.
+/// How long a select(2) mutes descriptors with an error or a hang-up that it does not report.
 const MUTED_NS: u64 = 20_000_000;
 
 /// select(2)
@@ -281,7 +281,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, eve
     }
     // SAFETY: see `poll`.
     let given = unsafe { wish(event) };
-    let call = || told(real() as ssize_t).map(|_| ());
+    let call = || checked(real() as ssize_t).map(|_| ());
     match guarded_or(None, || Some(epoll::control(epfd, op, fd, given, call))) {
         Some(Ok(())) => 0,
         Some(Err(e)) => fail(e),
@@ -366,7 +366,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 /// So often the kernel may tell of nothing the program is told of, before a wait whose time is over ends: it may go on for ever where
 /// another process has a set and changes it.
 const MOST_IN_VAIN: u32 = 64;
-/// From then on a wait looks away for so long in between: what is level-triggered is told again at once.
+/// From then on a wait pauses for so long in between: what is level-triggered is reported again at once.
 const VAIN_NS: u64 = 1_000_000;
 
 /// Waits; `sleep(limits)` is the C library's wait. `None`: the whole call is.
@@ -385,11 +385,11 @@ fn wait(
                 Waited::Sleep(asleep) => {
                     let got = leaving(&asleep, epoll::left, || sleep(limits));
                     if let Some(n) = guarded_or(Some(got), || epoll::after_sleep(asleep, events, got)) {
-                        return Some(told(n as ssize_t));
+                        return Some(checked(n as ssize_t));
                     }
                 }
             }
-            limits.signals.go_on();
+            limits.signals.resume();
             if vain == 0 {
                 since = time::now_ns();
             }
@@ -400,7 +400,7 @@ fn wait(
             if time::now_ns() > since + u64::from(MOST_IN_VAIN) * VAIN_NS {
                 // It has slept in between.
                 vain = 0;
-            } else if let Some(ended) = look_away(limits) {
+            } else if let Some(ended) = pause(limits) {
                 return Some(ended);
             }
         }
@@ -408,7 +408,7 @@ fn wait(
 }
 
 /// Sleeps for a moment. `Some`: the wait is over.
-fn look_away(limits: Limits<'_>) -> Option<Result<usize, Errno>> {
+fn pause(limits: Limits<'_>) -> Option<Result<usize, Errno>> {
     let left = limits.left().unwrap_or(VAIN_NS);
     if left == 0 {
         return Some(Ok(0));

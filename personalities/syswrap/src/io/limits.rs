@@ -63,7 +63,7 @@ impl Signals {
     }
 
     /// The wait goes on behind a sleep, or a poll.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         self.hold();
     }
 

@@ -1,5 +1,5 @@
-//! Requests of aio(7). Before the C library has one, its socket leaves the ring, for good. A read of what is left in the ring of a peer that is
-//! gone, which nobody can put into the kernel's queue, is made here and now, and told of as the C library would.
+//! Requests of aio(7). Before the C library has one, its socket leaves the ring, for good. A read of what is left in the ring of a peer
+//! that is gone, which nobody can put into the kernel's queue, is made here and now, and reported as by the C library.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -55,7 +55,7 @@ pub(super) unsafe fn before(request: *mut c_void, reads: bool) -> bool {
     done
 }
 
-/// Before a write: the socket is a plain one. True: its peer has gone, and only we know what a send is told.
+/// Before a write: the socket is a plain one. True: its peer has gone, and only we know the result of a send.
 fn sends_to_nobody(fd: c_int) -> bool {
     kernel_soon(fd, Reason::AsyncIo);
     await_gate(fd);
@@ -87,12 +87,12 @@ unsafe fn make(at: *mut Request, asked: &Request, reads: bool) -> bool {
     core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
     // SAFETY: see above.
     unsafe { (&raw mut (*at).error).write_volatile(error) };
-    tell(&asked.event);
+    notify(&asked.event);
     true
 }
 
-/// Tells the program that a request is done, as it wants to be told.
-fn tell(event: &sigevent) {
+/// Notifies the program that a request is done, in the form it asked for.
+fn notify(event: &sigevent) {
     match event.sigev_notify {
         libc::SIGEV_SIGNAL => signal(event),
         libc::SIGEV_THREAD => begin_thread(event),
