@@ -1,36 +1,36 @@
-//! What the program is told of a peer that has gone.
+//! What is reported to the program of a peer that has gone.
 //!
-//! TCP's rule: who closes, or is killed, with bytes unread (or with `SO_LINGER` 0) resets the connection; who has read everything ends
-//! it, takes one more send, and answers that with a reset. The kernel's socket follows that rule by its own queue, which holds doorbells
-//! and not the bytes of the ring. Where the two differ the program is told what TCP would tell:
+//! TCP's rule: an end that closes, or is killed, with bytes unread (or with `SO_LINGER` 0) resets the connection. An end that has read
+//! everything ends the connection, takes one more send, and answers that with a reset. The kernel's socket follows that rule by its own
+//! queue, which holds doorbells and not the bytes of the ring. Where the two differ, the program gets what TCP would report:
 //!
 //! ```text
 //!   kernel       the peer went with                  what TCP shows
-//!   FIN          nothing unread                      the end; the kernel tells
+//!   FIN          nothing unread                      the end; the kernel reports it
 //!   FIN          bytes in the ring, and a kill       BROKEN: ECONNRESET, once
-//!   reset        bytes in ring or kernel, linger 0   BROKEN: ECONNRESET, once; the kernel tells unless a look of ours took its error
+//!   reset        bytes in ring or kernel, linger 0   BROKEN: ECONNRESET, once; the kernel reports it unless a call of ours took its error
 //!   reset        doorbells only                      ENDED: the end, and one more send is taken
 //!
-//!             +--(a FIN, nothing unread)--> the kernel tells
+//!             +--(a FIN, nothing unread)--> the kernel reports
 //!             |
-//!   OPEN -----+--(doorbells unread)--> ENDED --(a send: taken, and lost)--> LOST --(EPIPE is told)--+
+//!   OPEN -----+--(doorbells unread)--> ENDED --(a send: taken, and lost)--> LOST --(EPIPE reported)-+
 //!             |                          +-------(the program shuts its sending direction)----------+--> OVER
-//!             +--(bytes unread)--> BROKEN(errno) --------(the error is told: by any call, SO_ERROR)-+
+//!             +--(bytes unread)--> BROKEN(errno) --------(reported by any call, or by SO_ERROR)-----+
 //! ```
 //!
 //! | | receive, behind what is unread | send | poll(2) | shutdown(2) of the sending direction |
 //! |---|---|---|---|---|
 //! | ENDED | 0 | taken | `RDHUP` | 0 |
-//! | LOST | 0 | `EPIPE`, told | `RDHUP HUP ERR` | `ENOTCONN` |
-//! | BROKEN | errno, told | errno, told | `RDHUP HUP ERR` | `ENOTCONN` |
+//! | LOST | 0 | `EPIPE`, once | `RDHUP HUP ERR` | `ENOTCONN` |
+//! | BROKEN | errno, once | errno, once | `RDHUP HUP ERR` | `ENOTCONN` |
 //! | OVER | 0 | `EPIPE` | `RDHUP HUP` | `ENOTCONN` |
 //!
 //! What is held back (`MSG_MORE`, `TCP_CORK`) is taken of a peer that has ENDED, and not lost before the kernel would have sent it.
 //!
-//! The state lies in the slot, in a word of our own side: after a fork parent and child are told once, together, as of one socket.
+//! The state lies in the slot, in a word of our own side. So after a fork parent and child get one report, together, as of one socket.
 //! A slot in any state but OPEN is not left before the program closes its socket.
 //!
-//! What a reset means is known by what the peer has said (`fate`, `resets`, `swallowed`, `drained`); see [`View::is_reset_meant`].
+//! What a reset means is known by what the peer has published (`fate`, `resets`, `swallowed`, `drained`); see [`View::is_reset_meant`].
 
 use madrigal_base::sync::{AtomicU32, Ordering};
 use madrigal_shm_ring::layout::{fate, state};
@@ -76,7 +76,7 @@ pub(crate) enum Shut {
     NotConnected,
 }
 
-// --- what is told -------------------------------------------------------------------------------------------------------------
+// --- what is reported ---------------------------------------------------------------------------------------------------------
 
 impl Session {
     #[inline]
@@ -210,7 +210,7 @@ impl Session {
         self.gone_now() == ENDED
     }
 
-    /// Whether all that there was to tell has been told.
+    /// Whether everything has been reported.
     pub(crate) fn is_over(&self) -> bool {
         self.gone_now() == OVER
     }
@@ -258,7 +258,7 @@ impl<W: Wire> View<'_, W> {
         true
     }
 
-    /// The program shuts its sending direction: the end that the peer's kernel tells of is no death. Before it does. False: it has shut
+    /// The program shuts its sending direction: the end that the peer's kernel reports is no death. Before it does. False: it has shut
     /// that before.
     pub(crate) fn be_mute(&self) -> bool {
         self.out.w.shut.swap(1, Ordering::SeqCst) == 0
@@ -269,11 +269,11 @@ impl<W: Wire> View<'_, W> {
         self.out.w.shut.store(0, Ordering::SeqCst);
     }
 
-    /// An event set, or poll(2), has told of an end, or the peer has said that it closes: of which, and has it?
+    /// An event set, or poll(2), has reported an end, or the peer has published that it closes. Learns whether, and how, it has ended.
     pub(crate) fn learn_end(&self) {
-        let told = self.s.kernel_events.load(Ordering::Relaxed);
-        let peer_closed = || told & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
-        if told & KERNEL_ENDED != 0 && (told & ASKED == 0 || told & ERROR != 0) || peer_closed() {
+        let known = self.s.kernel_events.load(Ordering::Relaxed);
+        let peer_closed = || known & ASKED == 0 && self.inn.w.fate.load(Ordering::Acquire) != fate::OPEN;
+        if known & KERNEL_ENDED != 0 && (known & ASKED == 0 || known & ERROR != 0) || peer_closed() {
             self.learn();
         }
     }
@@ -306,7 +306,7 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// The kernel said end of stream.
+    /// The kernel reported the end of the stream.
     pub(crate) fn saw_end(&self) {
         if self.has_ended_itself() {
             // The peer's own end, or its reset, may still come: the kernel is asked again.
@@ -317,7 +317,7 @@ impl<W: Wire> View<'_, W> {
         self.judge_end();
     }
 
-    /// Whether the end that the kernel tells of is one.
+    /// Judges whether the end that the kernel reports is one.
     pub(crate) fn judge_end(&self) {
         if self.has_ended_itself() {
             return;
@@ -335,12 +335,12 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// Whether what the kernel tells of is what the program has shut, and not the peer.
+    /// Whether the reported end is what the program has shut, and not the peer.
     fn has_ended_itself(&self) -> bool {
         self.inn.r.deaf.load(Ordering::SeqCst) != 0 && !self.wire.has_fin()
     }
 
-    /// The kernel's socket is closed, and holds no error: it has been told.
+    /// The kernel's socket is closed, and holds no error: it has been reported.
     fn saw_close(&self) {
         self.s.kernel_events.fetch_and(!ERROR, Ordering::Relaxed);
         self.note_end(WHOLE);
@@ -373,7 +373,8 @@ impl<W: Wire> View<'_, W> {
         }
     }
 
-    /// How an end in the peer's place is to end, so that the kernel tells what is to be told. It speaks for itself from now on.
+    /// How an end in the peer's place is to end, so that the kernel reports what is to be reported. The kernel speaks for itself from now
+    /// on.
     pub(crate) fn ending_for_kernel(&self) -> Ending {
         let ending = match self.s.gone_now() {
             OPEN if self.s.take_stored_error().is_none() => Ending::Fin,
@@ -385,10 +386,10 @@ impl<W: Wire> View<'_, W> {
         };
         let cut = if ending == Ending::Reset { cut::SHORT } else { cut::AFTER_FIN };
         self.s.cut.store(cut, Ordering::Relaxed);
-        // Whatever reset is told of now is meant.
+        // A reset that is reported from now on is meant.
         self.s.lost.store(1, Ordering::Relaxed);
-        let told = if ending == Ending::Fin { HALF } else { WHOLE };
-        self.s.kernel_events.store(told | ASKED, Ordering::Relaxed);
+        let events = if ending == Ending::Fin { HALF } else { WHOLE };
+        self.s.kernel_events.store(events | ASKED, Ordering::Relaxed);
         if let Some(word) = self.s.gone() {
             word.store(OPEN, Ordering::SeqCst);
         }
@@ -468,7 +469,7 @@ impl<W: Wire> View<'_, W> {
         self.s.take_pending_error().map_or(Ok(0), Err)
     }
 
-    /// An error that the kernel kept is to be told now.
+    /// An error that the kernel kept is to be reported now.
     pub(crate) fn fetch_error(&self) {
         if self.keeps_error()
             && let Some(e) = self.wire.take_error()

@@ -378,7 +378,7 @@ fn read_plain(world: &World, v: &View<'_, End<'_>>, reader: &Reader<'_>, room: u
 
 fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
     v.s.rx_sleepers.fetch_add(1, Ordering::SeqCst);
-    let stirred = match v.s.rx() {
+    let arrived = match v.s.rx() {
         phase::RING => {
             let mine = v.try_reading().is_none_or(|_lock| v.swallow(Me::Reader));
             let _ = v.s.rx();
@@ -389,7 +389,7 @@ fn sleep_for_bytes(world: &World, v: &View<'_, End<'_>>, side: usize) {
         phase::READY => false,
         _ => true,
     };
-    if !stirred {
+    if !arrived {
         // In any other phase it asks for an urgent byte, too.
         let slept_open = v.s.rx() == phase::RING && !v.is_sealed_in();
         v.pay_space();
