@@ -110,7 +110,7 @@ impl Folder {
         self.run_with(program, arguments, &[]);
     }
 
-    /// What it said.
+    /// What it printed.
     fn run_with(&self, program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = self.command(program, arguments);
         let output = String::from_utf8_lossy(&ran(command.envs(variables.iter().copied())).stdout).into_owned();
