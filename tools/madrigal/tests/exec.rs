@@ -131,7 +131,7 @@ fn the_library_is_preloaded_once_and_before_the_users_own() {
     let show = ["--", "sh", "-c", "echo $LD_PRELOAD"];
     let own = run(&mut exec(&show)).1;
     let library = own.trim_end();
-    assert!(library.starts_with('/') && library.ends_with("madrigal_syswrap.so"), "{library}");
+    assert!(library.starts_with('/') && library.ends_with("libmadrigal-syswrap.so"), "{library}");
     let (_, with_users, _) = run(exec(&show).env("LD_PRELOAD", "/no/a.so b.so"));
     assert_eq!(with_users, format!("{library}:/no/a.so:b.so\n"));
     let again = [&["--", exe().to_str().unwrap(), "exec"], &show[..]].concat();

@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use madrigal_tests::host;
 use madrigal_tests::trials::skip;
 
 use super::bed::{Bed, Who, example, need_lab};
@@ -39,9 +40,7 @@ impl Site {
         for place in ["bin", "lib/libfabric"] {
             std::fs::create_dir_all(folder.join(place)).unwrap();
         }
-        let _ = common::madrigal();
-        common::library_beside("libmadrigal_ofi.so");
-        let built = common::exe().parent().unwrap();
+        let built = host::release();
         let exe = folder.join("bin/madrigal");
         std::fs::hard_link(common::exe(), &exe).or_else(|_| std::fs::copy(common::exe(), &exe).map(drop)).unwrap();
         symlink(built.join("libmadrigal_syswrap.so"), folder.join("lib/libmadrigal-syswrap.so")).unwrap();
