@@ -59,6 +59,13 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
+/// The same, so many at a time unless the arguments say otherwise: for tests that mostly wait.
+pub fn run_beside(trials: Vec<Trial>, threads: usize) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(threads);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
 /// What a panic said. Its place has been told.
 fn words(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);

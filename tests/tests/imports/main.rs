@@ -31,7 +31,7 @@ fn no_circles() {
 
 /// The source folders of the workspace's crates.
 fn crates(root: &Path) -> Vec<PathBuf> {
-    let folders = ["crates", "personalities", "tools", "."].map(|group| root.join(group));
+    let folders = ["crates", "personalities", "tools", "fuzz", "."].map(|group| root.join(group));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder of crates"));
     let mut found: Vec<_> = entries
         .map(|entry| entry.expect("an entry").path().join("src"))

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use madrigal::config::{ConfigError, KEYS, Settings, lookup};
 use madrigal_offers::Directory;
 
-/// What a host of a lab has in its environment: no settings.
-const OF_LABS: [&str; 2] = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST"];
+/// No settings, but known: what a host of a lab has in its environment, and what the package for Python reads.
+const OTHERS: [&str; 3] = ["MADRIGAL_LAB", "MADRIGAL_LAB_HOST", "MADRIGAL_LIBRARY"];
 
 /// The settings an environment asks for, and what is wrong with it. A key set to nothing is not set.
 pub(crate) fn read(env: &[(OsString, OsString)]) -> (Settings, Vec<ConfigError>) {
     let pairs = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
-    Settings::from_pairs(pairs.filter(|(name, value)| !value.is_empty() && !OF_LABS.contains(name)))
+    Settings::from_pairs(pairs.filter(|(name, value)| !value.is_empty() && !OTHERS.contains(name)))
 }
 
 /// What an error means for whoever typed it: what happens now, and what to type.

@@ -1,8 +1,7 @@
 //! Steps that are made in sequence, as C.
 
-use super::handle;
 use super::options::{option_name, set_option};
-use crate::op::{Ctl, Data, ExitHow, Family, FileMode, Memory, Op, Opt, Pieces, Request, Slot, Time};
+use crate::op::{Ctl, Data, ExitHow, Family, FileMode, Handler, Memory, Op, Opt, Pieces, Request, Slot, Time};
 use crate::program::Program;
 use crate::via::{AcceptVia, CloseVia, DupVia, EpollVia, FileVia, ForkVia, PollVia, RecvVia, SendVia};
 
@@ -459,5 +458,18 @@ fn exit(how: ExitHow) -> &'static str {
         ExitHow::UnderscoreExit => "_exit(0);",
         ExitHow::Abort => "abort();",
         ExitHow::Quick => "quick_exit(0);",
+    }
+}
+
+/// What the handler of SIGUSR1 does from now on.
+fn handle(program: &Program, handler: Handler) -> String {
+    match handler {
+        Handler::Count => "action = 0;".to_owned(),
+        Handler::Send(slot, len) => {
+            format!("action_slot = {slot}, action_stream = {}, action_len = {len}, action = 1;", program.out(slot))
+        }
+        Handler::Receive(slot, len) => {
+            format!("action_slot = {slot}, action_stream = {}, action_len = {len}, action = 2;", program.incoming(slot))
+        }
     }
 }

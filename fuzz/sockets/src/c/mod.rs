@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use crate::compare;
 use crate::found::Found;
-use crate::op::{Handler, Op};
+use crate::op::Op;
 use crate::program::{Program, Role, Side};
 use crate::run::{Fate, Mode, Transcript};
 
@@ -145,17 +145,4 @@ fn drivers(program: &Program) -> String {
         let _ = writeln!(text, "    case {number}: {body} break;");
     }
     text + "    }\n}\n"
-}
-
-/// What the handler of SIGUSR1 does from now on.
-fn handle(program: &Program, handler: Handler) -> String {
-    match handler {
-        Handler::Count => "action = 0;".to_owned(),
-        Handler::Send(slot, len) => {
-            format!("action_slot = {slot}, action_stream = {}, action_len = {len}, action = 1;", program.out(slot))
-        }
-        Handler::Receive(slot, len) => {
-            format!("action_slot = {slot}, action_stream = {}, action_len = {len}, action = 2;", program.incoming(slot))
-        }
-    }
 }

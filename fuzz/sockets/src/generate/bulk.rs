@@ -1,6 +1,6 @@
 //! Moves of many bytes: requests and answers, much in one direction, one call for more than fits.
 
-use super::Build;
+use super::build::Build;
 use super::model::{Life, UNREAD};
 use crate::op::{ActorId, Data, Memory, Op, Pieces, Slot};
 use crate::via::{CloseVia, RecvVia, SendVia};

@@ -1,6 +1,6 @@
 //! Moves that send and receive a little.
 
-use super::Build;
+use super::build::Build;
 use super::model::{Life, UNREAD};
 use crate::op::{ActorId, Data, Memory, Op, Opt, Pieces, Slot};
 use crate::program::Theme;

@@ -1,6 +1,6 @@
 //! Programs that run freely: everybody goes through its own steps at once.
 
-use super::Build;
+use super::build::Build;
 use super::model::End;
 use crate::op::{ActorId, Family, Op, RelayVia, Slot};
 use crate::program::{Kind, Role, Theme};

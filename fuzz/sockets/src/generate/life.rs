@@ -1,6 +1,6 @@
 //! Moves about threads, processes and signals, and descriptors on their way between processes.
 
-use super::Build;
+use super::build::Build;
 use super::model::{End, Life};
 use crate::op::{ActorId, ExitHow, Handler, Op, Opt, Slot};
 use crate::program::Kind;

@@ -3,6 +3,7 @@
 //! The generator keeps a rough model of what its program does so far (`model`), so that most calls have something to do and few
 //! sleep for nothing. It need not be exact: steps whose actor sleeps are skipped when the program runs.
 
+mod build;
 mod bulk;
 mod data;
 mod free;
@@ -12,18 +13,11 @@ mod names;
 mod setup;
 mod waits;
 
-use crate::op::{ActorId, Op, Slot};
-use crate::program::{Kind, Program, STEPS, Step, Theme};
+use crate::program::{Program, STEPS, Theme};
 use crate::rng::Rng;
+use build::Build;
 use model::Model;
 pub(crate) use model::UNREAD;
-
-/// A program being made.
-pub(crate) struct Build {
-    rng: Rng,
-    program: Program,
-    model: Model,
-}
 
 /// The program of a seed, about this theme if one is given.
 pub fn program(seed: u64, theme: Option<Theme>) -> Program {
@@ -235,24 +229,5 @@ impl Build {
             Move::Cancel => self.cancel(),
             Move::Pass => self.pass(),
         }
-    }
-
-    /// Adds a step.
-    fn step(&mut self, actor: ActorId, op: Op) {
-        self.program.steps.push(Step { actor, op, together: false, held: false });
-    }
-
-    /// Adds steps that are made at the same time.
-    fn together(&mut self, steps: Vec<(ActorId, Op)>) {
-        let last = steps.len() - 1;
-        for (at, (actor, op)) in steps.into_iter().enumerate() {
-            self.program.steps.push(Step { actor, op, together: at < last, held: false });
-        }
-    }
-
-    /// A new slot.
-    fn slot(&mut self, kind: Kind) -> Slot {
-        self.program.slots.push(kind);
-        (self.program.slots.len() - 1) as Slot
     }
 }

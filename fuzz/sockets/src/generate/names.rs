@@ -1,6 +1,6 @@
 //! Moves about descriptors: options, requests, closing, duplicating, FILEs.
 
-use super::Build;
+use super::build::Build;
 use crate::op::{ActorId, FileMode, Op, Opt, Request, Slot};
 use crate::program::{Kind, Theme};
 use crate::via::{CloseVia, DupVia, FileVia};

@@ -1,6 +1,6 @@
 //! How programs begin and end: processes, connections, warm-up; and at the end what every descriptor finally says.
 
-use super::Build;
+use super::build::Build;
 use super::model::{End, Life};
 use crate::op::{ActorId, ExitHow, Family, Op, Opt, Request, Slot, Time};
 use crate::program::{Kind, Role, Theme};

@@ -1,6 +1,6 @@
 //! Moves that wait: poll, select, and sets.
 
-use super::Build;
+use super::build::Build;
 use super::model::{Life, Set};
 use crate::op::{ActorId, Ctl, Data, Memory, Op, Pieces, Slot, Time};
 use crate::program::{Kind, Theme};

@@ -2,7 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Bench, Crew, Entry, Fate, Judge, Transcript, Trouble, tasks};
+use super::bench::{Bench, Judge};
+use super::crew::Crew;
+use super::tasks;
+use super::transcript::{Entry, Fate, Transcript, Trouble};
 use crate::compare::Verdict;
 use crate::op::Op;
 use crate::program::Program;

@@ -8,13 +8,18 @@ mod waits;
 
 use core::sync::atomic::Ordering;
 
-use super::{Bench, Crew, Entry, Fate, Judge, Transcript, Trouble, tasks};
+use super::bench::{Bench, Judge};
+use super::crew::Crew;
+use super::tasks;
+use super::transcript::{Entry, Fate, Transcript, Trouble};
 use crate::compare::Verdict;
 use crate::op::{ActorId, Op, Opt, Request, Slot};
 use crate::program::{Need, Program};
 use crate::raw;
 use crate::share::{EXIT, Seen, TOP_UP};
-use waits::SOON_NS;
+
+/// How long the kernel gets to start or stop something.
+const SOON_NS: u64 = 10_000_000_000;
 
 /// What an actor does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

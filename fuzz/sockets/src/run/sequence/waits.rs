@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Phase, Sequence, Step};
+use super::{Phase, SOON_NS, Sequence, Step};
 use crate::op::{ActorId, Op};
 use crate::raw;
 use crate::run::{Fate, Trouble, tasks};
@@ -13,8 +13,6 @@ const STATE_NS: u64 = 80_000;
 const ASLEEP_NS: u64 = 30_000;
 /// A wrapped one polls for longer before it sleeps.
 const ASLEEP_WRAPPED_NS: u64 = 600_000;
-/// How long the kernel gets to start or stop something.
-pub(super) const SOON_NS: u64 = 10_000_000_000;
 /// A plain run in which all have been asleep for so long will not go on: nothing in a program takes longer,
 const STILL_NS: u64 = 400_000_000;
 /// but a linger of a second.

@@ -1,0 +1,97 @@
+//! Every command line that the pages print: typed as it stands there, where that can be in moments, or else checked. `table.rs` says which
+//! and why; a line that no row speaks of fails.
+//!
+//! ```text
+//!  lines      the pages, and their lines of code
+//!  table      how each is run
+//!  labs programs  the scenes that type them     <- desk, a terminal with a home of its own
+//!  checked cargo  what is checked of the others
+//! ```
+
+#[allow(dead_code)]
+#[path = "../lab/bed.rs"]
+mod bed;
+mod cargo;
+mod checked;
+#[path = "../common/mod.rs"]
+mod common;
+mod desk;
+mod labs;
+mod lines;
+mod programs;
+mod table;
+
+use std::process::ExitCode;
+
+use madrigal_tests::trials;
+use table::{Entry, How, TABLE, between_backticks, entries, of_scene};
+
+/// What types the lines of one row or several.
+type Scene = fn(&[Entry]);
+
+/// By the names that the table has.
+const SCENES: [(&str, Scene); 9] = [
+    ("exec", labs::exec),
+    ("lab", labs::lab),
+    ("lab_with_daemons", labs::lab_with_daemons),
+    ("daemon", labs::daemon),
+    ("run", labs::run),
+    ("installed", programs::installed),
+    ("mpi", programs::mpi),
+    ("identity", programs::identity),
+    ("scripts", programs::scripts),
+];
+
+fn main() -> ExitCode {
+    let scenes = SCENES.map(|(name, scene)| trials::trial(format!("played::{name}"), move || scene(&of_scene(name))));
+    let mut all = vec![
+        trials::trial("no_line_escapes", no_line_escapes),
+        trials::trial("what_is_only_checked_is_true", what_is_only_checked_is_true),
+        trials::trial("what_the_text_names_is_true", what_the_text_names_is_true),
+    ];
+    all.extend(scenes);
+    trials::run_beside(all, 6)
+}
+
+fn fail(wrong: &[String]) {
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Each line has a row, each row a line, and what rows name is there.
+fn no_line_escapes() {
+    let (all, mut wrong) = entries();
+    assert!(all.len() > 100, "only {} lines", all.len());
+    for (page, begin, how) in TABLE {
+        match how {
+            How::Played(name) if !SCENES.iter().any(|scene| scene.0 == *name) => wrong.push(format!("no scene {name}")),
+            How::Elsewhere(file) => {
+                let text = std::fs::read_to_string(lines::root().join(file)).unwrap_or_default();
+                let name = page.rsplit('/').next().unwrap_or(page);
+                if !text.contains(name) {
+                    wrong.push(format!("{file} does not read {page}, whose lines `{begin}` it is to type"));
+                }
+            }
+            How::Checked(reason) | How::Shown(reason) => assert!(!reason.is_empty()),
+            How::Played(_) => {}
+        }
+    }
+    fail(&wrong);
+}
+
+fn what_is_only_checked_is_true() {
+    trials::need_all(&["make", "python3"]);
+    let all = entries().0;
+    let checked = all.iter().filter(|entry| matches!(entry.how, How::Checked(_)));
+    let told =
+        |entry: &Entry| checked::line(entry.line.typed()).err().map(|why| format!("{}: {why}", entry.line.place()));
+    fail(&checked.filter_map(told).collect::<Vec<_>>());
+}
+
+/// Commands between backticks, too: their programs are there, and know the words.
+fn what_the_text_names_is_true() {
+    trials::need_all(&["make", "python3"]);
+    let all = between_backticks();
+    assert!(all.len() > 50, "only {} commands", all.len());
+    let told = |line: &lines::Line| checked::line(line.text()).err().map(|why| format!("{}: {why}", line.place()));
+    fail(&all.iter().filter_map(told).collect::<Vec<_>>());
+}
