@@ -124,7 +124,10 @@ fn wait_on(s: Ref, op: &Receive) -> Waited {
     };
     let Some(s) = op.at.enter() else { return Waited::Ends(op.end(Err(Errno::BADF))) };
     Waited::Ends(match outcome {
-        Outcome::Fail(Errno::AGAIN) => sleep::until_more(s, op),
+        Outcome::Fail(Errno::AGAIN) => match sleep::until_more(s, op) {
+            Ok(outcome) => outcome,
+            Err(back) => return Waited::Retries(back),
+        },
         Outcome::Done(n) if op.is_peek() => judged(op.fd(), op.peeked(n, &s)),
         Outcome::Done(n) if op.add(n) => judged(op.fd(), op.end(Ok(0))),
         Outcome::Done(_) => return Waited::Retries(s),

@@ -65,6 +65,11 @@ impl Receive {
         self.flags & libc::MSG_PEEK != 0
     }
 
+    /// Whether it takes an urgent byte that is next out of the stream, and goes on (tcp_recvmsg).
+    pub(super) fn passes_over_urgent(&self) -> bool {
+        self.done() == 0 && !self.is_peek() && self.buffers.total() > 0
+    }
+
     /// Whether it waits for all it asked for.
     pub(super) fn is_whole(&self) -> bool {
         self.flags & libc::MSG_WAITALL != 0

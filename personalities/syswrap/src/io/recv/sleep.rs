@@ -110,25 +110,31 @@ fn urgent_to_come(v: &View<'_, Socket<'_>>, op: &Receive) -> Option<i16> {
     }
 }
 
-/// A sleep until the kernel has more, of a call that has got a part or waits all the same.
-pub(super) fn until_more(s: Ref, op: &Receive) -> Outcome {
+/// A sleep until the kernel has more, of a call that has got a part or waits all the same. `Err`: an urgent byte has come since the call
+/// found nothing, and it is to try again.
+pub(super) fn until_more(s: Ref, op: &Receive) -> Result<Outcome, Ref> {
     let since = time::now_ns();
     let end = op.progress.deadline(&s, op.fd(), true, since);
     let left = (end != u64::MAX).then(|| end.saturating_sub(since));
     if left == Some(0) {
-        return op.end(Err(Errno::AGAIN));
+        return Ok(op.end(Err(Errno::AGAIN)));
     }
-    // An urgent byte ends a receive that has got a part; one that has been there before would end every sleep.
-    let urgent = libc::POLLPRI * i16::from(kernel_readiness(op.fd(), libc::EPOLLPRI as u32) == 0);
+    // An urgent byte ends a receive that has got a part. One that has nothing passes over it, but a look, and a receive of nothing: these sleep
+    // on beside it, and it would end every sleep.
+    let has_urgent = kernel_readiness(op.fd(), libc::EPOLLPRI as u32) != 0;
     if op.done() > 0 && tcp::at_mark(op.fd()) {
-        return op.end(Ok(0));
+        return Ok(op.end(Ok(0)));
     }
+    if has_urgent && op.passes_over_urgent() {
+        return Err(s);
+    }
+    let urgent = libc::POLLPRI * i16::from(!has_urgent);
     // poll(2) looks at the number once more as it wakes, which may be another file's by then, and a signal that woke it would be forgotten.
     op.progress.signals.hold();
     s.session.rx_sleepers.fetch_add(1, Ordering::SeqCst);
     let restarts = left.is_none() && op.done() == 0;
     let mask = op.progress.signals.mask();
-    Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s, op)
+    Ok(Sleep { since, left, cut: false, restarts, mask, poll: Some(libc::POLLIN | libc::POLLRDHUP | urgent) }.of(s, op))
 }
 
 /// The thread is asleep no longer.
