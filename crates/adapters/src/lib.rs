@@ -8,7 +8,7 @@
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
 //! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`; `tests/contract.rs` runs
-//! over the table and says what is missing. `CONTRIBUTING.md` has the files in order.
+//! over the table and says what is missing here; the daemon's part it cannot see. `CONTRIBUTING.md` has the files in order.
 #![forbid(unsafe_code)]
 
 pub mod adoc;

@@ -3,35 +3,35 @@
 use madrigal_tests::trials::need_all;
 
 use super::bed::{Who, example, need_lab};
-use super::desk::{Desk, shows};
 use super::table::Entry;
+use super::terminal::{Terminal, shows};
 
 /// The lab of most pages.
-fn two_sites() -> Desk {
-    Desk::with_lab(&std::fs::read_to_string(example("two-sites.toml")).unwrap())
+fn two_sites() -> Terminal {
+    Terminal::with_lab(&std::fs::read_to_string(example("two-sites.toml")).unwrap())
 }
 
 /// README.md, on a host of a lab, where nobody else has redis's port: the first block, and why a connection stays with TCP.
 pub(crate) fn exec(lines: &[Entry]) {
     need_lab(Who::Me);
     need_all(&["redis-server", "redis-cli", "redis-benchmark"]);
-    let mut desk = two_sites();
-    desk.on("a1");
+    let mut terminal = two_sites();
+    terminal.on("a1");
     let (why, block): (Vec<&Entry>, Vec<&Entry>) = lines.iter().partition(|entry| entry.line.has_prompt());
     let mut said = Vec::new();
     for entry in block {
-        said.push(desk.plays(entry));
+        said.push(terminal.plays(entry));
         // redis-benchmark waits for ever where nobody listens yet.
-        desk.types("redis-cli ping");
+        terminal.types("redis-cli ping");
     }
     assert!(said.last().is_some_and(|said| said.contains("requests per second")), "{said:?}");
-    desk.end();
-    desk.types("redis-server &");
-    desk.types("redis-cli ping");
-    desk.types("madrigal exec -- redis-benchmark -l -c 1 -t get &");
+    terminal.end();
+    terminal.types("redis-server &");
+    terminal.types("redis-cli ping");
+    terminal.types("madrigal exec -- redis-benchmark -l -c 1 -t get &");
     for entry in why {
         assert!(entry.shown.len() > 2, "the page shows what it says");
-        desk.until(entry.line.typed(), "", |said| entry.shown.iter().all(|line| shows(said, line)));
+        terminal.until(entry.line.typed(), "", |said| entry.shown.iter().all(|line| shows(said, line)));
     }
 }
 
@@ -39,15 +39,15 @@ pub(crate) fn exec(lines: &[Entry]) {
 pub(crate) fn lab(lines: &[Entry]) {
     need_lab(Who::Me);
     need_all(&["ping"]);
-    let mut desk = Desk::new();
+    let mut terminal = Terminal::new();
     for entry in lines {
         let line = entry.line.typed();
         if line.starts_with("madrigal lab exec") && !line.contains(" -- ") {
             let host = line.split(' ').nth(3).unwrap();
-            assert_eq!(desk.answers(line, "hostname\n"), format!("{host}\n"));
+            assert_eq!(terminal.answers(line, "hostname\n"), format!("{host}\n"));
             continue;
         }
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         assert!(!line.contains(" ping ") || said.contains(" 0% packet loss"), "{said}");
         assert!(!line.ends_with(" status") || said.contains("two-sites"), "{said}");
         assert!(!line.ends_with(" down") || said.contains("is down"), "{said}");
@@ -58,18 +58,18 @@ pub(crate) fn lab(lines: &[Entry]) {
 pub(crate) fn lab_with_daemons(lines: &[Entry]) {
     need_lab(Who::Me);
     need_all(&["redis-server", "redis-cli"]);
-    let mut desk = Desk::new();
+    let mut terminal = Terminal::new();
     let (page, others): (Vec<&Entry>, Vec<&Entry>) = lines.iter().partition(|entry| entry.line.page == "docs/lab.md");
     for entry in page {
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         assert!(!entry.line.typed().ends_with("ping") || said == "PONG\n", "{said}");
     }
     for entry in others {
         // docs/daemon.md: on a1.
         if !entry.line.typed().contains("lab exec") {
-            desk.on("a1");
+            terminal.on("a1");
         }
-        assert_eq!(desk.plays(entry), "PONG\n");
+        assert_eq!(terminal.plays(entry), "PONG\n");
     }
 }
 
@@ -84,27 +84,27 @@ const GRID: &str = "trusted = true\n[site.a]\nhosts.a1 = []\n[site.public]\nhost
 pub(crate) fn daemon(lines: &[Entry]) {
     need_lab(Who::Me);
     need_all(&["redis-server", "redis-cli", "python3"]);
-    let mut desk = two_sites();
-    desk.file("grid.toml", GRID);
-    desk.on("b1");
-    desk.types("redis-server --save '' --bind 127.0.0.1 &");
-    desk.file("server.py", SERVER);
-    desk.types("python3 server.py &");
-    desk.types("redis-cli ping");
+    let mut terminal = two_sites();
+    terminal.file("grid.toml", GRID);
+    terminal.on("b1");
+    terminal.types("redis-server --save '' --bind 127.0.0.1 &");
+    terminal.file("server.py", SERVER);
+    terminal.types("python3 server.py &");
+    terminal.types("redis-cli ping");
     for entry in lines {
         let line = entry.line.typed();
         if let Some(up) = line.strip_suffix("--host a1") {
             for host in ["r", "b1"] {
-                desk.on(host);
-                desk.types(&format!("{up}--host {host}"));
+                terminal.on(host);
+                terminal.types(&format!("{up}--host {host}"));
             }
-            desk.on("a1");
+            terminal.on("a1");
         }
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         assert!(!line.ends_with(" connect b1:22") || said == "here is b1\n", "{said}");
         assert!(!line.ends_with(" ping") || said == "PONG\n", "{said}");
     }
-    assert_eq!(desk.once("madrigal status", "").0, 1);
+    assert_eq!(terminal.once("madrigal status", "").0, 1);
 }
 
 /// The hosts of docs/run.md.
@@ -115,13 +115,13 @@ const RANK: &str = "echo ${0##*/} $PMI_RANK of $PMI_SIZE on $(hostname)";
 /// docs/run.md: jobs on this host, and on two. A script stands in for ssh.
 pub(crate) fn run(lines: &[Entry]) {
     need_lab(Who::Me);
-    let mut desk = Desk::with_lab(HOSTS);
-    ["ring", "master", "worker"].iter().for_each(|name| desk.script(name, RANK));
-    let runtime = format!("XDG_RUNTIME_DIR={}/run", desk.folder());
+    let mut terminal = Terminal::with_lab(HOSTS);
+    ["ring", "master", "worker"].iter().for_each(|name| terminal.script(name, RANK));
+    let runtime = format!("XDG_RUNTIME_DIR={}/run", terminal.folder());
     let enter = "while [ \"${1#-}\" != \"$1\" ]; do [ \"$1\" != -o ] || shift; shift; done; host=$1; shift; [ \"$1\" != -- ] || shift";
-    desk.stands_in("ssh", &format!("{enter}\nexec env {runtime} madrigal lab exec $host -- sh -c \"$*\""));
+    terminal.stands_in("ssh", &format!("{enter}\nexec env {runtime} madrigal lab exec $host -- sh -c \"$*\""));
     for entry in lines {
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         let mut ranks: Vec<&str> = said.lines().collect();
         ranks.sort_unstable();
         let line = entry.line.typed();

@@ -4,7 +4,7 @@
 //! ```text
 //!  lines      the pages, and their lines of code
 //!  table      how each is run
-//!  labs programs  the scenes that type them     <- desk, a terminal with a home of its own
+//!  labs programs  the scenes that type them     <- terminal, a terminal with a home of its own
 //!  checked cargo  what is checked of the others
 //! ```
 
@@ -15,11 +15,11 @@ mod cargo;
 mod checked;
 #[path = "../common/mod.rs"]
 mod common;
-mod desk;
 mod labs;
 mod lines;
 mod programs;
 mod table;
+mod terminal;
 
 use std::process::ExitCode;
 

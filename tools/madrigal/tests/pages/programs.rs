@@ -3,55 +3,56 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
+use madrigal_tests::host;
 use madrigal_tests::trials::need_all;
 
-use super::common;
-use super::desk::{Desk, shows};
 use super::lines::root;
 use super::table::Entry;
+use super::terminal::{Terminal, shows};
 
-/// Where cargo puts what is built for these tests, with all that `make build` puts there.
+/// Where what `make build` builds is, linked as it does.
 fn built() -> &'static str {
-    static BUILT: OnceLock<String> = OnceLock::new();
+    static BUILT: OnceLock<&str> = OnceLock::new();
     BUILT.get_or_init(|| {
-        ["madrigal-capi", "madrigal-ofi"].iter().for_each(|package| common::build(package));
-        let folder = common::exe().parent().unwrap();
+        let folder = host::release();
         let link = |script: &str| Command::new(root().join(script));
         let (archive, library) = (folder.join("libmadrigal_capi.a"), folder.join("libmadrigal.so.0"));
         assert!(link("personalities/capi/link").arg(archive).arg(library).status().unwrap().success());
         assert!(link("personalities/classic/link").arg(folder).status().unwrap().success());
-        folder.to_str().unwrap().to_owned()
+        folder.to_str().unwrap()
     })
 }
 
 /// Somebody for whom what `make` takes from target/release is that of these tests; where README.md's line installs it.
-fn with_builds() -> (Desk, String) {
-    let mut desk = Desk::new();
-    desk.export(&format!("MAKEFLAGS='-- RELEASE={}'", built()));
-    let prefix = format!("{}/.local", desk.home_of("user"));
-    (desk, prefix)
+fn with_builds() -> (Terminal, String) {
+    let mut terminal = Terminal::new();
+    terminal.export(&format!("MAKEFLAGS='-- RELEASE={}'", built()));
+    let prefix = format!("{}/.local", terminal.home_of("user"));
+    (terminal, prefix)
 }
 
 /// What the pages of C, of old interfaces, of Python and of the provider show, below a prefix in a home of our own. The package for
 /// Python is that of the tree: `pip` would build it.
 pub(crate) fn installed(lines: &[Entry]) {
     need_all(&["make", "cc", "pkg-config", "python3", "fi_info"]);
-    let (mut desk, prefix) = with_builds();
+    let (mut terminal, prefix) = with_builds();
     for example in ["examples/c/hello.c", "personalities/classic/examples/ring.c", "examples/python/parameters.py"] {
         let text = std::fs::read_to_string(root().join(example)).unwrap();
-        desk.file(example.rsplit('/').next().unwrap(), &text);
+        terminal.file(example.rsplit('/').next().unwrap(), &text);
     }
-    desk.export(&format!("PYTHONPATH={}/personalities/python/src", root().display()));
-    desk.export(&format!("MADRIGAL_LIBRARY={prefix}/lib/libmadrigal.so.0"));
+    terminal.export(&format!("PYTHONPATH={}/personalities/python/src", root().display()));
+    terminal.export(&format!("MADRIGAL_LIBRARY={prefix}/lib/libmadrigal.so.0"));
     for entry in lines {
         println!("{}", entry.line.place());
         let line = entry.line.typed().replace("PREFIX/", &format!("{prefix}/"));
-        let said = desk.types(&line);
+        let said = terminal.types(&line);
         for shown in &entry.shown {
             assert!(shows(&said, shown), "$ {line}\nno `{shown}` in\n{said}");
         }
         match entry.line.page.as_str() {
-            "README.md" => assert_eq!(desk.types("$HOME/.local/bin/madrigal exec -- echo installed"), "installed\n"),
+            "README.md" => {
+                assert_eq!(terminal.types("$HOME/.local/bin/madrigal exec -- echo installed"), "installed\n")
+            }
             "docs/c-api.md" if line == "./a.out" => assert_eq!(said, "who is there?\n"),
             "docs/personalities.md" if line.starts_with("madrigal run") => {
                 assert_eq!(said, "4 ranks, and their sum is 6\n");
@@ -70,21 +71,21 @@ const PROGRAM: &str = "#include <mpi.h>\n#include <stdio.h>\nint main(int argc, 
 /// Jobs of an MPI on this host. For those that want other hosts (`lab/jobs.rs` has such) or a fabric a script stands in for the launcher.
 pub(crate) fn mpi(lines: &[Entry]) {
     need_all(&["make", "mpirun.openmpi", "mpicc.openmpi"]);
-    let (mut desk, prefix) = with_builds();
-    desk.types(&format!("make install PREFIX={prefix}"));
-    desk.export(&format!("PATH={prefix}/bin:$PATH"));
-    desk.file("program.c", PROGRAM);
-    desk.types("mpicc.openmpi -o program program.c");
-    desk.export("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1");
+    let (mut terminal, prefix) = with_builds();
+    terminal.types(&format!("make install PREFIX={prefix}"));
+    terminal.export(&format!("PATH={prefix}/bin:$PATH"));
+    terminal.file("program.c", PROGRAM);
+    terminal.types("mpicc.openmpi -o program program.c");
+    terminal.export("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1");
     let (here, others): (Vec<&Entry>, Vec<&Entry>) =
         lines.iter().partition(|entry| entry.line.typed().contains(" -n 4 "));
     for entry in here {
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         assert!(said.contains("sum 6\n") && said.contains("opal_common_ofi_provider_include=madrigal"), "{said}");
     }
-    desk.stands_in("mpirun", "echo launched \"$@\", ${MADRIGAL_METHODS:-all}");
+    terminal.stands_in("mpirun", "echo launched \"$@\", ${MADRIGAL_METHODS:-all}");
     for entry in others {
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         let (settings, line) = entry.line.typed().split_once("madrigal exec -- mpirun ").unwrap();
         let methods = settings.trim().strip_prefix("MADRIGAL_METHODS=").unwrap_or("all");
         assert_eq!(said, format!("launched {line}, {methods}\n"));
@@ -99,42 +100,42 @@ const SSH: &str = "mkdir -p HOMES$1; cd HOMES$1; shift; exec sh -c \"$*\"";
 
 /// docs/identity.md: the machine of the CA, ann's, and a host, each with a home. Scripts stand in for ssh and scp.
 pub(crate) fn identity(lines: &[Entry]) {
-    let mut desk = Desk::new();
-    let homes = desk.home_of("");
-    desk.stands_in("ssh", &SSH.replace("HOMES", &homes));
-    desk.stands_in("scp", &SCP.replace("HOMES", &homes));
+    let mut terminal = Terminal::new();
+    let homes = terminal.home_of("");
+    terminal.stands_in("ssh", &SSH.replace("HOMES", &homes));
+    terminal.stands_in("scp", &SCP.replace("HOMES", &homes));
     for entry in lines {
         let line = entry.line.typed();
-        desk.at_home(if line.starts_with("madrigal login") { "ann" } else { "ca" });
+        terminal.at_home(if line.starts_with("madrigal login") { "ann" } else { "ca" });
         if line.starts_with("scp ") {
             // The list goes to a host of the grid, which has its certificate.
-            let said = desk.types("madrigal ca issue --host a1");
-            brings(&mut desk, &said, "a1");
+            let said = terminal.types("madrigal ca issue --host a1");
+            brings(&mut terminal, &said, "a1");
         }
-        let said = desk.plays(entry);
+        let said = terminal.plays(entry);
         if let Some((_, who)) = line.strip_prefix("madrigal ca issue ").and_then(|rest| rest.split_once(' ')) {
-            brings(&mut desk, &said, who);
+            brings(&mut terminal, &said, who);
         }
         if line.starts_with("scp ") {
             let [there, here] = ["a1", "ca"].map(|name| format!("{homes}{name}/.config/madrigal/revoked.pem"));
             assert_eq!(std::fs::read(there).unwrap(), std::fs::read(here).unwrap());
         }
     }
-    desk.at_home("ann");
-    assert_eq!(desk.once("madrigal login --status", "").0, 1, "ann has logged out");
+    terminal.at_home("ann");
+    assert_eq!(terminal.once("madrigal login --status", "").0, 1, "ann has logged out");
 }
 
 /// Types what `ca issue` says is to be typed.
-fn brings(desk: &mut Desk, said: &str, host: &str) {
+fn brings(terminal: &mut Terminal, said: &str, host: &str) {
     let line = said.lines().find_map(|line| line.strip_prefix("  ssh ")).expect("what to type");
-    desk.types(&format!("ssh {}", line.replace("HOST", host)));
+    terminal.types(&format!("ssh {}", line.replace("HOST", host)));
 }
 
 /// Scripts that are done in a moment.
 pub(crate) fn scripts(lines: &[Entry]) {
     need_all(&["python3"]);
-    let mut desk = Desk::new();
+    let mut terminal = Terminal::new();
     for entry in lines {
-        assert!(!desk.plays(entry).is_empty());
+        assert!(!terminal.plays(entry).is_empty());
     }
 }

@@ -31,6 +31,7 @@ pub(crate) const TABLE: &[Row] = &[
     ("ARCHITECTURE.md", "personalities/syswrap ", Shown("the map")),
     ("ARCHITECTURE.md", "Mux (streams", Shown("the stack of a link")),
     ("ARCHITECTURE.md", "madrigal info --clean", Shown("planned once, and not there")),
+    ("CONTRIBUTING.md", "make test", Checked(PART)),
     ("CONTRIBUTING.md", "make check", Checked(PART)),
     ("CONTRIBUTING.md", ".ci/run", Checked(PART)),
     ("CONTRIBUTING.md", ".ci/bare", Checked("it builds a Debian, and runs all tests there")),

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Ends a line that hangs.
 const WATCHDOG: &str = "60";
 
-/// Somebody's terminal.
-pub(crate) struct Desk {
+/// A shell, what it has exported, and what it has started.
+pub(crate) struct Terminal {
     home: Home,
     folder: String,
     host: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Desk {
     running: Vec<Child>,
 }
 
-impl Desk {
+impl Terminal {
     /// At this machine, in something like a clone.
     pub(crate) fn new() -> Self {
         let _ = common::madrigal();
@@ -44,18 +44,18 @@ impl Desk {
                 symlink(entry.path(), format!("{folder}/clone/{}", entry.file_name().display())).unwrap();
             }
         }
-        let mut desk = Self { home, folder, host: None, exports: String::new(), running: Vec::new() };
-        desk.at_home("user");
-        desk
+        let mut terminal = Self { home, folder, host: None, exports: String::new(), running: Vec::new() };
+        terminal.at_home("user");
+        terminal
     }
 
     /// With a lab up, which this text describes.
     pub(crate) fn with_lab(text: &str) -> Self {
-        let desk = Self::new();
-        let file = desk.file("lab.toml", text);
-        let (status, out, err) = run(&mut desk.home.lab(&["up", &file]));
+        let terminal = Self::new();
+        let file = terminal.file("lab.toml", text);
+        let (status, out, err) = run(&mut terminal.home.lab(&["up", &file]));
         assert_eq!(status, 0, "{out}{err}");
-        desk
+        terminal
     }
 
     /// What follows is typed in somebody's home.
@@ -196,7 +196,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for Terminal {
     fn drop(&mut self) {
         self.end();
     }
