@@ -30,7 +30,7 @@ struct Asked<'a> {
 /// Checks `cargo` and what follows.
 pub(crate) fn check(settings: &[&str], words: &[&str]) -> Checked {
     let (verb, words) = words.split_first().ok_or("no command of cargo's")?;
-    if !["test", "build", "run"].contains(verb) {
+    if !["test", "build", "run", "fmt", "clippy"].contains(verb) {
         return Err(format!("nothing is known of `cargo {verb}`"));
     }
     let asked = parse(words)?;
@@ -64,7 +64,8 @@ fn parse<'a>(words: &[&'a str]) -> Result<Asked<'a>, String> {
                 let text = std::fs::read_to_string(package.join("Cargo.toml")).map_err(|e| e.to_string())?;
                 has_word(&text, name).then_some(()).ok_or_else(|| format!("no feature {name}"))?;
             }
-            "--release" | "--lib" | "--" | "--nocapture" | "--workspace" => {}
+            "-D" => drop(words.next()),
+            "--release" | "--lib" | "--" | "--nocapture" | "--workspace" | "--all" | "--all-targets" | "--check" => {}
             _ if word.starts_with('-') => return Err(format!("nothing is known of {word}")),
             _ => asked.filters.push(word),
         }
