@@ -17,7 +17,7 @@ use super::table::Entry;
 /// How long a line is typed again where it needs what has just been started.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Ends a line that hangs.
-const WATCHDOG: &str = "60";
+const WATCHDOG: &str = "120";
 
 /// A shell, what it has exported, and what it has started.
 pub(crate) struct Terminal {
