@@ -17,7 +17,6 @@ crate::checks![
     receive_that_waits_ends_at_a_mark_at_any_time,
     receive_that_waits_ends_beside_a_slow_sender,
     receive_that_waits_passes_over_it,
-    receive_that_waits_passes_over_it_at_any_time,
     receive_that_waits_beside_another_sender_passes_over_it,
     look_at_all_ends_at_the_mark,
     look_at_a_ring_ends_at_the_mark,
@@ -211,44 +210,6 @@ fn receive_that_waits_beside_another_sender_passes_over_it() {
         };
         crate::both(sends, || assert_eq!(recv_exact(&p.s, 6), b"behind"));
     }
-}
-
-/// The same with an urgent byte that comes between any two of its system calls.
-fn receive_that_waits_passes_over_it_at_any_time() {
-    let takes = |at| {
-        let ((go, goes), (done, does)) = (net::pipe(), net::pipe());
-        let act = || {
-            net::write(&goes, b"g").unwrap();
-            poll(&done, libc::POLLIN, 1000);
-        };
-        crate::traced::at_stop(at, act, |mark| {
-            let p = Pair::warm();
-            let sends = || {
-                net::sleep_ms(20);
-                // What it waits in ends.
-                assert_eq!(send(&p.s, b"A", MSG_OOB), Ok(1));
-                net::read(&go, &mut [0]).unwrap();
-                assert_eq!(send(&p.c, b"Z", MSG_OOB), Ok(1));
-                net::write(&does, b"d").unwrap();
-                let is_reported = |_: &u32| {
-                    net::sleep_ms(1);
-                    poll(&p.s, POLLPRI, 0) & POLLPRI != 0
-                };
-                let polls = (0..2000).take_while(is_reported).count();
-                send_all(&p.c, b"behind");
-                assert!(polls < 2000, "it is reported to the end");
-            };
-            let takes = || {
-                let mut b = [0; 8];
-                mark();
-                let got = recv(&p.s, &mut b, 0);
-                mark();
-                assert_eq!((got, &b[..6]), (Ok(6), &b"behind"[..]));
-            };
-            crate::both(sends, takes);
-        })
-    };
-    (1..).take_while(|at| takes(*at)).count();
 }
 
 /// A look that waits for more than comes before the mark, where some of it is in a ring, with no room for it in the sender's buffer; and

@@ -22,14 +22,26 @@ pub(crate) struct Receive {
     pub(super) progress: Progress,
     /// Bytes that a peek has seen which waits for more; 0 before.
     pub(super) seen: Cell<usize>,
+    /// How often it has tried again to pass over an urgent byte.
+    passes: Cell<u32>,
 }
+
+/// Tries again to pass over an urgent byte, at most: one that came out of order is reported before it is in the stream.
+const PASSES: u32 = 3;
 
 /// Pieces that one call of the kernel's takes.
 pub(super) const PIECES: usize = 64;
 
 impl Receive {
     pub(crate) fn new(fd: c_int, buffers: Buffers, flags: c_int) -> Self {
-        Self { at: Target::new(fd), buffers, flags, progress: Progress::default(), seen: Cell::new(0) }
+        Self {
+            at: Target::new(fd),
+            buffers,
+            flags,
+            progress: Progress::default(),
+            seen: Cell::new(0),
+            passes: Cell::new(0),
+        }
     }
 
     pub(crate) fn fd(&self) -> c_int {
@@ -65,9 +77,10 @@ impl Receive {
         self.flags & libc::MSG_PEEK != 0
     }
 
-    /// Whether it takes an urgent byte that is next out of the stream, and goes on (tcp_recvmsg).
+    /// Whether it is to take an urgent byte that is next out of the stream, and go on (tcp_recvmsg).
     pub(super) fn passes_over_urgent(&self) -> bool {
-        self.done() == 0 && !self.is_peek() && self.buffers.total() > 0
+        let may = self.done() == 0 && !self.is_peek() && self.buffers.total() > 0;
+        may && self.passes.replace(self.passes.get() + 1) < PASSES
     }
 
     /// Whether it waits for all it asked for.

@@ -123,16 +123,9 @@ impl<'a, W: Wire> View<'a, W> {
         if self.s.rx() == phase::READY && Self::CONSUMER.waiting(self.inn) == 0 && self.is_unmixed() {
             return self.finish_in();
         }
-        let drained = self.s.rx() == phase::RING && Self::CONSUMER.waiting(self.inn) == 0;
-        if drained && !self.last_bell_wakes_another() && self.rung_out() {
+        if self.s.rx() == phase::RING && Self::CONSUMER.waiting(self.inn) == 0 && self.rung_out() {
             self.finish_in();
         }
-    }
-
-    /// Whether a thread sleeps in a receive that the last doorbell ends. It takes that out itself: what the kernel carries next may be an
-    /// urgent byte, which wakes nobody there, and which the receive is to pass over. Who asks is not asleep.
-    fn last_bell_wakes_another(&self) -> bool {
-        self.s.rx_sleepers.load(Ordering::SeqCst) > 0 && self.bells_due() > 0
     }
 
     /// What the peer has not read goes by the kernel, in front of what follows, if it has room for all of it.
