@@ -48,6 +48,21 @@ pub fn release() -> &'static Path {
     })
 }
 
+/// The same folder, with the libraries for C in it, which `make build` links of what cargo built. The caller has a C compiler.
+pub fn release_for_c() -> &'static Path {
+    static LINKED: OnceLock<&Path> = OnceLock::new();
+    LINKED.get_or_init(|| {
+        let folder = release();
+        let link = |script: &str, files: &[PathBuf]| {
+            let done = Command::new(root().join(script)).args(files).status();
+            assert!(done.is_ok_and(|status| status.success()), "{script} fails");
+        };
+        link("personalities/capi/link", &[folder.join("libmadrigal_capi.a"), folder.join("libmadrigal.so.0")]);
+        link("personalities/classic/link", &[folder.to_path_buf()]);
+        folder
+    })
+}
+
 /// The workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests lie in the workspace")

@@ -6,7 +6,6 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use madrigal_tests::host;
 use madrigal_tests::trials::need;
@@ -42,15 +41,8 @@ fn ran(command: &mut Command) -> Output {
 
 /// The folder of the libraries, linked as `make build` does.
 fn built() -> &'static Path {
-    static BUILT: OnceLock<&Path> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = host::release();
-        need("cc");
-        let mut link = Command::new(host::root().join("personalities/capi/link"));
-        ran(link.arg(folder.join("libmadrigal_capi.a")).arg(folder.join("libmadrigal.so.0")));
-        ran(Command::new(host::root().join("personalities/classic/link")).arg(folder));
-        folder
-    })
+    need("cc");
+    host::release_for_c()
 }
 
 /// What `make` does with a prefix.

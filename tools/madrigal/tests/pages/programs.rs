@@ -1,8 +1,5 @@
 //! Scenes on this machine: what is installed below a prefix, an MPI, certificates, scripts that are done in a moment.
 
-use std::process::Command;
-use std::sync::OnceLock;
-
 use madrigal_tests::host;
 use madrigal_tests::trials::need_all;
 
@@ -10,23 +7,10 @@ use super::lines::root;
 use super::table::Entry;
 use super::terminal::{Terminal, shows};
 
-/// Where what `make build` builds is, linked as it does.
-fn built() -> &'static str {
-    static BUILT: OnceLock<&str> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = host::release();
-        let link = |script: &str| Command::new(root().join(script));
-        let (archive, library) = (folder.join("libmadrigal_capi.a"), folder.join("libmadrigal.so.0"));
-        assert!(link("personalities/capi/link").arg(archive).arg(library).status().unwrap().success());
-        assert!(link("personalities/classic/link").arg(folder).status().unwrap().success());
-        folder.to_str().unwrap()
-    })
-}
-
 /// Somebody for whom what `make` takes from target/release is that of these tests; where README.md's line installs it.
 fn with_builds() -> (Terminal, String) {
     let mut terminal = Terminal::new();
-    terminal.export(&format!("MAKEFLAGS='-- RELEASE={}'", built()));
+    terminal.export(&format!("MAKEFLAGS='-- RELEASE={}'", host::release_for_c().display()));
     let prefix = format!("{}/.local", terminal.home_of("user"));
     (terminal, prefix)
 }
