@@ -86,7 +86,7 @@ impl User {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 impl User {
     /// Makes the entry that of another process.
     pub(crate) fn become_of(&self, pid: u32, fd: u32) {

@@ -69,7 +69,7 @@ fn answers_reach_the_offer_they_are_for() {
 
     let run = || {
         let table = table();
-        let mut dies = |one: bool| {
+        let dies = |one: bool| {
             let at = if one { shuttle::rand::thread_rng().gen_range(1..40) } else { 0 };
             Process::killed_after(at)
         };
