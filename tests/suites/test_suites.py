@@ -198,7 +198,7 @@ class Running(unittest.TestCase):
         self.assertEqual(verdicts, {"b": BROKEN})
 
     def test_a_hang_costs_one_case(self) -> None:
-        self.runner.patience = 0.02
+        self.runner.patience = 0.1
         results, verdicts = self.both(scripted('[ -n "$WRAPPED" ] && [ $c = b ] && sleep 100', "a", "b", "c", seconds=60))
         self.assertEqual(results, {"a": PASS, "b": HANG, "c": PASS})
         self.assertEqual(verdicts, {"b": BROKEN})
