@@ -47,6 +47,9 @@ def main() -> int:
     if unknown:
         print(f"no such row: {', '.join(unknown)}; --list names them", file=sys.stderr)
         return 2
+    if options.page and not page.can_draw():
+        print("a page needs matplotlib: python3 -m pip install matplotlib, or with Debian's Python python3-matplotlib", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,13 @@ MET = "#3070a0"
 PLAIN = "#999999"
 
 
+def can_draw() -> bool:
+    """Whether there is what draws plots."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def write(path: Path, result_file: Path) -> None:
-    """Writes the page and its plots. `ImportError`: there is no matplotlib."""
+    """Writes the page and its plots."""
     result = json.loads(result_file.read_text())
     plots = path.with_suffix("")
     plots.mkdir(parents=True, exist_ok=True)
