@@ -37,7 +37,8 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn new(bed: &Bed, hosts: &[&str]) -> Self {
         let folder = Path::new(&bed.home.folder()).join("site");
-        for place in ["bin", "lib/libfabric"] {
+        // Open MPI's folder of a session is named by host and process, which are the same in labs side by side: a folder for each.
+        for place in ["bin", "lib/libfabric", "tmp"] {
             std::fs::create_dir_all(folder.join(place)).unwrap();
         }
         let built = host::release();
@@ -56,7 +57,8 @@ impl Site {
 
     fn serve(&mut self, bed: &Bed, host: &str) {
         let settings = format!(
-            "BED_SETTINGS={{\"folder\":\"/\",\"environment\":{{\"PATH\":\"/usr/bin:/bin\",\"HOME\":\"/root\",\"BED_HOSTS\":\"{}\"}}}}",
+            "BED_SETTINGS={{\"folder\":\"/\",\"environment\":{{\"PATH\":\"/usr/bin:/bin\",\"HOME\":\"/root\",\"TMPDIR\":\"{}\",\"BED_HOSTS\":\"{}\"}}}}",
+            self.path("tmp"),
             self.path("")
         );
         let socket = self.path(&format!("{host}.sock"));
@@ -97,8 +99,9 @@ impl Site {
     pub(crate) fn words(&self, mpi: &Mpi, hosts: &[&str], with: &[&str], job: [&str; 2]) -> Vec<String> {
         let agent = format!("MADRIGAL_AGENT=/usr/bin/python3 {AGENT}");
         let (folder, exe) = (format!("BED_HOSTS={}", self.path("")), self.path("bin/madrigal"));
+        let own = format!("TMPDIR={}", self.path("tmp"));
         let (on, ranks, program) = (hosts.join(","), hosts.len().to_string(), self.build(mpi, job[0]));
-        let head = ["timeout", "100", "env", &agent, &folder];
+        let head = ["timeout", "100", "env", &agent, &folder, &own];
         let launch = [&exe, "exec", "--", &mpi.launcher, "-n", &ranks, mpi.hosts, &on];
         let all = [&head, with, &launch, mpi.words, &[&program, job[1]]].concat();
         all.into_iter().map(str::to_owned).collect()
