@@ -32,6 +32,7 @@ pub static CASES: &[Case<Context>] = &[
     Case { name: "is_usable_here", run: usable },
     Case { name: "connects_and_carries_both_ways", run: both_ways },
     Case { name: "what_is_written_before_accept_waits", run: before_accept },
+    Case { name: "what_is_written_and_closed_before_accept_is_read", run: closed_before_accept },
     Case { name: "refuses_where_nobody_listens", run: refuses },
     Case { name: "takes_its_own_form_of_address_only", run: forms },
     Case { name: "a_place_is_listened_at_once", run: in_use },
@@ -182,6 +183,27 @@ fn before_accept(c: &Context) {
     expect(&mut far, b"early");
     write(&mut far, b"late").unwrap();
     expect(&mut near, b"late");
+}
+
+fn closed_before_accept(c: &Context) {
+    let mut listener = c.listen();
+    // Short enough to wait in any driver.
+    for len in [0, 1, 24, 25, 1000, 4000] {
+        let sent = noise::Stream::new(len as u64).take(len);
+        let early: Vec<_> = (0..3).map(|_| stream(c.connect(listener.locator()).unwrap())).collect();
+        for mut near in early {
+            write(&mut near, &sent).unwrap();
+        }
+        for _ in 0..3 {
+            let mut far = stream(accept(&mut *listener));
+            assert_eq!(drain(&mut far).unwrap(), sent);
+            assert_eq!(far.rx.read(&mut [0; 4]), Ok(Read::End), "the end stays");
+        }
+    }
+    // Nobody ever accepts the last one.
+    let mut near = stream(c.connect(listener.locator()).unwrap());
+    write(&mut near, b"never read").unwrap();
+    drop(near);
 }
 
 fn refuses(c: &Context) {

@@ -18,6 +18,7 @@ use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
 use super::directory::{self, BindError, Bound};
+use super::early;
 use super::ends::ends;
 use super::hello::{self, Hello, Received};
 use super::link::{Shared, Side};
@@ -83,6 +84,7 @@ impl Driver for Shm {
 
 /// Makes our side of a connection over a fresh socket, and tells the peer.
 fn introduce(socket: Fd, peer: u32, name: &str, to: &Locator) -> Result<Endpoint, Errno> {
+    early::sweep();
     let shared = Known::arena_for(peer, name)?;
     let slot = shared.take_slot()?;
     let arena = Arc::clone(&shared);

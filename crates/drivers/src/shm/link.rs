@@ -9,13 +9,15 @@ use std::sync::Arc;
 use madrigal_base::locator::Locator;
 use madrigal_progress::driver::Signal;
 use madrigal_sys::{Errno, process};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use madrigal_shm_ring::arena::{ARENA_BYTES, Arena, Tag};
 use madrigal_shm_ring::express::Lane;
 use madrigal_shm_ring::layout::{Block, Direction, Slot, fate};
 use madrigal_shm_ring::ring::Memory;
 use madrigal_shm_ring::slot::Lent;
+
+use super::early::{self, Early, at_end};
 
 /// An arena and what this process knows about its use.
 pub(super) struct Shared {
@@ -47,6 +49,15 @@ impl Shared {
         slot.life.offer(Tag::fresh(process::random()));
         Ok(index)
     }
+
+    /// Gives back what both directions of a slot have borrowed. Only by the last side.
+    pub(super) fn free(&self, index: u32, lent: Lent) {
+        for (dir, direction) in self.arena.slot(index).iter().flat_map(|slot| slot.dir.iter().enumerate()) {
+            if let Some(block) = Block::unpack(direction.w.block.load(Ordering::Relaxed), ARENA_BYTES) {
+                let _ = self.arena.give_block(block, lent.session, dir);
+            }
+        }
+    }
 }
 
 /// What a doorbell is made of.
@@ -61,7 +72,7 @@ pub(super) struct Side {
     lent: Lent,
     /// 0: we connected; 1: we accepted.
     side: usize,
-    socket: Fd,
+    socket: Arc<Fd>,
     /// The socket is at its end: the peer closed or died.
     gone: AtomicBool,
     /// We wrote since we last read, so what comes next is an answer.
@@ -84,7 +95,7 @@ impl Side {
         }
         let slot = NonNull::from(slot);
         let (gone, asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        Some(Self { shared, slot, index, lent, side, socket, gone, asked, peer })
+        Some(Self { shared, slot, index, lent, side, socket: Arc::new(socket), gone, asked, peer })
     }
 
     #[inline]
@@ -138,15 +149,6 @@ impl Side {
         let _ = self.shared.arena.give_block(block, self.lent.session, self.side);
     }
 
-    /// Gives back what both directions have borrowed. Only by the last side.
-    fn free(&self) {
-        for (dir, direction) in self.slot().dir.iter().enumerate() {
-            if let Some(block) = Block::unpack(direction.w.block.load(Ordering::Relaxed), ARENA_BYTES) {
-                let _ = self.shared.arena.give_block(block, self.lent.session, dir);
-            }
-        }
-    }
-
     /// Rings the peer's doorbell.
     #[cold]
     pub(super) fn ring(&self) {
@@ -182,21 +184,27 @@ impl Side {
     }
 }
 
+impl Side {
+    /// The listener may accept it yet, and read what was written.
+    #[cold]
+    fn leave_before_accept(&self) {
+        let (shared, socket) = (Arc::clone(&self.shared), Arc::clone(&self.socket));
+        let early = Early { shared, index: self.index, lent: self.lent, socket };
+        // One that has just accepted it, and found nothing, does not see the socket end.
+        self.ring();
+        if self.is_gone() { early.end() } else { early::keep(early) }
+    }
+}
+
 impl Signal for Side {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     fn woken(&self) {
-        let mut bells = [0u8; 64];
-        loop {
-            // Until nothing is left: the end may lie behind a doorbell, and is told once (`EPOLLET`).
-            match rustix::net::recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return self.gone.store(true, Ordering::Release),
-                Err(Errno::AGAIN) => return,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(_) => return self.gone.store(true, Ordering::Release),
-            }
+        // Until nothing is left: the end may lie behind a doorbell, and is told once (`EPOLLET`).
+        if at_end(&self.socket) {
+            self.gone.store(true, Ordering::Release);
         }
     }
 }
@@ -207,13 +215,16 @@ impl Drop for Side {
         // Bells may hide the end of the socket: it is what tells a dead peer from one that will leave later.
         self.woken();
         let life = &self.slot().life;
-        let never_met = self.side == 0 && (life.withdraw(self.lent) || life.leave_early(self.lent));
+        if self.side == 0 && !life.is_attached(self.lent) {
+            return self.leave_before_accept();
+        }
+        let free = || self.shared.free(self.index, self.lent);
         // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
-        let _ = match () {
-            () if never_met => Ok(()),
+        let _ = if self.is_gone() {
             // The peer left before its socket ended, or it is dead and never will.
-            () if self.is_gone() => life.abandon(self.side, self.lent, || self.free()),
-            () => life.leave(self.side, self.lent, || self.free()).map(drop),
+            life.abandon(self.side, self.lent, free)
+        } else {
+            life.leave(self.side, self.lent, free).map(drop)
         };
         if self.side == 0 {
             self.shared.arena.let_go(self.index);

@@ -1,0 +1,72 @@
+//! Connections that were closed here before the listener has accepted them. What was written is still to be read there, as with TCP: the
+//! offer stands, and the slot is kept until the other side has left, too, or will never come.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use madrigal_shm_ring::slot::Lent;
+use madrigal_sys::fd::Fd;
+use madrigal_sys::{Errno, process};
+use rustix::net::RecvFlags;
+
+use super::link::Shared;
+
+/// Our side of such a connection. It has said how it left, and reads and writes nothing any more.
+pub(super) struct Early {
+    pub(super) shared: Arc<Shared>,
+    pub(super) index: u32,
+    pub(super) lent: Lent,
+    /// Open, for its end says that the other side has left.
+    pub(super) socket: Arc<Fd>,
+}
+
+/// By process: those of a parent are not ours to end.
+static KEPT: Mutex<Vec<(u32, Early)>> = Mutex::new(Vec::new());
+
+/// Keeps one until the other side has left.
+pub(super) fn keep(early: Early) {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push((process::own_pid(), early));
+}
+
+/// Ends those whose other side has left.
+pub(super) fn sweep() {
+    let own = process::own_pid();
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.retain(|(pid, early)| *pid == own && !early.is_over());
+}
+
+impl Early {
+    /// Whether the other side has left, and so the slot is free.
+    fn is_over(&self) -> bool {
+        let over = at_end(&self.socket);
+        if over {
+            self.end();
+        }
+        over
+    }
+
+    /// Nobody but us uses the slot.
+    pub(super) fn end(&self) {
+        let Some(life) = self.shared.arena.slot(self.index).map(|slot| &slot.life) else { return };
+        if life.withdraw(self.lent) || life.leave_early(self.lent) {
+            self.shared.free(self.index, self.lent);
+        } else {
+            // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
+            let _ = life.abandon(0, self.lent, || self.shared.free(self.index, self.lent));
+        }
+        self.shared.arena.let_go(self.index);
+    }
+}
+
+/// Takes the doorbells that came. Whether the end lies behind them.
+pub(super) fn at_end(socket: &Fd) -> bool {
+    let mut bells = [0u8; 64];
+    loop {
+        match rustix::net::recv(socket, &mut bells, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return true,
+            Err(Errno::AGAIN) => return false,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return true,
+        }
+    }
+}
