@@ -7,8 +7,8 @@
 //! * [`vrp`]: messages of which some bytes may be lost, over datagrams; no adapter of the table, for it carries no stream;
 //! * [`stack`]: `adoc/tls/stripe(8)/tcp`, read, printed, and agreed on by both ends.
 //!
-//! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`; `tests/contract.rs` runs
-//! over the table and says what is missing here; the daemon's part it cannot see. `CONTRIBUTING.md` has the files in order.
+//! To add one: a folder here, a line in [`ADAPTERS`], an element of [`stack`], a section in `docs/adapters.md`. `tests/contract.rs` runs
+//! over the table and says what is missing here, the compiler what is in the daemon. `CONTRIBUTING.md` has the files in order.
 #![forbid(unsafe_code)]
 
 pub mod adoc;

@@ -94,15 +94,24 @@ impl Daemon {
 
     /// The adapters of a link that comes up; none where none were agreed on.
     pub(crate) fn adapters(&self, link: &Link, peer: usize, agreed: &Agreed) -> Option<Box<Adapters>> {
-        let compressed = agreed.stack.has("adoc").then(Compressed::new);
-        let most = agreed.stack.streams().filter(|most| *most > 1);
-        let striped = most.and_then(|most| {
-            let congestion = if is_by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
-            let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
-            let networks = if link.dialled.is_some() { self.networks(link, peer) } else { Vec::new() };
-            Striped::new(self.now, [known, most], congestion, networks).ok()
-        });
-        (compressed.is_some() || striped.is_some()).then(|| Box::new(Adapters { compressed, striped }))
+        let mut adapters = Adapters { compressed: None, striped: None };
+        // Every element, so that none is agreed on, and does nothing.
+        for element in agreed.stack.elements() {
+            match *element {
+                Element::Adoc => adapters.compressed = Some(Compressed::new()),
+                Element::Stripe(most) if most > 1 => adapters.striped = self.striped(link, peer, most),
+                Element::Stripe(_) | Element::Tls | Element::Tcp => {}
+            }
+        }
+        (adapters.compressed.is_some() || adapters.striped.is_some()).then(|| Box::new(adapters))
+    }
+
+    /// A link that may have so many connections, and begins with as many as the last one ended with.
+    fn striped(&self, link: &Link, peer: usize, most: u8) -> Option<Striped> {
+        let congestion = if is_by_loss(&link.channel) { Congestion::ByLoss } else { Congestion::ByRate };
+        let known = self.known_file.known.way(self.name(peer), link.method()).map_or(0, |known| known.connections);
+        let networks = if link.dialled.is_some() { self.networks(link, peer) } else { Vec::new() };
+        Striped::new(self.now, [known, most], congestion, networks).ok()
     }
 }
 
