@@ -169,7 +169,9 @@ class Failures(unittest.TestCase):
                 link.write(b"anybody?")
 
     def test_ctrl_c_ends_a_wait(self) -> None:
-        child = start("import madrigal\n"
+        # Where a shell runs the tests in the background, they ignore SIGINT.
+        child = start("import signal, madrigal\n"
+                      "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                       "runtime = madrigal.Runtime()\n"
                       "acceptor = runtime.listen('loopback://ctrl-c')\n"
                       "print('waiting', flush=True)\n"
