@@ -66,37 +66,22 @@ pub fn run_beside(trials: Vec<Trial>, threads: usize) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// First those that mostly wait, many at a time, then those that measure, as many as there are processors, each with a line of its own at
-/// its end. With names they are chosen from both.
-pub fn run_in_two(waiting: Vec<Trial>, measuring: Vec<Trial>) -> ExitCode {
-    let arguments = Arguments::from_args();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let first = Arguments { test_threads: arguments.test_threads.or(Some(3 * processors)), ..arguments.clone() };
-    let ended = [libtest_mimic::run(&first, waiting), libtest_mimic::run(&arguments, measuring)];
-    ended.iter().find(|one| one.has_failed()).unwrap_or(&ended[0]).exit_code()
-}
-
 /// What a panic said. Its place has been told.
 fn words(payload: &(dyn std::any::Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned()
 }
 
-/// The `main` of a test program without cargo's harness: the names of its tests. Behind `measured:` stand those that are no measure of
-/// anything beside many others.
+/// The `main` of a test program without cargo's harness: the names of its tests. Those that are no measure of anything beside others stand
+/// behind `measured:` and are named `measured::..`; those that take minutes stand behind `long:` and are named `long::..` (`tests/all`).
 #[macro_export]
 macro_rules! trials {
-    ($($test:path),+ ; measured: $($measured:path),+ $(,)?) => {
+    ($($test:path),+ $(; measured: $($measured:path),+)? $(; long: $($long:path),+)? $(,)?) => {
         fn main() -> std::process::ExitCode {
-            $crate::trials::run_in_two(
-                vec![$($crate::trials::trial(stringify!($test), $test as fn())),*],
-                vec![$($crate::trials::trial(stringify!($measured), $measured as fn())),*],
-            )
-        }
-    };
-    ($($test:path),* $(,)?) => {
-        fn main() -> std::process::ExitCode {
-            $crate::trials::run(vec![$($crate::trials::trial(stringify!($test), $test as fn())),*])
+            let mut all = vec![$($crate::trials::trial(stringify!($test), $test as fn())),+];
+            $(all.extend([$($crate::trials::trial(concat!("measured::", stringify!($measured)), $measured as fn())),+]);)?
+            $(all.extend([$($crate::trials::trial(concat!("long::", stringify!($long)), $long as fn())),+]);)?
+            $crate::trials::run(all)
         }
     };
 }

@@ -76,13 +76,7 @@ madrigal_tests::trials![
     ways::a_command_that_fails_says_why,
     without::what_must_be_enciphered_is_not_connected_without_a_daemon;
     measured:
-    changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
-    changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,
-    cuts::streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one,
-    cuts::streams_go_on_by_another_relay_when_one_is_killed_or_cut_off,
     daemons::a_short_cut_is_survived_and_a_long_one_is_a_clean_error,
-    killed::a_job_outlives_its_relay_while_there_is_another_one,
-    killed::a_job_without_a_relay_or_without_a_daemon_hears_of_it,
     lanes::a_long_way_is_sent_by_rate_where_the_kernel_lets_it,
     lanes::bulk_leaves_a_full_line_to_others,
     lanes::a_cap_is_what_all_connections_of_a_rule_carry_together,
@@ -102,7 +96,14 @@ madrigal_tests::trials![
     tunnels::the_end_that_is_let_through_connects,
     ways::both_ends_behind_nat_connect_at_once,
     ways::long_packets_that_vanish_hold_nobody_up,
-    without::a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself,
+    without::a_daemon_that_hangs_holds_up_no_connect_that_can_go_by_itself;
+    long:
+    changes::a_transfer_by_one_connection_outlives_all_that_happens_to_its_way,
+    changes::a_transfer_by_several_connections_outlives_all_that_happens_to_its_way,
+    cuts::streams_by_tls_survive_a_cut_of_five_seconds_and_hear_of_a_longer_one,
+    cuts::streams_go_on_by_another_relay_when_one_is_killed_or_cut_off,
+    killed::a_job_outlives_its_relay_while_there_is_another_one,
+    killed::a_job_without_a_relay_or_without_a_daemon_hears_of_it,
 ];
 
 fn two_sites() {
