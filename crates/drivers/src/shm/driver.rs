@@ -18,7 +18,7 @@ use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
 use super::directory::{self, BindError, Bound};
-use super::early;
+use super::early::{self, Sweep};
 use super::ends::ends;
 use super::hello::{self, Hello, Received};
 use super::link::{Shared, Side};
@@ -61,7 +61,13 @@ impl Driver for Shm {
             BindError::Os(errno) => failed(errno),
         })?;
         let arrivals = Arrivals::new(&bound.socket).map_err(failed)?;
-        Ok(Box::new(ShmListener { bound, arrivals: Arc::new(arrivals), halfway: Vec::new(), at: at.clone() }))
+        Ok(Box::new(ShmListener {
+            bound,
+            arrivals: Arc::new(arrivals),
+            halfway: Vec::new(),
+            at: at.clone(),
+            _sweep: Sweep,
+        }))
     }
 
     fn connect(&self, to: &Locator, place: &Place) -> Result<Connecting, ConnectError> {
@@ -127,6 +133,7 @@ struct ShmListener {
     arrivals: Arc<Arrivals>,
     halfway: Vec<Fd>,
     at: Locator,
+    _sweep: Sweep,
 }
 
 impl Listener for ShmListener {

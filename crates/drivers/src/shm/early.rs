@@ -1,6 +1,8 @@
 //! Connections that were closed here before the listener has accepted them. What was written is still to be read there, as with TCP: the
-//! offer stands, and the slot is kept until the other side has left, too, or will never come.
+//! offer stands, and slot and socket are kept until the other side has left, too, or will never come. Nobody waits for that: it is seen when
+//! the process next makes or ends a connection.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use madrigal_shm_ring::slot::Lent;
@@ -21,18 +23,35 @@ pub(super) struct Early {
 
 /// By process: those of a parent are not ours to end.
 static KEPT: Mutex<Vec<(u32, Early)>> = Mutex::new(Vec::new());
+/// How many there are; changed with the lock held.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The last field of what holds a socket: looks for those that end with it.
+pub(super) struct Sweep;
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        sweep();
+    }
+}
 
 /// Keeps one until the other side has left.
 pub(super) fn keep(early: Early) {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push((process::own_pid(), early));
+    COUNT.store(kept.len(), Ordering::Relaxed);
 }
 
 /// Ends those whose other side has left.
 pub(super) fn sweep() {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    // Whoever has the lock looks itself; or it was locked when this process was forked.
+    let Ok(mut kept) = KEPT.try_lock() else { return };
     let own = process::own_pid();
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|(pid, early)| *pid == own && !early.is_over());
+    COUNT.store(kept.len(), Ordering::Relaxed);
 }
 
 impl Early {

@@ -17,7 +17,7 @@ use madrigal_shm_ring::layout::{Block, Direction, Slot, fate};
 use madrigal_shm_ring::ring::Memory;
 use madrigal_shm_ring::slot::Lent;
 
-use super::early::{self, Early, at_end};
+use super::early::{self, Early, Sweep, at_end};
 
 /// An arena and what this process knows about its use.
 pub(super) struct Shared {
@@ -78,6 +78,7 @@ pub(super) struct Side {
     /// We wrote since we last read, so what comes next is an answer.
     pub(super) asked: AtomicBool,
     pub(super) peer: Locator,
+    _sweep: Sweep,
 }
 
 // SAFETY: the slot pointer is into the arena `shared` keeps mapped, and a slot is atomics only.
@@ -95,7 +96,7 @@ impl Side {
         }
         let slot = NonNull::from(slot);
         let (gone, asked) = (AtomicBool::new(false), AtomicBool::new(false));
-        Some(Self { shared, slot, index, lent, side, socket: Arc::new(socket), gone, asked, peer })
+        Some(Self { shared, slot, index, lent, side, socket: Arc::new(socket), gone, asked, peer, _sweep: Sweep })
     }
 
     #[inline]
