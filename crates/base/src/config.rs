@@ -24,9 +24,9 @@ pub struct Key {
 pub const KEYS: &[Key] = &[
     Key {
         name: "MADRIGAL_METHODS",
-        default: "shm,fabric,tcp,daemon",
+        default: "^loopback",
         unit: "",
-        help: "Methods that may be used, best first; `^shm` means all but shm, `fabric:NAME` a provider of libfabric's.",
+        help: "Methods that may be used, best first, such as `shm,tcp`; `^shm` means all but shm, `fabric:NAME` a provider of libfabric's.",
     },
     Key {
         name: "MADRIGAL_ONLY",
@@ -177,7 +177,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            methods: Methods::Only(["shm", "fabric", "tcp", "daemon"].map(str::to_owned).to_vec()),
+            // What carries bytes inside a process is taken there without being allowed.
+            methods: Methods::Except(vec!["loopback".to_owned()]),
             only: Ports::default(),
             dir: "/dev/shm/madrigal-UID".to_owned(),
             spin_us: 50,
