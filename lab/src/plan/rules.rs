@@ -7,14 +7,15 @@ use crate::file::{Firewall, Grid, Site};
 use crate::net::is_six;
 
 /// What IPv6 needs to find its neighbours is never blocked.
-const NEIGHBOURS: &str = "    meta l4proto ipv6-icmp icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n";
+// Protocols by number: nft(8) knows their names from a file that a minimal system does not have.
+const NEIGHBOURS: &str = "    meta l4proto 58 icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n";
 const KNOWN: &str = "    ct state established,related accept\n";
 
 /// The lines that let through what is open and block the rest; `which` says where it comes from or goes to.
 fn block(firewall: &Firewall, which: &str) -> String {
     let open = open(firewall, which);
     if firewall.refuse {
-        format!("{open}    {which}meta l4proto tcp reject with tcp reset\n    {which}reject\n")
+        format!("{open}    {which}meta l4proto 6 reject with tcp reset\n    {which}reject\n")
     } else {
         format!("{open}    {which}drop\n")
     }
@@ -77,7 +78,7 @@ pub(super) fn router(grid: &Grid, site: &Site, given: &[(String, IpAddr)]) -> St
         let blocked = if firewall.inward {
             block(firewall, &format!("iifname {out} "))
         } else {
-            format!("    iifname {out} meta l4proto {{ tcp, udp }} drop\n")
+            format!("    iifname {out} meta l4proto {{ 6, 17 }} drop\n")
         };
         let _ = write!(
             text,

@@ -60,7 +60,7 @@ fn rules_say_who_may_connect() {
     let a = &node(&plan, "gw-a").nft;
     assert!(
         a.contains("ip saddr 10.1.0.0/24 oifname { \"ab\", \"ac\" } masquerade")
-            && a.contains("iifname { \"ab\", \"ac\" } meta l4proto { tcp, udp } drop")
+            && a.contains("iifname { \"ab\", \"ac\" } meta l4proto { 6, 17 } drop")
             && a.contains("dport 2222 dnat ip to 10.1.0.2:22"),
         "{a}"
     );
