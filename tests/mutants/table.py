@@ -356,11 +356,18 @@ MUTANTS = [
         ("semantics urgent::receive_that_waits_ends_beside_a_slow_sender default",),
     ),
     Mutant(
-        "end-behind-a-doorbell", SHM + "link.rs",
-        "                Err(Errno::AGAIN) => return,\n                Ok(_) | Err(Errno::INTR) => {}",
-        "                Ok(_) | Err(Errno::AGAIN) => return,\n                Err(Errno::INTR) => {}",
+        "end-behind-a-doorbell", SHM + "early.rs",
+        "            Err(Errno::AGAIN) => return false,\n            Ok(_) | Err(Errno::INTR) => {}",
+        "            Ok(_) | Err(Errno::AGAIN) => return false,\n            Err(Errno::INTR) => {}",
         "the end of a link is not seen that came together with a doorbell",
         ("unit madrigal-drivers an_end_behind_a_doorbell",),
+    ),
+    Mutant(
+        "closed-before-accept-withdrawn", SHM + "link.rs",
+        "        if self.is_gone() { early.end() } else { early::keep(early) }",
+        "        early.end();\n        let _ = early::keep;",
+        "a link that is closed before it was accepted vanishes with what was written",
+        ("test madrigal-testkit drivers what_is_written_and_closed_before_accept_is_read",),
     ),
     Mutant(
         "unread-close-not-told", SESSION + "leave.rs",

@@ -13,7 +13,7 @@ PermitRootLogin yes
 PidFile $PWD/sshd.pid
 Subsystem sftp internal-sftp
 X
-$(command -v sshd) -D -f $PWD/sshd_config -E sshd.log &
+$(command -v sshd) -D -f $PWD/sshd_config -E $PWD/sshd.log &
 await $P1
 O="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -i user -o IdentitiesOnly=yes"
 seq 900000 > file
