@@ -116,9 +116,7 @@ fn variables(state: &State, node: &Node) -> Vec<(OsString, OsString)> {
     all.push(("MADRIGAL_LAB".into(), state.name.clone().into()));
     all.push(("MADRIGAL_LAB_HOST".into(), node.name.clone().into()));
     all.extend(config.map(|config| (CONFIG.into(), config.into())));
-    if let (directory, true) = crate::state::own_directory() {
-        all.push(("XDG_RUNTIME_DIR".into(), directory.into()));
-    }
+    all.push(("XDG_RUNTIME_DIR".into(), crate::state::OWN_DIRECTORY.into()));
     all
 }
 

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 pub use error::LabError;
-pub use state::own_directory;
+pub use state::OWN_DIRECTORY;
 
 use control::{LinkStatus, Request};
 use state::{Directory, Node, Process, State};

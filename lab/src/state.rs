@@ -185,7 +185,5 @@ impl Directory {
     }
 }
 
-/// Where a host of a lab keeps what is its own alone, and ends with it: `XDG_RUNTIME_DIR`, if there is one.
-pub fn own_directory() -> (&'static str, bool) {
-    if Path::new("/run/user").exists() { ("/run/user/0", true) } else { ("/dev/shm", false) }
-}
+/// Where a host of a lab keeps what is its own alone, and ends with it: its `XDG_RUNTIME_DIR`.
+pub const OWN_DIRECTORY: &str = "/run/user/0";

@@ -11,6 +11,7 @@ use rustix::mount::{
 use rustix::process::WaitOptions;
 
 use crate::plan::Node;
+use crate::state::OWN_DIRECTORY;
 
 /// Where files are made that are then bound to their places.
 const STAGE: &str = "/dev/shm";
@@ -38,20 +39,30 @@ pub(super) fn furnish(node: &Node, hosts: &str) -> Result<(), Refusal> {
     unmount(STAGE, UnmountFlags::DETACH).map_err(refused("unmount the stage"))?;
     let size = node.shm.as_ref().map_or_else(String::new, |size| format!(",size={size}"));
     memory(STAGE, &format!("mode=1777{size}"))?;
-    // Sockets and state of daemons are the host's own.
-    if fs::metadata("/run/user").is_ok() {
-        memory("/run/user", "mode=0755")?;
-        let own = "/run/user/0";
-        fs::create_dir(own)
-            .and_then(|()| fs::set_permissions(own, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
-            .map_err(refused(own))?;
-    }
+    show_own_directory()?;
     for directory in &node.private {
         let mode = if directory.ends_with("tmp") { "mode=1777" } else { "mode=0755" };
         memory(directory, mode)?;
     }
     rustix::system::sethostname(node.name.as_bytes()).map_err(refused("set the host name"))?;
     node.sysctl.iter().try_for_each(|(key, value)| set(key, value))
+}
+
+/// Sockets and state of daemons are the host's own.
+fn show_own_directory() -> Result<(), Refusal> {
+    let above = "/run/user";
+    if fs::metadata(above).is_err() {
+        // A system where nobody logs in. Its programs find the folders that they have in /run, empty.
+        let all = fs::read_dir("/run").into_iter().flatten().flatten();
+        let folders: Vec<_> = all.filter(|one| one.file_type().is_ok_and(|kind| kind.is_dir())).collect();
+        memory("/run", "mode=0755")?;
+        folders.iter().try_for_each(|folder| fs::create_dir(folder.path())).map_err(refused("make /run"))?;
+        fs::create_dir(above).map_err(refused(above))?;
+    }
+    memory(above, "mode=0755")?;
+    fs::create_dir(OWN_DIRECTORY)
+        .and_then(|()| fs::set_permissions(OWN_DIRECTORY, std::os::unix::fs::PermissionsExt::from_mode(0o700)))
+        .map_err(refused(OWN_DIRECTORY))
 }
 
 fn memory(path: &str, options: &str) -> Result<(), Refusal> {

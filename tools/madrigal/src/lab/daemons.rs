@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use madrigal_daemon::grid::PORT;
 use madrigal_daemon::{Runtime, Status, client};
 use madrigal_identity::{Authority, DAY, Name, Validity};
+use madrigal_lab::OWN_DIRECTORY;
 use madrigal_lab::file::{Grid, Site};
 use madrigal_lab::plan::public;
 use madrigal_lab::state::{Node, State};
@@ -25,7 +26,7 @@ const LIFE: i64 = 365 * DAY;
 pub(super) fn start(file: &Path, state: &State) -> Result<String, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let grid = madrigal_lab::file::read(&file.display().to_string(), &text).map_err(|error| error.to_string())?;
-    let config = format!("{}/madrigal-config", madrigal_lab::own_directory().0);
+    let config = format!("{OWN_DIRECTORY}/madrigal-config");
     furnish(&grid, state, &config)?;
     madrigal_lab::configure(Some(&state.name), &config).map_err(|error| error.to_string())?;
     launch(state)?;
@@ -122,10 +123,7 @@ fn wait(state: &State) -> Result<Vec<Status>, String> {
     loop {
         let ask = |host: &Node| {
             // As the daemon finds it there.
-            let own = match madrigal_lab::own_directory() {
-                (directory, true) => format!("{directory}/madrigal"),
-                (directory, false) => format!("{directory}/madrigal-run-0"),
-            };
+            let own = format!("{OWN_DIRECTORY}/madrigal");
             client::status(&Runtime::at(madrigal_lab::from_outside(host, &own)))
                 .map_err(|error| format!("the daemon of {}: {error}", host.name))
         };

@@ -26,6 +26,9 @@ pub(crate) enum Who {
     Nobody,
 }
 
+/// Prints the log of a host's daemon.
+pub(crate) const DAEMON_LOG: &str = "cat $XDG_RUNTIME_DIR/madrigal/daemon.log";
+
 /// The user without rights.
 const NOBODY: u32 = 65534;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::bed::{Bed, Who, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Who, need_lab};
 use super::grid::Grid;
 use super::lanes::use_congestion;
 
@@ -33,9 +33,6 @@ const RESET: &str = "p=$(ss -Htn state established '( dport = :7780 or sport = :
     nft add table ip cut; nft 'add chain ip cut out { type filter hook output priority 0; }'; \
     nft add rule ip cut out tcp sport $p reject with tcp reset; sleep 1; nft delete table ip cut; echo $p";
 
-const LOG: &str =
-    "cat ${XDG_RUNTIME_DIR:-/dev/shm/madrigal-run-0}/madrigal/daemon.log $XDG_RUNTIME_DIR/daemon.log 2>/dev/null";
-
 /// Another address for a host; its routes keep their congestion control.
 const MOVE: &str = "set -e; route=$(ip route | grep '^default'); dev=$(echo $route | sed 's/.* dev \\([^ ]*\\).*/\\1/'); \
     ip addr flush dev $dev scope global; ip addr add 10.1.0.77/24 dev $dev; ip route replace $route; ip -br addr show dev $dev";
@@ -64,7 +61,7 @@ fn outlives_changes(congestion: &str) {
     });
     let logs = ["a1", "b1"].map(|host| {
         let up = grid.run(host, &["status"]).0 == 0;
-        format!("{host}, up: {up}\n{}", grid.exec(host, &["sh", "-c", LOG]).1)
+        format!("{host}, up: {up}\n{}", grid.exec(host, &["sh", "-c", DAEMON_LOG]).1)
     });
     let [log, _] = &logs;
     assert!(told.0 == 0 && told.1.trim() == "same", "{told:?}\n{}", logs.concat());

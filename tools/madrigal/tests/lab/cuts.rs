@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use madrigal_tests::trials::need_all;
 
-use super::bed::{Bed, Who, example, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Who, example, need_lab};
 use super::common::bed::until;
 
 /// Two ends that send to each other without rest, bytes that tell where they belong, until a file is there; each says what it has read,
@@ -146,7 +146,7 @@ impl Soak {
     }
 
     fn log(&self, host: &str) -> String {
-        self.bed.exec(host, &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log"]).1
+        self.bed.exec(host, &["sh", "-c", DAEMON_LOG]).1
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use madrigal_identity::{Authority, DAY};
 use serde_json::Value;
 
-use super::bed::{Bed, Who, example};
+use super::bed::{Bed, DAEMON_LOG, Who, example};
 use super::common;
 use super::common::bed::{life, name, until};
 
@@ -167,10 +167,9 @@ impl Grid {
     /// What the daemons have said.
     fn logs(&self) -> String {
         let hosts = self.bed.status()["hosts"].as_array().cloned().unwrap_or_default();
-        let log = "cat ${XDG_RUNTIME_DIR:-/dev/shm/madrigal-run-0}/madrigal/daemon.log $XDG_RUNTIME_DIR/daemon.log 2>/dev/null";
         let of = |host: &Value| {
             let name = host["name"].as_str().unwrap_or_default().to_owned();
-            format!("--- {name}\n{}", self.exec(&name, &["sh", "-c", log]).1)
+            format!("--- {name}\n{}", self.exec(&name, &["sh", "-c", DAEMON_LOG]).1)
         };
         hosts.iter().map(of).collect()
     }

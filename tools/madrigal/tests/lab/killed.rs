@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::bed::{Bed, Who, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Who, need_lab};
 use super::common::bed::until;
 use super::cuts::{Program, TWO_WAYS};
 use super::jobs::{Mpi, Site};
@@ -45,9 +45,8 @@ impl<'a> Job<'a> {
     }
 
     fn logs(&self) -> String {
-        let log = "cat $XDG_RUNTIME_DIR/madrigal/daemon.log";
         let hosts = ["a1", "b1", "r1", "r2"];
-        hosts.map(|host| format!("--- {host}\n{}", self.bed.exec(host, &["sh", "-c", log]).1)).concat()
+        hosts.map(|host| format!("--- {host}\n{}", self.bed.exec(host, &["sh", "-c", DAEMON_LOG]).1)).concat()
     }
 
     /// It ends well.

@@ -3,7 +3,7 @@
 
 use madrigal_tests::trials::skip;
 
-use super::bed::{Bed, Who, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Who, need_lab};
 use super::common::bed::until;
 use super::grid::{EXCHANGE, Grid};
 
@@ -56,12 +56,7 @@ pub(crate) fn losses_are_met_by_more_connections() {
     until("the other end to know of them", || (connections(&grid, "b1") > 1).then_some(()));
     a_connection_is_cut(&grid, &port);
     // Who is started again begins with as many, once there is something to carry.
-    let log = grid
-        .exec(
-            "a1",
-            &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log /run/user/0/madrigal/daemon.log 2>/dev/null"],
-        )
-        .1;
+    let log = grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
     assert!(log.contains("link with b1: 2 connections: one more"), "{log}");
     grid.down();
 }
@@ -77,9 +72,7 @@ fn a_connection_is_cut(grid: &Grid, port: &str) {
             grid.exec("a1", &["sh", "-c", reset])
         });
         let (status, told, err) = grid.bed.exec("a1", &[&["/usr/bin/python3", "-c", NOISE][..], &bytes].concat());
-        let log = || {
-            ["a1", "b1"].map(|host| grid.exec(host, &["sh", "-c", "tail -n 40 $XDG_RUNTIME_DIR/madrigal/daemon.log"]).1)
-        };
+        let log = || ["a1", "b1"].map(|host| grid.exec(host, &["sh", "-c", DAEMON_LOG]).1);
         assert!((status, told.trim()) == (0, "same"), "{err}{:#?}", log());
         let (status, out, err) = cut.join().unwrap();
         assert!(status == 0 && out.trim().parse::<u16>().is_ok(), "{out}{err}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::bed::{Bed, Who, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Who, need_lab};
 use super::common::bed::until;
 use super::grid::Grid;
 
@@ -106,13 +106,7 @@ pub(crate) fn datagrams_go_by_a_stream_where_udp_does_not() {
     let port = grid.forward_datagrams("a1", &[], "b1:5004");
     go_by(&grid, "stream");
     assert_eq!(ask(&grid, &port, 300, "1100"), 300);
-    let log = || {
-        grid.exec(
-            "a1",
-            &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log /run/user/0/madrigal/daemon.log 2>/dev/null"],
-        )
-        .1
-    };
+    let log = || grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
     until("the reason", || log().contains("datagrams to b1:5004 go by a stream: no QUIC: no answer").then_some(()));
     // It works again: what is told stays the same, and they go by QUIC after a while.
     let (status, _, err) = grid.exec("a1", &["nft", "delete", "table", "ip", "cut"]);

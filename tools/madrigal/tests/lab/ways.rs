@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use madrigal_tests::trials::{need, need_all, skip};
 use serde_json::Value;
 
-use super::bed::{Bed, Home, Who, need_lab};
+use super::bed::{Bed, DAEMON_LOG, Home, Who, need_lab};
 use super::common::bed::{is_root, until};
 use super::daemons::{ALLOW_ALL, two_sites};
 use super::grid::{EXCHANGE, Grid};
@@ -328,7 +328,7 @@ pub(crate) fn a_symmetric_nat_keeps_to_the_relay() {
     let port = grid.forward("a1", "b1:7000");
     assert_eq!(grid.bed.python("a1", EXCHANGE, &["127.0.0.1", &port, "100000"]), "same");
     until("the log to say why", || {
-        let log = grid.exec("a1", &["sh", "-c", "cat $XDG_RUNTIME_DIR/madrigal/daemon.log"]).1;
+        let log = grid.exec("a1", &["sh", "-c", DAEMON_LOG]).1;
         log.contains("no direct connection with b1, though both ends tried at once: no answer").then_some(())
     });
     grid.takes("a1", "a1", "b1", "through r");
