@@ -21,7 +21,8 @@ use super::directory::{self, BindError, Bound};
 use super::early::{self, Sweep};
 use super::ends::ends;
 use super::hello::{self, Hello, Received};
-use super::link::{Shared, Side};
+use super::link::Side;
+use super::shared::Shared;
 
 /// The driver.
 pub(crate) struct Shm;

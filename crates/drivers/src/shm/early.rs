@@ -10,7 +10,7 @@ use madrigal_sys::fd::Fd;
 use madrigal_sys::{Errno, process};
 use rustix::net::RecvFlags;
 
-use super::link::Shared;
+use super::shared::Shared;
 
 /// Our side of such a connection. It has said how it left, and reads and writes nothing any more.
 pub(super) struct Early {

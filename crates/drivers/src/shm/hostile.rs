@@ -16,7 +16,8 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair}
 
 use super::ends::ends;
 use super::hello::{self, Hello, Received};
-use super::link::{Shared, Side};
+use super::link::Side;
+use super::shared::Shared;
 use madrigal_shm_ring::arena::{ARENA_BYTES, Arena};
 use madrigal_shm_ring::layout::SLOT_BYTES;
 

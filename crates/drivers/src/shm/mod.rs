@@ -13,3 +13,4 @@ mod hello;
 mod hostile;
 pub(crate) mod inbox;
 mod link;
+mod shared;
