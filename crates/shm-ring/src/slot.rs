@@ -13,6 +13,7 @@
 //! | offer, withdraw, recycle | the creator of the arena | a slot that is its own until somebody claims it |
 //! | claim, attach, decline | the accepting process | between claim and attach it writes its part; nobody else does |
 //! | leave | each side, once | from then on it reads and writes nothing of the slot |
+//! | revoke | the creator, where the accepting process is dead or will never come | it takes its offer, claimed or not, back to WITHDRAWN |
 //!
 //! One word holds the stage, both marks of having left, and the *generation*, which counts the uses of the slot: whoever comes late
 //! compares with an old generation and fails. The last side to leave gives back what the session had borrowed, and sets its mark
@@ -90,6 +91,20 @@ impl Life {
     #[must_use]
     pub fn withdraw(&self, lent: Lent) -> bool {
         self.step(lent, stage::OFFERED, stage::WITHDRAWN)
+    }
+
+    /// The creator takes back an offer that the accepting process will not attach to: it is dead, or will never come. What the session has
+    /// borrowed is the creator's alone while `free` runs; only then may the slot be recycled. False: it was attached to.
+    #[must_use]
+    pub fn revoke(&self, lent: Lent, free: impl FnOnce()) -> bool {
+        // Claimed by us nobody else has it; or somebody claimed it, and went no further.
+        let ours = self.claim(lent)
+            || self.word.load(Ordering::Acquire) == lent.generation << GENERATION_AT | stage::ATTACHING;
+        if ours {
+            free();
+            self.decline(lent);
+        }
+        ours
     }
 
     /// The accepting process claims the offer: from now on it alone writes its part of the slot. It attaches or declines next.

@@ -2,7 +2,7 @@
 //! offer stands, and slot and socket are kept until the other side has left, too, or will never come. Nobody waits for that: it is seen when
 //! the process next makes or ends a connection.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use madrigal_shm_ring::slot::Lent;
@@ -25,6 +25,8 @@ pub(super) struct Early {
 static KEPT: Mutex<Vec<(u32, Early)>> = Mutex::new(Vec::new());
 /// How many there are; changed with the lock held.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Somebody wants them looked at since the last look began.
+static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// The last field of what holds a socket: looks for those that end with it.
 pub(super) struct Sweep;
@@ -40,6 +42,9 @@ pub(super) fn keep(early: Early) {
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     kept.push((process::own_pid(), early));
     COUNT.store(kept.len(), Ordering::Relaxed);
+    drop(kept);
+    // For those who could not while the lock was held.
+    sweep();
 }
 
 /// Ends those whose other side has left.
@@ -47,11 +52,16 @@ pub(super) fn sweep() {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }
-    // Whoever has the lock looks itself; or it was locked when this process was forked.
-    let Ok(mut kept) = KEPT.try_lock() else { return };
     let own = process::own_pid();
-    kept.retain(|(pid, early)| *pid == own && !early.is_over());
-    COUNT.store(kept.len(), Ordering::Relaxed);
+    WANTED.store(true, Ordering::SeqCst);
+    // Whoever has the lock looks once more when it has given it back; or it was locked when this process was forked: nobody waits for it.
+    while WANTED.load(Ordering::SeqCst)
+        && let Ok(mut kept) = KEPT.try_lock()
+    {
+        WANTED.store(false, Ordering::SeqCst);
+        kept.retain(|(pid, early)| *pid == own && !early.is_over());
+        COUNT.store(kept.len(), Ordering::Relaxed);
+    }
 }
 
 impl Early {
@@ -64,14 +74,13 @@ impl Early {
         over
     }
 
-    /// Nobody but us uses the slot.
+    /// Nobody but us uses the slot: what it has borrowed goes back, and, last, the slot itself.
     pub(super) fn end(&self) {
         let Some(life) = self.shared.arena.slot(self.index).map(|slot| &slot.life) else { return };
-        if life.withdraw(self.lent) || life.leave_early(self.lent) {
-            self.shared.free(self.index, self.lent);
-        } else {
+        let free = || self.shared.free(self.index, self.lent);
+        if !life.revoke(self.lent, free) {
             // A contradiction leaves everything as it is: what a wrong word says is ours may be somebody else's.
-            let _ = life.abandon(0, self.lent, || self.shared.free(self.index, self.lent));
+            let _ = life.abandon(0, self.lent, free);
         }
         self.shared.arena.let_go(self.index);
     }

@@ -1,8 +1,8 @@
 //! Slots and what their sessions borrow, under a scheduler that tries interleavings and kills either side at any step
 //! (`cargo test -p madrigal-shm-ring --features shuttle`).
 //!
-//! The creator's two threads open and end connections again and again; the accepting process answers what it is told of, early, late
-//! or not at all. What a side may touch is watched from outside: a thing that two sessions own at once, or that is given back by
+//! The creator's two threads open and end connections again and again, some of them before they are accepted, whose offer then stands; the
+//! accepting process answers what it is told of, early, late or not at all. What a side may touch is watched from outside: a thing that two sessions own at once, or that is given back by
 //! somebody else than its owner, ends the run.
 
 use std::sync::Mutex;
@@ -29,6 +29,9 @@ struct Model {
     used: AtomicU64,
     /// What was offered, for the accepting process to take.
     posted: Mutex<Vec<(usize, Lent)>>,
+    /// The sockets that the accepting process has closed: of connections that it left; all, once it has ended.
+    closed: Mutex<Vec<Lent>>,
+    gone: Word,
     /// Whose turn each slot and each unit is in truth: written by who is sure to own it.
     truth: [Word; SLOTS],
 }
@@ -41,6 +44,8 @@ impl Model {
             units: units(),
             used: AtomicU64::new(0),
             posted: Mutex::default(),
+            closed: Mutex::default(),
+            gone: Word::new(0),
             truth: [const { Word::new(0) }; SLOTS],
         }
     }
@@ -85,20 +90,29 @@ impl Model {
         }
     }
 
-    fn leave(&self, index: usize, lent: Lent, side: usize) {
-        let free = || {
-            assert_eq!(
-                self.truth[index].swap(0, Order::SeqCst) << 8,
-                lent.session.get(),
-                "the slot is another session's"
-            );
-            for dir in 0..2 {
-                if let Some(first) = self.block[index][dir].load(Ordering::Relaxed).checked_sub(1) {
-                    assert!(self.units.give(first as usize, 1, lent.session, dir), "not lent to this session");
-                }
+    fn free(&self, index: usize, lent: Lent) {
+        let owner = self.truth[index].swap(0, Order::SeqCst) << 8;
+        assert_eq!(owner, lent.session.get(), "the slot is another session's");
+        for dir in 0..2 {
+            if let Some(first) = self.block[index][dir].load(Ordering::Relaxed).checked_sub(1) {
+                assert!(self.units.give(first as usize, 1, lent.session, dir), "not lent to this session");
             }
-        };
-        self.life[index].leave(side, lent, free).expect("a session that is ours");
+        }
+    }
+
+    fn leave(&self, index: usize, lent: Lent, side: usize) {
+        self.life[index].leave(side, lent, || self.free(index, lent)).expect("a session that is ours");
+    }
+
+    /// The creator has closed before the other side accepted: once the socket ends nobody else uses the slot (the drivers' `shm/early.rs`).
+    fn leave_behind(&self, index: usize, lent: Lent) {
+        while self.gone.load(Order::SeqCst) == 0 && !self.closed.lock().unwrap().contains(&lent) {
+            thread::yield_now();
+        }
+        let life = &self.life[index];
+        if !life.revoke(lent, || self.free(index, lent)) {
+            life.abandon(0, lent, || self.free(index, lent)).expect("a session that is ours");
+        }
     }
 
     /// One connection from the creator's side.
@@ -108,7 +122,10 @@ impl Model {
             thread::yield_now();
         }
         let life = &self.life[index];
-        if life.withdraw(lent) || life.leave_early(lent) {
+        if shuttle::rand::thread_rng().gen_bool(0.3) {
+            self.grow(index, lent, 0);
+            self.leave_behind(index, lent);
+        } else if life.withdraw(lent) || life.leave_early(lent) {
             self.truth[index].store(0, Order::SeqCst);
         } else if life.is_attached(lent) {
             self.grow(index, lent, 0);
@@ -133,6 +150,7 @@ impl Model {
                 self.grow(index, lent, 1);
                 self.leave(index, lent, 1);
             }
+            self.closed.lock().unwrap().push(lent);
         }
     }
 }
@@ -151,7 +169,10 @@ fn life_of_an_arena(creator: &Process, acceptor: &Process) -> Arc<Model> {
     });
     let accepting = {
         let (model, process) = (Arc::clone(&model), acceptor.clone());
-        thread::spawn(move || process.run(|| model.accept()))
+        thread::spawn(move || {
+            process.run(|| model.accept());
+            model.gone.store(1, Order::SeqCst);
+        })
     };
     connecting.into_iter().for_each(|thread| _ = thread.join().unwrap());
     accepting.join().unwrap();
