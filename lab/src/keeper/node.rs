@@ -39,7 +39,7 @@ pub(super) fn furnish(node: &Node, hosts: &str) -> Result<(), Refusal> {
     unmount(STAGE, UnmountFlags::DETACH).map_err(refused("unmount the stage"))?;
     let size = node.shm.as_ref().map_or_else(String::new, |size| format!(",size={size}"));
     memory(STAGE, &format!("mode=1777{size}"))?;
-    show_own_directory()?;
+    make_own_directory()?;
     for directory in &node.private {
         let mode = if directory.ends_with("tmp") { "mode=1777" } else { "mode=0755" };
         memory(directory, mode)?;
@@ -49,7 +49,7 @@ pub(super) fn furnish(node: &Node, hosts: &str) -> Result<(), Refusal> {
 }
 
 /// Sockets and state of daemons are the host's own.
-fn show_own_directory() -> Result<(), Refusal> {
+fn make_own_directory() -> Result<(), Refusal> {
     let above = "/run/user";
     if fs::metadata(above).is_err() {
         // A system where nobody logs in. Its programs find the folders that they have in /run, empty.
