@@ -28,6 +28,20 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until there are none; panics with what there still is when it takes too long.
+#[track_caller]
+pub(crate) fn until_none(what: &str, mut left: impl FnMut() -> Vec<String>) {
+    let end = Instant::now() + WATCHDOG;
+    loop {
+        let left = left();
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < end, "{what}, after {WATCHDOG:?}: {left:?}");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
 /// A port for a listener that has SO_REUSEADDR. The kernel gives it to nobody else for a minute: a connection of it is in TIME_WAIT.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

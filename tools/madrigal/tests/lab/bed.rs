@@ -1,6 +1,7 @@
 //! A lab for one test: up under a name of its own, with real programs on its hosts, and down at the end, when nothing may be left.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use madrigal_tests::trials::skip;
 
-use super::common::bed::{is_root, until};
+use super::common::bed::{is_root, until, until_none};
 
 /// The examples.
 pub(crate) fn example(name: &str) -> PathBuf {
@@ -148,10 +149,26 @@ fn obstacle(who: Who) -> Option<String> {
     None
 }
 
+const NAMESPACES: [&str; 5] = ["net", "pid", "mnt", "uts", "ipc"];
+
 /// The namespaces, by kind and number, in which some process is.
 fn namespaces(pids: impl Iterator<Item = u64>) -> BTreeSet<PathBuf> {
-    let kinds = ["net", "pid", "mnt", "uts", "ipc"];
-    pids.flat_map(|pid| kinds.map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")))).flatten().collect()
+    pids.flat_map(|pid| NAMESPACES.map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")))).flatten().collect()
+}
+
+/// Keeps the namespaces of some processes, and with them their numbers.
+fn hold_namespaces(pids: &[u64]) -> Vec<File> {
+    pids.iter().flat_map(|pid| NAMESPACES.map(|kind| File::open(format!("/proc/{pid}/ns/{kind}")).unwrap())).collect()
+}
+
+/// A process: number, name and state.
+fn described(pid: u64) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .unwrap_or_default()
+        .split(' ')
+        .take(3)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn all_pids() -> impl Iterator<Item = u64> {
@@ -303,15 +320,20 @@ impl Bed {
             status[list].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap()).collect::<Vec<_>>()
         };
         let pids = [vec![status["keeper"].as_u64().unwrap()], pids("hosts"), pids("links")].concat();
-        let mut theirs = namespaces(pids.into_iter());
+        let mut theirs = namespaces(pids.iter().copied());
         theirs.retain(|one| !namespaces([u64::from(std::process::id())].into_iter()).contains(one));
         assert!(theirs.len() > 5, "{theirs:?}");
+        // The kernel gives the number of a namespace that has ended to the next one, which may be that of a test beside this one.
+        let held = hold_namespaces(&pids);
         assert!(self.lab(&["down"]).contains("is down"));
         self.servers.drain(..).for_each(|mut server| {
             // What ran on the hosts ended with them.
             until("the end of a server", || server.try_wait().unwrap());
         });
-        until("an end of the namespaces", || namespaces(all_pids()).is_disjoint(&theirs).then_some(()));
+        until_none("of what runs in the namespaces", || {
+            all_pids().filter(|pid| !namespaces([*pid].into_iter()).is_disjoint(&theirs)).map(described).collect()
+        });
+        drop(held);
         assert_eq!((self.home.left_over(), strays(&status)), (vec![], vec![]));
         assert_eq!(self.lab(&["down"]), "no lab was up\n");
     }
